@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,8 @@ _MANY = 60  # pieces of which each is a small part of the picture
 
 
 class Curve(NamedTuple):
-    """A function of x to draw: its name, the function, what the legend says of y, its colour, the x where its slope may jump, and the
-    range that it leaves alone, if it is a clamp.
+    """A function of x to draw. y: what the legend says of its value. jumps: the x where its slope may jump. inside: the range that a clamp
+    leaves alone.
     """
 
     label: str
@@ -45,8 +45,8 @@ class Grid(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A drawn function: NaN where it jumps. `dots` are its values exactly at a jump, `rings` the values beside one that it does not
-    take there.
+    """A drawn function: NaN where it jumps. `dots` are its values exactly at a jump, `rings` the limits beside a jump that differ from the
+    value there.
     """
 
     x: Tensor
@@ -58,62 +58,52 @@ class Line(NamedTuple):
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def curve_of(one: object, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:
+def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:
     """The curve of a rule of `op`, or of a function."""
-    if isinstance(one, (str, RuleObject)):
-        return _curve_of_rule(one, op, picture, edge, maximize)
-    if not callable(one):
-        raise TypeError(must("plot", "f_or_rules", "be rules or functions", one))
+    if isinstance(drawable, (str, RuleObject)):
+        return _curve_of_rule(drawable, op, picture, edge, maximize)
+    if not callable(drawable):
+        raise TypeError(must("plot", "f_or_rules", "be rules or functions", drawable))
+    label = name_of(drawable)
     if edge is not None or maximize:
         what, got = ("edge", edge) if edge is not None else ("maximize", maximize)
-        raise ValueError(must("plot", what, f"be left out for {_name(one)}", got, "Only rules have one"))
-    label = _name(one)
-    if op is CLAMP and picture.others:
-        text = f"y = {label}({_arguments(picture.others)})"
-        return Curve(
-            label, lambda x: one(x, *picture.others), text, colour(label, position), picture.edges, picture.others
-        )
-    return Curve(label, one, f"y = {label}(x)", colour(label, position))
+        raise ValueError(must("plot", what, f"be left out for {label}", got, "Only rules have one"))
+    if op is not CLAMP or not picture.others:
+        return Curve(label, drawable, f"y = {label}(x)", colour(label, position))
+    text, bounds = f"y = {label}({_arguments(picture.others)})", picture.others
+    return Curve(label, lambda x: drawable(x, *bounds), text, colour(label, position), picture.edges, bounds)
 
 
-def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
-    """The errors of an unknown rule or edge come from here, before anything is drawn. A rule that names its edge keeps it."""
-    rule = one
-    own = ""
-    if isinstance(one, str):
-        text, _, own = one.partition("/")
+def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
+    """A rule that names its edge keeps it. The errors of an unknown rule or edge come from here, before anything is drawn."""
+    label, own = str(rule), ""
+    if isinstance(rule, str):
+        text, _, own = rule.partition("/")
         rule, _ = parsed(op, text, "plot: f_or_rules")
-    asked = next((known for known in op.edges if str(known) == own), own) if own else edge
-    asked = op.default_edge if asked is None else asked
-    call = make_call(op, rule, asked, maximize)
-    how: dict[str, object] = {"rule": rule} if len(op.rules) > 1 else {}
+    wanted = next((known for known in op.edges if str(known) == own), own) if own else edge
+    wanted = op.default_edge if wanted is None else wanted
+    call = make_call(op, rule, wanted, maximize)
+    options: dict[str, object] = {"rule": rule} if len(op.rules) > 1 else {}
     if op.edges:
-        how["edge"] = asked
+        options["edge"] = wanted
     if maximize:
         if not op.takes_maximize:
             raise ValueError(must("plot", "maximize", f"be left out for {op.name}", maximize))
-        how["maximize"] = True
+        options["maximize"] = True
     inputs = picture.of or (lambda x: (x, *picture.others))
-    is_clamp = op.inputs == BOUNDED
-    arguments = _arguments(picture.others) if op is CLAMP else "x"
-    shown = "y" if picture.of else f"y = {op.name}({arguments})"
-    label = f"{one}/{edge}" if edge is not None and not own and not call.rule.ignores_edge else str(one)
+    y = "y" if picture.of else f"y = {op.name}({_arguments(picture.others) if op is CLAMP else 'x'})"
+    if edge is not None and not own and not call.rule.ignores_edge:
+        label = f"{label}/{edge}"
     jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
-    return Curve(
-        label,
-        lambda x: op.public(*inputs(x), **how),
-        shown,
-        colour(label),
-        jumps,
-        picture.others if is_clamp else None,  # type: ignore[arg-type]
-    )
+    inside: Any = picture.others if op.inputs == BOUNDED else None
+    return Curve(label, lambda x: op.public(*inputs(x), **options), y, colour(label), jumps, inside)
 
 
-def _name(f: object) -> str:
+def name_of(f: object) -> str:
     if f is torch.clamp:
         return "torch.clamp"
     if isinstance(f, functools.partial):
-        return _name(f.func)
+        return name_of(f.func)
     owner = getattr(f, "__self__", None)  # of the apply of an autograd.Function
     if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
         return owner.__name__
@@ -137,7 +127,7 @@ def check_element_wise(argument: str, f: Function, x: Tensor) -> None:
     half = len(x) // 2
     if not torch.allclose(f(x[:half]), y[:half], rtol=1e-4, atol=1e-6, equal_nan=True):
         remedy = "Its value at one x differs with the other x it is given"
-        raise ValueError(must("plot", argument, "be element-wise", _name(f), remedy))
+        raise ValueError(must("plot", argument, "be element-wise", name_of(f), remedy))
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -169,8 +159,8 @@ def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
     return Line(torch.cat(x), torch.cat(y), tuple(dots), tuple(rings))
 
 
-def told_apart(curves: list[Curve]) -> list[Curve]:
-    """Functions of one name get numbers behind it."""
+def number_names(curves: list[Curve]) -> list[Curve]:
+    """Functions of the same name get numbers behind it."""
     labels = [curve.label for curve in curves]
     if len(set(labels)) == len(labels):
         return curves

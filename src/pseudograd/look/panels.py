@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _HEIGHTS = {"forward": 1.7, "backward": 2.2}  # inches of a panel, in a figure of our own
-_WIDTHS = (5.8, 4.2, 3.4, 3.0)  # inches of a column, where there are one, two, three or more
+_WIDTHS = (5.8, 4.2, 3.4, 3.0)  # inches of a column, where the figure has one, two, three or more
 _SMALLEST = (1.5, 0.8)  # inches of a panel beside which text still has its full size
 _SCALES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 0.22)  # of the text, for a figure too small for it
 _BESIDE = 0.75  # inches of numbers and names beside the panels
 _LINES, _SHADE, _DARK = "#d0d0d0", "#f2f2f2", "#333333"
+Size = tuple[float, float]  # inches
 
 
 class Stroke(NamedTuple):
@@ -36,7 +37,7 @@ class Stroke(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """What stands in one place. `inside` is shaded; `holds` are values that the y axis has room for, drawn or not."""
+    """The content of a pair of axes. `inside` is shaded; `holds` are values that the y axis has room for, drawn or not."""
 
     kind: str
     label: str
@@ -57,18 +58,18 @@ class Panels(NamedTuple):
 Rows = Sequence[Sequence[Panel | None]]
 
 
-def drawn(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> Panels:
+def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> Panels:
     """Draw rows of panels into a figure of their own, or into the place of `ax`, which becomes the first of them."""
     place, size = _own_place(rows) if ax is None else _place_of(ax)
     figure = place.get_gridspec().figure
-    heights = [1e-3, *(_HEIGHTS[next(panel for panel in row if panel).kind] for row in rows), 1e-3]
+    heights = [1e-3, *map(_height, rows), 1e-3]
     cells = place.subgridspec(len(heights), len(rows[0]), height_ratios=heights)
     above, below = (figure.add_subplot(cells[row, :]) for row in (0, -1))
     for axes in (above, below):
         axes.set_axis_off()
     scale = _add_legend(below, list(_handles(rows)), size, (len(rows[0]), len(rows)))
     _set_title(above, title, scale, size[0])
-    made: dict[str, list[Axes]] = {"forward": [], "backward": []}
+    by_kind: dict[str, list[Axes]] = {"forward": [], "backward": []}
     first = ax
     for (i, row), j in itertools.product(enumerate(rows), range(len(rows[0]))):
         panel = row[j]
@@ -78,23 +79,27 @@ def drawn(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) ->
             ax.set_subplotspec(cells[1, 0])
             axes = ax
         else:
-            axes = figure.add_subplot(cells[i + 1, j], sharex=first, sharey=next(iter(made[panel.kind]), None))
+            axes = figure.add_subplot(cells[i + 1, j], sharex=first, sharey=next(iter(by_kind[panel.kind]), None))
         first = first or axes
-        made[panel.kind].append(axes)
-        _draw(axes, panel, xlim, scale)
+        by_kind[panel.kind].append(axes)
+        _draw_panel(axes, panel, xlim, scale)
         is_lowest = i + 1 == len(rows) or rows[i + 1][j] is None
         _label(axes, panel, scale, is_left=j == 0, is_lowest=is_lowest)
         _set_title(axes, panel.title, scale, (size[0] - _BESIDE * scale) / len(row))
-    for kind, panels in made.items():
-        panels[0].set_ylim(_span([panel for row in rows for panel in row if panel and panel.kind == kind]))
-        panels[0].set_xlim(xlim)
-    return Panels(figure.figure, tuple(made["forward"]), tuple(made["backward"]))
+    for kind, (shared, *_) in by_kind.items():
+        shared.set_ylim(_span([panel for row in rows for panel in row if panel and panel.kind == kind]))
+        shared.set_xlim(xlim)
+    return Panels(figure.figure, tuple(by_kind["forward"]), tuple(by_kind["backward"]))
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- places ---------------------------------------------------------------------------------------------------------
 
 
-def _own_place(rows: Rows) -> tuple[Any, tuple[float, float]]:
+def _height(row: Sequence[Panel | None]) -> float:
+    return next(_HEIGHTS[panel.kind] for panel in row if panel)
+
+
+def _own_place(rows: Rows) -> tuple[Any, Size]:
     """All of the current figure if it is empty, else of a new one; and its inches."""
     try:
         from matplotlib import pyplot
@@ -104,49 +109,46 @@ def _own_place(rows: Rows) -> tuple[Any, tuple[float, float]]:
         figure = pyplot.gcf()
     else:
         columns = len(rows[0])
-        high = sum(_HEIGHTS[next(panel for panel in row if panel).kind] for row in rows)
-        figure = pyplot.figure(figsize=(columns * _WIDTHS[min(columns, len(_WIDTHS)) - 1], high + 0.7))
+        width = columns * _WIDTHS[min(columns, len(_WIDTHS)) - 1]
+        figure = pyplot.figure(figsize=(width, sum(map(_height, rows)) + 0.7))
     figure.set_layout_engine("constrained")
     return figure.add_gridspec()[0], tuple(figure.get_size_inches())
 
 
-def _place_of(ax: Axes) -> tuple[Any, tuple[float, float]]:
-    """Where `ax` stands, and its inches. Its figure gets a layout that makes room for what stands around axes, if it has none."""
+def _place_of(ax: Axes) -> tuple[Any, Size]:
+    """The place of `ax`, and its inches. Its figure gets a layout that makes room for what stands around axes, if it has none."""
     place = ax.get_subplotspec() if hasattr(ax, "get_subplotspec") else None
     if place is None:
         raise TypeError(must("plot", "ax", "be axes that pyplot.subplots or add_subplot made, or None", ax))
     figure: Any = ax.figure
     if figure.get_layout_engine() is None:
         figure.figure.set_layout_engine("constrained")
-    share, whole = place.get_position(figure), place.get_gridspec().get_subplot_params(figure)
-    wide, high = share.width / (whole.right - whole.left), share.height / (whole.top - whole.bottom)
+    share, margins = place.get_position(figure), place.get_gridspec().get_subplot_params(figure)
+    wide, high = share.width / (margins.right - margins.left), share.height / (margins.top - margins.bottom)
     return place, (wide * figure.bbox.width / figure.dpi, high * figure.bbox.height / figure.dpi)
 
 
-# --- drawing ----------------------------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------------------------
 
 
-def _draw(axes: Axes, panel: Panel, xlim: tuple[float, float], scale: float) -> None:
+def _draw_panel(axes: Axes, panel: Panel, xlim: tuple[float, float], scale: float) -> None:
     if panel.inside is not None:
         low, high = (limit if bound is None else bound for bound, limit in zip(panel.inside, xlim, strict=True))
         axes.axvspan(low, high, color=_SHADE, zorder=0)
     axes.axhline(0, color=_LINES, linewidth=0.8, zorder=0.5)
-    for stroke in panel.strokes:
-        line, width = stroke.line, stroke.width * max(scale, 0.6)
+    for line, entry, colour, style, width, alpha in panel.strokes:
+        width *= max(scale, 0.6)
+        look: dict[str, Any] = {"linestyle": style, "linewidth": width, "alpha": alpha, "solid_capstyle": "butt"}
         y = torch.where(line.y.isfinite(), line.y, torch.nan)
-        look: dict[str, Any] = {
-            "color": stroke.colour,
-            "alpha": stroke.alpha,
-            "linewidth": width,
-            "solid_capstyle": "butt",
-        }
-        axes.plot(line.x.numpy(), y.numpy(), linestyle=stroke.style, label=stroke.entry, **look)
-        size = min(2.6 + 1.2 * width, 7.5)
-        for points, name, face in ((line.rings, "_beside", "white"), (line.dots, "_exactly", stroke.colour)):
+        axes.plot(line.x.numpy(), y.numpy(), color=colour, label=entry, **look)
+        for points, name, face in ((line.rings, "_beside", "white"), (line.dots, "_exactly", colour)):
             if points:
-                x, at = zip(*points, strict=True)
-                look = {"color": stroke.colour, "markerfacecolor": face, "markersize": size, "zorder": 3}
-                axes.plot(x, at, linestyle="", marker="o", label=name, **look)
+                marks: dict[str, Any] = {
+                    "markerfacecolor": face,
+                    "markersize": min(2.6 + 1.2 * width, 7.5),
+                    "zorder": 3,
+                }
+                axes.plot(*zip(*points, strict=True), color=colour, linestyle="", marker="o", label=name, **marks)
 
 
 def _label(axes: Axes, panel: Panel, scale: float, *, is_left: bool, is_lowest: bool) -> None:
@@ -159,7 +161,7 @@ def _label(axes: Axes, panel: Panel, scale: float, *, is_left: bool, is_lowest: 
 
 
 def _set_title(axes: Axes, title: str, scale: float, inches: float) -> None:
-    """Smaller, if it is wider than that."""
+    """The text shrinks until it is no wider than that."""
     text = axes.set_title(title, fontsize=0.95 * scale * _points("axes.titlesize"), pad=5 * scale)
     wide = text.get_window_extent().width / axes.figure.dpi
     if wide > inches:
@@ -168,21 +170,21 @@ def _set_title(axes: Axes, title: str, scale: float, inches: float) -> None:
 
 def _span(panels: list[Panel]) -> tuple[float, float]:
     """The y axis that all panels of a kind share: every finite value, and some room."""
-    drawn = [stroke.line.y for panel in panels for stroke in panel.strokes]
-    held = [value for panel in panels for value in panel.holds]
-    held += [at for panel in panels for stroke in panel.strokes for _, at in stroke.line.dots + stroke.line.rings]
-    values = torch.cat([*drawn, torch.tensor(held, dtype=torch.float64)])
+    lines = [stroke.line for panel in panels for stroke in panel.strokes]
+    marks = [y for line in lines for _, y in line.dots + line.rings]
+    marks += [value for panel in panels for value in panel.holds]
+    values = torch.cat([*(line.y for line in lines), torch.tensor(marks, dtype=torch.float64)])
     values = values[values.isfinite()]
     low, high = values.min().item(), values.max().item()
     room = 0.1 * (high - low) or 1.0
     return low - room, high + room
 
 
-# --- legend -----------------------------------------------------------------------------------------------------------
+# --- legend ---------------------------------------------------------------------------------------------------------
 
 
 def _handles(rows: Rows) -> Iterator[Line2D]:
-    """One for each text. A colour that columns do not share is drawn dark."""
+    """A handle for each text. A colour that columns do not share is drawn dark."""
     from matplotlib.lines import Line2D
 
     panels = [panel for row in rows for panel in row if panel]
@@ -200,31 +202,25 @@ def _handles(rows: Rows) -> Iterator[Line2D]:
         yield Line2D([], [], **dot, markerfacecolor="white", label="value just beside it")
 
 
-def _add_legend(axes: Axes, handles: list[Line2D], size: tuple[float, float], panels: tuple[int, int]) -> float:
-    """Below `axes`, in as few rows as fit; returns the scale at which it leaves room for so many panels."""
-    wide, high = size
-    dpi = axes.figure.figure.dpi
-    for scale in _SCALES:
-        for rows in range(1, len(handles) + 1):
-            legend = axes.legend(
-                handles=handles,
-                ncols=-(-len(handles) // rows),
-                loc="upper center",
-                bbox_to_anchor=(0.5, 0),
-                borderaxespad=0.3,
-                columnspacing=1.4,
-                handlelength=2.6,
-                markerscale=max(scale, 0.6),
-                frameon=False,
-                fontsize=0.9 * scale * _points("font.size"),
-            )
-            box = legend.get_window_extent()
-            if box.width / dpi <= wide - _BESIDE * scale:
-                break
-        left = (wide - _BESIDE * scale, high - box.height / dpi - scale)
-        if box.width / dpi <= wide - _BESIDE * scale and all(
-            room >= n * least * scale for room, n, least in zip(left, panels, _SMALLEST, strict=True)
-        ):
+def _add_legend(axes: Axes, handles: list[Line2D], size: Size, panels: tuple[int, int]) -> float:
+    """Below `axes`, in as few rows as fit; returns the scale of text that leaves room for so many panels."""
+    for scale, rows in itertools.product(_SCALES, range(1, len(handles) + 1)):
+        legend = axes.legend(
+            handles=handles,
+            ncols=-(-len(handles) // rows),
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0),
+            borderaxespad=0.3,
+            columnspacing=1.4,
+            handlelength=2.6,
+            markerscale=max(scale, 0.6),
+            frameon=False,
+            fontsize=0.9 * scale * _points("font.size"),
+        )
+        box, dpi = legend.get_window_extent(), axes.figure.figure.dpi
+        width, height = size[0] - _BESIDE * scale, size[1] - box.height / dpi - scale
+        needed = [count * least * scale for count, least in zip(panels, _SMALLEST, strict=True)]
+        if box.width / dpi <= width and width >= needed[0] and height >= needed[1]:
             break
     return scale
 

@@ -17,17 +17,18 @@ from .curves import (
     Curve,
     Function,
     Grid,
+    Line,
     check_element_wise,
     curve_of,
     gradient_of,
     grid_of,
     jumps_in,
     line_of,
-    told_apart,
+    number_names,
 )
 from .gradient import gradient
 from .palette import FORWARD, LOSS, darker
-from .panels import Panel, Panels, Rows, Stroke, drawn
+from .panels import Panel, Panels, Rows, Stroke, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,62 +85,48 @@ def plot(
         >>> drawn = plot(["trust", "identity"], op="round")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
-    wanted: list[Any] = [f_or_rules] if _is_one(f_or_rules) else list(f_or_rules)  # type: ignore[arg-type]
+    is_single = isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence)
+    drawables: list[Any] = [f_or_rules] if is_single else list(f_or_rules)  # type: ignore[arg-type]
     min, max = as_number(min), as_number(max)
-    _check(wanted, min, max, loss, panels)
+    _check(drawables, min, max, loss, panels)
     grads = _checked_grads(grad)
-    picture = _picture(op, min, max, any(isinstance(drawable, (str, RuleObject)) for drawable in wanted), xlim)
-    curves = told_apart([curve_of(drawable, OPS[op], picture, edge, maximize, i) for i, drawable in enumerate(wanted)])
-    rows = _rows(wanted, curves, picture, grads, loss, panels == "rules", title)
-    above = title if isinstance(title, str) and panels == "rules" and len(wanted) > 1 else ""
-    return drawn(rows, (picture.low, picture.high), above, ax)
-
-
-def _rows(
-    wanted: list[object],
-    curves: list[Curve],
-    picture: Picture,
-    grads: list[float],
-    loss: Function | None,
-    is_column_each: bool,
-    title: object,
-) -> Rows:
-    """Every panel, with what is drawn in it."""
+    is_rule = [isinstance(drawable, (str, RuleObject)) for drawable in drawables]
+    picture = _picture(op, min, max, any(is_rule), xlim)
+    curves = number_names([curve_of(part, OPS[op], picture, edge, maximize, i) for i, part in enumerate(drawables)])
     grid = grid_of(picture, curves)
     for curve in curves:
         check_element_wise("f_or_rules", curve.f, torch.cat(grid.pieces))
         if loss is not None:
             check_element_wise("loss", loss, curve.f(torch.cat(grid.pieces)).detach())
-    grid = grid_of(picture, curves, _jumps(wanted, curves, grads, loss, picture))
-    painter = _Painter(grid, curves, grads, loss)
-    columns = [[curve] for curve in curves] if is_column_each or len(curves) == 1 else [curves]
-    titles = _titles(title, columns)
-    made = [painter.column(column, text) for column, text in zip(columns, titles, strict=True)]
-    return _wrapped(made, painter.is_one_forward)
+    functions = [curve for curve, has_row in zip(curves, is_rule, strict=True) if not has_row]
+    grid = grid_of(picture, curves, _jumps(functions, curves, grads, loss, picture))
+    columns = [[curve] for curve in curves] if panels == "rules" or len(curves) == 1 else [curves]
+    values = [line_of(curve.f, grid).y.nan_to_num() for curve in curves]
+    has_same_y = all(value.equal(values[0]) for value in values)
+    stacks = [_stack(column, grid, grads, loss, has_same_y, curves[0].y) for column in columns]
+    for stack, text in zip(stacks, _titles(title, columns), strict=True):
+        stack[0] = stack[0]._replace(title=text)
+    above = title if isinstance(title, str) and panels == "rules" and len(drawables) > 1 else ""
+    return draw(_wrap(stacks, has_same_y), (picture.low, picture.high), above, ax)
 
 
-def _jumps(wanted: list[object], curves: list[Curve], grads: list[float], loss: Any, picture: Picture) -> set[float]:
-    """Of functions, which do not say where they or their gradients jump, as rules do; and of every loss."""
-    drawn: list[Function] = []
-    for one, curve in zip(wanted, curves, strict=True):
-        if loss is not None:
-            drawn += [_chained(loss, curve), gradient_of(_chained(loss, curve), 1.0)]
-            drawn.append(lambda x, f=curve.f: gradient(loss, f(x).detach()))  # type: ignore[misc]
-        if not isinstance(one, (str, RuleObject)):
-            drawn += [curve.f, *(gradient_of(curve.f, grad) for grad in grads)]
-    return jumps_in(drawn, picture.low, picture.high)
+def _jumps(
+    functions: list[Curve], curves: list[Curve], grads: list[float], loss: Function | None, picture: Picture
+) -> set[float]:
+    """The jumps of functions, which do not say where they or their gradients jump, as rules do; and of every loss."""
+    lines: list[Function] = [curve.f for curve in functions]
+    lines += [gradient_of(curve.f, grad) for curve in functions for grad in grads]
+    for curve in curves if loss is not None else ():
+        lines += [_chain(loss, curve), gradient_of(_chain(loss, curve), 1.0), _arriving(loss, curve)]  # type: ignore[arg-type]
+    return jumps_in(lines, picture.low, picture.high)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _is_one(f_or_rules: object) -> bool:
-    return isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence)
-
-
-def _check(wanted: list[Any], min: Any, max: Any, loss: object, panels: object) -> None:
-    if not wanted:
-        raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", wanted))
+def _check(drawables: list[Any], min: Any, max: Any, loss: object, panels: object) -> None:
+    if not drawables:
+        raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", drawables))
     for name, bound in (("min", min), ("max", max)):
         if isinstance(bound, (str, RuleObject)) or callable(bound):
             remedy = "Write several rules or functions as one list"
@@ -154,21 +141,21 @@ def _check(wanted: list[Any], min: Any, max: Any, loss: object, panels: object) 
         raise TypeError(must("plot", "loss", "be an element-wise function of y, or None", loss))
     if panels not in (None, "rules"):
         raise ValueError(must("plot", "panels", "be 'rules' or None", panels))
-    if panels is None and len(wanted) > _TOGETHER:
+    if panels is None and len(drawables) > _TOGETHER:
         remedy = "Give each a column of its own with panels='rules'"
-        raise ValueError(must("plot", "f_or_rules", f"be at most {_TOGETHER} for one panel", len(wanted), remedy))
+        raise ValueError(must("plot", "f_or_rules", f"be at most {_TOGETHER} for one panel", len(drawables), remedy))
 
 
 def _checked_grads(grad: object) -> list[float]:
     if not isinstance(grad, Sequence) or isinstance(grad, str):
         remedy = f"Write grad=({shown},)" if isinstance(shown := as_number(grad), (int, float)) else None
         raise TypeError(must("plot", "grad", "be a list of numbers", grad, remedy))
-    found = [as_number(value) for value in grad]
-    if not all(is_number(value) and math.isfinite(value) for value in found):
+    values = [as_number(value) for value in grad]
+    if not all(is_number(value) and math.isfinite(value) for value in values):
         raise TypeError(must("plot", "grad", "be a list of finite numbers", grad))
-    if not 1 <= len(found) <= _TOGETHER:
+    if not 1 <= len(values) <= _TOGETHER:
         raise ValueError(must("plot", "grad", f"have 1 to {_TOGETHER} numbers", grad))
-    return found
+    return values
 
 
 def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xlim: object) -> Picture:
@@ -207,101 +194,103 @@ def _titles(title: object, columns: list[list[Curve]]) -> list[str]:
 # --- panels -----------------------------------------------------------------------------------------------------------
 
 
-class _Painter:
-    """Makes the panels of a column."""
+def _stack(
+    curves: list[Curve], grid: Grid, grads: list[float], loss: Function | None, has_same_y: bool, y: str
+) -> list[Panel]:
+    """The panels of a column: forward, and what is below it."""
+    is_single = has_same_y or len(curves) == 1
+    shared = _shared_forward(curves[0], grid, loss, y if has_same_y else "y")
+    panels = [shared] if is_single else _forwards(curves, grid, loss)
+    panels += _gradients(curves, grid, grads) if loss is None else [_loss_gradients(curves, grid, loss, is_single)]
+    return [panel._replace(inside=curves[0].inside if is_single else None) for panel in panels]
 
-    def __init__(self, grid: Grid, curves: list[Curve], grads: list[float], loss: Function | None) -> None:
-        self.grid, self.grads, self.loss = grid, grads, loss
-        values = [line_of(curve.f, grid).y.nan_to_num() for curve in curves]
-        self.is_one_forward = all(value.equal(values[0]) for value in values)
-        self.y = curves[0].y if self.is_one_forward else "y"
 
-    def column(self, curves: list[Curve], title: str) -> list[Panel]:
-        """Forward, and what is below it."""
-        is_one = self.is_one_forward or len(curves) == 1
-        above = self._one_forward(curves[0]) if is_one else self._forwards(curves)
-        below = self._gradients(curves) if self.loss is None else [self._chain(curves, self.loss)]
-        inside = curves[0].inside if is_one else None
-        panels = [panel._replace(inside=inside) for panel in (*above, *below)]
-        return [panels[0]._replace(title=title), *panels[1:]]
+def _shared_forward(curve: Curve, grid: Grid, loss: Function | None, y: str) -> Panel:
+    strokes = [Stroke(line_of(curve.f, grid), y, FORWARD, width=4, alpha=0.55)]
+    if loss is not None:
+        strokes.append(Stroke(line_of(_chain(loss, curve), grid), "loss", LOSS, _STYLES[2]))
+    return Panel("forward", "y" if loss is None else "y and loss", strokes)
 
-    def _one_forward(self, curve: Curve) -> list[Panel]:
-        strokes = [Stroke(line_of(curve.f, self.grid), self.y, FORWARD, width=4, alpha=0.55)]
-        if self.loss is not None:
-            strokes.append(Stroke(line_of(_chained(self.loss, curve), self.grid), "loss", LOSS, _STYLES[2]))
-        return [Panel("forward", "y" if self.loss is None else "y and loss", strokes)]
 
-    def _forwards(self, curves: list[Curve]) -> list[Panel]:
-        """Of functions with different values: those of the loss have a panel of their own."""
-        values = [Stroke(line_of(curve.f, self.grid), curve.label, *look) for curve, look in _looks(curves)]
-        if self.loss is None:
-            return [Panel("forward", "y", values)]
-        loss = self.loss
-        losses = [line_of(_chained(loss, curve), self.grid) for curve in curves]
-        strokes = [stroke._replace(line=line) for stroke, line in zip(values, losses, strict=True)]
-        return [Panel("forward", "y", values), Panel("forward", "loss", strokes)]
+def _forwards(curves: list[Curve], grid: Grid, loss: Function | None) -> list[Panel]:
+    """Functions with different values. Their losses have a panel of their own."""
+    looks = _looks(curves)
+    panels = [Panel("forward", "y", [Stroke(line_of(curve.f, grid), curve.label, *look) for curve, look in looks])]
+    if loss is not None:
+        strokes = [Stroke(line_of(_chain(loss, curve), grid), curve.label, *look) for curve, look in looks]
+        panels.append(Panel("forward", "loss", strokes))
+    return panels
 
-    def _gradients(self, curves: list[Curve]) -> list[Panel]:
-        """dL/dx for each dL/dy: of one curve in one panel, of several in a panel for each dL/dy."""
-        holds = (0.0, *self.grads)
-        if len(curves) == 1:
-            (curve,) = curves
-            entries = [f"dL/dx where dL/dy = {_signed(grad)}" for grad in self.grads]
-            lines = [line_of(gradient_of(curve.f, grad), self.grid, curve.jumps) for grad in self.grads]
-            shades = [curve.colour, *[darker(curve.colour)] * (len(lines) - 1)]
-            widths = _widths(len(lines))
-            strokes = [Stroke(*look) for look in zip(lines, entries, shades, _STYLES, widths, strict=False)]
-            return [Panel("backward", "dL/dx", strokes, holds=holds)]
-        panels = []
-        for grad in self.grads:
-            strokes = [
-                Stroke(line_of(gradient_of(curve.f, grad), self.grid, curve.jumps), curve.label, *look)
-                for curve, look in _looks(curves)
-            ]
-            panels.append(Panel("backward", f"dL/dx where\ndL/dy = {_signed(grad)}", strokes, holds=holds))
-        return panels
 
-    def _chain(self, curves: list[Curve], loss: Function) -> Panel:
-        """dL/dx of the loss, over the dL/dy that arrives where that is the same for all."""
+def _gradients(curves: list[Curve], grid: Grid, grads: list[float]) -> list[Panel]:
+    """dL/dx for each dL/dy: a single curve in one panel, several curves in a panel for each dL/dy."""
+    holds = (0.0, *grads)
+
+    def line(curve: Curve, grad: float) -> Line:
+        return line_of(gradient_of(curve.f, grad), grid, curve.jumps)
+
+    if len(curves) == 1:
+        (curve,) = curves
         strokes = []
-        if self.is_one_forward or len(curves) == 1:
-            arriving = line_of(lambda x: gradient(loss, curves[0].f(x).detach()), self.grid)
-            strokes.append(Stroke(arriving, "dL/dy", FORWARD, (0, (0.9, 0.45)), width=4, alpha=0.55))
-        for curve, look in _looks(curves):
-            whole = line_of(gradient_of(_chained(loss, curve), 1.0), self.grid, curve.jumps)
-            strokes.append(Stroke(whole, "dL/dx" if len(curves) == 1 else f"dL/dx {curve.label}", *look))
-        return Panel("backward", "dL/dx", strokes)
+        for i, grad in enumerate(grads):
+            colour = darker(curve.colour) if i else curve.colour
+            entry = f"dL/dx where dL/dy = {_signed(grad)}"
+            strokes.append(Stroke(line(curve, grad), entry, colour, _STYLES[i], _width(i, len(grads))))
+        return [Panel("backward", "dL/dx", strokes, holds=holds)]
+    return [
+        Panel(
+            "backward",
+            f"dL/dx where\ndL/dy = {_signed(grad)}",
+            [Stroke(line(curve, grad), curve.label, *look) for curve, look in _looks(curves)],
+            holds=holds,
+        )
+        for grad in grads
+    ]
 
 
-def _chained(loss: Function, curve: Curve) -> Function:
+def _loss_gradients(curves: list[Curve], grid: Grid, loss: Function, is_single: bool) -> Panel:
+    """dL/dx of the loss, over the dL/dy that arrives where that is the same for all."""
+    strokes = []
+    if is_single:
+        arriving = line_of(_arriving(loss, curves[0]), grid)
+        strokes.append(Stroke(arriving, "dL/dy", FORWARD, (0, (0.9, 0.45)), width=4, alpha=0.55))
+    for curve, look in _looks(curves):
+        line = line_of(gradient_of(_chain(loss, curve), 1.0), grid, curve.jumps)
+        strokes.append(Stroke(line, "dL/dx" if len(curves) == 1 else f"dL/dx {curve.label}", *look))
+    return Panel("backward", "dL/dx", strokes)
+
+
+def _chain(loss: Function, curve: Curve) -> Function:
     return lambda x: loss(curve.f(x))
 
 
-def _looks(curves: list[Curve]) -> list[tuple[Curve, tuple[str, object, float]]]:
+def _arriving(loss: Function, curve: Curve) -> Function:
+    return lambda x: gradient(loss, curve.f(x).detach())
+
+
+def _looks(curves: list[Curve]) -> list[tuple[Curve, tuple[str, Any, float]]]:
     """Colour, style and width: each curve is thinner than the one below it, which shows at its rim where the two coincide."""
-    widths = _widths(len(curves))
-    return [(curve, (curve.colour, *look)) for curve, *look in zip(curves, _STYLES, widths, strict=False)]
+    return [(curve, (curve.colour, _STYLES[i], _width(i, len(curves)))) for i, curve in enumerate(curves)]
 
 
-def _widths(count: int) -> list[float]:
-    return [1.8 + 1.5 * (count - 1 - position) for position in range(count)]
+def _width(position: int, count: int) -> float:
+    return 1.8 + 1.5 * (count - 1 - position)
 
 
 def _signed(value: float) -> str:
     return f"{value:+g}".replace("-", "\N{MINUS SIGN}")
 
 
-def _wrapped(columns: list[list[Panel]], is_one_forward: bool) -> Rows:
-    """Rows of at most four columns. Below a forward that all share stands no other."""
-    count = len(columns)
+def _wrap(stacks: list[list[Panel]], has_same_y: bool) -> Rows:
+    """Rows of at most four columns. A forward that all columns share is drawn once."""
+    count = len(stacks)
     across = count if count <= _COLUMNS else min((_COLUMNS, 3), key=lambda n: (-count % n, -n))
     rows: list[list[Panel | None]] = []
     for start in range(0, count, across):
-        block = columns[start : start + across]
-        above = list(zip(*block, strict=True))
-        if rows and is_one_forward:
-            # Its title names the rule, which the panel below has to say now.
-            titled = [panel._replace(title=top.title) for top, panel in zip(above[0], above[1], strict=True)]
-            above = [tuple(titled), *above[2:]]
-        rows += [[*row, *[None] * (across - len(row))] for row in above]
+        block = [list(row) for row in zip(*stacks[start : start + across], strict=True)]
+        if rows and has_same_y:  # the title names the rule, which the panel below has to say now
+            forwards, below, *others = block
+            titled = [panel._replace(title=forward.title) for forward, panel in zip(forwards, below, strict=True)]
+            block = [titled, *others]
+        rows += [[*row, *[None] * (across - len(row))] for row in block]
     return rows
