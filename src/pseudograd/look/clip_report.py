@@ -22,7 +22,7 @@ SIDES = ("below", "between", "above")
 @dataclass(frozen=True)
 class ClipCell:
     """The tokens of one sign of the advantage on one side of the range. energy: the sum of (A r)^2, the squared gradients to
-    log_ratio without a clip; passed: of those with it.
+    log_ratio without a clip; passed: the same sum with the clip.
     """
 
     sign: str
@@ -56,12 +56,12 @@ class ClipReport:
 
     @property
     def silenced_share(self) -> float:
-        """Of the tokens."""
+        """The share of the tokens that is silenced."""
         return self.silenced / max(self.tokens, 1)
 
     @property
     def energy_share(self) -> float:
-        """Of the squared gradients that there would be without a clip, how much is missing; below 0 where a rule adds some."""
+        """The share of the squared gradients that the clip takes; below 0 where a rule adds to them."""
         energy = sum(cell.energy for cell in self.cells)
         return 1 - sum(cell.passed for cell in self.cells) / energy if energy else 0.0
 
@@ -75,33 +75,32 @@ class ClipReport:
         return {era.name: (1 + SHARES[era.edge]) / 2 for era in ERAS.values()}
 
     def share(self, sign: str, side: str) -> float:
-        """Of the tokens of a sign of the advantage: how many are silenced on one side."""
-        of_sign = [cell for cell in self.cells if cell.sign == sign]
-        return sum(cell.silenced for cell in of_sign if cell.side == side) / max(sum(c.tokens for c in of_sign), 1)
+        """The share of the tokens of a sign of the advantage that is silenced on a side."""
+        cells = [cell for cell in self.cells if cell.sign == sign]
+        return sum(cell.silenced for cell in cells if cell.side == side) / max(sum(cell.tokens for cell in cells), 1)
 
     def _repr_html_(self) -> str:
         return shown(str(self))
 
     def __str__(self) -> str:
         width = max(9, *(len(f"{cell.tokens:,}") + 2 for cell in self.cells))
-        rows = [
+        lines = [
             f"clip_report: {self.tokens:,} tokens, {self.clip}",
-            f"{'':<22}" + "".join(f"{s:>{width}}" for s in SIDES),
+            " " * 22 + "".join(f"{s:>{width}}" for s in SIDES),
         ]
         for sign in SIGNS:
-            of_sign = [cell for cell in self.cells if cell.sign == sign]
-            if any(cell.tokens for cell in of_sign):
-                rows.append(f"  {sign:<20}" + "".join(f"{cell.tokens:>{width},}" for cell in of_sign))
-                rows.append(f"  {'  silenced':<20}" + "".join(f"{cell.silenced:>{width},}" for cell in of_sign))
-        rows.append(
+            cells = [cell for cell in self.cells if cell.sign == sign]
+            if any(cell.tokens for cell in cells):
+                lines.append(f"  {sign:<20}" + "".join(f"{cell.tokens:>{width},}" for cell in cells))
+                lines.append(f"  {'  silenced':<20}" + "".join(f"{cell.silenced:>{width},}" for cell in cells))
+        lines.append(
             f"silenced: {self.silenced_share:.1%} of the tokens; the clip takes {self.energy_share:.1%} of the gradient's energy"
         )
         if self.ties:
             eras = ", ".join(f"{share:g} of it with {name}" for name, share in self.eras.items())
-            rows.append(
-                f"exactly at a bound in {self.dtype}: {self.ties:,}; min(r * A, clamp(r) * A) passes their gradient: {eras}"
-            )
-        return "\n".join(rows)
+            form = "min(r * A, clamp(r) * A) passes their gradient"
+            lines.append(f"exactly at a bound in {self.dtype}: {self.ties:,}; {form}: {eras}")
+        return "\n".join(lines)
 
 
 def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = None, **settings: Any) -> ClipReport:
@@ -113,7 +112,7 @@ def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = N
     Args:
         log_ratio: as in `policy_loss`.
         advantage: as in `policy_loss`.
-        mask: as in `policy_loss`; tokens that do not count are not counted.
+        mask: as in `policy_loss`; other tokens are not counted.
         settings: further arguments of `policy_loss`, of a preset for example: **policies["dapo"].settings.
     Returns: a ClipReport with cells, silenced, silenced_share, energy_share, ties and eras; print it.
     Raises: as `policy_loss`.
@@ -126,56 +125,43 @@ def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = N
     """
     with torch.no_grad():
         policy_loss(log_ratio, advantage, mask=mask, **settings)  # for its errors
+    without_clip = {**{key: settings[key] for key in ("level",) if key in settings}, "low": None, "high": None}
     with torch.inference_mode(False), torch.enable_grad():
         leaf, advantage = log_ratio.detach().clone().requires_grad_(), advantage.detach()
-        (passed,) = torch.autograd.grad(policy_loss(leaf, advantage, mask=mask, **settings).sum(), leaf)
-        free = {
-            **{key: settings[key] for key in ("level",) if key in settings},
-            "low": None,
-            "high": None,
-            "rule": "identity",
-        }
-        (whole,) = torch.autograd.grad(policy_loss(leaf, advantage, mask=mask, **free).sum(), leaf)
+        passed, free = (
+            torch.autograd.grad(policy_loss(leaf, advantage, mask=mask, **how).sum(), leaf)[0].double()
+            for how in (settings, {**without_clip, "rule": "identity"})
+        )
     with torch.no_grad():
-        return _report(leaf.detach(), advantage, mask, passed.double(), whole.double(), settings)
+        return _report(leaf.detach(), advantage, mask, passed, free, settings)
 
 
 def _report(
-    log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, passed: Tensor, whole: Tensor, settings: dict[str, Any]
+    log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, passed: Tensor, free: Tensor, settings: dict[str, Any]
 ) -> ClipReport:
+    """passed, free: the gradients to log_ratio with the clip and without."""
     low, high = settings.get("low", DEFAULT), settings.get("high", DEFAULT)
+    lowest, highest = (None if low is None else 1 - low), (None if high is None else 1 + high)
     if settings.get("level") == "sequence":
         log_ratio = mean_over_tokens(log_ratio, mask).expand_as(log_ratio)
     shape = torch.broadcast_shapes(log_ratio.shape, advantage.shape)  # type: ignore[no-untyped-call]
     counted = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape).cpu()
-    log_ratio, advantage = log_ratio.expand(shape).cpu(), advantage.expand(shape).cpu()
-    ratio, written_by_hand = torch.exp(widened(log_ratio)), torch.exp(log_ratio)
-    passed, whole = passed.expand(shape).cpu(), whole.expand(shape).cpu()
-    lowest, highest = (None if low is None else 1 - low), (None if high is None else 1 + high)
-    nowhere = torch.zeros_like(counted)
-    below = nowhere if lowest is None else ratio < lowest
-    above = nowhere if highest is None else ratio > highest
+    log_ratio, advantage, passed, free = (part.expand(shape).cpu() for part in (log_ratio, advantage, passed, free))
+    ratio, by_hand = torch.exp(widened(log_ratio)), torch.exp(log_ratio)
+    below = torch.zeros_like(counted) if lowest is None else ratio < lowest
+    above = torch.zeros_like(counted) if highest is None else ratio > highest
     at_low, at_high = (
-        nowhere if bound is None else counted & (written_by_hand == rounded_to(bound, written_by_hand.dtype))
+        0 if bound is None else int((counted & (by_hand == rounded_to(bound, by_hand.dtype))).sum())
         for bound in (lowest, highest)
     )
     cells = []
     for sign, number in SIGNS.items():
-        for side, there in zip(SIDES, (below, ~(below | above), above), strict=True):
-            at = counted & there & (advantage.sign() == number)
-            cells.append(
-                ClipCell(
-                    sign,
-                    side,
-                    int(at.sum()),
-                    int((at & (passed == 0) & (whole != 0)).sum()),
-                    float(whole[at].square().sum()),
-                    float(passed[at].square().sum()),
-                )
-            )
-    shown = (
-        f"ratio clipped to [{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
-    )
-    rule = name_of_rule(settings.get("rule", POLICY_LOSS.default_rule))
-    dtype = str(written_by_hand.dtype).removeprefix("torch.")
-    return ClipReport(tuple(cells), f"{shown}, rule {rule}", int(at_low.sum()), int(at_high.sum()), dtype)
+        for side, mask_of_side in zip(SIDES, (below, ~(below | above), above), strict=True):
+            at = counted & mask_of_side & (advantage.sign() == number)
+            silenced = int((at & (passed == 0) & (free != 0)).sum())
+            energies = (float(gradient[at].square().sum()) for gradient in (free, passed))
+            cells.append(ClipCell(sign, side, int(at.sum()), silenced, *energies))
+    ends = f"[{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
+    rule = name_of(settings.get("rule", POLICY_LOSS.default_rule))
+    dtype = str(by_hand.dtype).removeprefix("torch.")
+    return ClipReport(tuple(cells), f"ratio clipped to {ends}, rule {rule}", at_low, at_high, dtype)

@@ -13,7 +13,7 @@ from ..errors import must
 def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.0) -> Tensor:
     """dL/dx of an element-wise `f` where dL/dy = `grad`.
 
-    Forward:  nothing is returned of it; `x` is not touched, and not connected to the result.
+    Forward:  runs f on a copy of x; the result is not connected to x.
     Backward: one reverse pass. For a function that is not element-wise, entry i is the sum of dL/dx_i over all outputs.
 
     Args:
@@ -39,8 +39,8 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.
     if not y.requires_grad:
         return torch.zeros_like(x)
     upstream = grad.to(y.dtype) if isinstance(grad, Tensor) else torch.full_like(y, grad)
-    (found,) = torch.autograd.grad(y, point, upstream, allow_unused=True)
-    return torch.zeros_like(x) if found is None else found
+    (grad_x,) = torch.autograd.grad(y, point, upstream, allow_unused=True)
+    return torch.zeros_like(x) if grad_x is None else grad_x
 
 
 def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:

@@ -42,14 +42,14 @@ def colour(label: str | RuleObject, position: int = 0) -> str:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """One for each: a rule its own, and what is no rule one that none of the others has, as far as they reach."""
+    """A colour for each: a rule has its own, and what is no rule gets a colour that none of the others has, while there are any."""
     names = list(names)
-    found = {name: colour(name) for name in names if colour(name) == colour(name, 1)}  # whatever its position
-    for place, name in enumerate(names):
-        if name not in found:
-            free = (one for one in (*_OTHERS, *_RESERVED) if one not in found.values())
-            found[name] = next(free, colour(name, place))
-    return found
+    result = {name: colour(name) for name in names if colour(name) == colour(name, 1)}  # whatever its position
+    for position, name in enumerate(names):
+        if name not in result:
+            free = (shade for shade in (*_OTHERS, *_RESERVED) if shade not in result.values())
+            result[name] = next(free, colour(name, position))
+    return result
 
 
 def darker(shade: str) -> str:
