@@ -162,6 +162,6 @@ def _report(
             energies = (float(gradient[at].square().sum()) for gradient in (free, passed))
             cells.append(ClipCell(sign, side, int(at.sum()), silenced, *energies))
     ends = f"[{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
-    rule = name_of(settings.get("rule", POLICY_LOSS.default_rule))
+    rule = name_of_rule(settings.get("rule", POLICY_LOSS.default_rule))
     dtype = str(by_hand.dtype).removeprefix("torch.")
     return ClipReport(tuple(cells), f"ratio clipped to {ends}, rule {rule}", at_low, at_high, dtype)
