@@ -6,13 +6,15 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import as_number
 from ..errors import must
+from ..notebook import shown
 from ..testing.measure.behaviour import gradient_of
 from ..testing.measure.gradients import by_backward
 from .audit_answers import (
@@ -24,14 +26,33 @@ from .audit_answers import (
     under_transforms,
     write_error,
 )
-from .audit_record import Answer, Audit
+from .audit_figure import draw
+from .audit_record import Answer, AuditRecord
 from .measure import measure, regions_of, shares_of
 from .what_is import name_measured
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Function = Callable[[Tensor], Tensor]
 _FEWEST, _LINES = 33, 3
 _NUMBERS = 4096  # of float64, in each cell: with fewer no differences can be taken
 _LEAST = 1e-290  # below, numbers of float64 lose digits
+
+
+@dataclass(frozen=True)
+class Audit(AuditRecord):
+    """What the backward of a function does, beside its derivative. print() shows it; `audit` makes it."""
+
+    def plot(self) -> Figure:
+        """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
+
+        Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
+        """
+        return draw(self)
+
+    def _repr_html_(self) -> str:
+        return shown(str(self), self.plot)
 
 
 def audit(
@@ -196,11 +217,11 @@ def _audit_lines(
     y = _check_values(call, spread, same_shape=False)
     generator = torch.Generator().manual_seed(0)
 
-    def draw(size: Sequence[int]) -> Tensor:
+    def normal(size: Sequence[int]) -> Tensor:
         return torch.randn(size, dtype=torch.float64, generator=generator)
 
     spread_of_starts = 0.1 * (high - low)
-    lines = [restrict(call, draw(shape) * spread_of_starts, draw(shape), draw(y.shape)) for _ in range(_LINES)]
+    lines = [restrict(call, normal(shape) * spread_of_starts, normal(shape), normal(y.shape)) for _ in range(_LINES)]
     measured = [measure(line, low, high, min(points, 121), at) for line in lines]
     regions = [regions_of(m) for m in measured]
     unknown = Answer("not asked", None, "a function of one number is needed")

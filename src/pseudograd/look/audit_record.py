@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from ..notebook import shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _MOST_ROWS = 24  # of the table of regions
 
@@ -91,8 +86,8 @@ class Curves(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Audit:
-    """What the backward of a function does, beside its derivative. print() shows it; `audit` makes it.
+class AuditRecord:
+    """The fields of an `Audit`, and its text.
 
     rule: the call of pseudograd that does the same, as it is written, or None. rule_note: where it differs in what the name does not
     promise; or, without a name, the call that comes nearest, and what tells them apart.
@@ -135,18 +130,6 @@ class Audit:
         values = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "curves"}
         plain: dict[str, Any] = _plain({"kind": "pseudograd audit", "torch": torch.__version__, **values})
         return plain
-
-    def plot(self) -> Figure:
-        """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
-
-        Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
-        """
-        from .audit_figure import draw
-
-        return draw(self)
-
-    def _repr_html_(self) -> str:
-        return shown(str(self), self.plot)
 
     def __str__(self) -> str:
         along = f", along {self.lines} random lines" if self.lines else ""
