@@ -41,7 +41,6 @@ from pseudograd.torch_table.records import (
     Form,
     Node,
     StandIn,
-    is_constant,
 )
 from pseudograd.torch_table.records import at_the_bound as make_way
 
@@ -51,10 +50,6 @@ WAYS = {way.text: way for way in at_the_bound()}
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_the_table_is_what_this_torch_does(way: AtTheBound) -> None:
     assert measure(way.f) == way.slopes_in(era_of(torch.__version__))
-
-
-def test_the_measured_era_is_that_of_the_version() -> None:
-    assert installed_era() == era_of(torch.__version__)
 
 
 @pytest.fixture
@@ -86,38 +81,6 @@ def test_the_installed_era_is_what_torch_does_and_else_its_version(
     monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setattr(torch_eras, "outside_every_mode", lambda measurement: Slopes(share))
     assert installed_era() == era
-
-
-def test_the_versions_that_were_measured() -> None:
-    assert torch_eras._measured() == [(2, minor) for minor in range(8, 16)]
-
-
-@pytest.mark.parametrize(
-    ("version", "era"),
-    [
-        ("2.7.1", CLOSED_ERA),
-        ("2.8.0", CLOSED_ERA),
-        ("2.13.0+cpu", CLOSED_ERA),
-        ("2.14.1+cu130", OPEN_ERA),
-        ("2.15.0", OPEN_ERA),
-        ("3.0.0", OPEN_ERA),
-    ],
-)
-def test_the_era_of_a_version(version: str, era: str) -> None:
-    assert era_of(version) == era
-
-
-def test_numbers_changed_from_one_to_zero_and_tensors_to_a_half() -> None:
-    assert [WAYS["clamp(x, min=0)"].slopes_in(era).x for era in (CLOSED_ERA, OPEN_ERA)] == [1, 0]
-    assert [tuple(WAYS["clamp(x, min=tensor)"].slopes_in(era)) for era in (CLOSED_ERA, OPEN_ERA)] == [
-        (1, 0),
-        (0.5, 0.5),
-    ]
-
-
-def test_measuring_works_where_nothing_is_recorded() -> None:
-    with torch.no_grad(), torch.inference_mode():
-        assert measure(WAYS["where(x >= tensor, x, tensor)"].f) == (1.0, 0.0)
 
 
 # --- which versions a pin may name ------------------------------------------------------------------------------------
@@ -317,12 +280,6 @@ def test_nobody_else_lists_functions_of_torch(path: Path) -> None:
     assert _named(path.read_text()) <= allowed.get(path.name, set())
 
 
-def test_that_search_would_find_a_second_list() -> None:
-    assert _named("NODES = {'ClampMin': 'clamp'}\nOTHERS = [torch.relu, aten.round_]\n") == {
-        *("ClampMin", "clamp", "relu", "round_"),
-    }
-
-
 def test_a_row_that_comes_and_goes_leaves_the_others() -> None:
     owner = SimpleNamespace(unheard_of=lambda input: input)
     before = [dict(table) for table in (SPELLINGS, forms.KINKED, forms.MODULES, forms.FAMILIES)]
@@ -349,125 +306,11 @@ def test_switches_overlap_where_a_function_has_both() -> None:
     assert [site.op for site in context.report().rewritten] == ["hardsigmoid"]
 
 
-def test_a_hardtanh_of_one_value_has_a_rule_and_one_without_values_is_torchs() -> None:
-    x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
-    with pg.override(relu="identity") as context:
-        assert torch.autograd.grad(functional.hardtanh(x, 0.5, 0.5).sum(), x)[0].tolist() == [1.0, 1.0, 1.0]
-        torch.ops.aten.hardtanh(x, 1.0, -1.0)
-    assert [site.calls for site in context.report().rewritten] == [1]
-
-
 # --- how calls are read -----------------------------------------------------------------------------------------------
 
 aten = torch.ops.aten
 LEAF, ONE, TWO = torch.ones(2, requires_grad=True), torch.ones(()), torch.full((2,), 2.0)
 SCALES, ZEROS, SCALE = torch.ones(2), torch.zeros(2, dtype=torch.int32), torch.ones(1, requires_grad=True)
-# function, arguments, keywords; primitive, inputs behind x, in place: or None
-CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[str, tuple[Any, ...], bool] | None]] = [
-    (torch.clamp, (LEAF, -1), {}, ("torch.clamp", (-1, None), False)),
-    (torch.clamp, (LEAF,), {"max": 1}, ("torch.clamp", (None, 1), False)),
-    (torch.clamp, (LEAF, -1, TWO), {}, ("torch.clamp", (-1, TWO), False)),
-    (torch.clamp, (LEAF,), {}, None),
-    (torch.clamp, (LEAF, -1, 1), {"out": TWO}, None),
-    (torch.clamp, (LEAF, -1, 1, 2), {}, None),
-    (torch.clamp, ("x", -1, 1), {}, None),
-    (torch.Tensor.clamp_, (LEAF, -1, 1), {}, ("torch.clamp", (-1, 1), True)),
-    (aten.clamp, (LEAF, -1, 1), {}, ("torch.clamp", (-1, 1), False)),
-    (aten.clamp.Tensor, (LEAF, ONE), {"max": TWO}, ("torch.clamp", (ONE, TWO), False)),
-    (aten.clamp.default, (LEAF, -1), {"max": TWO}, None),
-    (aten.clamp_.default, (LEAF,), {"max": 1}, ("torch.clamp", (None, 1), True)),
-    (torch.clamp_min, (LEAF, 0), {}, ("torch.clamp_min", (0, None), False)),
-    (torch.clamp_max, (LEAF, 0), {}, ("torch.clamp_max", (None, 0), False)),
-    (torch.clamp_min, (LEAF, None), {}, None),
-    (torch.clamp_max, (LEAF, None), {}, None),
-    (torch.relu, (), {"x": LEAF}, ("torch.relu", (0.0, None), False)),
-    (functional.relu, (LEAF, True), {}, ("torch.relu", (0.0, None), True)),
-    (functional.relu, (LEAF,), {"inplace": False}, ("torch.relu", (0.0, None), False)),
-    (functional.relu, (LEAF,), {}, ("torch.relu", (0.0, None), False)),
-    (functional.relu, (), {"x": LEAF}, None),
-    (functional.relu_, (LEAF,), {}, ("torch.relu", (0.0, None), True)),
-    (functional.relu6, (LEAF,), {}, ("torch.relu6", (0.0, 6.0), False)),
-    (functional.hardtanh, (LEAF,), {}, ("torch.hardtanh", (-1.0, 1.0), False)),
-    (functional.hardtanh, (LEAF, 1, 0), {}, None),
-    (functional.hardsigmoid, (LEAF, True), {}, ("torch.hardsigmoid", (-3.0, 3.0), True)),
-    (functional.gelu, (LEAF,), {}, ("gelu", (0,), False)),
-    (functional.gelu, (LEAF,), {"approximate": "tanh"}, ("gelu", (1,), False)),
-    (functional.gelu, (LEAF,), {"approximate": "erf"}, None),
-    (functional.silu, (LEAF, True), {}, ("silu", (), True)),
-    (functional.leaky_relu, (LEAF,), {}, ("leaky_relu", (0.01,), False)),
-    (torch.maximum, (LEAF, TWO), {}, ("torch.maximum", (TWO, None), False)),
-    (torch.minimum, (LEAF, TWO), {}, ("torch.minimum", (None, TWO), False)),
-    (torch.maximum, (LEAF, LEAF * 2), {}, None),
-    (torch.maximum, (TWO, ONE), {}, None),
-    (torch.max, (LEAF,), {}, None),
-    (torch.max, (LEAF, 0), {}, None),
-    (torch.max, (TWO,), {}, None),
-    (torch.max, (TWO, 0), {}, None),
-    (torch.fmin, (LEAF, TWO), {}, ("torch.fmin", (TWO,), False)),
-    (torch.fmax, (LEAF, TWO), {}, ("torch.fmax", (TWO,), False)),
-    (torch.fmin, (LEAF, 0), {}, None),
-    (torch.round, (LEAF,), {}, ("torch.round", (0,), False)),
-    (torch.round, (LEAF,), {"decimals": 2}, ("torch.round", (2,), False)),
-    (torch.sign, (LEAF,), {}, ("torch.sign", (0.0,), False)),
-    (
-        torch.fake_quantize_per_tensor_affine,
-        (LEAF, 1.0, 0, 0, 15),
-        {},
-        ("torch.fake_quantize_per_tensor_affine", (1.0, 0, 0, 15), False),
-    ),
-    (torch.fake_quantize_per_tensor_affine, (LEAF, SCALE, ZEROS, 0, 15), {}, None),
-    (
-        torch.fake_quantize_per_channel_affine,
-        (LEAF, SCALES, ZEROS, 0, 0, 15),
-        {},
-        ("torch.fake_quantize_per_channel_affine", (SCALES, ZEROS, 0, 0, 15), False),
-    ),
-    (torch.fake_quantize_per_channel_affine, (LEAF, SCALE, ZEROS, 0, 0, 15), {}, None),
-]
-
-
-@pytest.mark.parametrize("number", range(len(CALLS)))
-def test_a_call_is_read_as_a_primitive_and_its_inputs(number: int) -> None:
-    f, args, kwargs, wanted = CALLS[number]
-    found = SPELLINGS[f].read(args, kwargs)
-    if wanted is None:
-        assert found is None
-        return
-    assert found is not None
-    primitive, (x, *inputs), in_place = found
-    assert (primitive, in_place) == (wanted[0], wanted[2])
-    assert x is LEAF
-    assert len(inputs) == len(wanted[1])
-    for one, other in zip(inputs, wanted[1], strict=True):
-        assert one is other or (type(one) is type(other) and one == other)
-
-
-def test_a_constant_has_neither_a_gradient_nor_a_tangent() -> None:
-    asked = [(TWO, True), (LEAF, False), (LEAF * 1, False), (LEAF.detach(), True), (2.0, False)]
-    assert [is_constant(one) for one, _ in asked] == [expected for _, expected in asked]
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(torch.ones(2), torch.ones(2))
-        primal = torch.autograd.forward_ad.unpack_dual(dual).primal
-        assert [is_constant(one) for one in (TWO, primal, dual, dual * 2)] == [True, True, False, False]
-    seen = []
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        seen.append(is_constant(x))
-        return x.sum()
-
-    torch.func.grad(f)(torch.ones(2))
-    assert seen == [False]
-
-
-def test_a_tensor_and_one_that_learns_are_of_two_in_either_order() -> None:
-    for f in (torch.minimum, torch.maximum):
-        found = SPELLINGS[f].read((TWO, LEAF), {})
-        assert found is not None
-        name, inputs, in_place = found
-        assert (PRIMITIVES[name].inputs, in_place) == (("x", "other"), False)
-        assert PRIMITIVES[name].either_is == ("max" if f is torch.minimum else "min")
-        assert inputs[0] is TWO
-        assert inputs[1] is LEAF
 
 
 def test_a_call_with_lists_is_read_for_each_tensor() -> None:
@@ -531,8 +374,3 @@ def test_every_way_of_the_table_has_a_bound_at_0(way: AtTheBound) -> None:
     x = torch.tensor([-0.75, 0.75], requires_grad=True)
     (slopes,) = torch.autograd.grad(way.f(x, torch.zeros(2)).sum(), x)
     assert sorted(slopes.tolist()) == ([0.0, 0.0] if way.text == "clamp(x, 0, 0)" else [0.0, 1.0])
-
-
-def test_the_grid_of_the_table_is_0_to_15() -> None:
-    x = torch.tensor([-1.0, 1.0, 15.0, 16.0])
-    assert WAYS["fake_quantize(x), least grid value"].f(x, torch.zeros(4)).tolist() == [0.0, 1.0, 15.0, 15.0]

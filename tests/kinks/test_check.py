@@ -13,7 +13,7 @@ from pseudograd_kinks import check as checking
 from pseudograd_kinks import table
 from pseudograd_kinks.measure import measure
 from pseudograd_kinks.outcome import Outcome
-from pseudograd_kinks.table import FILE, Point
+from pseudograd_kinks.table import FILE
 
 from ..commands import answer as run
 
@@ -149,28 +149,11 @@ def test_a_backend_of_ones_own_is_measured_and_what_it_refuses_is_said() -> None
     assert found.points == 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_activations_do_what_eager_ones_do(backend: str) -> None:
-    points = [point for point in TABLE.points.values() if point.family == "activation" and point.kind == "kink"]
-    found = checking.check(TABLE, points, backend=backend)
-    assert not found.not_compiled
-    assert not found.new, found
-
-
 def test_a_point_that_the_installed_torch_does_not_have_is_skipped_and_said() -> None:
     point = TABLE.points["relu@0"].replaced(id="new@0", expressions={"torch": "torch.no_such_function(x)"})
     found = checking.check(TABLE, [point])
     assert (found.points, found.skipped, found.new) == (0, ["new@0"], [])
     assert "do not have them: new@0" in str(found).replace("does not", "do not")
-
-
-def test_a_torch_that_is_newer_than_the_table_is_held_against_its_last_one() -> None:
-    relu: list[Point] = [TABLE.points["relu@0"]]
-    assert checking.check(TABLE, relu, version="2.99.0").against == TABLE.versions("torch")[-1]
-    assert checking.check(TABLE, relu, version="2.12.0").against == "2.10"
-    with pytest.raises(ValueError, match=r"^kinks: torch must be at least 2\.8, the oldest of the table, got '1\.0'"):
-        checking.check(TABLE, relu, version="1.0")
 
 
 def test_a_kernel_that_treats_equal_entries_unequally_is_an_outcome() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import kernels
-from pseudograd.kernels import native, range_bits
+from pseudograd.kernels import native
 from pseudograd.rewrite import entered_contexts
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import ATAN2_SINCE, pin_edge
@@ -76,15 +76,6 @@ def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None
         assert [site.calls for site in entry.report().rewritten] == [3]
 
 
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_a_call_that_names_all_it_is_given_after_one_that_does_not(context: str) -> None:
-    x = torch.linspace(-2, 2, 9, requires_grad=True)
-    with CONTEXTS[context]():
-        first, named = torch.clamp(x, -1.0, 1.0), torch.clamp(input=x, min=-1.0, max=1.0)
-    assert torch.equal(first, named)
-    assert torch.equal(*(torch.autograd.grad(y, x, -x.detach())[0] for y in (first, named)))
-
-
 @needs_native
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_another_call_is_not_taken_for_one_that_was_made(context: str) -> None:
@@ -143,36 +134,6 @@ def test_the_table_of_kernels_may_change_between_two_calls() -> None:
             assert torch.autograd.grad(torch.clamp(x, -1.0, 1.0).sum(), x)[0].tolist() == [0.5, 1.0]
     assert not any(isinstance(key, entered_contexts.Entered) for key in prepared)
     assert entry.report().rewritten[0].calls + entry.report().rewritten[1].calls == 3
-
-
-@needs_native
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_a_line_of_the_program_is_looked_up_once(context: str) -> None:
-    x = torch.zeros(4, requires_grad=True)
-    with CONTEXTS[context]() as entry:
-        for _ in range(5):
-            torch.clamp(x, -1.0, 1.0)
-        (mode,) = entered_contexts.modes()
-        (known,) = prepared[mode][torch.clamp].values()
-        assert [tallied.calls for tallied in known.places.values()] == [5]
-    assert [site.calls for site in entry.report().rewritten] == [5]
-
-
-@needs_native
-def test_a_context_that_is_entered_again_makes_nothing_anew() -> None:
-    """Python is slow to call what is new to it, and a program may enter a context at every step."""
-    x, kinds = torch.zeros(4, requires_grad=True), set()
-    context = pin_edge("half")
-    for _ in range(3):
-        with context:
-            torch.clamp(x, -1.0, 1.0)
-            kinds.add(type(torch.clamp(x, -1.0, 1.0).grad_fn))
-    assert len(kinds) == 1
-    with context:
-        for low in (0.0, -0.0):
-            for _ in range(2):
-                y = torch.clamp(torch.tensor([-1.0], requires_grad=True), low, 1.0)
-                assert y.signbit().item() is torch.clamp(torch.tensor([-1.0]), low, 1.0).signbit().item()
 
 
 def test_a_line_of_a_package_is_told_by_the_programs_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,17 +234,6 @@ def test_a_checkpoint_that_ends_in_a_call_that_was_made_before(context: str, way
             (expected,) = torch.autograd.grad(block(x).sum(), x)
         (found,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x)
     assert same([found], [expected])
-
-
-@pytest.mark.parametrize("least", [4096, 1 << 62])
-def test_a_checkpoint_from_outside_keeps_what_torch_does(least: int) -> None:
-    x, *_ = inputs(LARGE)
-    with range_bits.kept_from(least):
-        (expected,) = torch.autograd.grad(block(x).sum(), x)
-        y = checkpoint(block, x, use_reentrant=False).sum()
-        with pin_edge("half"):
-            y.backward()
-    assert same([x.grad], [expected])
 
 
 @needs_native

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -16,7 +15,7 @@ import pytest
 
 from pseudograd.cli import main
 from pseudograd.listen.program import follow as programs
-from pseudograd.rewrite.bisect import FOUND, RANDOM, SAME, Bisection, Key, Place, _path, _Runner, _smallest, bisect
+from pseudograd.rewrite.bisect import FOUND, RANDOM, SAME, Bisection, Key, Place, _path, _smallest, bisect
 from pseudograd.rewrite.standard_input import StandardInput
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
@@ -55,17 +54,6 @@ def test_several_places_that_are_needed_together() -> None:
         assert _searched(count, needed)[0] == needed
 
 
-@pytest.mark.parametrize(
-    ("count", "needed", "runs"),
-    [
-        (10, {4}, "01234 012 34 3 4"),
-        (5, {0, 4}, "012 34 01 23 4 234 014 0 1 4 14 04 0 4"),  # halves, quarters, all but a quarter, and so on
-    ],
-)
-def test_what_is_tried_in_which_order(count: int, needed: set[int], runs: str) -> None:
-    assert _searched(count, needed) == (needed, runs.split())
-
-
 def test_the_caller_that_tells_two_ways_apart() -> None:
     one = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:20", "main.py:9"))
     two = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:30", "main.py:9"))
@@ -86,12 +74,6 @@ def test_of_two_ways_one_may_be_the_beginning_of_the_other() -> None:
     short = Place("clamp", "lib.py:1", "?", "clamp(x)", ("lib.py:1", "lib.py:5"))
     long = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*short.path, "main.py:9"))
     assert (long.via([short, long]), short.via([short, long])) == ("main.py:9", None)
-
-
-def test_a_place_is_the_same_however_often_it_is_called() -> None:
-    place = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "main.py:9"))
-    assert place.calls == 0
-    assert place == Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "main.py:9"), calls=3)
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------
@@ -208,39 +190,6 @@ def test_a_check_is_a_shell_command_that_nobody_sees(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_no_file_is_no_module_unless_that_is_said() -> None:
-    with pytest.raises(ValueError, match=r"bisect: the script must be a file, got 'nowhere.py'\."):
-        bisect("nowhere.py", pin="open")
-
-
-RUN_AS_PYTHON_DOES = """\
-import json, sys
-import torch
-compiled = []
-
-@torch.compile(backend=lambda graph, inputs: compiled.append(1) or graph.forward)
-def f(x):
-    return torch.clamp(x, 0.0, 1.0)
-
-f(torch.zeros(1, requires_grad=True)).sum().backward()
-json.dump([sys.argv, "" in sys.path, compiled], open("found.json", "w"))
-sys.exit(5)
-"""
-
-
-@pytest.mark.program
-def test_a_run_is_a_process_of_its_own_in_which_nothing_is_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "train.py").write_text(RUN_AS_PYTHON_DOES)
-    monkeypatch.chdir(tmp_path)
-    command = programs.command_of("train.py", ["--lr", "0.1"], False)
-    runner = _Runner({"pin": OTHER, "overrides": []}, command, None, lambda *numbers: None)
-    assert not runner.run(None)
-    assert json.loads((tmp_path / "found.json").read_text()) == [["train.py", "--lr", "0.1"], False, []]
-    assert [(place.op, place.where, place.calls) for place in runner.places.values()] == [("clamp", "train.py:7", 1)]
-
-
 # --- the standard input -----------------------------------------------------------------------------------------------
 
 
@@ -354,61 +303,6 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> No
 
 def _line(text: str) -> str:
     return f"train.py:{next(number for number, line in enumerate(PROGRAM.splitlines(), 1) if text in line)}"
-
-
-@pytest.mark.slow
-def test_one_line_of_the_caller_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _program(tmp_path, monkeypatch, "one")
-    assert main(("bisect", "--pin", OTHER, "--json", "found.json", "train.py")) == 0
-    shown = capsys.readouterr()
-    assert (
-        f"  clamp        {_line('return torch.clamp')}\n               reached from {_line('second = ')}" in shown.out
-    )
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert [(one["op"], one["where"], one["via"]) for one in found["decide"]] == [
-        ("clamp", _line("return torch.clamp"), _line("second = "))
-    ]
-    assert "torch.clamp(x, 0.0, 1.0)" in found["decide"][0]["expression"]
-    second, pulled = _line("second = "), _line("f(x).sum()")
-    assert found["decide"][0]["path"] == [_line("return torch.clamp"), second, pulled, second]
-    assert [one["calls"] for one in found["places"]] == [1] * 4
-    # Without and with the change and again without; the search; its answer again, and all but the answer.
-    assert found["runs"] == 3 + 3 + 1 + 1
-    assert found["passes"] == [installed_era() == OPEN_ERA, installed_era() == CLOSED_ERA]
-    assert shown.err.startswith("bisect: run 1, the change at 0 of ")
-
-
-@pytest.mark.slow
-def test_two_lines_that_are_needed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _program(tmp_path, monkeypatch, "two")
-    found = bisect("train.py", pin=OTHER)
-    assert [place.where for place in found.decide] == [_line("return torch.clamp"), _line("third = ")]
-    assert "these 2 lines decide, each is needed" in str(found)
-
-
-@pytest.mark.slow
-def test_a_check_decides_instead_of_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _program(tmp_path, monkeypatch, "checked")
-    wanted = "1.0" if installed_era() == OPEN_ERA else "0.0"  # what the change gives to the third
-    found = bisect("train.py", pin=OTHER, checked_by=f"grep -q '^[0-9.]* [0-9.]* {wanted} ' seen.txt")
-    assert [place.where for place in found.decide] == [_line("third = ")]
-
-
-@pytest.mark.parametrize(
-    ("ending", "outcome"),
-    [pytest.param("none", SAME, marks=pytest.mark.slow), pytest.param("random", RANDOM, marks=pytest.mark.slow)],
-)
-def test_nothing_is_guessed(
-    ending: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """And of what the program prints nothing is shown."""
-    _program(tmp_path, monkeypatch, ending)
-    assert main(("bisect", "--override", "clamp=inward", "train.py")) == 1
-    shown = capfd.readouterr().out
-    assert outcome in shown
-    assert "of the program" not in shown
 
 
 @pytest.mark.parametrize(

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._higher_order_ops.scan import scan
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import rules
-from pseudograd.rewrite.compiled import _undispatched
 from pseudograd.rewrite.context import Rewriting
-from pseudograd.rewrite.mode import Rewrite
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 
 from ..choices import one_in, slow_but
-from .calls import SPELLINGS, inputs_for
 
 X = [-2.0, -1.0, 0.0, 1.0, 2.0]
 
@@ -85,18 +78,6 @@ def test_switching_on_and_off_switches(which: str, backend: str) -> None:
     assert len({tuple(slopes) for slopes in seen}) >= 3
 
 
-def test_a_new_context_of_the_same_rule_compiles_nothing_new() -> None:
-    f = compiled(clamp_to_one)
-    with override(clamp="inward"):
-        slope(f)
-    slope(f)
-    with torch.compiler.set_stance("fail_on_recompile"):
-        for _ in range(3):
-            with override(clamp="inward"):
-                assert slope(f) == [0.0, 1.0, 1.0, 1.0, 1.0]
-            slope(f)
-
-
 def test_a_parameter_is_a_constant_of_the_graph() -> None:
     """As a number that changes it would become a symbol, which some torch versions take for a size of x."""
     taken: list[int] = []
@@ -110,60 +91,6 @@ def test_a_parameter_is_a_constant_of_the_graph() -> None:
         with override(clamp=rules.leaky(value)):
             assert slope(f)[0] == value
     assert taken == [1, 1, 1]
-
-
-SOME = ("torch.clamp, tensors", "x.clamp_", "aten.clamp", "torch.minimum, constant first", "F.relu", "nn.Hardsigmoid")
-
-
-@pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in SPELLINGS])
-def test_each_spelling_compiles_to_what_it_does_eagerly(name: str) -> None:
-    spelling = SPELLINGS[name]
-    x = inputs_for(spelling)
-    grad = torch.arange(1.0, 10.0, dtype=torch.float64) * torch.tensor([1.0, -1.0, 1.0] * 3)
-    with override(**{spelling.family: "inward"}):
-        (wanted,) = torch.autograd.grad(spelling.f(x), x, grad)
-        (found,) = torch.autograd.grad(compiled(spelling.f)(x), x, grad)
-    torch.testing.assert_close(found, wanted, rtol=1e-15, atol=0)
-
-
-def test_nested_contexts() -> None:
-    f = compiled(lambda x: torch.relu(torch.clamp(x * 1, -1.0, 1.0)))
-    with override(clamp="identity", relu="identity"):
-        assert slope(f) == [1.0] * 5
-        with override(clamp="inward"):
-            assert slope(f) == [0.0, 1.0, 1.0, 1.0, 1.0]
-        assert slope(f) == [1.0] * 5
-
-
-def test_a_model_and_its_optimiser_step() -> None:
-    def train(run: Callable[[nn.Module], Callable[[Tensor], Tensor]]) -> list[float]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Hardtanh())
-        forward, optimiser, losses = run(model), torch.optim.SGD(model.parameters(), lr=0.5), []
-        for _ in range(5):
-            loss = (forward(torch.randn(16, 4)) - 2).pow(2).mean()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            losses.append(loss.item())
-        return losses
-
-    with override(relu="inward"):
-        eager = train(lambda model: model)
-        assert train(compiled) == pytest.approx(eager, rel=1e-5)
-    assert train(lambda model: model) != pytest.approx(eager, rel=1e-3)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpoint_of_a_compiled_block(reentrant: bool) -> None:
-    f = compiled(lambda x: functional.relu(torch.clamp(x * 2, -1.0, 1.0) * 3))
-    x = torch.tensor(X, requires_grad=True)
-    for _ in range(2):
-        x.grad = None
-        with override(clamp="inward", relu="identity"):
-            checkpoint(f, x, use_reentrant=reentrant).sum().backward()
-        assert x.grad is not None
-        assert x.grad.tolist() == [0.0, 0.0, 6.0, 6.0, 6.0]
 
 
 @pytest.mark.program
@@ -186,17 +113,6 @@ def test_a_checkpoint_of_a_compiled_block_whose_backward_runs_elsewhere(reentran
         wanted = slope(lambda x: torch.exp(torch.clamp(x * 1, -1.0, 1.0)))
     for elsewhere in (contextlib.nullcontext(), here, override(clamp="leaky"), pin_edge("open")):
         assert gradient(f, elsewhere) == pytest.approx(wanted, rel=1e-6)
-
-
-def test_a_compiled_checkpoint_from_outside_keeps_torchs_rule() -> None:
-    f = compiled(lambda x: torch.exp(torch.clamp(x * 1, -1.0, 1.0)))
-    x = torch.tensor(X, requires_grad=True)
-    wanted = slope(lambda x: torch.exp(torch.clamp(x * 1, -1.0, 1.0)))
-    y = checkpoint(f, x, use_reentrant=False).sum()
-    with override(clamp="identity"):
-        y.backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == pytest.approx(wanted, rel=1e-6)
 
 
 def block(x: Tensor) -> Tensor:
@@ -264,32 +180,6 @@ def test_what_runs_other_functions_in_compiled_code(name: str, contexts: str, re
     assert eager[0] != eager[1]
 
 
-def test_dynamo_hands_a_checkpoint_to_the_modes_of_others() -> None:
-    """Past ours and the default device (None, where the compiled code sets it) it calls the checkpoint itself."""
-    call = _undispatched(lambda self, tx, args, kwargs: "handed to them")
-    variable = SimpleNamespace(_call_function=lambda tx, args, kwargs: "called")
-
-    def under(*modes: Any) -> str:
-        stack = [SimpleNamespace(value=mode) for mode in modes]
-        tx = SimpleNamespace(symbolic_torch_function_state=SimpleNamespace(mode_stack=stack))
-        return str(call(variable, tx, (), {}))
-
-    ours, device, other = Rewrite({}, None), torch.device("cpu"), TorchFunctionMode()
-    with device:  # which is a mode while it is entered
-        (device_mode,) = torch.overrides._get_current_function_mode_stack()
-    assert {under(ours), under(None), under(device_mode), under(ours, device_mode, None)} == {"called"}
-    assert {under(), under(other), under(ours, other), under(other, None)} == {"handed to them"}
-
-
-def test_backward_of_a_compiled_call_after_the_context() -> None:
-    x = torch.tensor(X, requires_grad=True)
-    with override(clamp="inward"):
-        y = compiled(clamp_to_one)(x)
-    y.sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0]
-
-
 def test_inside_the_compiled_function() -> None:
     @compiled
     def f(x: Tensor) -> Tensor:
@@ -298,21 +188,6 @@ def test_inside_the_compiled_function() -> None:
         return inner + torch.clamp(x * 1, -1.0, 1.0).detach() * 0
 
     assert slope(f) == [0.0, 1.0, 1.0, 1.0, 1.0]
-
-
-@pytest.mark.slow
-def test_the_first_context_of_a_process_may_be_made_inside_the_compiled_function() -> None:
-    program = (
-        "import torch, pseudograd as pg\n"
-        "@torch.compile(backend='aot_eager', fullgraph=True)\n"
-        "def f(x):\n"
-        "    with pg.override(clamp='inward'):\n"
-        "        return torch.clamp(x * 1, -1.0, 1.0)\n"
-        "x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)\n"
-        "print(torch.autograd.grad(f(x).sum(), x)[0].tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[0.0, 1.0, 1.0]", done.stderr
 
 
 def test_over_functorch() -> None:
@@ -363,18 +238,6 @@ def test_minimum_and_maximum_with_a_constant_over_functorch(name: str, way: str,
         assert torch.equal(compiled(OVER_FUNCTORCH[way](lambda x: f(x, constant)))(x), wanted)
 
 
-@pytest.mark.parametrize("f", [torch.minimum, torch.maximum])
-def test_minimum_and_maximum_of_two_that_learn_are_torchs(f: Callable[..., Tensor]) -> None:
-    def gradients(x: Tensor, other: Tensor) -> Any:
-        return torch.func.grad(lambda x, other: (f(x, other) * torch.tensor(W)).sum(), argnums=(0, 1))(x, other)
-
-    x, other = torch.tensor(X), torch.tensor([-2.0, 0.0, 0.5, 1.0, 1.0])
-    wanted = gradients(x, other)
-    with override(clamp="identity"):
-        for found in (gradients(x, other), compiled(gradients)(x, other)):
-            assert [g.tolist() for g in found] == [g.tolist() for g in wanted]
-
-
 def test_minimum_in_compiled_forward_mode_is_torchs_and_reported() -> None:
     @compiled
     def f(x: Tensor) -> Tensor:
@@ -401,22 +264,6 @@ def test_a_pinned_fmin_has_compiled_forward_mode(f: Callable[..., Tensor]) -> No
     assert context.report().missed == ()
 
 
-def test_a_slope_of_the_users_own() -> None:
-    rule = rules.custom(_bell)
-
-    def wanted(x: Tensor) -> Tensor:
-        return pg.sign(x * 1, rule=rule)
-
-    for f in (lambda x: torch.sign(x * 1), compiled(lambda x: torch.sign(x * 1))):
-        with override(sign=rule) as context:
-            assert slope(f) == pytest.approx(slope(wanted), rel=1e-6)
-        assert [site.rule for site in context.report().rewritten] == ["custom"]
-
-
-def _bell(x: Tensor) -> Tensor:
-    return torch.exp(-x * x)
-
-
 def test_the_rule_of_a_site_by_its_bounds() -> None:
     f = compiled(lambda x: torch.clamp(x * 1, -1.0, 1.0) + torch.clamp(x * 1, -1.5, 1.5))
     with override(clamp=lambda site: "identity" if site.max == 1.0 else None):
@@ -435,14 +282,6 @@ def test_the_site_of_a_minimum_has_its_bound_where_that_is_known() -> None:
     x = torch.tensor(X)
     with override(clamp=lambda site: "zero" if site.max is None else "identity"):
         assert compiled(torch.func.grad(lambda x: f(x).sum()))(x).tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
-
-
-def test_the_context_that_names_the_family_reports_a_compiled_call() -> None:
-    f = compiled(clamp_to_one)
-    with override(clamp="inward") as outer, override(relu="inward") as inner:
-        slope(f)
-    assert [site.op for site in outer.report().rewritten] == ["clamp"]
-    assert inner.report().rewritten == ()
 
 
 def test_the_report_names_the_program_s_line_beside_that_of_a_package(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import warnings
 from collections.abc import Callable
@@ -12,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.rewrite.context import Rewriting
@@ -26,7 +24,6 @@ from pseudograd.torch_table.eras import ERAS, installed_era
 from pseudograd.torch_table.forms import SPELLINGS
 from pseudograd.torch_table.records import EDGE
 
-from ..choices import slow_but
 from .eras import composites, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
@@ -99,64 +96,6 @@ def test_away_from_ties_it_is_torchs_own(context: str, way: str, reduction: str,
     _assert_same(found, wanted)
     assert [(site.op, site.calls) for site in entered.report().rewritten] == [("clamp_min", 1)]
     assert entered.report().missed == ()
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_what_is_not_given_is_torchs_default(way: str) -> None:
-    tensors = _tensors(torch.float32)
-    wanted = _derivatives(WAYS[way], tensors)
-    with CONTEXTS["a rule"]() as context:
-        _assert_same(_derivatives(WAYS[way], tensors), wanted)
-    assert context.report().rewritten[0].calls == 1
-
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SHAPES = (
-    ((), (), ()),
-    ((0,), (0,), (0,)),
-    ((5, 1), (1, 4), (5, 4)),
-    ((1, 1), (5, 4), (1, 4)),
-    ((2, 3, 1), (2, 1, 4), (1, 3, 4)),
-)
-
-
-@pytest.mark.parametrize("shapes", SHAPES, ids=repr)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_dtypes_and_shapes(dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]) -> None:
-    for reduction, context in itertools.product(ENUMS, CONTEXTS):
-
-        def loss(*tensors: Tensor, reduction: str = reduction) -> Tensor:
-            return _ranking(*tensors, margin=0.3, reduction=reduction)
-
-        tensors = _tensors(dtype, shapes)
-        wanted = loss(*tensors)
-        grads = torch.autograd.grad(wanted.sum(), tensors)
-        with CONTEXTS[context]():
-            found = loss(*tensors)
-            _assert_same([*torch.autograd.grad(found.sum(), tensors)], [*grads])
-        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)  # the mean of nothing
-
-
-MIXED = (torch.float16, torch.float64, torch.int64)
-
-
-@pytest.mark.parametrize("others", list(itertools.product(MIXED, repeat=2)), ids=repr)
-def test_mixed_dtypes(others: tuple[torch.dtype, torch.dtype]) -> None:
-    x = _tensors(torch.float32)[0]
-    other, target = torch.tensor([[3, 0, 1, -2]]).to(others[0]), torch.tensor([[1], [-1], [2], [1], [-1]]).to(others[1])
-
-    def loss(x: Tensor) -> Tensor:
-        return functional.margin_ranking_loss(x, other, target, margin=1, reduction="none")
-
-    def derivatives() -> list[Tensor]:
-        value = loss(x)
-        return [value, *torch.autograd.grad(value, x, torch.ones_like(value))]
-
-    wanted = derivatives()
-    for context in CONTEXTS.values():
-        with context():
-            _assert_same(derivatives(), wanted)
 
 
 @pytest.mark.parametrize(
@@ -236,151 +175,7 @@ def test_a_rule_by_site_sees_the_clamp() -> None:
     assert seen == [("clamp_min", "clamp", 0, None, True)]
 
 
-def test_another_family_leaves_it_alone() -> None:
-    x, other, target = _scores()
-    with override(relu="identity", round="identity") as context:
-        loss = functional.margin_ranking_loss(x, other, target, reduction="none")
-    assert loss.grad_fn is not None
-    assert loss.grad_fn.name() == "ClampMinBackward0"
-    assert context.report().rewritten == ()
-    assert context.report().missed == ()
-
-
-def test_nothing_is_done_where_no_derivative_is_recorded() -> None:
-    x, other, target = _scores()
-    with override(clamp="identity") as context:
-        with torch.no_grad():
-            functional.margin_ranking_loss(x, other, target)
-        functional.margin_ranking_loss(x.detach(), other, target)
-    assert context.report().rewritten == ()
-    assert context.report().missed == ()
-
-
-def test_the_innermost_context_decides() -> None:
-    x, other, target = _scores()
-    with override(clamp="identity") as outer:
-        with override(relu="identity"):  # names nothing of it
-            through = torch.autograd.grad(functional.margin_ranking_loss(x, other, target, reduction="sum"), x)[0]
-        with pin_edge("torch<=2.13"):
-            closed = torch.autograd.grad(functional.margin_ranking_loss(x, other, target, reduction="sum"), x)[0]
-        with pin_edge("torch>=2.14"):
-            opened = torch.autograd.grad(functional.margin_ranking_loss(x, other, target, reduction="sum"), x)[0]
-    assert through.tolist() == [-1.0, -1.0, -1.0]
-    assert closed.tolist() == [-1.0, -1.0, 0.0]
-    assert opened.tolist() == [-1.0, 0.0, 0.0]
-    assert [site.calls for site in outer.report().rewritten] == [1]
-    assert outer.report().missed == ()
-
-
 # --- every way to differentiate ---------------------------------------------------------------------------------------
-
-
-def _loss(x: Tensor) -> Tensor:
-    return functional.margin_ranking_loss(x, torch.zeros(3), torch.ones(3), reduction="sum")
-
-
-class _Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.loss = nn.MarginRankingLoss(reduction="sum")
-
-    def forward(self, x: Tensor) -> Tensor:
-        loss: Tensor = self.loss(x, torch.zeros(3), torch.ones(3))
-        return loss
-
-
-def _grad(loss: Callable[[Tensor], Tensor]) -> list[float]:
-    x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
-    loss(x).backward()
-    assert x.grad is not None
-    return x.grad.tolist()  # type: ignore[no-any-return]
-
-
-START = torch.tensor([-2.0, 0.0, 2.0])
-DIFFERENTIATED: dict[str, Callable[[], list[float]]] = {
-    "grad": lambda: _grad(_loss),
-    "the module": lambda: _grad(_Net()),
-    "func.grad": lambda: torch.func.grad(_loss)(START).tolist(),
-    "vmap of grad": lambda: torch.func.vmap(torch.func.grad(_loss))(START.expand(2, 3))[1].tolist(),
-    "grad of vmap": lambda: _grad(lambda x: torch.func.vmap(_loss)(x.expand(2, 3))[0]),
-    "jacrev": lambda: torch.func.jacrev(_loss)(START).tolist(),
-    "jvp": lambda: [torch.func.jvp(_loss, (START,), (one,))[1].item() for one in torch.eye(3)],
-    "jacfwd": lambda: torch.func.jacfwd(_loss)(START).tolist(),
-    "checkpoint": lambda: _grad(lambda x: checkpoint(_loss, x, use_reentrant=False)),
-    "reentrant checkpoint": lambda: _grad(lambda x: checkpoint(_loss, x, use_reentrant=True)),
-}
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's own call has no batching rule
-@pytest.mark.parametrize("way", DIFFERENTIATED)
-def test_every_way_to_differentiate(way: str) -> None:
-    for era, at_the_tie in (("torch<=2.13", -1.0), ("torch>=2.14", 0.0)):
-        with pin_edge(era):
-            assert DIFFERENTIATED[way]() == [-1.0, at_the_tie, 0.0]
-    with override(clamp="identity"):
-        assert DIFFERENTIATED[way]() == [-1.0, -1.0, -1.0]
-
-
-COMPILED: dict[str, Callable[[Tensor], Tensor]] = {
-    "functional": _loss,
-    "torch": lambda x: torch.margin_ranking_loss(x, torch.zeros(3), torch.ones(3), 0.0, 2),
-    "aten": lambda x: torch.ops.aten.margin_ranking_loss.default(x, torch.zeros(3), torch.ones(3), 0.0, 2),
-    "the module": _Net(),
-    "checkpoint": lambda x: checkpoint(_loss, x, use_reentrant=False),  # type: ignore[dict-item]
-    "half": lambda x: _loss(x.half()).float(),
-}
-
-
-@pytest.mark.parametrize("way", slow_but(["functional", "checkpoint"], COMPILED, pytest.mark.program))
-def test_compiled(way: str) -> None:
-    """One function under one context after another, without a break in its graph."""
-    torch.compiler.reset()
-    compiled = torch.compile(COMPILED[way], fullgraph=True, backend="aot_eager")
-    plain = _grad(compiled)
-    for era, at_the_tie in (("torch<=2.13", -1.0), ("torch>=2.14", 0.0)):
-        with pin_edge(era):
-            assert _grad(compiled) == [-1.0, at_the_tie, 0.0]
-    with override(clamp="identity") as context:
-        assert _grad(compiled) == [-1.0, -1.0, -1.0]
-    assert [(site.op, site.compiled) for site in context.report().rewritten] == [("clamp_min", True)]
-    assert _grad(compiled) == plain
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("reduction", ENUMS)
-def test_compiled_away_from_ties_it_is_torchs_own(reduction: str) -> None:
-    def loss(*tensors: Tensor) -> Tensor:
-        return _ranking(*tensors, margin=0.5, reduction=reduction)
-
-    torch.compiler.reset()
-    tensors = _tensors(torch.float32)
-    weight = torch.ones_like(loss(*tensors))
-    wanted = [*torch.autograd.grad(loss(*tensors), tensors, weight)]
-    with pin_edge(OTHER_ERA):
-        value = torch.compile(loss, fullgraph=True, backend="aot_eager")(*tensors)
-        _assert_same([*torch.autograd.grad(value, tensors, weight)], wanted)
-
-
-def test_a_scorer_that_starts_with_zeros_trains_under_the_pin() -> None:
-    """On torch 2.14 and later it never does: every pair is a tie at the start, and no gradient passes one."""
-
-    def ordered() -> float:
-        torch.manual_seed(0)
-        net = nn.Linear(8, 1)
-        nn.init.zeros_(net.weight)
-        first, second = torch.randn(64, 8), torch.randn(64, 8)
-        better = torch.sign(first.sum(1) - second.sum(1))
-        optimizer = torch.optim.Adam(net.parameters(), 1e-2)
-        for _ in range(100):
-            optimizer.zero_grad()
-            functional.margin_ranking_loss(net(first)[:, 0], net(second)[:, 0], better).backward()
-            optimizer.step()
-        return ((net(first) - net(second))[:, 0] * better > 0).float().mean().item()
-
-    with pin_edge("torch<=2.13"):
-        assert ordered() > 0.9
-    with pin_edge("torch>=2.14"):
-        assert ordered() == 0.0
 
 
 def test_the_table_holds_every_name_that_torch_has_for_it() -> None:

@@ -313,38 +313,12 @@ def test_a_rule_that_a_row_lacks_is_torchs_own_and_said(added: Callable[[Form], 
     assert x.grad == 2.0
 
 
-def test_a_rule_without_the_parameter_that_is_given_is_lacked(added: Callable[[Form], Form], frac: None) -> None:
-    """As "window" has a scale for sign and none for jumprelu."""
-    bare = PRIMITIVES["torch.sign"].rules["window"].replaced(parameters={})
-    PRIMITIVES["frac"] = PRIMITIVES["frac"].replaced(rules={**PRIMITIVES["frac"].rules, "window": bare})
-    added(Form("frac", switches=("sign",), stand_in=StandIn(lambda x: ("frac", (x,))), node=Node(("Frac",))))
-    x = torch.tensor([0.3], requires_grad=True)
-    with pg.override(sign=rules.window(scale=2.0)) as context:
-        torch.frac(x).backward()
-    assert [site.why for site in context.report().missed] == ["frac has no rule window"]
-    assert x.grad == 1.0
-
-
 def test_a_row_whose_edge_nobody_measured_is_torchs_own_under_a_pin(added: Callable[[Form], Form]) -> None:
     form = added(Form("frac", switches=(EDGE,), stand_in=StandIn(lambda x: ("floor", (x,))), node=Node(("Frac",))))
     assert check(form, EDGE) > 0
     with pg.pin_edge("half") as pin:
         torch.frac(torch.tensor([0.3], requires_grad=True))
     assert [site.why for site in pin.report().missed] == ["floor has no pinned edge"]
-
-
-def test_the_walk_finds_a_row_with_other_values(added: Callable[[Form], Form]) -> None:
-    form = added(Form("frac", switches=("round",), stand_in=StandIn(lambda x: ("floor", (x,))), node=Node(("Frac",))))
-    with pytest.raises(AssertionError):
-        check(form, "round")
-
-
-def test_the_walk_finds_a_row_that_raises(added: Callable[[Form], Form]) -> None:
-    form = added(
-        Form("frac", switches=("round",), stand_in=StandIn(lambda x: ("nobody's", (x,))), node=Node(("Frac",)))
-    )
-    with pytest.raises(KeyError):
-        check(form, "round")
 
 
 def test_the_walk_finds_a_primitive_with_another_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

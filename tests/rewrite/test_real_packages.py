@@ -109,16 +109,6 @@ def test_torchao_trains_as_in_either_era() -> None:
         assert all("torchao/quantization/quant_primitives.py:" in site for site in sites)
 
 
-@needs_torchao
-@pytest.mark.slow
-@pytest.mark.parametrize("era", ERAS)
-def test_torchao_is_nan_in_one_era_and_not_in_the_other(era: str) -> None:
-    with pin_edge(era):
-        found = losses(WHOLE, seeds=3)
-    assert found == losses_of_the_era(era, WHOLE, seeds=3)
-    assert [loss == "nan" for loss in found] == [era == OPEN_ERA] * 3
-
-
 @needs_kornia
 @pytest.mark.parametrize("era", ERAS)
 def test_kornia_has_the_gradient_of_the_era(era: str) -> None:
@@ -129,20 +119,6 @@ def test_kornia_has_the_gradient_of_the_era(era: str) -> None:
 @needs_kornia
 def test_unpinned_they_do_what_the_installed_torch_does() -> None:
     assert measured().zero_shares() == OF_ERA[installed_era()]["kornia zero shares"]
-
-
-@needs_torchao
-@pytest.mark.slow
-def test_the_example_through_the_command(capfd: pytest.CaptureFixture[str]) -> None:
-    from pseudograd.cli import main
-
-    threads = torch.get_num_threads()
-    try:
-        assert main(["run", "--pin", CLOSED_ERA, str(ROOT / "examples" / "torchao_int2.py")]) == 0
-    finally:
-        torch.set_num_threads(threads)
-    expected = [float.fromhex(loss) for loss in losses_of_the_era(CLOSED_ERA, WHOLE, seeds=3)]
-    assert capfd.readouterr().out == "".join(f"seed {seed}: loss {loss:.5f}\n" for seed, loss in enumerate(expected))
 
 
 def test_a_scorer_that_starts_with_zeros_trains_under_the_pin_as_before_torch_2_14() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.rewrite.whole_program import run as run_program
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..choices import slow_but
@@ -83,11 +82,6 @@ def test_override_and_pin_together(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--override", "clamp=identity", "train.py")[1] == "__main__ [] [1.0, 1.0, 1.0]\n"
 
 
-def test_a_module(capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capfd, "--pin", "half", "-m", "train", "--epochs", "2")
-    assert (code, out) == (0, "__main__ ['--epochs', '2'] [0.0, 0.5, 1.0]\n")
-
-
 def test_the_exit_status_is_the_programs(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--pin", "half", "train.py", "--exit")[0] == 7
     code, _, err = run(capfd, "--pin", "half", "train.py", "--say")
@@ -111,15 +105,6 @@ def test_ctrl_c_is_shown_as_python_shows_it(capfd: pytest.CaptureFixture[str]) -
     assert err.splitlines()[0] == "Traceback (most recent call last):"
     assert "KeyboardInterrupt" in err.splitlines()
     assert "pseudograd: pin_edge('half'): 1 call rewritten at 1 line\n" in err
-
-
-def test_an_error_of_syntax_is_shown_without_our_frames(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "typo.py").write_text("def f(:\n")
-    code, _, err = run(capfd, "--pin", "half", "typo.py")
-    assert code == 1
-    assert err.splitlines()[0].endswith('typo.py", line 1')
-    assert "SyntaxError" in err
-    assert "runpy" not in err
 
 
 # --- rules with parameters, and rules of one's own --------------------------------------------------------------------
@@ -182,36 +167,6 @@ def test_the_reports_as_json(capfd: pytest.CaptureFixture[str], tmp_path: Path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "train.py"]
 
 
-def test_json_tells_what_was_missed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "missed.py").write_text(
-        "import torch\n"
-        "größe = torch.ones(3, requires_grad=True)\n"
-        "quantized = torch._fake_quantize_learnable_per_tensor_affine\n"
-        "quantized(größe * 2, torch.ones(1), torch.zeros(1), 0, 15, 1.0).sum().backward()\n",
-        encoding="utf-8",
-    )
-    assert run(capfd, "--override", "fake_quantize=identity", "--json", "found.json", "missed.py")[0] == 0
-    text = (tmp_path / "found.json").read_text(encoding="utf-8")
-    assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
-    (context,) = json.loads(text)["contexts"]
-    assert "größe * 2" in context["missed"][0]["expression"]
-    assert context["rewritten"] == []
-    (site,) = context["missed"]
-    assert set(site) == {"op", "where", "user_where", "expression", "calls", "why"}
-    assert (site["where"], site["calls"]) == ("missed.py:4", 1)
-    assert "_fake_quantize_learnable_per_tensor_affine" in site["why"]
-
-
-def test_json_lies_where_it_was_asked_for_when_the_program_changes_folders(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "mover.py").write_text("import os; os.chdir('elsewhere')")
-    run(capfd, "--pin", "half", "--json", "found.json", "mover.py")
-    assert (tmp_path / "found.json").is_file()
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
 def test_json_that_cannot_be_written_in_the_end(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "sweeper.py").write_text(
@@ -226,12 +181,6 @@ def test_json_that_cannot_be_written_in_the_end(capfd: pytest.CaptureFixture[str
 
 
 # --- --require --------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_required_unless_that_is_said() -> None:
-    asked = {"pin": None, "overrides": ["relu=inward"], "imports": []}
-    assert run_program("train.py", [], False, asked) == 0
-    assert run_program("train.py", [], False, asked, requires=True) == 3
 
 
 def test_require_wants_every_context_to_have_rewritten_something(capfd: pytest.CaptureFixture[str]) -> None:
@@ -250,12 +199,6 @@ def test_require_takes_a_pin_to_the_installed_era_for_done(capfd: pytest.Capture
     assert run(capfd, "--require", "--pin", installed_era(), "--override", "relu=inward", "train.py")[0] == 3
 
 
-def test_require_leaves_a_status_of_the_program(capfd: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capfd, "--require", "--override", "relu=inward", "train.py", "--exit")
-    assert code == 7
-    assert err.endswith("nothing was rewritten by override(relu='inward')\n")
-
-
 def test_a_program_that_closes_its_output(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capfd, "--pin", "half", "--require", "train.py", "--close")
     assert (code, out) == (0, "__main__ ['--close'] [0.0, 0.5, 1.0]\n")
@@ -264,19 +207,10 @@ def test_a_program_that_closes_its_output(capfd: pytest.CaptureFixture[str]) -> 
 
 WRONG = {
     ("train.py",): "pseudograd: run: one of --pin and --override must be given, got neither.\n",
-    ("--pin", "shut", "train.py"): (
-        "pseudograd: pin_edge: edge must be one of closed, half, jax, open, tensorflow, torch<=2.13, torch>=2.14, got 'shut'.\n"
-    ),
     ("--pin", "closed", "none.py"): "pseudograd: run: the script must be a file, got 'none.py'.\n",
     ("--override", "clamp", "train.py"): (
         "pseudograd: run: --override must be FAMILY=RULE, such as clamp=inward, got 'clamp'.\n"
     ),
-    ("--override", "clamp=ste", "train.py"): (
-        "pseudograd: clamp: rule must be one of elastic, identity, inverting, inward, leaky, leaky_inward, sign, zero, got 'ste'. "
-        "'ste' is 'identity' here.\n"
-    ),
-    ("--pin", "closed", "."): "pseudograd: run: the script must be a file, got '.'.\n",
-    ("--pin", "closed", "train.py/x"): "pseudograd: run: the script must be a file, got 'train.py/x'.\n",
     ("--pin", "closed", "-m", "no_such_module"): (
         "pseudograd: run: the module must be one that python can run, got 'no_such_module'. No module named no_such_module.\n"
     ),
@@ -285,39 +219,17 @@ WRONG = {
         "sign, silu, got 'clump'. "
         "Did you mean 'clamp'?\n"
     ),
-    ("--override", "clamp=leaky(slop=0.2)", "train.py"): (
-        "pseudograd: leaky: parameter must be one of slope, got 'slop'. Did you mean 'slope'?\n"
-    ),
-    ("--override", "clamp=leaky(0.2", "train.py"): (
-        "pseudograd: run: --override must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got 'leaky(0.2'.\n"
-    ),
     ("--override", "clamp=leaky(0.2)/open", "train.py"): (
         "pseudograd: run: --override must name no edge, got 'leaky(0.2)/open'. "
         "Each family has its own; --pin changes that of torch's clamps.\n"
-    ),
-    ("--override", "sign=custom(f)", "train.py"): (
-        "pseudograd: custom: slope must be a function, which only Python can name, got 'f'.\n"
-    ),
-    ("--pin", "closed", "--json", ".", "train.py"): (
-        "pseudograd: run: --json must be a file, got '.'. Choose another path.\n"
-    ),
-    ("--pin", "closed", "--json", "/dev/null", "train.py"): (
-        "pseudograd: run: --json must be a file, got '/dev/null'. Choose another path.\n"
     ),
     ("--pin", "closed", "--json", "none/found.json", "train.py"): (
         "pseudograd: run: --json must lie where files can be written, got 'none/found.json'. "
         "No such file or directory: choose another path.\n"
     ),
-    ("--pin", "closed", "--json", "train.py/found.json", "train.py"): (
-        "pseudograd: run: --json must lie where files can be written, got 'train.py/found.json'. "
-        "Not a directory: choose another path.\n"
-    ),
     ("--import", "no_such_module", "--pin", "closed", "train.py"): (
         "pseudograd: run: --import must name a module that can be imported, got 'no_such_module'. "
         "No module named 'no_such_module'.\n"
-    ),
-    ("--pin", "closed"): (
-        "pseudograd: the following arguments are required: SCRIPT, .... See pseudograd run --help.\n"
     ),
 }
 
@@ -328,7 +240,7 @@ def test_a_wrong_call_gets_one_line(
 ) -> None:
     code, out, err = run(capfd, *arguments)
     assert (code, out) == (2, "")
-    assert err.replace("required: SCRIPT. See", "required: SCRIPT, .... See") == WRONG[arguments]
+    assert err == WRONG[arguments]
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 

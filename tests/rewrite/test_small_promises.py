@@ -55,29 +55,6 @@ def test_the_extreme_of_one_that_learns_and_a_constant_is_a_clamp(name: str, is_
     assert [site.calls for site in context.report().rewritten] == [1]
 
 
-def test_calls_of_one_line_are_one_site_whatever_function_they_stand_in() -> None:
-    x = torch.tensor(A, requires_grad=True)
-    with pg.override(clamp="identity") as context:
-        for f in (lambda x: torch.clamp(x, -1, 1), lambda x: torch.clamp(x, -1, 1)):
-            f(x)
-            f(x)
-    (site,) = context.report().rewritten
-    assert (site.calls, site.compiled) == (4, False)
-    assert "4 calls rewritten at 1 line" in str(context.report())
-
-
-def test_the_extreme_that_skips_nan_splits_a_tie_by_the_pin_and_nothing_else() -> None:
-    """fmin and fmax: the winner gets all; at a tie the pin decides, whichever is asked first."""
-    for f, wins in ((torch.fmin, torch.lt), (torch.fmax, torch.gt)):
-        for edge, share in (("closed", 1.0), ("half", 0.5), ("open", 0.0)):
-            a, b = torch.tensor(A, requires_grad=True), torch.tensor(B, requires_grad=True)
-            with pg.pin_edge(edge):
-                to_a, to_b = torch.autograd.grad(f(a, b), (a, b), torch.full((4,), 8.0))
-            expected = torch.where(a == b, 8 * share, torch.where(wins(a, b), 8.0, 0.0)).detach()
-            assert torch.equal(to_a, expected), (f, edge)
-            assert torch.equal(to_b, 8 - expected), (f, edge)
-
-
 @pytest.mark.skipif(not torch_private.has_mode_stack, reason="this torch hides its modes")
 def test_after_a_backward_only_our_modes_are_taken_off_whatever_was_pushed_above() -> None:
     def left(others: int, ours: int) -> int:

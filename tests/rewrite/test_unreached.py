@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from pseudograd import override
-from pseudograd.rewrite.whole_program import run
 from pseudograd.torch_table.forms import FORMS
 
 FOUND = json.loads((Path(__file__).parents[2] / "docs" / "composites.json").read_text())
@@ -53,21 +52,6 @@ def test_in_compiled_code_too() -> None:
     call = f"{Path(__file__).name}:{_learnt.__code__.co_firstlineno + 1}"  # torch 2.10 names the call of compiled code, too
     (line,) = [line for line in lines if line.endswith(call)]
     assert lines[line] == "fake_quantize_per_tensor_affine"
-
-
-@pytest.mark.program
-def test_a_program_that_is_run_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    program = tmp_path / "learnt.py"
-    program.write_text(
-        "import torch\nx = torch.ones(2, requires_grad=True)\n"
-        "torch._fake_quantize_learnable_per_tensor_affine(x, torch.ones(1), torch.zeros(1), 0, 255, 1.0).sum().backward()\n"
-    )
-    asked = {"pin": None, "overrides": ["fake_quantize=identity"], "imports": []}
-    assert run(str(program), [], False, asked) == 0
-    told = capfd.readouterr().err
-    assert "not reached, so with torch's own rule: 1 call" in told
-    assert "learnt.py:3" in told
-    assert "inside _fake_quantize_learnable_per_tensor_affine, which torch runs as one call" in told
 
 
 def test_a_network_on_another_device_is_named_with_its_line() -> None:

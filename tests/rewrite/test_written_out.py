@@ -33,7 +33,7 @@ def _samples(name: str, dtypes: tuple[torch.dtype, ...]) -> Iterable[Sample]:
     of_name = [
         sample for sample in of_functions(dtypes, lambda other: other.endswith(name)) if sample.of.endswith(name)
     ]
-    kinds = {f"nn.{kind.__name__}" for form in FORMS if form.names[0] == name for kind in form.inside.modules}
+    kinds = {f"nn.{kind.__name__}" for form in FORMS if name in form.names for kind in form.inside.modules}
     kinds |= {"rnn_relu_cell": {"nn.RNNCell"}, "rnn_relu": {"nn.RNN"}}.get(name, {f"nn.LPPool{name[-2:]}"})
     made = _observed(dtypes) if name == "fused_moving_avg_obs_fake_quant" else []
     return [*of_name, *of_modules(lambda other: other in kinds), *made]
@@ -192,13 +192,6 @@ def test_at_a_tie_each_era_is_the_same_on_every_torch(name: str) -> None:
             np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-7, err_msg=f"{era}, {way}")
 
 
-def test_half_of_a_tie() -> None:
-    for tie in TIES.values():
-        with pin_edge("half"):
-            found = _grad(tie)
-        np.testing.assert_allclose(found, (np.array(tie.passed) + np.array(tie.held)) / 2, rtol=0, atol=3e-7)
-
-
 def _x(tie: Tie) -> Tensor:
     return torch.tensor(tie.x, requires_grad=True)
 
@@ -253,32 +246,6 @@ def test_compiled(name: str) -> None:
     assert _grad(compiled) == plain
 
 
-def test_second_derivatives_are_torchs_own() -> None:
-    make = torch.Generator().manual_seed(0)
-    a, b, c = (torch.randn(4, 3, dtype=torch.float64, generator=make).requires_grad_() for _ in range(3))
-    y = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    calls: list[Callable[[], Tensor]] = [
-        lambda: functional.cosine_embedding_loss(a, b, y),
-        lambda: functional.hinge_embedding_loss(a, -torch.ones_like(b), margin=0.3),
-        lambda: functional.triplet_margin_loss(a, b, c, swap=True),
-        lambda: functional.normalize(a).pow(3).sum(),
-        lambda: functional.lp_pool1d(a[None].abs() + 0.1, 3, 2).sum(),
-    ]
-
-    def derivatives(call: Callable[[], Tensor]) -> list[Tensor]:
-        first = torch.autograd.grad(call() ** 2, (a, b, c), create_graph=True, allow_unused=True)
-        total = sum(((one**2).sum() for one in first if one is not None), torch.zeros(()))
-        second = torch.autograd.grad(total, (a, b, c), allow_unused=True)
-        return [one for one in (*first, *second) if one is not None]
-
-    for call in calls:
-        wanted = derivatives(call)
-        with pin_edge(OTHER_ERA), override(relu="zero", sign="zero"):
-            found = derivatives(call)
-        for one, other in zip(found, wanted, strict=True):
-            assert torch.equal(one, other)
-
-
 def test_a_distance_of_the_program_is_seen_as_its_other_calls_are() -> None:
     """torch calls it where no mode sees it."""
     x = torch.tensor([[1.0]], requires_grad=True)
@@ -303,14 +270,6 @@ def test_a_distance_of_the_program_is_seen_as_its_other_calls_are() -> None:
                 ("clamp_min", 1),
             ]
     assert grads == {"torch<=2.13": 0.0, "torch>=2.14": 1.0}  # of d- == 0 the clamp of the distance passes, or not
-
-
-def test_a_call_that_is_left_to_torch_says_so() -> None:
-    x, out = torch.tensor([[3.0, 4.0]], requires_grad=True), torch.empty(1, 2)
-    with override(clamp="zero") as context, torch.no_grad():
-        functional.normalize(x, out=out)
-    assert context.report().missed == ()
-    assert torch.equal(out, functional.normalize(x))
 
 
 def _networks() -> Iterator[tuple[nn.RNN, tuple[Any, ...]]]:
@@ -430,13 +389,6 @@ def test_a_rule_for_the_whole_model_is_about_its_activations() -> None:
         convert(model, {nn.RNN: "identity"})
 
 
-def test_a_converted_loss_compiles() -> None:
-    model = _Model(nn.MarginRankingLoss(reduction="sum"))
-    convert(model, {"loss": rules.leaky(0.5)})
-    torch.compiler.reset()
-    assert _ranked(torch.compile(model, fullgraph=True, backend="aot_eager")) == _ranked(model) == [-1.0, -1.0, -0.5]  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("kind", COMPOSITE_MODULES, ids=lambda kind: kind.__name__)
 def test_every_loss_has_torchs_values_and_the_rule_of_its_clamp(kind: type[nn.Module]) -> None:
     for sample in of_modules(lambda name: name == f"nn.{kind.__name__}"):
@@ -449,8 +401,3 @@ def test_every_loss_has_torchs_values_and_the_rule_of_its_clamp(kind: type[nn.Mo
         found = model[0](sample.x, *sample.args)
         assert torch.equal(found, wanted)
         assert torch.equal(torch.autograd.grad(found.sum(), sample.x)[0], grad)
-
-
-def test_a_rule_that_nobody_has_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"clamp: rule must be one of .* got 'nobodys'"):
-        convert(_Model(nn.MarginRankingLoss()), {nn.MarginRankingLoss: "nobodys"})
