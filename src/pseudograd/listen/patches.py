@@ -29,35 +29,38 @@ class Patch:
         self._replacement: object = None
         self._hidden: object = None
         self._is_there = is_there
+        self._owner: Any = None
         PATCHES.append(self)
 
     def apply(self, replace: Callable[[Any], object]) -> None:
         """Put replace(what stands there, None where it is inherited) in front. Nothing happens where ours stands there already."""
         with self._lock:
-            owner = _object_of(self._path)
-            if owner is None or self.is_applied:
+            owner = self._owner or _object_of(self._path)
+            if owner is None:
                 return
             hidden = vars(owner).get(self._attribute, _MISSING)
+            if self._replacement is not None and hidden is self._replacement:
+                return
+            self._owner = owner
             self._hidden, self._replacement = hidden, replace(None if hidden is _MISSING else hidden)
             setattr(owner, self._attribute, self._replacement)
 
     def remove(self) -> None:
         """Put back what stood there. Where somebody has put another in front of ours that one stays, and ours behind it does nothing."""
         with self._lock:
-            if self.is_applied:
-                owner = _object_of(self._path)
+            owner, is_ours = self._owner, self._replacement is not None
+            if is_ours and vars(owner).get(self._attribute) is self._replacement:
                 if self._hidden is _MISSING:
                     delattr(owner, self._attribute)
                 else:
                     setattr(owner, self._attribute, self._hidden)
-                self._replacement = self._hidden = None
+                self._owner = self._replacement = self._hidden = None
 
     @property
     def is_applied(self) -> bool:
         if self._is_there is not None:
             return self._is_there()
-        owner = None if self._replacement is None else _object_of(self._path)
-        return owner is not None and vars(owner).get(self._attribute) is self._replacement
+        return self._replacement is not None and vars(self._owner).get(self._attribute) is self._replacement
 
 
 def _object_of(path: str) -> Any:

@@ -89,7 +89,9 @@ def run_known(
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
     """Tensors behind x are alike: their dtypes and shapes are for `run`."""
-    key = [args[0].dtype, *[Tensor if type(value) in _PLAIN else value for value in args[1:]]]
+    key = [args[0].dtype]
+    for value in args[1:]:
+        key.append(Tensor if type(value) in _PLAIN else value)
     for name, value in kwargs.items():
         key += (name, Tensor if type(value) in _PLAIN else value)
     return tuple(key)
@@ -116,15 +118,18 @@ def remember_call(
     mode: Any, func: object, args: Any, kwargs: Any, op: str, rule: str, call: Call, inputs: tuple[object, ...]
 ) -> None:
     """After a call that was read and rewritten, if the next one like it needs less."""
-    x, *others = inputs
+    x = inputs[0]
     if type(x) is not Tensor or not args or x is not args[0]:
         return
-    has_tensors = any(isinstance(value, Tensor) for value in others)
+    has_tensors = False
+    for value in inputs[1:]:
+        has_tensors = has_tensors or isinstance(value, Tensor)
     if has_tensors and not _are_in_order(_tensors(args, kwargs), _tensors(inputs, {})):
         return
-    has_zero = not has_tensors and 0 in others
-    if mode.kinks and any(kinked.kink.pick or kinked.family in mode.kinks for kinked in KINKED.get(func, ())):
-        return  # a pin reads its calls each time
+    has_zero = not has_tensors and 0 in inputs[1:]
+    for kinked in KINKED.get(func, ()) if mode.kinks else ():
+        if kinked.kink.pick or kinked.family in mode.kinks:
+            return  # a pin reads its calls each time
     try:
         key = _key_of(args, kwargs)
         memory = prepared.get(mode) or remember(prepared, mode, {})
@@ -134,7 +139,7 @@ def remember_call(
         run = engine.ready(call, inputs)
         if run is None:
             return
-        is_given_all = all(type(value) in _PLAIN for value in args)
+        is_given_all = len(_tensors(args, {})) == len(args) if has_tensors else False
         remember(calls, key, Known(run, op, rule, has_tensors, has_zero, is_given_all))
     except TypeError:
         return

@@ -91,11 +91,12 @@ def leave(mode: Entered) -> None:
     """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order."""
     global _count
     if torch_private.has_mode_stack:
-        torch_private.take_off_the_stack(mode)
+        _take_off((mode,))
     else:
         mode.__exit__(None, None, None)
     mode.taken_off = None  # which holds the mode
-    _thread.modes = tuple([entry for entry in _thread.modes if entry is not mode])
+    modes = _thread.modes
+    _thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([entry for entry in modes if entry is not mode])
     with _lock:
         _count -= 1
         if _count == 0:
@@ -158,7 +159,7 @@ def _put_back(roots: object, grads: object, inputs: object) -> Callable[[object]
     return functools.partial(_take_off, missing)
 
 
-def _take_off(pushed: tuple[object, ...], result: object) -> None:
+def _take_off(pushed: tuple[object, ...], result: object = None) -> None:
     """Take these modes off, also from below others that somebody has pushed since."""
     if len(pushed) == 1 and torch_private.mode_count():
         top = torch_private.pop_mode()

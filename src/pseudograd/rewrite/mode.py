@@ -9,7 +9,7 @@ import torch
 
 from .. import engine
 from ..formula import own
-from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
+from ..rule import PRIMITIVES, Call, Op, Primitive, RuleObject, call_for, prepared
 from ..torch_table.conventions import OWN
 from ..torch_table.forms import KINKED, SPELLINGS, Kinked, is_pinned_inside
 from ..torch_table.private import pop_mode, push_mode
@@ -52,11 +52,13 @@ class Replacement:
         """
         if rule is None:
             rule = self._rule_in_a_graph() if _is_compiling() else self.rule
-        stands_in = form.primitive_with(primitive, rule)
-        if stands_in is None:
-            if self.op is not None and has_rule(self.op, rule):
-                return None
-            stands_in = PRIMITIVES[primitive]
+        stands_in: Primitive | None = PRIMITIVES[primitive]
+        if isinstance(rule, RuleObject) or rule not in stands_in.rules:
+            stands_in = form.primitive_with(primitive, rule)
+            if stands_in is None:
+                if self.op is not None and has_rule(self.op, rule):
+                    return None
+                stands_in = PRIMITIVES[primitive]
         return call_for(stands_in, rule, stands_in.default_edge)
 
     def _rule_in_a_graph(self) -> RuleObject:
@@ -202,24 +204,25 @@ class Rewrite(Entered):
             return self._leave_to_torch(spelling, lacking, f"{name} has no rule {lacking}", func, args, kwargs)
         if call.primitive.name != name:
             inputs = call.primitive.inputs_of(PRIMITIVES[name], inputs)
-        why = why_not(call, inputs, in_place)
+        why, text = why_not(call, inputs, in_place), rule_text(call)
         if why is not None:
-            return self._leave_to_torch(spelling, rule_text(call), why, func, args, kwargs)
-        self._note(spelling, rule_text(call), None)
+            return self._leave_to_torch(spelling, text, why, func, args, kwargs)
+        is_eager = not _is_compiling()
+        if is_eager and self.log is not None:
+            self.log.count(spelling.name, text, None)
+        elif not is_eager:
+            sites.note_compiled(spelling.name, spelling.form.switches, text, None)
         result = run_stand_in(call, inputs, in_place)
-        if not (in_place or _is_compiling() or self.log is None or rule is not None):
-            at_once.remember_call(self, func, args, kwargs, spelling.name, rule_text(call), call, inputs)
+        if is_eager and not in_place and self.log is not None and rule is None:
+            at_once.remember_call(self, func, args, kwargs, spelling.name, text, call, inputs)
         return result
 
     def _leave_to_torch(self, spelling: Spelling, rule: str, why: str, func: Any, args: Any, kwargs: Any) -> object:
-        self._note(spelling, rule, why)
-        return func(*args, **kwargs)
-
-    def _note(self, spelling: Spelling, rule: str, why: str | None) -> None:
         if _is_compiling():
             sites.note_compiled(spelling.name, spelling.form.switches, rule, why)
         elif self.log is not None:
             self.log.count(spelling.name, rule, why)
+        return func(*args, **kwargs)
 
     def note_pin(self, kinked: Kinked, rule: str, why: str | None) -> None:
         if _is_compiling():

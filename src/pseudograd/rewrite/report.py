@@ -6,7 +6,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, TypeVar
 
 from ..listen import frames
@@ -134,10 +133,6 @@ def _most_frequent_first(counts: Counter[Key]) -> list[tuple[Key, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
 
 
-def _identity(frame: FrameType | None) -> tuple[int, int]:
-    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
-
-
 class Tallied:
     """How often a call was made, and its two lines. They keep the code object alive whose id is in `Log.calls`: its hash costs more than
     the way to it.
@@ -163,7 +158,9 @@ class Log:
         """why: the reason why torch's own function ran; None: the call was rewritten."""
         frame = frames.calling_frame()
         program = frames.program_frame(frame)
-        key = op, rule, *_identity(frame), *_identity(program), why
+        key: tuple[Any, ...] = (op, rule, why)
+        for caller in (frame, program):
+            key += (0, 0) if caller is None else (id(caller.f_code), caller.f_lasti)
         known = self.calls.get(key)
         if known is None:
             known = self.calls[key] = Tallied(frames.point(frame), frames.point(program))
@@ -172,7 +169,7 @@ class Log:
 
     def entries(self) -> Iterator[tuple[SiteKey, str, str | None, int, bool]]:
         """The place, the rule, the reason to leave the call to torch, the number of calls, and whether it was traced into compiled code."""
-        for (op, rule, *_, why), tallied in list(self.calls.items()):
+        for (op, rule, why, *_), tallied in list(self.calls.items()):
             call, program = tallied.call, tallied.program
             expression = "" if call is None else call.expression
             yield (op, frames.named(call), frames.named(program), expression), rule, why, tallied.calls, False
