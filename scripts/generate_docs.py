@@ -34,6 +34,7 @@ from pseudograd.look.rule_table import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import CLOSED_ERA
+from pseudograd.torch_table.forms import FAMILIES, FORMS, SWITCHES
 from pseudograd_tasks import TASKS, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -257,6 +258,31 @@ def _packages() -> str:
     )
 
 
+def _families() -> str:
+    """The families of override: the functions of each, and its edge."""
+    rows = [
+        "| family | functions, methods, in-place forms, modules, `torch.ops.aten` | default edge |",
+        "|---|---|---|",
+    ]
+    for family, name in SWITCHES.items():
+        forms = [form for form in FORMS if family in form.switches and not form.inside.hides]
+        functions = dict.fromkeys(name for form in forms for name in form.names)
+        rows.append(f"| `{family}` | {_quoted(functions)} | {OPS[name].default_edge or ''} |")
+    return "\n".join(rows)
+
+
+def _conventions() -> str:
+    """The families of pin_edge: their functions, the points, and what torch, JAX and TensorFlow do there."""
+    rows = ["| family | functions | at | torch | JAX | TensorFlow |", "|---|---|---|---|---|---|"]
+    for family in FAMILIES.values():
+        forms = [form for form in FORMS if form.kink is not None and form.kink.family is family]
+        functions = dict.fromkeys(name for form in forms for name in form.names)
+        conventions = (family.torch[CLOSED_ERA], family.others.get("jax", ""), family.others.get("tensorflow", ""))
+        texts = family.notes or [f"{part:g}" if isinstance(part, float) else part for part in conventions]
+        rows.append(f"| `{family.name}` | {_quoted(functions)} | {family.at} | {' | '.join(texts)} |")
+    return "\n".join(rows)
+
+
 def _composites() -> str:
     """What scripts/find_composites.py found: by function, in how many samples of each torch, and do contexts reach it?"""
     found = json.loads(COMPOSITES.read_text(encoding="utf-8"))
@@ -352,6 +378,8 @@ _PARTS: dict[str, Callable[[], str]] = {
     "policy_losses": policy_page.losses,
     "policy_report": policy_page.report,
     "composites": _composites,
+    "families": _families,
+    "conventions": _conventions,
     "support": _support_matrix,
     "speed": speed_report.part,
 }

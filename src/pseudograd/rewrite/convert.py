@@ -56,6 +56,7 @@ def _take_over(old: nn.Module, twin: nn.Module) -> None:
 
 
 _SHOWN = 6  # names in the repr of a conversion
+_NO_PLACE = "The model itself has no place; put it into a torch.nn.Sequential"
 _numbers = itertools.count()
 _standing: weakref.WeakSet[Conversion] = weakref.WeakSet()
 
@@ -152,9 +153,7 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     for key, value in _choices(model, places, mapping).items():
         found = [place.path for place in places if _matches(key, place.path, place.old)]
         if not found:
-            remedy = (
-                "The model itself has no place; put it into a torch.nn.Sequential" if kind_of(model) is key else None
-            )
+            remedy = _NO_PLACE if kind_of(model) is key else None
             raise ValueError(
                 must("convert", "each key", "match a module of the model", getattr(key, "__name__", key), remedy)
             )
@@ -188,7 +187,11 @@ def _choices(model: nn.Module, places: list[_Exchange], mapping: object) -> Mapp
     if takers:
         return takers
     if not known:
-        remedy = "Name its modules in a dictionary, or use override around the calls"
+        remedy = (
+            _NO_PLACE
+            if kind_of(model) in MODULES
+            else "Name its modules in a dictionary, or use override around the calls"
+        )
         raise ValueError(must("convert", "model", f"hold one of {names()}", type(model).__name__, remedy))
     return known
 

@@ -247,7 +247,7 @@ FORMS = [
         "celu",
         takes=_ALPHA,
         called=_NOT_OF_TENSORS,
-        kink=_exponential("celu", _slope_of_celu, torch.celu, "alpha", example=(0.0, 1.0)),
+        kink=_exponential("celu", _slope_of_celu, torch.celu, "alpha", tensorflow=2.0, note="2", example=(0.0, 1.0)),
     ),
     Form(
         "selu",
@@ -258,7 +258,7 @@ FORMS = [
             _slope_of_selu,
             torch.selu,
             tensorflow=_SELU[1],
-            note="selu: that above",
+            note="that above",
             nodes=("EluBackward",),  # of elu too, with another scale
             pick=_pick_selu,
         ),

@@ -74,12 +74,19 @@ def _write_topk(
     return _types.topk((replace_gradient(values, x.gather(dim, order)), indices))
 
 
-def _value_at_rank(values: Tensor, indices: Tensor, x: Tensor, dim: int, keepdim: bool, rank: int) -> Tensor:
-    """The value at a rank, with its gradient; where torch found NaN, that of the entry which torch names."""
+def _value_at_rank(
+    values: Tensor, indices: Tensor, x: Tensor, dim: int, keepdim: bool, rank: int, is_mean: bool = False
+) -> Tensor:
+    """The value at a rank, with its gradient; where torch found NaN, that of the entry which torch names. is_mean: of this rank and the next,
+    where both have this value.
+    """
     values = values.detach()
-    order = _stable_order(x, dim).narrow(dim, rank, 1)
+    order = _stable_order(x, dim)
     kept_values, own = (values, indices) if keepdim else (values.unsqueeze(dim), indices.unsqueeze(dim))
-    chosen = x.gather(dim, torch.where(kept_values == kept_values, order, own))
+    chosen = x.gather(dim, torch.where(kept_values == kept_values, order.narrow(dim, rank, 1), own))
+    if is_mean:
+        after = x.gather(dim, order.narrow(dim, rank + 1, 1))
+        chosen = torch.where(after == kept_values, (chosen + after) / 2, chosen)
     return replace_gradient(values, chosen if keepdim else chosen.squeeze(dim))
 
 
@@ -91,17 +98,19 @@ def _write_kthvalue(convention: str, own: Own, x: Tensor, k: object, dim: object
 
 
 def _write_median(convention: str, own: Own, x: Tensor, dim: object, keepdim: object) -> object:
-    """jnp.median sorts; of an even number torch takes the lower of the two in the middle."""
+    """jnp.median is the mean of the two in the middle of an even number, of which torch takes the lower."""
     if x.numel() == 0 or x.dim() == 0 or not (dim is None or isinstance(dim, int)):
         return None
     if dim is None:
         flat = x.reshape(-1)
         with torch.no_grad():
             values, indices = torch.median(flat, 0)
-        middle = _value_at_rank(values, indices, flat, 0, False, (flat.shape[0] - 1) // 2)
+        size = flat.shape[0]
+        middle = _value_at_rank(values, indices, flat, 0, False, (size - 1) // 2, size % 2 == 0)
         return replace_gradient(values_of(own), middle)
     values, indices = values_of(own)
-    middle = _value_at_rank(values, indices, x, dim, bool(keepdim), (x.shape[dim] - 1) // 2)
+    size = x.shape[dim]
+    middle = _value_at_rank(values, indices, x, dim, bool(keepdim), (size - 1) // 2, size % 2 == 0)
     return _types.median((middle, indices))
 
 
