@@ -77,8 +77,9 @@ def _write_topk(
 def _value_at_rank(
     values: Tensor, indices: Tensor, x: Tensor, dim: int, keepdim: bool, rank: int, is_mean: bool = False
 ) -> Tensor:
-    """The value at a rank, with its gradient; where torch found NaN, that of the entry which torch names. is_mean: of this rank and the next,
-    where both have this value.
+    """The value at a rank, with its gradient; where torch found NaN, the gradient of the entry which torch names.
+
+    is_mean: the gradient is shared with the next rank, where that has the same value.
     """
     values = values.detach()
     order = _stable_order(x, dim)
