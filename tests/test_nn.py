@@ -203,55 +203,6 @@ def test_to_another_dtype_takes_the_bounds_along() -> None:
     assert torch.equal(gradient(module, X.double()), gradient(lambda x: pg.clamp(x, BOUND.double(), 2.0), X.double()))
 
 
-@pytest.mark.parametrize(
-    ("make", "kind", "text"),
-    [
-        (lambda: nn.Clamp(), ValueError, "clamp: one of min and max must be given, got None for both."),
-        (lambda: nn.Clamp(1, -1), ValueError, "clamp: min must not exceed max, got min=1 and max=-1."),
-        (lambda: nn.Clamp(0, rule="elastic"), ValueError, "clamp: rule must be one that works with a single bound"),
-        (lambda: nn.Clamp(0, 1, rule="ste"), ValueError, "'ste' is 'identity' here."),
-        (lambda: nn.Clamp(0, 1, edge="shut"), ValueError, "clamp: edge must be one of"),
-        (lambda: nn.Clamp(0, 1, maximize=1), TypeError, "clamp: maximize must be True or False, got 1."),
-        (
-            lambda: nn.Clamp(0, torch.ones((), requires_grad=True)),
-            TypeError,
-            "Clamp: max must not require grad, got a Tensor of torch.float32 and shape (). Wrap it in torch.nn.Parameter",
-        ),
-        (lambda: nn.LowerBound(None), ValueError, "lower_bound: bound must"),
-        (lambda: nn.UpperBound("1"), TypeError, "upper_bound: bound must be a number, a tensor or None, got '1'."),
-        (
-            lambda: nn.ReLU(rule="inverting"),
-            ValueError,
-            "relu: rule must be one of identity, inward, leaky, leaky_inward, sign, zero, got 'inverting'",
-        ),
-        (lambda: nn.Hardtanh(BOUND), TypeError, "hardtanh: min_val must be a number"),
-        (lambda: nn.Round(decimals=0.5), TypeError, "round: decimals must be an integer, got 0.5."),
-        (lambda: nn.Sign(rule="windw"), ValueError, "Did you mean 'window'?"),
-        (lambda: nn.Heaviside(at_zero=float("nan")), ValueError, "heaviside: at_zero must be finite, got nan."),
-        (lambda: nn.JumpReLU(BOUND, bandwidth=0), ValueError, "jumprelu: bandwidth must be above 0, got 0."),
-        (lambda: nn.Abs(edge=2), ValueError, "abs: edge must be one of -1, 0, 1, got 2."),
-        (lambda: nn.ScaleGrad("1"), TypeError, "scale_grad: scale must be a number, got '1'."),
-        (lambda: nn.ClipGrad(0), ValueError, "clip_grad: limit must be above 0, got 0."),
-        (lambda: nn.FakeQuantize(0.0), ValueError, "fake_quantize: scale must be finite and above 0, got 0.0."),
-        (lambda: nn.FakeQuantize(1.0, 0, 3, 3), ValueError, "fake_quantize: quant_min must be below quant_max=3"),
-        (
-            lambda: nn.FakeQuantize(1.0, 0, -4, 0, use_grad_scaling=True),
-            ValueError,
-            "FakeQuantize: quant_max must be above 0 with use_grad_scaling, got 0.",
-        ),
-        (lambda: nn.FakeQuantize.from_tensor(X, bits=1), ValueError, "FakeQuantize: bits must be at least 2"),
-        (lambda: nn.FakeQuantize.from_tensor(X * 0), ValueError, "FakeQuantize: x must hold values other than 0"),
-        (lambda: nn.VectorQuantize(0, 3), ValueError, "VectorQuantize: codes must be an integer above 0, got 0."),
-        (lambda: nn.VectorQuantize(3, 2.0), ValueError, "VectorQuantize: dim must be an integer above 0, got 2.0."),
-        (lambda: nn.VectorQuantize(3, 2, rule="ste"), ValueError, "'ste' is 'identity' here."),
-    ],
-)
-def test_bad_options_raise_when_the_module_is_made(make: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        make()
-    assert text in str(caught.value)
-
-
 # --- transforms -------------------------------------------------------------------------------------------------------
 
 
