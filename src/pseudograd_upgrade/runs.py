@@ -47,7 +47,7 @@ class Runner:
         environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **around, **interpreter.environment}
         asked = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
         job = {"module": interpreter.follows, "asked": {**asked, **interpreter.asked}}
-        with self._stdin.for_a_run() as stdin:
+        with self._stdin.open_for_run() as stdin:
             command = [interpreter.path, *self.program]
             done = programs.run(command, job, stdin=stdin, is_quiet=True, environment=environment)
         return _recorded(done, interpreter)

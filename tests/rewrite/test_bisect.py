@@ -15,7 +15,17 @@ import pytest
 
 from pseudograd.cli import main
 from pseudograd.listen.program import follow as programs
-from pseudograd.rewrite.bisect import FOUND, RANDOM, SAME, Bisection, Key, Place, _path, _smallest, bisect
+from pseudograd.rewrite.bisect import (
+    FOUND,
+    RANDOM,
+    SAME,
+    Bisection,
+    CallSite,
+    Key,
+    _find_smallest,
+    _lines_of_callers,
+    bisect,
+)
 from pseudograd.rewrite.standard_input import StandardInput
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
@@ -34,7 +44,7 @@ def _searched(count: int, needed: set[int]) -> tuple[set[int], list[str]]:
         runs.append("".join(key[0] for key in some))
         return needed <= {int(key[0]) for key in some}
 
-    found = _smallest(is_enough, [(str(number),) for number in range(count)])
+    found = _find_smallest(is_enough, [(str(number),) for number in range(count)])
     return {int(key[0]) for key in found}, runs
 
 
@@ -55,15 +65,15 @@ def test_several_places_that_are_needed_together() -> None:
 
 
 def test_the_caller_that_tells_two_ways_apart() -> None:
-    one = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:20", "main.py:9"))
-    two = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:30", "main.py:9"))
+    one = CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:20", "main.py:9"))
+    two = CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:30", "main.py:9"))
     assert (one.via([one, two]), two.via([one, two]), one.via([one])) == ("lib.py:20", "lib.py:30", None)
 
 
 def test_where_ways_cross_the_callers_tell_together() -> None:
     """No line of the first is its own: each is on some other way, too."""
     ways = [("lib.py:1", caller, "lib.py:9", phase) for caller in ("lib.py:5", "lib.py:6") for phase in ("m:3", "m:4")]
-    places = [Place("clamp", "lib.py:1", "m:2", "clamp(x)", way) for way in ways]
+    places = [CallSite("clamp", "lib.py:1", "m:2", "clamp(x)", way) for way in ways]
     assert [place.via(places) for place in places] == [None] * 4
     assert [place.callers(places) for place in places] == [(way[1], way[3]) for way in ways]
     text = str(Bisection("pin", FOUND, (True, False), (places[1],), tuple(places), 9))
@@ -71,8 +81,8 @@ def test_where_ways_cross_the_callers_tell_together() -> None:
 
 
 def test_of_two_ways_one_may_be_the_beginning_of_the_other() -> None:
-    short = Place("clamp", "lib.py:1", "?", "clamp(x)", ("lib.py:1", "lib.py:5"))
-    long = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*short.path, "main.py:9"))
+    short = CallSite("clamp", "lib.py:1", "?", "clamp(x)", ("lib.py:1", "lib.py:5"))
+    long = CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*short.path, "main.py:9"))
     assert (long.via([short, long]), short.via([short, long])) == ("main.py:9", None)
 
 
@@ -80,10 +90,10 @@ def test_of_two_ways_one_may_be_the_beginning_of_the_other() -> None:
 
 INSIDE = tuple(f"lib.py:{line}" for line in (1, 5, 20, 30, 40, 50))
 TOLD = (
-    Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*INSIDE, "main.py:9")),
-    Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:6", "main.py:9")),
-    Place("relu", "main.py:4", "main.py:4", "relu(x)", ("main.py:4", "main.py:8")),
-    Place("round", "lib.py:3", "main.py:6", "round(x)", ("lib.py:3", "main.py:6")),
+    CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*INSIDE, "main.py:9")),
+    CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:6", "main.py:9")),
+    CallSite("relu", "main.py:4", "main.py:4", "relu(x)", ("main.py:4", "main.py:8")),
+    CallSite("round", "lib.py:3", "main.py:6", "round(x)", ("lib.py:3", "main.py:6")),
 )
 HEAD = "bisect: as it is the program passes, with pin_edge('open') everywhere it fails; 9 runs\n"
 TEXTS = {
@@ -131,7 +141,7 @@ def _instead_of_processes(monkeypatch: pytest.MonkeyPatch, status: Callable[[set
 
     def run(command: Any, job: Any, **how: Any) -> programs.Run:
         seen = [{"op": "clamp", "where": n, "user_where": n, "expression": "", "path": [n], "calls": 1} for n in "abcd"]
-        places = job["asked"]["places"]
+        places = job["change"]["places"]
         changed = set("abcd") if places is None else {path for _, path in places}
         return programs.Run(status(changed), (programs.Part(1, None, True, seen),))
 
@@ -213,7 +223,7 @@ def test_every_run_gets_the_whole_standard_input(is_file: bool, tmp_path: Path) 
             feeder.start()
         stdin = StandardInput(given)
         for wanted in (text, text[:10], b"", text):
-            with stdin.for_a_run() as handed:
+            with stdin.open_for_run() as handed:
                 reading = given if handed is None else handed
                 read = b""
                 while len(read) < len(wanted):
@@ -336,7 +346,7 @@ def test_the_path_has_no_line_of_pythons_own() -> None:
 
     @contextmanager
     def entered() -> Iterator[None]:
-        found.extend(_path())
+        found.extend(_lines_of_callers())
         yield
 
     with entered():  # through a function of contextlib

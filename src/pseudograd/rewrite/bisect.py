@@ -1,15 +1,16 @@
-"""Which line decides? A program that behaves otherwise under another rule or edge is run again with the change at some of its lines.
+"""Which line decides? A program that behaves differently under another rule or edge is run again with the change at some of its lines.
 
-A line is told apart by the way that leads to it: one line of a library may be reached from several lines of its caller, of which one
-matters.
+Calls at one line are told apart by the path that leads to them: a line of a library may be reached from several lines of its caller, of
+which only some matter.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -30,11 +31,12 @@ from .whole_program import contexts
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _SHOWN = 5  # lines of stderr
 FOUND, SAME, RANDOM = "found", "the change decides nothing", "the program does not repeat"
+Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A call of torch at one line, reached by one way. path: that line and its callers, outwards to the program."""
+class CallSite:
+    """A call of torch at one line, reached by one path: that line and its callers, outwards to the program."""
 
     op: str
     where: str
@@ -43,24 +45,24 @@ class Place:
     path: tuple[str, ...]
     calls: int = field(default=0, compare=False)
 
-    def via(self, others: Iterable[Place]) -> str | None:
-        """The nearest caller that tells this way from those others which lead to the same line."""
+    def via(self, others: Iterable[CallSite]) -> str | None:
+        """The nearest caller that tells this path from the others which lead to the same line."""
         callers = self.callers(others)
         return callers[0] if len(callers) == 1 else None
 
-    def callers(self, others: Iterable[Place]) -> tuple[str, ...]:
-        """As `via`; where ways cross, so that no one caller tells, those that do together."""
+    def callers(self, others: Iterable[CallSite]) -> tuple[str, ...]:
+        """As `via`; where paths cross, so that no single caller tells, the callers that do together."""
         same = [other for other in others if other.where == self.where and other.path != self.path]
-        told = [
+        differing = [
             [other for other in same if at >= len(other.path) or other.path[at] != line]
             for at, line in enumerate(self.path)
         ]
         chosen: list[int] = []
-        while same:
-            best = max(range(len(self.path)), key=lambda at: sum(other in told[at] for other in same), default=0)
-            rest = [other for other in same if other not in told[best]] if told else same
+        while same and differing:
+            best = max(range(len(self.path)), key=lambda at: sum(other in differing[at] for other in same))
+            rest = [other for other in same if other not in differing[best]]
             if len(rest) == len(same):
-                break  # what is left goes on where this way ends
+                break  # the rest goes on where this path ends
             same = rest
             chosen.append(best)
         return tuple(self.path[at] for at in sorted(chosen))
@@ -68,16 +70,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Bisection:
-    """outcome: "found", or why nothing is. passes: does the program pass as it is, and with the change everywhere? decide: the smallest
-    set found, each place of which is needed. places: all that the change reached. is_alone: with the change everywhere else the program
-    does as without it. stderr: the last lines of a run that fails.
+    """outcome: "found", or why nothing is. passes: does the program pass as it is, and with the change everywhere? decide: the smallest set
+    of call sites, each of which is needed. places: all call sites that the change reached. is_alone: with the change everywhere else the
+    program does as without it. stderr: the last lines of a run that fails.
     """
 
     change: str
     outcome: str
     passes: tuple[bool, bool]
-    decide: tuple[Place, ...]
-    places: tuple[Place, ...]
+    decide: tuple[CallSite, ...]
+    places: tuple[CallSite, ...]
     runs: int
     is_alone: bool = True
     stderr: tuple[str, ...] = ()
@@ -86,44 +88,44 @@ class Bisection:
         return shown(str(self))
 
     def __str__(self) -> str:
-        said = [f"  {line}" for line in self.stderr]
-        return "\n".join([self._answer(), *(["bisect: a run that fails ends with:", *said] if said else [])])
+        ending = ["bisect: a run that fails ends with:", *(f"  {line}" for line in self.stderr)] if self.stderr else []
+        return "\n".join([*self._answer(), *ending])
 
-    def _answer(self) -> str:
+    def _answer(self) -> Iterator[str]:
         before, after = ("passes" if verdict else "fails" for verdict in self.passes)
-        head = f"bisect: as it is the program {before}, with {self.change} everywhere it {after}; {self.runs} runs"
+        count = len(self.places)
+        yield f"bisect: as it is the program {before}, with {self.change} everywhere it {after}; {self.runs} runs"
         if self.outcome == RANDOM:
-            return f"{head}\nbisect: the same run passed once and failed once: {self.outcome}. Fix its seeds, or make --check sharper."
+            remedy = "Fix its seeds, or make --check sharper"
+            yield f"bisect: the same run passed once and failed once: {self.outcome}. {remedy}."
+            return
         if self.outcome == SAME:
-            why = "the change reached no call" if not self.places else f"it reached {len(self.places)} places"
-            return f"{head}\nbisect: nothing to find: {self.outcome} ({why})"
-        needed = (
-            "this line decides" if len(self.decide) == 1 else f"these {len(self.decide)} lines decide, each is needed"
+            why = f"it reached {count} places" if count else "the change reached no call"
+            yield f"bisect: nothing to find: {self.outcome} ({why})"
+            return
+        lines = len(self.decide)
+        yield f"bisect: of {count} " + (
+            "this line decides:" if lines == 1 else f"these {lines} lines decide, each is needed:"
         )
-        lines = [head, f"bisect: of {len(self.places)} {needed}:"]
-        for place in self.decide:
-            lines.append(f"  {place.op:<12} {place.where}")
-            callers = place.callers(self.places)
+        for site in self.decide:
+            yield f"  {site.op:<12} {site.where}"
+            callers = site.callers(self.places)
             if len(callers) == 1:
-                start = place.path.index(callers[0])
-                lines.append(f"  {'':<12} reached from {', from '.join(place.path[start : start + 4])}")
+                start = site.path.index(callers[0])
+                yield f"  {'':<12} reached from {', from '.join(site.path[start : start + 4])}"
             elif callers:
-                lines.append(f"  {'':<12} reached by way of {' and '.join(callers)}")
-            if place.user_where not in place.path[:1]:
-                lines.append(f"  {'':<12} in the program: {place.user_where}")
+                yield f"  {'':<12} reached by way of {' and '.join(callers)}"
+            if site.user_where not in site.path[:1]:
+                yield f"  {'':<12} in the program: {site.user_where}"
         if not self.is_alone:
-            lines.append(
-                f"bisect: with the change everywhere but there the program {after}, too: it is enough there, and it is enough elsewhere"
-            )
-        return "\n".join(lines)
+            elsewhere = "it is enough there, and it is enough elsewhere"
+            yield f"bisect: with the change everywhere but there the program {after}, too: {elsewhere}"
 
     def to_json(self) -> dict[str, Any]:
-        found = {"kind": "pseudograd bisect", "torch": torch.__version__, **asdict(self)}
-        found["decide"] = [
-            {**asdict(place), "via": place.via(self.places), "callers": place.callers(self.places)}
-            for place in self.decide
+        decide = [
+            {**asdict(site), "via": site.via(self.places), "callers": site.callers(self.places)} for site in self.decide
         ]
-        return found
+        return {"kind": "pseudograd bisect", "torch": torch.__version__, **asdict(self), "decide": decide}
 
 
 def bisect(
@@ -140,7 +142,7 @@ def bisect(
 
     Args:
         program, arguments, is_module: what python would run. Its exit status is the verdict: 0 passes.
-        pin, overrides: the change, as `pseudograd run` takes it: an edge, and texts such as "clamp=RULE".
+        pin, overrides: the change, as `pseudograd run` takes it: an edge, and texts such as "clamp=inward".
         checked_by: a shell command that is run after each run of the program; its exit status is the verdict instead.
         on_run: called after each run with its number, how many places were changed, of how many, and whether it passed.
     Returns: what decides, once a run with the change everywhere else has been asked, too. Each run is a process of its own, in which
@@ -149,161 +151,155 @@ def bisect(
     Source: delta debugging, Zeller & Hildebrandt (2002).
     """
     programs.check("bisect", program, is_module)
-    changes = contexts(pin, overrides, "bisect")
-    label = " and ".join(map(repr, changes))
-    runner = _Runner(
-        {"pin": pin, "overrides": list(overrides)},
-        programs.command_of(program, arguments, is_module),
-        checked_by,
-        on_run,
-    )
+    label = " and ".join(map(repr, contexts(pin, overrides, "bisect")))
+    command = programs.command_of(program, arguments, is_module)
+    runner = _Runner({"pin": pin, "overrides": list(overrides)}, command, checked_by, on_run)
     as_it_is, everywhere = runner.run([]), runner.run(None)
     repeats = as_it_is == runner.run([], again=True)
 
     def answer(outcome: str, decide: Sequence[Key] = (), is_alone: bool = True) -> Bisection:
-        places = tuple(runner.places[key] for key in decide)
-        verdicts, all_places = (as_it_is, everywhere), tuple(runner.places.values())
-        return Bisection(label, outcome, verdicts, places, all_places, runner.count, is_alone, runner.stderr)
+        sites = tuple(runner.sites[key] for key in decide)
+        verdicts, all_sites = (as_it_is, everywhere), tuple(runner.sites.values())
+        return Bisection(label, outcome, verdicts, sites, all_sites, runner.count, is_alone, runner.stderr)
 
-    if not repeats or as_it_is == everywhere or not runner.places:
+    if not repeats or as_it_is == everywhere or not runner.sites:
         return answer(SAME if repeats else RANDOM)
-    smallest = _smallest(lambda some: runner.run(some) == everywhere, list(runner.places))
+    smallest = _find_smallest(lambda keys: runner.run(keys) == everywhere, list(runner.sites))
     if runner.run(smallest, again=True) != everywhere:
         return answer(RANDOM)
-    others = [key for key in runner.places if key not in smallest]
+    others = [key for key in runner.sites if key not in smallest]
     return answer(FOUND, smallest, runner.run(others) == as_it_is)
 
 
-Key = tuple[str, ...]
-
-
-def _smallest(is_enough: Callable[[list[Key]], bool], places: list[Key]) -> list[Key]:
-    """A set that is enough and of which no place can be left out. One place is found in two runs for each halving."""
+def _find_smallest(is_enough: Callable[[list[Key]], bool], keys: list[Key]) -> list[Key]:
+    """A set that is enough and from which none can be left out. A single one is found in two runs for each halving."""
     parts = 2
-    while len(places) > 1:
-        size = -(-len(places) // parts)
-        chunks = [places[at : at + size] for at in range(0, len(places), size)]
+    while len(keys) > 1:
+        size = -(-len(keys) // parts)
+        chunks = [keys[at : at + size] for at in range(0, len(keys), size)]
         enough = next((chunk for chunk in chunks if is_enough(chunk)), None)
         if enough is not None:
-            places, parts = enough, 2
+            keys, parts = enough, 2
             continue
-        rests = [[place for place in places if place not in chunk] for chunk in chunks] if parts > 2 else []
+        rests = [[key for key in keys if key not in chunk] for chunk in chunks] if parts > 2 else []
         enough = next((rest for rest in rests if is_enough(rest)), None)
         if enough is not None:
-            places, parts = enough, max(parts - 1, 2)
-        elif parts >= len(places):
+            keys, parts = enough, max(parts - 1, 2)
+        elif parts >= len(keys):
             break
         else:
-            parts = min(2 * parts, len(places))
-    return places
+            parts = min(2 * parts, len(keys))
+    return keys
 
 
 class _Runner:
-    """Runs the program in processes of its own, and remembers what each set of places gave."""
+    """Runs the program in processes of its own, and remembers what each set of call sites gave."""
 
-    def __init__(self, asked: dict[str, object], command: Sequence[str], checked_by: str | None, on_run: Any) -> None:
-        self.asked, self.command, self.checked_by, self.on_run = asked, command, checked_by, on_run
-        self.places: dict[Key, Place] = {}
+    def __init__(
+        self,
+        change: dict[str, object],
+        command: Sequence[str],
+        checked_by: str | None,
+        on_run: Callable[[int, int, int, bool], None],
+    ) -> None:
+        self.change, self.command, self.checked_by, self.on_run = change, command, checked_by, on_run
+        self.sites: dict[Key, CallSite] = {}
         self.count = 0
         self.stderr: tuple[str, ...] = ()  # the last lines of the first run that failed
         self._known: dict[frozenset[Key] | None, bool] = {}
         self._stdin = StandardInput()
 
-    def run(self, some: list[Key] | None, again: bool = False) -> bool:
-        """Does it pass with the change at these places? None: everywhere."""
-        key = None if some is None else frozenset(some)
-        if key in self._known and not again:
-            return self._known[key]
-        job = {"module": __name__, "asked": {**self.asked, "places": some}}
-        with self._stdin.for_a_run() as stdin:
-            done = programs.run(self.command, job, stdin=stdin, is_quiet=True)
-        status = done.status
+    def run(self, keys: list[Key] | None, again: bool = False) -> bool:
+        """Does it pass with the change at these call sites? None: everywhere."""
+        known = None if keys is None else frozenset(keys)
+        if known in self._known and not again:
+            return self._known[known]
+        job = {"module": __name__, "change": {**self.change, "places": keys}}
+        with self._stdin.open_for_run() as stdin:
+            run = programs.run(self.command, job, stdin=stdin, is_quiet=True)
+        status = run.status
         if self.checked_by is not None:
-            nothing = subprocess.DEVNULL
-            status = subprocess.run(
-                self.checked_by, shell=True, stdin=nothing, capture_output=True, check=False
-            ).returncode
-        self._add(done.parts)
+            check = subprocess.run(
+                self.checked_by, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            )
+            status = check.returncode
+        self._add_sites(run.parts)
         if status and not self.stderr:
-            self.stderr = tuple(done.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])
+            self.stderr = tuple(run.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])
         self.count += 1
-        self._known[key] = passes = status == 0
-        changed = len(self.places) if some is None else len(some)
-        self.on_run(self.count, changed, len(self.places), passes)
+        self._known[known] = passes = status == 0
+        self.on_run(self.count, len(self.sites) if keys is None else len(keys), len(self.sites), passes)
         return passes
 
-    def _add(self, parts: Sequence[programs.Part]) -> None:
-        """The places that a run met, in all of its processes."""
-        met: dict[Key, Place] = {}
-        for one in (one for part in parts for one in part.content):
-            place = Place(**{**one, "path": tuple(one["path"])})
-            key = (place.op, *place.path)
-            met[key] = replace(place, calls=place.calls + (met[key].calls if key in met else 0))
-        for key, place in met.items():
-            self.places.setdefault(key, place)
+    def _add_sites(self, parts: Sequence[programs.Part]) -> None:
+        """The call sites of a run, in all of its processes."""
+        sites: dict[Key, CallSite] = {}
+        for row in itertools.chain.from_iterable(part.content for part in parts):
+            site = CallSite(**{**row, "path": tuple(row["path"])})
+            key = (site.op, *site.path)
+            sites[key] = replace(site, calls=site.calls + (sites[key].calls if key in sites else 0))
+        self.sites = {**sites, **self.sites}
 
 
 # --- in the process that runs the program -----------------------------------------------------------------------------
 
 
-class _AtPlaces(RuleBySite):
-    """A change at some places; None: at all. It notes where it was asked for."""
+class _AtSites(RuleBySite):
+    """A change at some call sites; None: at all. It notes where it was asked for."""
 
-    def __init__(self, rule: object, places: set[Key] | None, seen: dict[Key, dict[str, Any]]) -> None:
+    def __init__(self, rule: object, keys: set[Key] | None, rows: dict[Key, dict[str, Any]]) -> None:
         super().__init__(lambda site: rule)
-        self._change, self._places, self._seen = rule, places, seen
+        self._change, self._keys, self._rows = rule, keys, rows
 
     def rule(self, spelling: Spelling, primitive: str, inputs: tuple[object, ...]) -> Any:
-        path = tuple(_path())
+        path = tuple(_lines_of_callers())
         key = (spelling.name, *path)
-        if key not in self._seen:
-            self._seen[key] = {"op": spelling.name, **_ends(), "path": path, "calls": 0}
-        self._seen[key]["calls"] += 1
-        return self._change if self._places is None or key in self._places else None
+        if key not in self._rows:
+            frame = frames.calling_frame()
+            call, program = frames.point(frame), frames.point(frames.program_frame(frame))
+            self._rows[key] = {
+                "op": spelling.name,
+                "where": frames.named(call),
+                "user_where": frames.named(program),
+                "expression": "" if call is None else call.expression,
+                "path": path,
+                "calls": 0,
+            }
+        self._rows[key]["calls"] += 1
+        return self._change if self._keys is None or key in self._keys else None
 
 
-def _path() -> Iterable[str]:
+def _lines_of_callers() -> Iterator[str]:
     """The lines that lead here, from the call of torch outwards; neither torch's, nor ours, nor Python's own."""
     frame = frames.calling_frame()
     while frame is not None:
         file = frame.f_code.co_filename
-        if (
-            frames.is_users(file)
-            and (frames.is_of_a_package(file) or not file.startswith(_STANDARD))
-            and file != "<string>"
-        ):
+        is_standard = file.startswith(_STANDARD) and not frames.is_of_a_package(file)
+        if frames.is_users(file) and not is_standard and file != "<string>":
             yield frames.shown(frame.f_code, frame.f_lineno)
         frame = frame.f_back
 
 
-def _ends() -> dict[str, str]:
-    """The line that calls torch and the program's own, as a report names them."""
-    frame = frames.calling_frame()
-    call, program = frames.point(frame), frames.point(frames.program_frame(frame))
-    expression = "" if call is None else call.expression
-    return {"where": frames.named(call), "user_where": frames.named(program), "expression": expression}
-
-
 class _Following:
-    """The change at the places that a job names, and which places there are."""
+    """The change at the call sites that a job names, and which call sites exist."""
 
-    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
-        self.seen: dict[Key, dict[str, Any]] = {}
-        places = None if asked["places"] is None else {tuple(key) for key in asked["places"]}
+    def __init__(self, change: Mapping[str, Any], process: Any) -> None:
+        self.rows: dict[Key, dict[str, Any]] = {}
+        keys = None if change["places"] is None else {tuple(key) for key in change["places"]}
         self.entered = []
-        for context in contexts(asked["pin"], asked["overrides"], "bisect"):
+        for context in contexts(change["pin"], change["overrides"], "bisect"):
             if context.kinks and not context.replacements:
-                raise ValueError(must("bisect", "pin", "be an edge or a version of torch", asked["pin"]))
-            changed = {
-                switch: Replacement(_AtPlaces(one.rule, places, self.seen), one.op)
-                for switch, one in context.replacements.items()
+                raise ValueError(must("bisect", "pin", "be an edge or a version of torch", change["pin"]))
+            replacements = {
+                switch: Replacement(_AtSites(replacement.rule, keys, self.rows), replacement.op)
+                for switch, replacement in context.replacements.items()
             }
-            self.entered.append(Rewriting(repr(context), changed).__enter__())
+            self.entered.append(Rewriting(repr(context), replacements).__enter__())
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
         process.mark()
 
-    def content(self) -> Any:
-        return list(self.seen.values())
+    def content(self) -> list[dict[str, Any]]:
+        return list(self.rows.values())
 
     def forked(self) -> None:
         for context in self.entered:
@@ -311,5 +307,5 @@ class _Following:
 
 
 def begin(job: Mapping[str, Any], process: object) -> _Following:
-    """What `running.process` calls."""
-    return _Following(job["asked"], process)
+    """`listen.program.process` calls it."""
+    return _Following(job["change"], process)

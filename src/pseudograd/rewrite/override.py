@@ -26,11 +26,9 @@ def override(**families: SiteRule | None) -> Rewriting:
         gradient and is reported; nothing raises where torch does not.
 
     Args:
-        families: each is off unless named. clamp= (clamp, clip, clamp_min, clamp_max, in place too, minimum and maximum with a constant),
-            relu= (relu, relu6, hardtanh, hardsigmoid, functions and modules), round= (round, floor, ceil, trunc, fix), sign=,
-            fake_quantize=, gelu=, silu=, leaky_relu=, and hardsigmoid=, which counts before relu=. The value is a rule's name, a rule
-            object, or a function from a Site (op, family, where, module, min, max) to one of these or None for torch's own; inside
-            torch.compile a site's where and module are not known.
+        families: each family of functions is off unless named, as in clamp="inward". docs/override.md lists the functions of each.
+            hardsigmoid= counts before relu=. The value is a rule's name, a rule object, or a function from a Site (op, family, where,
+            module, min, max) to one of these or None for torch's own; inside torch.compile a site's where and module are not known.
     Returns: a context and decorator for the current thread, nestable: the inner one decides for what it names. `report()` tells which
         calls it rewrote, and which it saw and could not reach.
     Raises: ValueError for an unknown family or rule, or if none is given; TypeError for a value that is no rule.
@@ -47,15 +45,15 @@ def override(**families: SiteRule | None) -> Rewriting:
         if family not in SWITCHES:
             raise unknown_name("override", "family", SWITCHES, family)
         if rule is not None:
-            replacements[family] = Replacement(_checked(family, rule), _OPS[family])
+            replacements[family] = Replacement(_check_rule(family, rule), _OPS[family])
     if not replacements:
         raise ValueError(f"override: one of {', '.join(SWITCHES)} must be given a rule, got none. Name at least one.")
-    named = ", ".join(f"{key}={value!r}" for key, value in families.items() if value is not None)
-    return Rewriting(f"override({named})", replacements)
+    arguments = ", ".join(f"{key}={value!r}" for key, value in families.items() if value is not None)
+    return Rewriting(f"override({arguments})", replacements)
 
 
-def _checked(family: str, rule: object) -> object:
-    """A rule of the family's op, with its error; a function becomes a RuleBySite."""
+def _check_rule(family: str, rule: object) -> object:
+    """The rule, if the family's op has it; a function becomes a RuleBySite."""
     if isinstance(rule, (str, RuleObject)):
         op = _OPS[family]
         make_call(op, rule, op.default_edge)

@@ -31,7 +31,7 @@ class StandardInput:
             self._start = os.lseek(descriptor, 0, os.SEEK_CUR)
 
     @contextlib.contextmanager
-    def for_a_run(self) -> Iterator[int | None]:
+    def open_for_run(self) -> Iterator[int | None]:
         """What subprocess takes as stdin; None: this process's own."""
         if self._is_file:
             os.lseek(self._descriptor, self._start, os.SEEK_SET)

@@ -43,11 +43,11 @@ def rules_of(overrides: Sequence[str], where: str = "run", argument: str = "--ov
         family, equals, rule = (part.strip() for part in text.partition("="))
         if not (family and equals and rule):
             raise ValueError(must(where, argument, f"be FAMILY=RULE, such as clamp={DEFAULT_RULE}", text))
-        rules[family] = _rule(family, rule, where, argument)
+        rules[family] = _parse_rule(family, rule, where, argument)
     return rules
 
 
-def _rule(family: str, text: str, where: str, argument: str) -> RuleLike:
+def _parse_rule(family: str, text: str, where: str, argument: str) -> RuleLike:
     if family not in SWITCHES:
         return text  # override has the error
     rule, edge = parsed(OPS[SWITCHES[family]], text, f"{where}: {argument}")
@@ -61,30 +61,31 @@ def run(
     program: str,
     arguments: Sequence[str],
     is_module: bool,
-    asked: Mapping[str, Any],
+    change: Mapping[str, Any],
     *,
     json_file: Path | None = None,
     requires: bool = False,
 ) -> int:
     """Run the program as `python program arguments` would, then print the reports; also into `json_file`.
 
-    asked: "pin", "overrides" and "imports", as the command takes them, for each process of the program. The exit status is the program's;
+    change: "pin", "overrides" and "imports", as the command takes them, for each process of the program. The exit status is the program's;
     or, if that is 0 and `requires` is true, 3 where a context rewrote nothing. A pin to the era of the installed torch has nothing to
     rewrite and counts as done.
     """
-    entered = contexts(asked["pin"], asked["overrides"])
+    entered = contexts(change["pin"], change["overrides"])
     programs.check("run", program, is_module)
     target = None if json_file is None else checked_file("run", "--json", json_file)
-    done = programs.run(programs.command_of(program, arguments, is_module), {"module": __name__, "asked": dict(asked)})
+    job = {"module": __name__, "change": dict(change)}
+    ended = programs.run(programs.command_of(program, arguments, is_module), job)
     reports = [
-        join_reports([context.report(), *(part.content[at] for part in done.parts)])
+        join_reports([context.report(), *(part.content[at] for part in ended.parts)])
         for at, context in enumerate(entered)
     ]
-    status, lines = done.status, [str(report) for report in reports]
-    lines += [f"run: not followed: {error}" for error in dict.fromkeys(done.errors)]
+    status, lines = ended.status, [str(report) for report in reports]
+    lines += [f"run: not followed: {error}" for error in dict.fromkeys(ended.errors)]
     if target is not None:
         try:
-            write("run", "--json", target, _as_json(reports))
+            write("run", "--json", target, _json_of(reports))
         except ValueError as error:
             lines.append(str(error))
             status = status or 2
@@ -98,42 +99,38 @@ def run(
     return status
 
 
-def _as_json(reports: Sequence[Report]) -> str:
-    found = {
-        "kind": "pseudograd run",
-        "torch": torch.__version__,
-        "contexts": [
-            {
-                "label": report.label,
-                "is_torchs_own": report.is_torchs_own,
-                "rewritten": [dataclasses.asdict(site) for site in report.rewritten],
-                "missed": [dataclasses.asdict(site) for site in report.missed],
-            }
-            for report in reports
-        ],
-    }
-    return json_text(found)
+def _json_of(reports: Sequence[Report]) -> str:
+    rows = [
+        {
+            "label": report.label,
+            "is_torchs_own": report.is_torchs_own,
+            "rewritten": [dataclasses.asdict(site) for site in report.rewritten],
+            "missed": [dataclasses.asdict(site) for site in report.missed],
+        }
+        for report in reports
+    ]
+    return json_text({"kind": "pseudograd run", "torch": torch.__version__, "contexts": rows})
 
 
 # --- in each process of the program -----------------------------------------------------------------------------------
 
 
 class _Following:
-    """The contexts, from the moment torch is there to the end of the process."""
+    """The contexts, from the import of torch to the end of the process."""
 
-    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
+    def __init__(self, change: Mapping[str, Any], process: Any) -> None:
         sys.path.insert(0, os.getcwd())
         try:
-            for name in asked["imports"]:
+            for name in change["imports"]:
                 importlib.import_module(name)
         finally:
             sys.path.remove(os.getcwd())
-        self.entered = contexts(asked["pin"], asked["overrides"])
+        self.entered = contexts(change["pin"], change["overrides"])
         for context in self.entered:
             context.__enter__()
         process.mark()
 
-    def content(self) -> Any:
+    def content(self) -> list[Report]:
         return [context.report() for context in self.entered]
 
     def forked(self) -> None:
@@ -142,5 +139,5 @@ class _Following:
 
 
 def begin(job: Mapping[str, Any], process: object) -> _Following:
-    """What `running.process` calls."""
-    return _Following(job["asked"], process)
+    """`listen.program.process` calls it."""
+    return _Following(job["change"], process)
