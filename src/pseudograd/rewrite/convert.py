@@ -15,7 +15,7 @@ from ..errors import must
 from ..rule import RuleLike, RuleObject
 from ..torch_table.forms import COMPOSITE_MODULES, MODULES
 from ..torch_table.private import children_of
-from .with_rule import kind_of, made, names, primitive_for
+from .with_rule import kind_of, module_with_rule, names_of, primitive_for
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
 
@@ -123,8 +123,8 @@ def _above(exchange: _Exchange, later: list[Conversion]) -> _Exchange | None:
 def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conversion:
     """Exchange modules of `model` for ones with another backward rule.
 
-    Forward:  each exchanged nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardsigmoid, nn.GELU, nn.SiLU or nn.LeakyReLU computes what it did, bit
-        for bit; so does a loss with a margin, such as nn.MarginRankingLoss.
+    Forward:  each exchanged activation, such as nn.ReLU, nn.Hardtanh or nn.GELU, computes what it did, bit for bit; so does a loss with a
+        margin, such as nn.MarginRankingLoss.
     Backward: that of the public op with the rule and its default edge; a loss has it in the clamp inside. Saves its input; of nn.GELU and
         nn.SiLU 2 or 3 bits of each element with a rule of few bits, of nn.LeakyReLU and nn.Hardsigmoid one. Where torch has no place
         for a rule (forward mode for a rule that reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and
@@ -148,27 +148,27 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     """
     if not isinstance(model, nn.Module):
         raise TypeError(must("convert", "model", "be a torch.nn.Module", model))
-    places = list(_places(model))
+    sites = list(_find_sites(model))
     chosen: dict[str, Any] = {}
-    for key, value in _choices(model, places, mapping).items():
-        found = [place.path for place in places if _matches(key, place.path, place.old)]
-        if not found:
+    for key, value in _choices(model, sites, mapping).items():
+        paths = [site.path for site in sites if _matches(key, site.path, site.old)]
+        if not paths:
             remedy = _NO_PLACE if kind_of(model) is key else None
             raise ValueError(
                 must("convert", "each key", "match a module of the model", getattr(key, "__name__", key), remedy)
             )
-        chosen.update(dict.fromkeys(found, value))
-    exchanges = [place for place in places if place.path in chosen]
-    made: dict[int, nn.Module] = {}
-    for place in exchanges:  # all of them before the first exchange: an error changes nothing
-        if id(place.old) not in made:
-            made[id(place.old)] = _made(place.old, place.path, chosen[place.path])
-    for place in exchanges:
-        place.make(made[id(place.old)])
+        chosen.update(dict.fromkeys(paths, value))
+    exchanges = [site for site in sites if site.path in chosen]
+    modules: dict[int, nn.Module] = {}
+    for site in exchanges:  # all of them before the first exchange: an error changes nothing
+        if id(site.old) not in modules:
+            modules[id(site.old)] = _make_module(site.old, site.path, chosen[site.path])
+    for site in exchanges:
+        site.make(modules[id(site.old)])
     return Conversion(exchanges)
 
 
-def _places(model: nn.Module) -> Iterator[_Exchange]:
+def _find_sites(model: nn.Module) -> Iterator[_Exchange]:
     """Every place that holds a module; a shared module has several, one parent may hold it twice."""
     for path, parent in model.named_modules():
         for name, child in children_of(parent).items():
@@ -176,12 +176,12 @@ def _places(model: nn.Module) -> Iterator[_Exchange]:
                 yield _Exchange(f"{path}.{name}" if path else name, parent, name, child)
 
 
-def _choices(model: nn.Module, places: list[_Exchange], mapping: object) -> Mapping[Any, object]:
+def _choices(model: nn.Module, sites: list[_Exchange], mapping: object) -> Mapping[Any, object]:
     if isinstance(mapping, Mapping):
         return mapping
     if not isinstance(mapping, (str, RuleObject)):
         raise TypeError(must("convert", "mapping", "be a rule, or a dictionary from modules to rules", mapping))
-    held = {kind_of(place.old) for place in places}
+    held = {kind_of(site.old) for site in sites}
     known = {kind: mapping for kind in MODULES if kind in held}
     takers = {kind: rule for kind, rule in known.items() if primitive_for(kind, rule) is not None}
     if takers:
@@ -192,7 +192,7 @@ def _choices(model: nn.Module, places: list[_Exchange], mapping: object) -> Mapp
             if kind_of(model) in MODULES
             else "Name its modules in a dictionary, or use override around the calls"
         )
-        raise ValueError(must("convert", "model", f"hold one of {names()}", type(model).__name__, remedy))
+        raise ValueError(must("convert", "model", f"hold one of {names_of()}", type(model).__name__, remedy))
     return known
 
 
@@ -202,11 +202,11 @@ def _matches(key: object, path: str, module: nn.Module) -> bool:
     return key in (kind_of(module), type(module))
 
 
-def _made(old: nn.Module, path: str, value: Value) -> nn.Module:
+def _make_module(old: nn.Module, path: str, value: Value) -> nn.Module:
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, (str, RuleObject)):
-        return _with_rule(old, path, value)
+        return _module_for_rule(old, path, value)
     if isinstance(value, type):
         remedy = f"Make a module of the class: {value.__name__}()"
         raise TypeError(must("convert", f"the value for {path!r}", "be a rule, a module or a function", value, remedy))
@@ -218,16 +218,9 @@ def _made(old: nn.Module, path: str, value: Value) -> nn.Module:
     raise TypeError(must("convert", f"the value for {path!r}", "be a rule, a module or a function", value))
 
 
-def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
+def _module_for_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
     if kind_of(old) not in MODULES and kind_of(old) not in COMPOSITE_MODULES:
         remedy = "Give a module or a function instead, or use override around the calls"
-        raise TypeError(
-            must(
-                "convert",
-                f"{path!r}",
-                f"be one of {names((*MODULES, *COMPOSITE_MODULES))} to take a rule",
-                type(old).__name__,
-                remedy,
-            )
-        )
-    return made(old, rule)
+        kinds = f"be one of {names_of((*MODULES, *COMPOSITE_MODULES))} to take a rule"
+        raise TypeError(must("convert", f"{path!r}", kinds, type(old).__name__, remedy))
+    return module_with_rule(old, rule)

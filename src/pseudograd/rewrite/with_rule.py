@@ -26,26 +26,22 @@ class WithRule:
     rewritten: tuple[Any, ...]  # the spec of the call
 
     def forward(self: Any, input: Tensor) -> Tensor:
-        return self._through(super().forward, input)  # type: ignore[misc]
+        return self._run(super().forward, input)  # type: ignore[misc]
 
     def __call__(self: Any, *args: object, **kwargs: object) -> object:
         """torch.fx gets one node that calls this module, as for torch's own: into the forward of others it looks, and sees no rule."""
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, fx.Proxy) and isinstance(x.tracer, fx.Tracer):
-            return x.tracer.call_module(self, partial(_node, x.tracer, self), args, kwargs)
+            return x.tracer.call_module(self, partial(_make_node, x.tracer, self), args, kwargs)
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
-    def _through(self: Any, own: Callable[..., Tensor], x: Tensor) -> Tensor:
+    def _run(self: Any, own: Callable[..., Tensor], x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
             if _is_held(self, x.tracer):
-                return _node(x.tracer, self, x)
+                return _make_node(x.tracer, self, x)
             _warn(f"{self._get_name()} is traced outside a model that holds it, so the graph has torch's own rule")
             return own(x)
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]
-            if torch.is_grad_enabled():
-                _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
-            return own(x)
-        if not engine.is_recording(x):
+        if _is_tracing_script() or not engine.is_recording(x):
             return own(x)
         arranged = self.form.stand_in.arrange(x, *[getattr(self, name) for name in self.form.takes[1:]])
         if arranged is None:
@@ -59,54 +55,62 @@ class WithRule:
             if not torch.compiler.is_compiling():
                 _warn(f"{self._get_name()} has torch's own gradient here: {why}")
             return own(x)
-        return run_stand_in(call, inputs, in_place)
+        return run_stand_in(call, inputs, in_place)  # type: ignore[no-any-return]
 
     def _get_name(self) -> str:
         return kind_of(self).__name__
 
-    def extra_repr(self: Any) -> str:
+    def _rule_text(self) -> str:
         call = call_named(self.rewritten)
         parameters = tuple(call.given.items())
         rule = repr(RuleObject(call.rule.name, parameters)) if parameters else call.rule.name
+        return rule if call.edge is None else f"{rule}/{call.edge}"
+
+    def extra_repr(self: Any) -> str:
         own = super().extra_repr()  # type: ignore[misc]
-        return ", ".join([*([own] if own else []), f"rule={rule}" + ("" if call.edge is None else f"/{call.edge}")])
+        return ", ".join([*([own] if own else []), f"rule={self._rule_text()}"])
 
     def __prepare_scriptable__(self) -> None:
         raise engine.no_script(f"{self._get_name()} with a rule")
 
 
 class CompositeWithRule(WithRule):
-    """The same of a module that calls a function which hides others: these get the rule wherever that function runs them."""
+    """The same for a module that calls a function which hides others: these get the rule wherever that function runs them."""
 
     rewritten: tuple[str, RuleLike]  # the family of override, and its rule
 
     def forward(self: Any, *args: object, **kwargs: object) -> Any:
         own = super(WithRule, self).forward  # type: ignore[misc]
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]
-            if torch.is_grad_enabled():
-                _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
+        if _is_tracing_script():
             return own(*args, **kwargs)
         family, rule = self.rewritten
         with override(**{family: rule}):
             return own(*args, **kwargs)
 
-    def extra_repr(self: Any) -> str:
-        own = super(WithRule, self).extra_repr()  # type: ignore[misc]
+    def _rule_text(self) -> str:
         rule = self.rewritten[1]
-        return ", ".join([*([own] if own else []), f"rule={rule if isinstance(rule, str) else repr(rule)}"])
+        return rule if isinstance(rule, str) else repr(rule)
 
 
-_made: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they replace
+def _is_tracing_script() -> bool:
+    """Does torch.jit.trace run? It warns where the program may be trained."""
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return False
+    if torch.is_grad_enabled():
+        _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
+    return True
+
+
+_classes: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they replace
 
 
 def class_with_rule(kind: type[nn.Module]) -> type[nn.Module]:
-    """Of a module of the table: the same class each time, which pickle finds here by its name."""
-    if kind not in _made:
-        name = f"{kind.__name__}WithRule"
+    """The same class each time, which pickle finds here by its name."""
+    if kind not in _classes:
         form, mixin = (MODULES[kind], WithRule) if kind in MODULES else (COMPOSITE_MODULES[kind], CompositeWithRule)
         members = {"__module__": __name__, "kind": kind, "form": form}
-        _made[kind] = type(name, (mixin, kind), members)
-    return _made[kind]
+        _classes[kind] = type(f"{kind.__name__}WithRule", (mixin, kind), members)
+    return _classes[kind]
 
 
 def __getattr__(name: str) -> Any:
@@ -117,28 +121,29 @@ def __getattr__(name: str) -> Any:
 
 
 def primitive_for(kind: type[nn.Module], rule: RuleLike) -> Primitive | None:
-    """What stands in under this rule; None where the module takes no such rule."""
-    return MODULES[kind].primitive_with(_usual(kind).name, rule)
+    """The primitive that stands in under this rule; None where the module takes no such rule."""
+    return MODULES[kind].primitive_with(_usual_primitive(kind).name, rule)
 
 
-def _usual(kind: type[nn.Module]) -> Primitive:
+def _usual_primitive(kind: type[nn.Module]) -> Primitive:
     usual = MODULES[kind].usual
     assert usual is not None, "a module needs no more than its defaults"
     return PRIMITIVES[usual.primitive]
 
 
-def made(old: nn.Module, rule: RuleLike) -> nn.Module:
+def module_with_rule(old: nn.Module, rule: RuleLike) -> nn.Module:
     """A module that stands in for this one with the rule, with the same hooks and the same training flag; raises the errors of its op."""
     kind = kind_of(old)
     if kind in COMPOSITE_MODULES:
         family = COMPOSITE_MODULES[kind].switches[0]
         override(**{family: rule})  # raises what is wrong with the rule
         return _twin(old, (family, rule))
-    usual, found = _usual(kind), primitive_for(kind, rule)
-    if found is None or found.name not in OPS:
-        op = OPS.get(MODULES[kind].stand_in.op or MODULES[kind].names[0], usual)
+    usual, form = _usual_primitive(kind), MODULES[kind]
+    primitive = primitive_for(kind, rule)
+    if primitive is None or primitive.name not in OPS:
+        op = OPS.get(form.stand_in.op or form.names[0], usual)
         make_call(op, rule, op.default_edge)
-    primitive = found or usual
+    primitive = primitive or usual
     return _twin(old, make_call(primitive, rule, primitive.default_edge).spec)
 
 
@@ -150,7 +155,7 @@ def _twin(old: nn.Module, rewritten: tuple[object, ...]) -> nn.Module:
     return new
 
 
-def names(kinds: Iterable[type[nn.Module]] = MODULES) -> str:
+def names_of(kinds: Iterable[type[nn.Module]] = MODULES) -> str:
     return ", ".join(f"nn.{kind.__name__}" for kind in kinds)
 
 
@@ -165,7 +170,7 @@ def _is_held(module: nn.Module, tracer: Any) -> bool:
     return any(other is module for other in held) and tracer.root is not module
 
 
-def _node(tracer: fx.Tracer, module: nn.Module, *args: object, **kwargs: object) -> object:
+def _make_node(tracer: fx.Tracer, module: nn.Module, *args: object, **kwargs: object) -> object:
     return tracer.create_proxy("call_module", tracer.path_of_module(module), args, kwargs)
 
 
