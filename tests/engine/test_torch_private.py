@@ -148,7 +148,7 @@ print(json.dumps(failures))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="one process for each name, forked")
 def test_the_ops_are_right_without_any_one_of_them() -> None:
     """In children of one process that has imported torch and not us; each hides one name from the door."""
-    names = json.dumps([name.name for name in torch_private.NAMES if not callable(name.found)])
+    names = json.dumps([name.name for name in torch_private.NAMES if not callable(name.is_there)])
     done = subprocess.run([sys.executable, "-c", _WITHOUT, names], capture_output=True, text=True, check=True)
     failures = json.loads(done.stdout.splitlines()[-1])
     assert failures == {}, "\n".join(f"{name}: {text}" for name, text in failures.items())

@@ -18,6 +18,7 @@ from ..formula import own
 from ..rule import Call, prepared, remember
 from ..torch_table.forms import KINKED
 from ..torch_table.private import node_number
+from ..torch_table.records import Arguments, Keywords
 from .report import Log, Tallied
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -46,9 +47,7 @@ class Known:
         self.places: dict[tuple[int, int], Tallied] = {}
 
 
-def run_known(
-    mode: Any, calls: dict[tuple[object, ...], Known], args: tuple[object, ...], kwargs: dict[str, object]
-) -> Tensor | None:
+def run_known(mode: Any, calls: dict[tuple[object, ...], Known], args: Arguments, kwargs: Keywords) -> Tensor | None:
     """The result of a call of a function of which `mode` has seen these; None for every other, which it has to read."""
     if not args or own.depth:
         return None
@@ -87,7 +86,7 @@ def run_known(
     return result
 
 
-def _key_of(args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
+def _key_of(args: Arguments, kwargs: Keywords) -> tuple[object, ...]:
     """Tensors behind x are alike: their dtypes and shapes are for `run`."""
     key = [args[0].dtype]
     for value in args[1:]:
@@ -97,7 +96,7 @@ def _key_of(args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[object, .
     return tuple(key)
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, object]) -> list[Tensor]:
+def _tensors(args: Arguments, kwargs: Keywords) -> list[Tensor]:
     return [value for value in (*args, *kwargs.values()) if type(value) in _PLAIN]
 
 
@@ -115,7 +114,14 @@ def _note_first(log: Log, known: Known, caller: Any) -> None:
 
 
 def remember_call(
-    mode: Any, func: object, args: Any, kwargs: Any, op: str, rule: str, call: Call, inputs: tuple[object, ...]
+    mode: Any,
+    func: object,
+    args: Arguments,
+    kwargs: Keywords,
+    op: str,
+    rule: str,
+    call: Call,
+    inputs: tuple[object, ...],
 ) -> None:
     """After a call that was read and rewritten, if the next one like it needs less."""
     x = inputs[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import MethodWrapperType
 from typing import Any
 
@@ -9,11 +10,11 @@ import torch
 
 from .. import engine
 from ..formula import own
-from ..rule import PRIMITIVES, Call, Op, Primitive, RuleObject, call_for, prepared
+from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
 from ..torch_table.conventions import OWN
 from ..torch_table.forms import KINKED, SPELLINGS, Kinked, is_pinned_inside
 from ..torch_table.private import pop_mode, push_mode
-from ..torch_table.records import EDGE, Form, Spelling, has_rule
+from ..torch_table.records import EDGE, Arguments, Form, Function, Keywords, Spelling, has_rule
 from ..user_function import UserFunction
 from . import at_once, pins, sites
 from .edges import pinned_edge
@@ -52,13 +53,12 @@ class Replacement:
         """
         if rule is None:
             rule = self._rule_in_a_graph() if _is_compiling() else self.rule
-        stands_in: Primitive | None = PRIMITIVES[primitive]
+        stands_in = PRIMITIVES[primitive]
         if isinstance(rule, RuleObject) or rule not in stands_in.rules:
-            stands_in = form.primitive_with(primitive, rule)
-            if stands_in is None:
-                if self.op is not None and has_rule(self.op, rule):
-                    return None
-                stands_in = PRIMITIVES[primitive]
+            other = form.primitive_with(primitive, rule)
+            if other is None and self.op is not None and has_rule(self.op, rule):
+                return None
+            stands_in = other or stands_in
         return call_for(stands_in, rule, stands_in.default_edge)
 
     def _rule_in_a_graph(self) -> RuleObject:
@@ -82,7 +82,9 @@ class Rewrite(Entered):
         self.log = log
         self.kinks = kinks or {}
 
-    def __torch_function__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Any:
         if kwargs is None:
             kwargs = {}
         # Attributes are most of what torch asks, and of no table.
@@ -95,7 +97,7 @@ class Rewrite(Entered):
                     return result
         return self._anew(func, args, kwargs)
 
-    def _anew(self, func: Any, args: Any, kwargs: Any) -> object:
+    def _anew(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
         """A call that was not seen before, or has to be read each time."""
         if self.kinks and (_is_dynamo_compiling() or not own.depth):
             if func is _NORM_OF_A_TENSOR:  # a function in Python, which Dynamo finds in no table
@@ -136,7 +138,7 @@ class Rewrite(Entered):
         has_inside = form.inside.write is not None or (form.called.each and EDGE in form.switches)
         return _WRITE_OUT if self.kinks and has_inside and is_pinned_inside(form, self.kinks) else None
 
-    def _run_each(self, spelling: Spelling, func: Any, args: Any, kwargs: Any) -> object:
+    def _run_each(self, spelling: Spelling, func: Function, args: Arguments, kwargs: Keywords) -> object:
         """A function of lists, as calls of the method that does the same to one; torch's own where no derivative is recorded."""
         calls = spelling.read_each(args, kwargs)
         if calls is None or not engine.is_recording(*[value for values in calls for value in values]):
@@ -145,7 +147,7 @@ class Rewrite(Entered):
         results = [self.__torch_function__(method, (), values) for values in calls]
         return None if spelling.in_place else tuple(results)
 
-    def _write_out(self, spelling: Spelling, func: Any, args: Any, kwargs: Any) -> object:
+    def _write_out(self, spelling: Spelling, func: Function, args: Arguments, kwargs: Keywords) -> object:
         """A function that hides others, in torch's own functions; torch's own where no derivative is recorded."""
         log = None if _is_compiling() else self.log
         values = spelling.values(args, kwargs)
@@ -164,7 +166,7 @@ class Rewrite(Entered):
             log.nodes.forget()
         return result
 
-    def _run_inside(self, function: Any, *values: object) -> object:
+    def _run_inside(self, function: Function, *values: object) -> object:
         """A function that is not of the table runs under this mode: one of the program may call others that are."""
         if SPELLINGS.get(function) is not None or _is_compiling():
             return self.__torch_function__(function, (), values)
@@ -174,14 +176,16 @@ class Rewrite(Entered):
         finally:
             pop_mode()
 
-    def _run_own_computation(self, func: Any, args: Any, kwargs: Any) -> object:
+    def _run_own_computation(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
         """A call that the engine makes for itself: it is neither rewritten nor missed."""
         result = func(*args, **kwargs)
         if self.log is not None:
             self.log.nodes.forget()
         return result
 
-    def _rewrite(self, spelling: Spelling, replacement: Replacement, func: Any, args: Any, kwargs: Any) -> object:
+    def _rewrite(
+        self, spelling: Spelling, replacement: Replacement, func: Function, args: Arguments, kwargs: Keywords
+    ) -> object:
         read = spelling.read(args, kwargs)
         if read is None:
             return func(*args, **kwargs)
@@ -217,7 +221,9 @@ class Rewrite(Entered):
             at_once.remember_call(self, func, args, kwargs, spelling.name, text, call, inputs)
         return result
 
-    def _leave_to_torch(self, spelling: Spelling, rule: str, why: str, func: Any, args: Any, kwargs: Any) -> object:
+    def _leave_to_torch(
+        self, spelling: Spelling, rule: str, why: str, func: Function, args: Arguments, kwargs: Keywords
+    ) -> object:
         if _is_compiling():
             sites.note_compiled(spelling.name, spelling.form.switches, rule, why)
         elif self.log is not None:
@@ -231,7 +237,7 @@ class Rewrite(Entered):
             self.log.count(kinked.spelling.name, rule, why)
 
 
-def _flat(values: Any) -> list[object]:
+def _flat(values: Iterable[object]) -> list[object]:
     """The values with the items of lists: a recurrent network gets its weights in one."""
     items: list[object] = []
     for value in values:

@@ -13,6 +13,7 @@ from ..rule import PRIMITIVES, Call, call_for
 from ..torch_table.conventions import OWN, is_torchs_own, make_rules, pinned_primitive
 from ..torch_table.eras import ERAS, OPEN_ERA
 from ..torch_table.forms import FAMILIES, KINKED, Kinked
+from ..torch_table.records import Arguments, Function, Inputs, Keywords
 from . import edges
 from .stand_ins import run_stand_in, why_not
 
@@ -33,7 +34,7 @@ def without_torchs_own(kinks: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in kinks.items() if not is_torchs_own(FAMILIES[name], text)}
 
 
-def run_pinned(mode: Any, func: object, args: Any, kwargs: Any) -> Any:
+def run_pinned(mode: Any, func: Function, args: Arguments, kwargs: Keywords) -> Any:
     """The result of a call under the conventions of a mode; None where torch is left alone."""
     for kinked in KINKED[func]:
         if kinked.kink.write is not None:
@@ -47,7 +48,7 @@ def run_pinned(mode: Any, func: object, args: Any, kwargs: Any) -> Any:
     return None
 
 
-def _run_primitive(mode: Any, kinked: Kinked, args: Any, kwargs: Any) -> object:
+def _run_primitive(mode: Any, kinked: Kinked, args: Arguments, kwargs: Keywords) -> object:
     read = kinked.spelling.read(args, kwargs)
     if read is None:
         return None
@@ -66,7 +67,7 @@ def _run_primitive(mode: Any, kinked: Kinked, args: Any, kwargs: Any) -> object:
     return None if why is not None else run_stand_in(call, inputs, in_place)
 
 
-def call_of(convention: str, name: str, inputs: Any, in_place: bool = False) -> Call | None:
+def call_of(convention: str, name: str, inputs: Inputs, in_place: bool = False) -> Call | None:
     """The call that stands in for a primitive under a convention, whose rules were made; None where nobody has measured any."""
     if convention not in ERAS:
         primitive = pinned_primitive(name, in_place)
@@ -78,7 +79,7 @@ def call_of(convention: str, name: str, inputs: Any, in_place: bool = False) -> 
     return call_for(primitive, edges.rule_named(convention, convention), primitive.default_edge)
 
 
-def _write(mode: Any, kinked: Kinked, func: object, args: Any, kwargs: Any) -> object:
+def _write(mode: Any, kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords) -> object:
     convention = mode.kinks.get(kinked.family)
     if convention is None or convention == OWN:
         return None
@@ -104,7 +105,7 @@ def _write(mode: Any, kinked: Kinked, func: object, args: Any, kwargs: Any) -> o
     return result
 
 
-def _own_function(func: Any, args: Any, kwargs: Any) -> Callable[..., object]:
+def _own_function(func: Function, args: Arguments, kwargs: Keywords) -> Callable[..., object]:
     """torch's function with the arguments of the call; its first tensors are others where some are passed."""
 
     def own(*tensors: Tensor) -> object:

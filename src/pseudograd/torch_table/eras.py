@@ -53,7 +53,7 @@ class Era(Record):
         return f"zero/{self.edge}"
 
 
-def _of_tensors_until_2_13(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
+def _pull_until_2_13(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
     if max is None:
         return torch.where(x >= min, grad, 0.0), torch.where(x < min, grad, 0.0), None
     if min is None:
@@ -65,7 +65,7 @@ def _of_tensors_until_2_13(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three
     )
 
 
-def _of_tensors_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
+def _pull_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
     half = grad / 2
     if max is None or min is None:
         bound = min if max is None else max
@@ -130,8 +130,8 @@ FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured; and the first 
 ERAS: dict[str, Era] = {  # from the oldest on
     era.name: era
     for era in (
-        Era(CLOSED_ERA, FIRST, "closed", 1.0, _of_tensors_until_2_13, _UNTIL_2_13, _ONE_UNTIL_2_13),
-        Era(OPEN_ERA, (2, 14), "open", 0.5, _of_tensors_since_2_14, _SINCE_2_14, _ONE_SINCE_2_14),
+        Era(CLOSED_ERA, FIRST, "closed", 1.0, _pull_until_2_13, _UNTIL_2_13, _ONE_UNTIL_2_13),
+        Era(OPEN_ERA, (2, 14), "open", 0.5, _pull_since_2_14, _SINCE_2_14, _ONE_SINCE_2_14),
     )
 }
 
@@ -151,7 +151,7 @@ def installed_version() -> Version:
     return major, minor
 
 
-_ASKED = r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?"
+_VERSIONS = r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?"
 
 
 def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> str | None:
@@ -163,14 +163,14 @@ def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> 
         return None
     if text in ERAS:
         return text
-    found = re.fullmatch(_ASKED, text.strip())
-    if found is None:
+    match = re.fullmatch(_VERSIONS, text.strip())
+    if match is None:
         return None
-    version = int(found["major"]), int(found["minor"])
+    version = int(match["major"]), int(match["minor"])
     if version not in _measured():
         known = f"name a version from {_dotted(FIRST)} to {_dotted(_measured()[-1])}, which were measured"
         raise ValueError(must(where, argument, known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
-    eras = {era_of(_dotted(other)) for other in _measured() if _RELATIONS[found["relation"]](other, version)}
+    eras = {era_of(_dotted(other)) for other in _measured() if _RELATIONS[match["relation"]](other, version)}
     if len(eras) > 1:
         between = " and ".join(repr(name) for name in ERAS if name in eras)
         remedy = (

@@ -25,7 +25,7 @@ class Name(NamedTuple):
 
     name: str
     without: str
-    found: bool | Callable[[], bool]
+    is_there: bool | Callable[[], bool]
 
 
 NAMES: list[Name] = []
@@ -33,15 +33,15 @@ NAMES: list[Name] = []
 
 def _find(name: str, without: str, fallback: object = MISSING) -> Any:
     """What torch has under this dotted name, or the fallback."""
-    found: object = sys.modules["torch"]
+    value: object = sys.modules["torch"]
     path = ""
     for part in name.split(".")[1:]:
         path = f"{path}.{part}"
-        found = getattr(found, part, sys.modules.get(f"torch{path}", MISSING))  # torch.optim hides its module optimizer
-        if found is MISSING:
+        value = getattr(value, part, sys.modules.get(f"torch{path}", MISSING))  # torch.optim hides its module optimizer
+        if value is MISSING:
             break
-    NAMES.append(Name(name, without, found is not MISSING))
-    return fallback if found is MISSING else found
+    NAMES.append(Name(name, without, value is not MISSING))
+    return fallback if value is MISSING else value
 
 
 # --- what is active? --------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ is_wrapped: Callable[[Tensor], bool] = _find(
 
 def nested_level() -> int | None:
     """The innermost level of forward mode, where there is one around it."""
-    levels = [one.level() for one in _interpreters() or () if one.key() == _kinds.Jvp]
+    levels = [layer.level() for layer in _interpreters() or () if layer.key() == _kinds.Jvp]
     return levels[-1] if len(levels) > 1 else None
 
 
@@ -209,7 +209,7 @@ def local(value: Tensor) -> Tensor:
 def is_functionalized() -> bool:
     if _interpreters is None or _kinds is None:
         return False
-    return any(one.key() == _kinds.Functionalize for one in _interpreters() or ())
+    return any(layer.key() == _kinds.Functionalize for layer in _interpreters() or ())
 
 
 set_grad_enabled = _find(
@@ -217,9 +217,9 @@ set_grad_enabled = _find(
 )
 # What an optimiser calls around its step for profilers.
 marks_of_profiles = tuple(
-    one
+    mark
     for name in ("_record_function_enter_new", "_record_function_exit._RecordFunction")
-    if (one := _find(f"torch.ops.profiler.{name}", "a diagnosis costs some microseconds more", None)) is not None
+    if (mark := _find(f"torch.ops.profiler.{name}", "a diagnosis costs some microseconds more", None)) is not None
 )
 
 _before_steps = _find("torch.optim.optimizer._global_optimizer_pre_hooks", "a diagnosis costs a third more", None)
@@ -261,8 +261,8 @@ def take_off_the_stack(mode: object) -> None:
     above = stack[stack.index(mode) + 1 :]
     for _ in range(len(above) + 1):
         pop_mode()
-    for one in above:
-        push_mode(one)
+    for other in above:
+        push_mode(other)
 
 
 mode_count: Callable[[], int] = _find(
@@ -270,15 +270,15 @@ mode_count: Callable[[], int] = _find(
 )
 
 
-def _taken_off(count: Callable[[], int], pop: Callable[[], object], push: Callable[[object], object]) -> Any:
+def _context_without(count: Callable[[], int], pop: Callable[[], object], push: Callable[[object], object]) -> Any:
     @contextmanager
     def context() -> Iterator[None]:
-        taken = [pop() for _ in range(count())]
+        modes = [pop() for _ in range(count())]
         try:
             yield
         finally:
-            for one in reversed(taken):
-                push(one)
+            for mode in reversed(modes):
+                push(mode)
 
     return context
 
@@ -289,15 +289,15 @@ _push_dispatch = _find("torch.utils._python_dispatch._push_mode", "modes of disp
 without_dispatch_modes: Callable[[], AbstractContextManager[object]] = (
     nullcontext
     if None in (_pop_dispatch, _push_dispatch)
-    else _taken_off(dispatch_modes, _pop_dispatch, _push_dispatch)
+    else _context_without(dispatch_modes, _pop_dispatch, _push_dispatch)
 )
 
 
 def outside_of_transforms() -> AbstractContextManager[object]:
     """Where one is active, torch has this module."""
     module = sys.modules.get("torch._functorch.pyfunctorch")
-    found = getattr(module, "temporarily_clear_interpreter_stack", nullcontext)
-    return found()  # type: ignore[no-any-return]
+    context = getattr(module, "temporarily_clear_interpreter_stack", nullcontext)
+    return context()  # type: ignore[no-any-return]
 
 
 # Where `_engine_run_backward` stands; none where torch has no such function.
@@ -350,10 +350,10 @@ def shards_of(module: torch.nn.Module) -> list[tuple[Tensor, Tensor | None]]:
     if groups is None:  # torch < 2.12
         groups = [getattr(state, "_fsdp_param_group", None)]
     return [
-        (one.sharded_param, getattr(one, "_unsharded_param", None))
+        (parameter.sharded_param, getattr(parameter, "_unsharded_param", None))
         for group in groups
-        for one in getattr(group, "fsdp_params", ())
-        if isinstance(getattr(one, "sharded_param", None), Tensor)
+        for parameter in getattr(group, "fsdp_params", ())
+        if isinstance(getattr(parameter, "sharded_param", None), Tensor)
     ]
 
 
@@ -405,8 +405,8 @@ def higher_order_variables(*names: str) -> list[Any]:
     """The classes of these names by which Dynamo calls functions that run others."""
     from torch._dynamo.variables import higher_order_ops
 
-    found = [getattr(higher_order_ops, name, None) for name in names]
-    return [variable for variable in found if hasattr(variable, "_call_function")]
+    variables = [getattr(higher_order_ops, name, None) for name in names]
+    return [variable for variable in variables if hasattr(variable, "_call_function")]
 
 
 def compiler_named(backend: str) -> Callable[[object, list[object]], object]:
@@ -575,5 +575,5 @@ def call_undispatched(variable: Any, *args: object) -> object:
 
 def status() -> list[dict[str, str]]:
     """The names that this torch lacks, and what goes without them."""
-    lacking = [name for name in NAMES if not (name.found() if callable(name.found) else name.found)]
+    lacking = [name for name in NAMES if not (name.is_there() if callable(name.is_there) else name.is_there)]
     return [{"name": name.name, "without": name.without} for name in lacking]

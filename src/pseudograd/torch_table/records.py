@@ -24,10 +24,13 @@ EDGE = "edge"  # the switch of pin_edge
 NO_SAVED: tuple[str, ...] = ()
 _aten = torch.ops.aten
 
+Function = Callable[..., Any]  # of torch, as a TorchFunctionMode gets it, with the arguments of its call
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
 Inputs = tuple[Any, ...]
 Arranged = tuple[str, Inputs]  # the name of the primitive that stands in, and its inputs
 Arrange = Callable[..., Arranged | None]
-Write = Callable[..., Any]
+Write = Function
 
 # The names that torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of
 # torch.nn.functional take no other names.
@@ -216,7 +219,7 @@ class Spelling:
         self.defaults = (*form.defaults, False) if takes_inplace else form.defaults
         self.aliases: dict[str, str] = {} if takes_inplace else _ALIASES_OF_LISTS if form.called.each else _ALIASES
 
-    def values(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Any] | None:
+    def values(self, args: Arguments, kwargs: Keywords) -> list[Any] | None:
         """The arguments in the order of `takes`; None for what torch will refuse, and for out=."""
         if len(args) > len(self.takes):
             return None
@@ -231,7 +234,7 @@ class Spelling:
                 return None
         return values
 
-    def read(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Read | None:
+    def read(self, args: Arguments, kwargs: Keywords) -> Read | None:
         values = self.values(args, kwargs)
         if values is None or not isinstance(values[0], Tensor):
             return None
@@ -241,7 +244,7 @@ class Spelling:
             return None
         return Read(arranged[0], arranged[1], in_place)
 
-    def read_each(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[tuple[object, ...]] | None:
+    def read_each(self, args: Arguments, kwargs: Keywords) -> list[tuple[object, ...]] | None:
         """For a form of lists: the arguments for every tensor. What is no list is the same for all."""
         values = self.values(args, kwargs)
         if values is None:

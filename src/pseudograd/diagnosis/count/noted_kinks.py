@@ -12,6 +12,7 @@ from ...rewrite.mode import Rewrite
 from ...rewrite.pins import prepare, run_pinned
 from ...torch_table.forms import KINKED, Kinked
 from ...torch_table.private import is_batched, is_fake, is_wrapped, saved
+from ...torch_table.records import Arguments, Function, Keywords
 from .other_conventions import other_of
 
 NOTED = "pseudograd: at a kink"  # in the metadata of a node: what was noted of its call, None where nothing stands at a kink
@@ -41,7 +42,7 @@ def _is_noted(kinked: Kinked) -> bool:
 NOTED_CALLS = {func for func, rows in KINKED.items() if any(map(_is_noted, rows))} | {Tensor.norm}
 
 
-def note_before(func: Any, args: Any, kwargs: Any) -> object:
+def note_before(func: Function, args: Arguments, kwargs: Keywords) -> object:
     """Where x of a relu is 0, whose node keeps the result alone; and where a sort, a maximum over a dimension and the like have ties."""
     if func is Tensor.norm:  # a function in Python
         func = torch.norm
@@ -66,7 +67,7 @@ def _is_plain(x: Any) -> bool:
     return not (x.is_meta or x.is_nested or is_wrapped(x) or is_batched(x) or is_fake(x))
 
 
-def _read_ties(kinked: Kinked, func: Any, args: Any, kwargs: Any, x: Tensor) -> Tied | None:
+def _read_ties(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, x: Tensor) -> Tied | None:
     if x.dim() == 0 or not x.is_floating_point() or not args or args[0] is not x:
         return None
     mine = x.detach().requires_grad_()
@@ -82,7 +83,7 @@ def _read_ties(kinked: Kinked, func: Any, args: Any, kwargs: Any, x: Tensor) -> 
     return Tied(mine, y, kinked.family, int(differs.sum())) if bool(differs.any()) else None
 
 
-def _read_sorted(kinked: Kinked, func: Any, args: Any, kwargs: Any, values: list[Any]) -> Sorted | None:
+def _read_sorted(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, values: list[Any]) -> Sorted | None:
     x, dim = values[0].detach(), values[2]
     if dim is not None and x.dim() - dim % max(x.dim(), 1) > 2:  # torch and the pin bring it to the end in other orders
         return None
@@ -94,7 +95,7 @@ def _read_sorted(kinked: Kinked, func: Any, args: Any, kwargs: Any, values: list
     return None if pinned is None else Sorted(flat.detach(), pinned)
 
 
-def _pinned(kinked: Kinked, func: object, args: object, kwargs: object) -> Any:
+def _pinned(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords) -> Any:
     """The result of a call under the other convention; None where the pin leaves it to torch."""
     other = other_of(kinked.family)
     if other is None:

@@ -57,7 +57,7 @@ def _read_number(number: object) -> float | None:
 
 
 def _write_margin_ranking(
-    call: Write, input1: Any, input2: object, target: Any, margin: object, reduction: object
+    call: Write, input1: Tensor, input2: Tensor, target: Tensor, margin: object, reduction: object
 ) -> Tensor | None:
     number = _read_number(margin)
     if number is None or not isinstance(reduction, int):
@@ -65,11 +65,11 @@ def _write_margin_ranking(
     return _reduce(call(Tensor.clamp_min, -target * (input1 - input2) + number, 0), reduction)
 
 
-def _can_rank(input1: Any, input2: Any, target: Any, margin: object) -> bool:
+def _can_rank(input1: Tensor, input2: Any, target: Tensor, margin: object) -> bool:
     return input1.dim() == input2.dim() == target.dim() and _read_number(margin) is not None
 
 
-def _write_hinge(call: Write, input: Any, target: Any, margin: object, reduction: object) -> Tensor | None:
+def _write_hinge(call: Write, input: Tensor, target: Tensor, margin: object, reduction: object) -> Tensor | None:
     number = _read_number(margin)
     if number is None or not isinstance(reduction, int):
         return None
@@ -83,7 +83,7 @@ def _can_hinge(input: object, target: object, margin: object) -> bool:
 
 
 def _write_cosine(
-    call: Write, input1: Any, input2: Any, target: Any, margin: object, reduction: object
+    call: Write, input1: Tensor, input2: Any, target: Tensor, margin: object, reduction: object
 ) -> Tensor | None:
     number, dim = _read_number(margin), target.dim()
     if number is None or not isinstance(reduction, int) or dim > 1 or input1.dim() != dim + 1:
@@ -99,15 +99,15 @@ def _write_cosine(
     )
 
 
-def _can_compare(input1: Any, input2: object, target: Any, margin: object) -> bool:
+def _can_compare(input1: Tensor, input2: Tensor, target: Tensor, margin: object) -> bool:
     return _read_number(margin) is not None and target.dim() <= 1 and input1.dim() == target.dim() + 1
 
 
 def _write_triplet(
     call: Write,
-    anchor: object,
-    positive: object,
-    negative: object,
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
     margin: object,
     p: object,
     eps: object,
@@ -127,7 +127,7 @@ def _write_triplet(
 
 
 def _can_triple(
-    anchor: Any, positive: Any, negative: Any, margin: object, p: object, eps: object, swap: object
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: object, p: object, eps: object, swap: object
 ) -> bool:
     number = _read_number(margin)
     are_numbers = number is not None and number > 0 and _read_number(p) is not None and _read_number(eps) is not None
@@ -136,9 +136,9 @@ def _can_triple(
 
 def _write_triplet_with_distance(
     call: Write,
-    anchor: object,
-    positive: object,
-    negative: object,
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
     distance_function: object,
     margin: object,
     swap: object,
@@ -158,7 +158,7 @@ def _write_triplet_with_distance(
     return _reduce(call(torch.clamp_min, margin + near - far, 0), kind)
 
 
-def _have_same_dimensions(anchor: Any, positive: Any, negative: Any) -> bool:
+def _have_same_dimensions(anchor: Tensor, positive: Tensor, negative: Tensor) -> bool:
     return bool(anchor.dim() == positive.dim() == negative.dim())
 
 

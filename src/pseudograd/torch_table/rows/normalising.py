@@ -22,7 +22,7 @@ def _write_normalize(call: Write, input: object, p: object, dim: object, eps: ob
     return result
 
 
-def _write_corrcoef(call: Write, input: Any) -> Tensor | None:
+def _write_corrcoef(call: Write, input: Tensor) -> Tensor | None:
     """A single variable has nothing to hold."""
     if input.dim() != 2 or input.shape[0] < 2:
         return None
@@ -40,7 +40,7 @@ def _write_lp_pool(
     pool: Callable[..., Tensor],
     dimensions: int,
     call: Write,
-    input: Any,
+    input: Tensor,
     norm_type: object,
     kernel_size: object,
     stride: object,

@@ -12,7 +12,9 @@ from torch.nn import functional
 from ..records import MISSING, Called, Form, Inside, Write
 
 
-def _write_rnn_relu_cell(call: Write, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Tensor | None:
+def _write_rnn_relu_cell(
+    call: Write, input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any, b_hh: Any
+) -> Tensor | None:
     if input.shape[0] != hx.shape[0] or not input.dim() == hx.dim() == 2:
         return None
     hidden: Tensor = call(torch.relu, functional.linear(hx, w_hh, b_hh) + functional.linear(input, w_ih, b_ih))
@@ -69,7 +71,7 @@ class _Layer:
         return torch.cat(outputs[::-1], 0), hidden
 
 
-def _write_rnn_relu(call: Write, input: Any, hx: Any, params: Any, *others: Any) -> object:
+def _write_rnn_relu(call: Write, input: Tensor, hx: Tensor, params: Any, *others: Any) -> object:
     """A padded batch; or a packed one, which torch takes as (data, batch_sizes, hx, params, ...)."""
     if isinstance(params, Tensor):
         sizes, hx, params = hx, params, others[0]
