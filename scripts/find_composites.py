@@ -51,7 +51,7 @@ class Watching(TorchFunctionMode):
         self._ranges.start_afresh()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result, made = self._ranges.of_call(func, args, kwargs or {})
+        result, made = self._ranges.run_call(func, args, kwargs or {})
         self.seen.update(made)
         for form in forms_of(made):
             own = SPELLINGS.get(func)

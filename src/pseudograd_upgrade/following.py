@@ -75,21 +75,21 @@ class Heard(Subscriber):
 
     def _add(self, site: int, values: Iterable[Any], said: str = "", arrived: Iterable[object] = ()) -> None:
         """An event: its site, what was said, and of each tensor its type, its shape and where its digest will be."""
-        kept = []
-        for at, some in enumerate((arrived, values)):
-            for value in some:
+        tensors = []
+        for at, group in enumerate((arrived, values)):
+            for value in group:
                 if digests.is_readable(value) and len(self._pending) < MOST:
                     shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-                    kept.append((at, shape, self._pending.add(value)))
-        if kept:
-            self._events.append((site, said, kept))
+                    tensors.append((at, shape, self._pending.add(value)))
+        if tensors:
+            self._events.append((site, said, tensors))
 
     def _close(self) -> None:
         """What the step has had so far is fetched."""
-        found = self._pending.fetch()
-        kept = self.steps.setdefault(self.step, [])
+        numbers = self._pending.fetch()
+        events = self.steps.setdefault(self.step, [])
         for site, said, tensors in self._events:
-            kept.append((site, said, [(at, shape, found[index]) for at, shape, index in tensors]))
+            events.append((site, said, [(at, shape, numbers[index]) for at, shape, index in tensors]))
         self._events.clear()
 
     # --- calls and nodes ------------------------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ class Heard(Subscriber):
                     result = [below_wrappers(tensor) for tensor in tensors]
                 self._follow(sorted(self._ranges.since(before, result), key=number_of), place)
 
-    def _follow(self, made: Iterable[Any], place: frames.Place) -> None:
-        for node in made:
+    def _follow(self, new: Iterable[Any], place: frames.Place) -> None:
+        for node in new:
             name = nodes.name_of(node)
             if name != LEAF_NODE and not name.startswith(_VIEWS) and ATTACHED not in node.metadata:
                 node.metadata[ATTACHED] = True
@@ -164,10 +164,12 @@ class Heard(Subscriber):
         self._depth += 1
         with quietly():
             if self._depth == 1:
-                some = [one for one in roots if digests.is_readable(one)]
-                self.losses.append([float(one) if one.numel() == 1 else float(one.double().sum()) for one in some])
+                losses = [root for root in roots if digests.is_readable(root)]
+                self.losses.append(
+                    [float(loss) if loss.numel() == 1 else float(loss.double().sum()) for loss in losses]
+                )
             if self.is_on:
-                behind = nodes.behind(roots)
+                behind = nodes.reachable_from(roots)
                 self._follow(behind, frames.NOWHERE)
                 for node in behind:
                     if nodes.name_of(node) == LEAF_NODE and ATTACHED not in node.metadata:
@@ -219,7 +221,7 @@ def _tensors(result: object) -> list[Tensor]:
     if isinstance(result, Tensor):
         return [result]
     if isinstance(result, (tuple, list)):
-        return [one for one in result if isinstance(one, Tensor)]
+        return [tensor for tensor in result if isinstance(tensor, Tensor)]
     return []
 
 
@@ -248,28 +250,28 @@ class Following:
     hears_in_backward = True  # what a checkpoint calls there
     listens: ClassVar[type[Listening]] = Listening
 
-    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
-        seed(asked["seed"])
-        if asked["threads"] is not None:
-            torch.set_num_threads(asked["threads"])
-        self.heard = heard = self._hearing(Schedule(*asked["schedule"]), asked)
+    def __init__(self, settings: Mapping[str, Any], process: Any) -> None:
+        seed(settings["seed"])
+        if settings["threads"] is not None:
+            torch.set_num_threads(settings["threads"])
+        self.heard = heard = self._hearing(Schedule(*settings["schedule"]), settings)
         self.mode = self.listens(heard)
         if self.hears_in_backward:
             heard.listener_of_backward = partial(self.listens, heard)
-        self._arrange(asked)
-        if asked["is_shaken"]:
+        self._arrange(settings)
+        if settings["is_shaken"]:
             shaking.begin()
         self.listening = listening(self.mode)
         self.listening.__enter__()
         process.mark()
 
-    def _hearing(self, schedule: Schedule, asked: Mapping[str, object]) -> Heard:
+    def _hearing(self, schedule: Schedule, settings: Mapping[str, object]) -> Heard:
         return Heard(schedule)
 
-    def _arrange(self, asked: Mapping[str, Any]) -> None:
+    def _arrange(self, settings: Mapping[str, Any]) -> None:
         """How the program runs."""
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
-        self.entered = [one.__enter__() for one in pinning.contexts(asked["pin"], asked["lines"])]
+        self.entered = [context.__enter__() for context in pinning.contexts(settings["pin"], settings["lines"])]
 
     def content(self) -> Any:
         return self.heard.content()

@@ -12,7 +12,7 @@ from pseudograd.rewrite.sites import RuleBySite, Site
 
 
 def contexts(pin: str | None, lines: Sequence[str] | None) -> list[Rewriting]:
-    """lines: as `frames.shown` names them; None: everywhere."""
+    """lines: as `frames.format_location` names them; None: everywhere."""
     if pin is None:
         return []
     context = pin_edge(pin)

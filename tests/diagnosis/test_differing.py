@@ -152,7 +152,7 @@ def test_text_json_and_page_say_the_same(tmp_path: Path) -> None:
 
 def test_a_difference_is_a_record() -> None:
     one = Difference("starved", "gain", "", "", {"rank 0": False, "rank 1": True, "rank 2": False})
-    assert one.told == "in rank 1 alone"
+    assert one.ranks_text == "in rank 1 alone"
 
 
 # --- as it is launched ------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ GRAPHS: dict[str, Callable[[], Made]] = {
 def test_the_same_as_torchs_engine(name: str) -> None:
     torch.manual_seed(0)
     roots, leaves = GRAPHS[name]()
-    grads, behind = [torch.ones_like(root) for root in roots], nodes.behind(roots)
+    grads, behind = [torch.ones_like(root) for root in roots], nodes.reachable_from(roots)
     assert further_backward.refusal(behind) is None
     state = torch.get_rng_state()
     with torch.no_grad():
@@ -213,7 +213,7 @@ def _marks(name: str) -> Any:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in REFUSED])
 def test_no_code_of_the_program_runs_once_more(name: str) -> None:
     f, why = REFUSED[name]
-    refused = further_backward.refusal(nodes.behind([f(_weights() * 1).sum()]))
+    refused = further_backward.refusal(nodes.reachable_from([f(_weights() * 1).sum()]))
     assert refused is not None
     assert refused.startswith(why)
 

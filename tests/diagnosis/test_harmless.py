@@ -33,7 +33,7 @@ SOURCE = Path(pg.__file__).parent
 OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "listen"))
 # What holds the wrapped places together: no more than calls of the program and of these. And what the user calls, not the program.
 NOT_WRAPPED = {
-    "harmless": {"harmless.<locals>.wrap.<locals>.call", "note", "_shown", "Errors.note", "listen", "leave"},
+    "harmless": {"harmless.<locals>.wrap.<locals>.call", "note", "_describe", "Errors.note", "listen", "leave"},
     "recorder": {
         "Recorder.on_backward",
         "Recorder._end",
@@ -59,7 +59,7 @@ NOT_WRAPPED = {
         "_noting.<locals>.noting",
         "_recomputing.<locals>.recomputing",
     },
-    "force_eager": {"_as_then", "<lambda>", "_arrived"},
+    "force_eager": {"_surround_as_noted", "<lambda>", "_arrived"},
     "quietly": {"quiet.<locals>.wrap.<locals>.call", "quietly.__enter__", "quietly._enter", "quietly.__exit__"},
 }
 WHATIF: dict[str, Any] = {"inward": {"clamp": "inward"}, "open": "open"}

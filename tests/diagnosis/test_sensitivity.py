@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from pseudograd import diagnose, pin_edge
 from pseudograd.diagnosis.count import noted_kinks
 from pseudograd.diagnosis.count.course import Course, numbers_of
-from pseudograd.diagnosis.count.kinks import at_kinks
+from pseudograd.diagnosis.count.kinks import find_kinks
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..commands import answer
@@ -134,7 +134,7 @@ def test_the_ranks_that_torch_keeps_of_a_quantile_since_2_14() -> None:
         (gather, _) = node.next_functions[at]
         noted = gather.metadata[noted_kinks.NOTED]
         assert (noted.family, noted.entries) == ("quantile", entries)
-        (other,) = noted_kinks.left_by_tied(noted, (torch.zeros(2, 1, 4),), (torch.tensor([[[7.0]], [[9.0]]]),))
+        (other,) = noted_kinks.leave_tied(noted, (torch.zeros(2, 1, 4),), (torch.tensor([[[7.0]], [[9.0]]]),))
         expected = torch.zeros(2, 1, 4)
         expected[0, 0, taken[0]], expected[1, 0, taken[1]] = 7.0, 9.0
         assert torch.equal(other, expected)
@@ -165,7 +165,7 @@ def test_the_last_of_equal_entries_of_a_pool(size: int, step: int, pad: int) -> 
     torch.manual_seed(0)
     x = torch.randint(0, 3, (2, 2, 7, 8)).float().requires_grad_()
     y = functional.max_pool2d(x, size, step, pad)
-    (at_kink,) = at_kinks([y.grad_fn])
+    (at_kink,) = find_kinks([y.grad_fn])
     grad = torch.arange(1.0, y.numel() + 1).reshape(y.shape)
     (left,) = at_kink.left((torch.zeros_like(x),), (grad,))
     for n in range(2):

@@ -178,7 +178,7 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
             to.add(counted)
         for name, value in counted.items():
             expected[name] += float(value)
-    found = to.read()
+    found = to.totals()
     assert found.keys() == expected.keys()
     assert all(math.isclose(found[name], expected[name], rel_tol=1e-6) for name in found), (found, expected)
     assert found["elsewhere"] == 3
@@ -193,7 +193,7 @@ def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way:
     leaving, arriving = (first, second), (grad, torch.ones(4))
     if to._count_at_once(leaving, arriving, False, None) is None:
         to.add(grads.count(leaving, arriving, False) or {})
-    found = to.read()
+    found = to.totals()
     assert (found["elements"], found["arrived"], found["cut"]) == (4, 3, 1)
 
 

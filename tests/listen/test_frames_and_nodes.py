@@ -26,7 +26,7 @@ def _here() -> Any:
 def test_the_calling_frame_is_the_line_that_calls() -> None:
     frame = _here()
     assert frame.f_code.co_name == "_here"  # neither torch's nor ours
-    assert frames.shown(frame.f_code, frame.f_lineno).startswith("tests/listen/test_frames_and_nodes.py:")
+    assert frames.format_location(frame.f_code, frame.f_lineno).startswith("tests/listen/test_frames_and_nodes.py:")
 
 
 def test_ranges_that_start_afresh_find_no_earlier_node() -> None:
@@ -47,7 +47,7 @@ def test_the_program_is_outside_every_package(tmp_path: Path) -> None:
     exec(compile(package.read_text(), str(package), "exec"), space)
     frame = space["called"](lambda: sys._getframe(1))
     assert frame.f_code.co_name == "called"
-    assert frames.shown(frame.f_code, frame.f_lineno) == "library.py:2"
+    assert frames.format_location(frame.f_code, frame.f_lineno) == "library.py:2"
     found = frames.program_frame(frame)
     assert found is not None
     assert found.f_code.co_filename == __file__
@@ -84,7 +84,7 @@ def test_a_line_is_shown_from_site_packages_or_the_current_folder_on(
         ("<made by one//two>", "<made by one//two>"),
         ("", ""),
     ):
-        assert frames.shown(str(file), 3) == f"{wanted}:3"
+        assert frames.format_location(str(file), 3) == f"{wanted}:3"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python before 3.11 knows the line alone")
@@ -215,14 +215,14 @@ def test_nodes_of_a_call_and_nodes_that_nobody_saw() -> None:
     x = torch.ones(2, requires_grad=True)
     ranges = nodes.Ranges()
     ranges.start_afresh()
-    y, made = ranges.of_call(torch.sin, (x,), {})
+    y, made = ranges.run_call(torch.sin, (x,), {})
     assert [node.name() for node in made] == ["SinBackward0"]
     assert ranges.unseen_behind((y,)) == []
     z = y.exp() * 2
     other = x.cos()
     assert sorted(node.name() for node in ranges.unseen_behind((z,))) == ["ExpBackward0", "MulBackward0"]
     assert ranges.unseen_behind((z,)) == [], "each is found once"
-    assert [node.name() for node in nodes.of([x, (z, other)])] == ["MulBackward0", "CosBackward0"]
+    assert [node.name() for node in nodes.nodes_of([x, (z, other)])] == ["MulBackward0", "CosBackward0"]
 
 
 def test_a_node_that_two_ways_lead_to_is_found_once() -> None:
@@ -241,7 +241,7 @@ def test_a_call_that_was_seen_hides_what_it_took() -> None:
     ranges.start_afresh()
     hidden = x.exp()
     assert ranges.unseen_behind([]) == []
-    y, _ = ranges.of_call(torch.sin, (hidden,), {})
+    y, _ = ranges.run_call(torch.sin, (hidden,), {})
     assert ranges.unseen_behind([y]) == []
     assert ranges.unseen_behind([hidden]) == [hidden.grad_fn]
 
@@ -262,10 +262,10 @@ def test_all_nodes_that_a_backward_can_reach() -> None:
     y = x.exp()
     z = y * x.cos() + y
     everything = ["AccumulateGrad", "AddBackward0", "CosBackward0", "ExpBackward0", "MulBackward0"]
-    assert sorted(type(node).__name__ for node in nodes.behind([z])) == everything
+    assert sorted(type(node).__name__ for node in nodes.reachable_from([z])) == everything
     edge = torch.autograd.graph.get_gradient_edge(y)
-    assert sorted(type(node).__name__ for node in nodes.behind([edge, x])) == ["AccumulateGrad", "ExpBackward0"]
-    assert nodes.behind([x]) == []
+    assert sorted(type(node).__name__ for node in nodes.reachable_from([edge, x])) == ["AccumulateGrad", "ExpBackward0"]
+    assert nodes.reachable_from([x]) == []
 
 
 @pytest.fixture

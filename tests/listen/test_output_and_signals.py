@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.listen.program.signals import Stopped, held, stoppable
+from pseudograd.listen.program.signals import Stopped, hold_signals, stoppable
 from pseudograd_notices.output import abandon, plain
 
 # --- streams ------------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_a_signal_waits_for_the_end_of_the_block(error: bool) -> None:
     steps = []
 
     def block() -> None:
-        with held():
+        with hold_signals():
             signal.raise_signal(signal.SIGTERM)
             steps.append("after it")
             if error:
@@ -127,7 +127,7 @@ def test_another_thread_asks_for_no_signal() -> None:
     seen = []
 
     def elsewhere() -> None:
-        with stoppable(), held():
+        with stoppable(), hold_signals():
             seen.append([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
 
     thread = threading.Thread(target=elsewhere)

@@ -98,15 +98,15 @@ class OwnFunctions:
         with suppress(Exception):  # an error here must not end the program
             if self._left:
                 self._left -= 1
-                classes = {function_of(type(node)) for node in nodes.behind(roots)}
+                classes = {function_of(type(node)) for node in nodes.reachable_from(roots)}
                 self._calls |= dict.fromkeys(sorted(_definition(cls) for cls in classes if _is_users(cls)))
         return lambda result: None
 
     def _note_ours(self, result: object) -> None:
         with suppress(Exception):
-            if any(node.name() == _OUR_NODE for node in nodes.of(result)):
+            if any(node.name() == _OUR_NODE for node in nodes.nodes_of(result)):
                 frame = frames.calling_frame()
-                line = "?" if frame is None else frames.shown(frame.f_code, frame.f_lineno)
+                line = "?" if frame is None else frames.format_location(frame.f_code, frame.f_lineno)
                 self._calls["an op of pseudograd", line] = None
 
 
@@ -118,5 +118,5 @@ def _is_users(cls: object) -> bool:
 def _definition(cls: Any) -> Call:
     """With the op of this library that the class is a copy of, if it is."""
     code = inspect.unwrap(cls.forward).__code__
-    line, copy = frames.shown(code, code.co_firstlineno), what_is(cls)
+    line, copy = frames.format_location(code, code.co_firstlineno), what_is(cls)
     return cls.__qualname__, line if copy is None else f"{line}, which is {copy.meaning}: `{copy.instead}`"

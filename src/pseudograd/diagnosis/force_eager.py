@@ -32,7 +32,7 @@ def eagerly() -> Iterator[None]:
     try:
         with _entering:
             when_dynamo_arrives(_arrived)
-        with checkpoints.kept():
+        with checkpoints.note_surroundings():
             yield
     finally:
         with _lock:
@@ -70,7 +70,7 @@ def _leave_the_stance() -> None:
 
 
 @contextlib.contextmanager
-def _as_then(was_eager: bool | None) -> Iterator[None]:
+def _surround_as_noted(was_eager: bool | None) -> Iterator[None]:
     """A checkpoint made in a diagnosis recomputes eagerly, another one as it was compiled."""
     undo = _match(was_eager)
     try:
@@ -83,13 +83,13 @@ def _as_then(was_eager: bool | None) -> Iterator[None]:
 @harmless("a checkpoint")
 def _match(was_eager: bool | None) -> Callable[[], object] | None:
     """Returns what undoes it."""
-    here = _stance
-    if was_eager and here is None and _dynamo_is_here():
+    own = _stance
+    if was_eager and own is None and _dynamo_is_here():
         stance = torch.compiler.set_stance("force_eager")
         return lambda: stance.__exit__(None, None, None)
-    if not was_eager and here is not None:
-        here.__exit__(None, None, None)
-        return here.__enter__  # type: ignore[no-any-return]
+    if not was_eager and own is not None:
+        own.__exit__(None, None, None)
+        return own.__enter__  # type: ignore[no-any-return]
     return None
 
 
@@ -102,4 +102,4 @@ def _dynamo_is_here() -> bool:
     return "torch._dynamo" in sys.modules
 
 
-checkpoints.surround("diagnosis", lambda: _count > 0, _as_then)
+checkpoints.surround("diagnosis", lambda: _count > 0, _surround_as_noted)

@@ -176,7 +176,7 @@ class Finding:
 
 def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
     """Waits for the device."""
-    sums = tally.read()
+    sums = tally.totals()
     own = list(tally.own_calls.values())
     known: dict[str, Any] = {}
     if tally.is_known:

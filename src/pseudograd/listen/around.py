@@ -77,7 +77,7 @@ def _end(endings: list[Ending | None], result: object) -> None:
             _end(endings, result)
 
 
-def _read_backward(
+def _backward_arguments(
     roots: object, grads: object = None, *switches: object, inputs: object = None, **others: object
 ) -> tuple[object, ...]:
     """Of `_engine_run_backward`, as torch itself calls it: two switches stand before the inputs."""
@@ -85,7 +85,7 @@ def _read_backward(
 
 
 # subscriber(roots, their gradients, inputs whose gradients are asked for)
-backwards = Around(patches.BACKWARD, _read_backward)
+backwards = Around(patches.BACKWARD, _backward_arguments)
 # subscriber(tensor, other tensor): by a swap a module changes what its parameters are
 swaps = Around([patches.SWAP_TENSORS], lambda t1, t2: (t1, t2))
 # subscriber(optimizer, set_to_none)

@@ -1,7 +1,7 @@
 """A checkpoint runs its forward twice. The second run gets the surroundings of the first one, wherever and in whatever thread it is.
 
 Torch compares what the two runs save: under another rule, or compiled where the first was not, they would save other tensors. Torch is
-patched while somebody has entered `kept`. What a checkpoint noted then lives as long as its graph, and needs no patch any more.
+patched while somebody has entered `note_surroundings`. What a checkpoint noted lives as long as its graph, and needs no patch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _count = 0
 
 
 def surround(what: str, note: Callable[[], object], under: Callable[[Any], Any]) -> None:
-    """Every checkpoint notes this from now on, while anybody has entered `kept`."""
+    """Every checkpoint notes this from now on, while anybody has entered `note_surroundings`."""
     _surroundings[what] = Surrounding(note, under)
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def note_surroundings() -> Iterator[None]:
     """While it is entered, checkpoints note their surroundings, and recompute without any where nobody has noted."""
     global _count
     with _lock:

@@ -135,7 +135,7 @@ class Point(NamedTuple):
     instruction: int
 
     def __str__(self) -> str:
-        return shown(self.code, self.line)
+        return format_location(self.code, self.line)
 
     @property
     def expression(self) -> str:
@@ -264,7 +264,7 @@ def _self_of(frame: FrameType) -> Any:
     return (frame if outer is None or outer.f_code is not module_wrapped_call else outer).f_locals["self"]
 
 
-def shown(code: CodeType | str, line: int) -> str:
+def format_location(code: CodeType | str, line: int) -> str:
     """file:line, from site-packages or the current folder on."""
     file = file_of(code)
     if _PACKAGES in file:
@@ -276,14 +276,14 @@ def shown(code: CodeType | str, line: int) -> str:
 
 
 def is_same_line(where: str, text: str) -> bool:
-    """Does a person who writes `text` mean the line `where`, as `shown` names it? The end of the path of a file is enough."""
+    """Does a person who writes `text` mean the line `where`, as `format_location` names it? The end of the path of a file is enough."""
     (file, number), (other, its) = (line.replace(os.sep, "/").rpartition(":")[::2] for line in (where, text))
     if number != its or not file or not other:
         return False
     path = file if file.startswith(("/", "<")) else f"{_current_folder() or ''}/{file}".replace(os.sep, "/")
     if f"/{path}".endswith(f"/{other}"):
         return True
-    # in a package, whose folder `shown` leaves out
+    # in a package, whose folder `format_location` leaves out
     return not os.path.exists(path) and f"/{other}".endswith(f"/{file}")
 
 
@@ -318,5 +318,5 @@ def compiled_lines() -> tuple[str, str, str]:
         return "?", "?", ""
     call = entries[-1]
     program = next((entry for entry in reversed(entries) if not is_of_a_package(entry.filename)), None)
-    user_where = "?" if program is None else shown(program.filename, program.lineno or 0)
-    return shown(call.filename, call.lineno or 0), user_where, (call.line or "").strip()
+    user_where = "?" if program is None else format_location(program.filename, program.lineno or 0)
+    return format_location(call.filename, call.lineno or 0), user_where, (call.line or "").strip()

@@ -28,7 +28,7 @@ class Errors:
         self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
 
     def note(self, what: str, error: BaseException) -> None:
-        text = f"{what}: {_shown(error)}"
+        text = f"{what}: {_describe(error)}"
         with self._lock:
             if text in self._counts or len(self._counts) < _KEPT:
                 self._counts[text] = self._counts.get(text, 0) + 1
@@ -38,8 +38,8 @@ class Errors:
     @property
     def lines(self) -> list[str]:
         """Each error once, with how often it came."""
-        found = [text if count == 1 else f"{text}, {count:,} times" for text, count in list(self._counts.items())]
-        return [*found, f"{self._others:,} errors of further kinds"] if self._others else found
+        lines = [text if count == 1 else f"{text}, {count:,} times" for text, count in list(self._counts.items())]
+        return [*lines, f"{self._others:,} errors of further kinds"] if self._others else lines
 
 
 def harmless(what: str, otherwise: object = None) -> Callable[[Place], Place]:
@@ -84,7 +84,7 @@ def listen(errors: Errors) -> None:
 def leave(errors: Errors) -> None:
     global _listening
     with _lock:
-        _listening = tuple(one for one in _listening if one is not errors)
+        _listening = tuple(other for other in _listening if other is not errors)
 
 
 def note(what: str, error: Exception, where: object) -> None:
@@ -94,7 +94,7 @@ def note(what: str, error: Exception, where: object) -> None:
         errors.note(what, error)
 
 
-def _shown(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Its kind, its first line, and the line of ours that it came from."""
     try:
         first = (str(error).strip().splitlines() or [""])[0]

@@ -36,7 +36,7 @@ class Ranges:
         """Is there anything that `unseen_behind` could find?"""
         return bool(self.unseen) or node_number() != self.seen_up_to
 
-    def of_call(
+    def run_call(
         self, function: Callable[..., object], args: Iterable[object], kwargs: Mapping[str, object]
     ) -> tuple[Any, list[Node]]:
         """What the function returns, and the nodes that it made."""
@@ -50,10 +50,10 @@ class Ranges:
         if after == before:
             return []
         self.seen_up_to = after
-        node = of_tensor(result) if isinstance(result, Tensor) else None
+        node = node_of(result) if isinstance(result, Tensor) else None
         if node is not None and after - before == 1:  # for speed alone
             return [node] if number_of(node) == before else []
-        return within((result,), [(before, after)])
+        return find_within((result,), [(before, after)])
 
     def unseen_behind(self, values: Iterable[object]) -> list[Node]:
         """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
@@ -63,7 +63,7 @@ class Ranges:
             self.seen_up_to = now
         if not self.unseen:
             return []
-        nodes = within(values, self.unseen)
+        nodes = find_within(values, self.unseen)
         if nodes:
             numbers = [number_of(node) for node in nodes]
             self.unseen = [(a, b) for a, b in self.unseen if not any(a <= number < b for number in numbers)]
@@ -90,25 +90,25 @@ def has_one_name(kind: type) -> bool:
     return kind in _names
 
 
-def within(values: Iterable[object], spans: list[Span]) -> list[Node]:
+def find_within(values: Iterable[object], spans: list[Span]) -> list[Node]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
-    ways = [node for value in values for node in of(value)]
-    found: dict[Node, None] = {}
+    ahead = [node for value in values for node in nodes_of(value)]
+    within: dict[Node, None] = {}
     most = sum(end - start for start, end in spans)
-    while ways:
-        node = ways.pop()
+    while ahead:
+        node = ahead.pop()
         number = number_of(node)
         for start, end in spans:
-            if start <= number < end and node not in found:
-                found[node] = None
-                if len(found) == most:
-                    return list(found)
-                ways += [other for other, _ in node.next_functions if other is not None]
+            if start <= number < end and node not in within:
+                within[node] = None
+                if len(within) == most:
+                    return list(within)
+                ahead += [other for other, _ in node.next_functions if other is not None]
                 break
-    return list(found)
+    return list(within)
 
 
-def of_tensor(tensor: Tensor) -> Node | None:
+def node_of(tensor: Tensor) -> Node | None:
     """The node that made it. None for a leaf, and for a view of a leaf made under no_grad: torch raises where its base was written to."""
     try:
         return tensor.grad_fn
@@ -116,13 +116,13 @@ def of_tensor(tensor: Tensor) -> Node | None:
         return None
 
 
-def of(value: object) -> list[Node]:
+def nodes_of(value: object) -> list[Node]:
     """The nodes that made a tensor, or the tensors of a list."""
     if isinstance(value, torch.Tensor):
-        node = of_tensor(value)
+        node = node_of(value)
         return [] if node is None else [node]
     if isinstance(value, (tuple, list)):
-        return [node for item in value for node in of(item)]
+        return [node for item in value for node in nodes_of(item)]
     return []
 
 
@@ -131,13 +131,13 @@ def starts(roots: Iterable[Tensor | GradientEdge]) -> list[Node | None]:
     return [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
 
 
-def behind(roots: Iterable[Tensor | GradientEdge]) -> list[Any]:  # torch's types take `metadata` for a method
+def reachable_from(roots: Iterable[Tensor | GradientEdge]) -> list[Any]:  # torch's types take `metadata` for a method
     """All nodes that a backward from these roots can reach, in an order that the graph alone decides."""
-    seen: dict[Node, None] = {}
-    ways = starts(roots)[::-1]
-    while ways:
-        node = ways.pop()
-        if node is not None and node not in seen:
-            seen[node] = None
-            ways += [other for other, _ in reversed(node.next_functions)]
-    return list(seen)
+    reached: dict[Node, None] = {}
+    ahead = starts(roots)[::-1]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in reached:
+            reached[node] = None
+            ahead += [other for other, _ in reversed(node.next_functions)]
+    return list(reached)

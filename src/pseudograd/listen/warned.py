@@ -80,18 +80,18 @@ def locate_at_the_program() -> None:
     """From here on, in this process; also where the program changes the filters."""
     for patch in patches.WARNING_FUNCTIONS:
         patch.apply(lambda change: change if change is None else _keeping_ours_first(change))
-    _put_first()
+    _move_ours_first()
 
 
 def _keeping_ours_first(change: Callable[..., object]) -> Callable[..., None]:
     def changed(*arguments: object, **named: object) -> None:
         change(*arguments, **named)
-        _put_first()
+        _move_ours_first()
 
     return changed
 
 
-def _put_first() -> None:
+def _move_ours_first() -> None:
     filters: Any = warnings.filters
     if filters[:1] != [_FILTER]:
         filters[:] = [_FILTER, *(entry for entry in filters if entry is not _FILTER)]

@@ -276,7 +276,7 @@ def _lines_of_callers() -> Iterator[str]:
         file = frame.f_code.co_filename
         is_standard = file.startswith(_STANDARD) and not frames.is_of_a_package(file)
         if frames.is_users(file) and not is_standard and file != "<string>":
-            yield frames.shown(frame.f_code, frame.f_lineno)
+            yield frames.format_location(frame.f_code, frame.f_lineno)
         frame = frame.f_back
 
 

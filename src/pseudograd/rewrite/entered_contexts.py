@@ -82,7 +82,7 @@ def enter(mode: Entered) -> None:
     with _lock:
         _count += 1
         if _count == 1:
-            _checkpoints.enter_context(checkpoints.kept())
+            _checkpoints.enter_context(checkpoints.note_surroundings())
             backwards.subscribe(_put_back)
     mode.__enter__()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pseudograd.comparison.store import Store
 from pseudograd.errors import must
-from pseudograd.listen.program.signals import held
+from pseudograd.listen.program.signals import hold_signals
 
 from .page import page
 from .pictures import strip
@@ -76,7 +76,7 @@ def write(results: Results, folder: Path, argument: str = "--out", store: Store 
     try:
         with _staging(folder) as staging:
             _fill(staging / "new", results)
-            with held():
+            with hold_signals():
                 _swap(staging, folder, set_aside(results, folder) or staging / "old")
                 if store is not None:
                     store.clear()
@@ -95,7 +95,7 @@ def _staging(folder: Path) -> Iterator[Path]:
         staging.mkdir(parents=True)
         yield staging
     finally:
-        with held():
+        with hold_signals():
             shutil.rmtree(staging, ignore_errors=True)
             with suppress(OSError):  # from the inside outwards; one that holds the report stays
                 for parent in new:

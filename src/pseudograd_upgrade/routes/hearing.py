@@ -22,31 +22,31 @@ _DEEP = 5
 class BlockHeard(Heard):
     """Blocks and segments besides. A node that no line is known of is none that both routes have."""
 
-    def _follow(self, made: Iterable[object], place: frames.Place) -> None:
+    def _follow(self, new: Iterable[object], place: frames.Place) -> None:
         if place is not frames.NOWHERE:
-            super()._follow(made, place)
+            super()._follow(new, place)
 
     def on_backward(self, roots: Any, grads: object, inputs: object) -> Any:
         """A compiler's own backward, of tensors without values, is none of the program's."""
         return None if any(map(is_fake, roots)) else super().on_backward(roots, grads, inputs)
 
-    def made_so_far(self) -> int:
+    def number_of_next(self) -> int:
         if self._ranges.may_hide_some():
             self._ranges.unseen_behind(())  # what was made before the block stays to be found
         return self._ranges.seen_up_to
 
     @harmless("a compiled block")
-    def left(self, name: str, before: int, result: object) -> None:
+    def end_block(self, name: str, before: int, result: object) -> None:
         """A block was called and returned this."""
         with quietly():
-            some = list(_tensors_in(result))
-            made: list[Any] = self._ranges.since(before, some)  # torch's types take `metadata` for a method
-            for node in made:
+            tensors = list(_tensors_in(result))
+            new: list[Any] = self._ranges.since(before, tensors)  # torch's types take `metadata` for a method
+            for node in new:
                 node.metadata[ATTACHED] = True
             if self.is_on:
                 place = self._places.here(4)
-                self._add(self._site(FORWARD, f"{name}, all of it", place), some)
-                self._await(some, self._site(BACKWARD, f"{name}, all of it", place), arrived=True)
+                self._add(self._site(FORWARD, f"{name}, all of it", place), tensors)
+                self._await(tensors, self._site(BACKWARD, f"{name}, all of it", place), arrived=True)
 
     @harmless("a segment of a graph")
     def passed(self, site: tuple[str, ...], taken: Sequence[object], result: object) -> None:
@@ -55,14 +55,14 @@ class BlockHeard(Heard):
             return
         with quietly():
             forward, backward = (self.sites.setdefault((kind, *site), len(self.sites)) for kind in (FORWARD, BACKWARD))
-            some = list(_tensors_in(result))
-            self._add(forward, some)
-            self._await(some, backward, arrived=True)
+            tensors = list(_tensors_in(result))
+            self._add(forward, tensors)
+            self._await(tensors, backward, arrived=True)
             self._await(taken, backward, arrived=False)
 
-    def _await(self, some: Iterable[object], site: int, *, arrived: bool) -> None:
+    def _await(self, values: Iterable[object], site: int, *, arrived: bool) -> None:
         """The gradient of each: what arrives at its maker, or what leaves towards it."""
-        for value in some:
+        for value in values:
             if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
                 value.register_hook(partial(self._came, site, arrived))
 
@@ -85,5 +85,5 @@ def _tensors_in(value: object, deep: int = 0) -> Iterable[Tensor]:
             inner = value
         elif hasattr(value, "__dataclass_fields__"):
             inner = vars(value).values()
-        for one in inner:
-            yield from _tensors_in(one, deep + 1)
+        for item in inner:
+            yield from _tensors_in(item, deep + 1)

@@ -93,11 +93,11 @@ class Regions:
         def block(*args: object, **kwargs: object) -> object:
             if self._is_inside or is_compiling() or threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
-            before = self.heard.made_so_far()
+            before = self.heard.number_of_next()
             self.segments.called_at(frames.place(1))
             with self._inside():
                 result = function(*args, **kwargs)
-            self.heard.left(name, before, result)
+            self.heard.end_block(name, before, result)
             return result
 
         return block

@@ -163,7 +163,12 @@ def _line(trace: str, module: str, caller: Line) -> Line | None:
         return _placed(*caller, module) if module else None
     file, number, text = calls[-1]
     own = next(((file, line) for file, line, _ in reversed(calls) if not frames.is_of_a_package(file)), None)
-    return _placed(frames.shown(file, number), "?" if own is None else frames.shown(*own), (text or "").strip(), module)
+    return _placed(
+        frames.format_location(file, number),
+        "?" if own is None else frames.format_location(*own),
+        (text or "").strip(),
+        module,
+    )
 
 
 def _placed(where: str, user_where: str, expression: str, module: str) -> Line:

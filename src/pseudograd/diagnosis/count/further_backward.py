@@ -81,7 +81,7 @@ def note_unpack_hook(result: object) -> None:
     """Of a call of torch just made, on a torch whose nodes do not tell with which hooks they save."""
     hooks = saved_tensors_hooks(False)
     if hooks is not None:
-        for node in nodes.of(result):
+        for node in nodes.nodes_of(result):
             node.metadata[_UNPACK] = hooks[1]  # type: ignore[index]
 
 

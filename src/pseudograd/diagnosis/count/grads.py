@@ -33,7 +33,7 @@ class Grads:
         self.arrived, self.left, self._others = arrived, left, others
 
     @classmethod
-    def of(cls, leaving: Leaving, arriving: Leaving) -> Grads | None:
+    def match(cls, leaving: Leaving, arriving: Leaving) -> Grads | None:
         """None where what arrives and what leaves cannot be compared element by element."""
         grad = next((grad for grad in arriving if grad is not None), None)
         if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
@@ -71,7 +71,7 @@ def count(
     saved: what the node of a clamp keeps. Then the counts tell too where x stands, by the sign of the gradient that arrives, and what
     of the cut leads back inside, if that can be known: see `has_sides`.
     """
-    grads = Grads.of(leaving, arriving)
+    grads = Grads.match(leaving, arriving)
     if grads is None:
         return None
     sums = _count(grads, is_full, bounds_of(grads, saved))
@@ -127,7 +127,7 @@ def _count(grads: Grads, is_full: bool, bounds: Bounds) -> Sums:
     has_numbers = x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor))
     counts = at_once.tally(grad, grads.left, is_full, x, low, high) if has_numbers else None
     if counts is not None:
-        return with_inside(counts)
+        return add_inside(counts)
     sides = {} if x is None else _count_sides(grads, x, low, high)
     counts = at_once.tally(grad, grads.left, is_full)
     if counts is not None:
@@ -218,10 +218,10 @@ def _count_sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
         for side, where in (("below", below), ("at", at), ("above", above)):
             sums[side + sign] = torch.count_nonzero(where & signed)
         sums[f"all{sign}"] = torch.count_nonzero(signed)
-    return with_inside({name: _number(value) for name, value in sums.items()})
+    return add_inside({name: _number(value) for name, value in sums.items()})
 
 
-def with_inside(counts: Sums) -> Sums:
+def add_inside(counts: Sums) -> Sums:
     """Those on neither side and at no bound, of all with that sign."""
     if has_sides(counts):
         for sign in SIGNS:

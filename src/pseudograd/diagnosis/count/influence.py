@@ -114,7 +114,7 @@ class Influence:
             return False
         is_itself, marks = args and result is args[0], self._marks
         if is_grad_enabled():
-            if nodes.of_tensor(result) is None:
+            if nodes.node_of(result) is None:
                 return False
             if not (marks or is_itself):
                 return True
@@ -161,8 +161,8 @@ class Influence:
         self, name: str, inputs: list[Tensor], learning: list[Tensor], outputs: list[Tensor], is_in_place: bool
     ) -> int:
         """Notes what a call cuts off, and marks it. Returns the mark of what is written where no graph leads."""
-        new = _without_graph(outputs, inputs)
-        written = self._written(inputs, learning) if is_in_place and not new else []
+        new = _outputs_without_graph(outputs, inputs)
+        written = self._find_written(inputs, learning) if is_in_place and not new else []
         if (new or written) and functions.is_inside():
             for tensor in learning:
                 self._local.hidden = getattr(self._local, "hidden", 0) | self._leaves.upstream_of(tensor)
@@ -178,13 +178,13 @@ class Influence:
         return 0
 
     def _note_detached(self, tensor: Tensor, source: Tensor) -> None:
-        is_leaf = nodes.of_tensor(source) is None
+        is_leaf = nodes.node_of(source) is None
         note(self._detached, tensor, self._leaves.upstream_of(source) << 1 | is_leaf)
         if is_leaf:  # they have one memory, as long as both live
             key, origins = id(tensor), self._origins
             origins[key] = weakref.ref(tensor, partial(forget, origins, key)), weakref.ref(source)
 
-    def _written(self, inputs: list[Tensor], learning: list[Tensor]) -> list[Tensor]:
+    def _find_written(self, inputs: list[Tensor], learning: list[Tensor]) -> list[Tensor]:
         """What learns and is written where no graph leads: under no_grad, or into the memory of a leaf."""
         if is_grad_enabled() and id(inputs[0]) not in self._origins:
             return []
@@ -290,12 +290,12 @@ def _is_continuous(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _without_graph(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+def _outputs_without_graph(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
     """Under no_grad a view of what learns says that it requires a gradient, and is a leaf."""
     new = [tensor for tensor in outputs if not tensor.requires_grad]
     if not is_grad_enabled():
         old = set(map(id, inputs))
-        leaves = [tensor for tensor in outputs if tensor.requires_grad and nodes.of_tensor(tensor) is None]
+        leaves = [tensor for tensor in outputs if tensor.requires_grad and nodes.node_of(tensor) is None]
         new += [tensor for tensor in leaves if id(tensor) not in old]
     return new
 

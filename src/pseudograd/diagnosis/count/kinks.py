@@ -19,9 +19,9 @@ from ...torch_table.eras import installed_era
 from ...torch_table.forms import FAMILIES, Kinked, SavedValues, kink_of_node, read_saved
 from ...torch_table.private import input_metadata, saved, wrapped_node
 from .further_backward import CHECKPOINT, REENTRANT
-from .noted_kinks import NOTED, Tied, left_by_tied
+from .noted_kinks import NOTED, Tied, leave_tied
 from .other_conventions import POOL, other_of
-from .replaced_nodes import under
+from .replaced_nodes import pull_under
 from .tally import SLICE_NODE, form_of_slice
 
 _POOL_NODE = "MaxPool2DWithIndicesBackward"  # of one dimension, too
@@ -40,17 +40,17 @@ class AtKink(NamedTuple):
     left: Left
 
 
-def at_kinks(behind: Iterable[Any]) -> Iterator[AtKink]:
+def find_kinks(behind: Iterable[Any]) -> Iterator[AtKink]:
     """Of these nodes, those that stand at a kink of which another convention is known."""
     for node in behind:
         name = node.name()
         if name.startswith(_POOL_NODE):
-            at_kink = _read_pool(node)
+            at_kink = _pool_at_kink(node)
         elif (noted := node.metadata.get(NOTED)) is not None:
-            at_kink = _read_noted(node, noted)
+            at_kink = _noted_at_kink(node, noted)
         else:
             kinked = kink_of_node(name)
-            at_kink = None if kinked is None or kinked.kink.is_noted else _read(node, kinked)
+            at_kink = None if kinked is None or kinked.kink.is_noted else _node_at_kink(node, kinked)
         if at_kink is not None:
             yield at_kink
 
@@ -82,8 +82,8 @@ def _op_in_slice(node: Any) -> str:
     return "" if kinked is None else kinked.spelling.form.names[0]
 
 
-def _read(node: object, kinked: Kinked) -> AtKink | None:
-    values = _read_values(node, kinked)
+def _node_at_kink(node: object, kinked: Kinked) -> AtKink | None:
+    values = _saved_values(node, kinked)
     family = None if values is None else kinked.family
     if values is not None and kinked.kink.pick is not None:  # a node may serve several families
         family, primitive = kinked.kink.pick(node, values.inputs) or (None, "")
@@ -100,15 +100,15 @@ def _read(node: object, kinked: Kinked) -> AtKink | None:
     entries, elements = _entries(node, values, own_call, other_call)
     if not entries:
         return None
-    left = partial(_left_under, other_call, values)
-    return AtKink(node, family, entries, elements, left)
+    leave = partial(_leave_under, other_call, values)
+    return AtKink(node, family, entries, elements, leave)
 
 
-def _left_under(call: Call, values: SavedValues, leaving: Leaving, arriving: Leaving) -> Leaving:
-    return under(call, values, values.inputs, leaving, arriving[0])
+def _leave_under(call: Call, values: SavedValues, leaving: Leaving, arriving: Leaving) -> Leaving:
+    return pull_under(call, values, values.inputs, leaving, arriving[0])
 
 
-def _read_values(node: object, kinked: Kinked) -> SavedValues | None:
+def _saved_values(node: object, kinked: Kinked) -> SavedValues | None:
     """In place the result is saved: it is 0 where x is, and has its sign, if the slope below 0 is positive."""
     form_node, arrange = kinked.spelling.form.node, kinked.spelling.arrange
     values = read_saved(node, form_node.saved, arrange)
@@ -132,23 +132,23 @@ def _entries(node: object, values: SavedValues, own_call: Call, other_call: Call
     return int(differs.sum()), ones.numel()
 
 
-def _read_noted(node: object, noted: Any) -> AtKink:
+def _noted_at_kink(node: object, noted: Any) -> AtKink:
     if isinstance(noted, Tied):
-        return AtKink(node, noted.family, noted.entries, noted.x.numel(), partial(left_by_tied, noted))
+        return AtKink(node, noted.family, noted.entries, noted.x.numel(), partial(leave_tied, noted))
     other = other_of("relu")
     assert other is not None, "the table has it"
     share = float(other.convention)
 
-    def left(leaving: Leaving, arriving: Leaving) -> Leaving:
+    def leave(leaving: Leaving, arriving: Leaving) -> Leaving:
         return (torch.where(noted, arriving[0] * share, leaving[0]),) if leaving[0] is not None else leaving
 
-    return AtKink(node, "relu", int(noted.sum()), noted.numel(), left)
+    return AtKink(node, "relu", int(noted.sum()), noted.numel(), leave)
 
 
 # --- max pools: torch, JAX and TensorFlow give all of the gradient to the first of equal entries, the other convention to the last -------
 
 
-def _read_pool(node: object) -> AtKink | None:
+def _pool_at_kink(node: object) -> AtKink | None:
     """None without a tie, and in ceil mode, where windows reach over the end."""
     x, first = saved(node, "self").detach(), saved(node, "result1")
     size, step, pad, spread = (_pair(saved(node, name)) for name in ("kernel_size", "stride", "padding", "dilation"))
@@ -169,14 +169,14 @@ def _read_pool(node: object) -> AtKink | None:
         is_tied.reshape(first.shape), (row * x.shape[-1] + column).reshape(first.shape), first
     ).flatten(-2)
 
-    def left(leaving: Leaving, arriving: Leaving) -> Leaving:
+    def leave(leaving: Leaving, arriving: Leaving) -> Leaving:
         if leaving[0] is None:
             return leaving
         grad_x = torch.zeros_like(leaving[0]).flatten(-2)
         grad_x.scatter_add_(-1, indices, arriving[0].flatten(-2))
         return (grad_x.reshape(leaving[0].shape), *leaving[1:])
 
-    return AtKink(node, POOL, int(is_tied.sum()), is_tied.numel(), left)
+    return AtKink(node, POOL, int(is_tied.sum()), is_tied.numel(), leave)
 
 
 def _pair(value: Iterable[int]) -> tuple[int, ...]:

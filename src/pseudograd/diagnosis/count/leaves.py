@@ -95,25 +95,25 @@ class Leaves:
         """Its parameters, and their names."""
         named: dict[str, Tensor] = dict(module.named_parameters())
         shards = [pair for part in module.modules() for pair in shards_of(part)]
-        sharded_by_whole = {id(whole): sharded for sharded, whole in shards if whole is not None}
+        sharded_by_full = {id(full): sharded for sharded, full in shards if full is not None}
         for name, parameter in named.items():
-            parameter = sharded_by_whole.get(id(parameter), parameter)  # as the optimiser holds it
+            parameter = sharded_by_full.get(id(parameter), parameter)  # as the optimiser holds it
             if parameter.requires_grad and not is_lazy(parameter) and self._known(parameter) is None:
                 if len(self.all) < _WITH_A_BIT and len(self.all) - len(self._bits) < _OWN:
                     self._add(parameter, 0)
                 else:
                     self._add_to_crowd(parameter)
-            leaf = self._with_a_bit(parameter)
+            leaf = self._single_leaf(parameter)
             if leaf is not None:
                 leaf.has_run = True
                 self.names.note(leaf, module, name, is_given)
-        for sharded, whole in shards:
-            bit, leaf = self._known(sharded), self._with_a_bit(sharded)
-            if whole is not None and bit is not None and leaf is not None and self._known(whole) is None:
+        for sharded, full in shards:
+            bit, leaf = self._known(sharded), self._single_leaf(sharded)
+            if full is not None and bit is not None and leaf is not None and self._known(full) is None:
                 leaf.has_whole = True
-                self._remember(whole, bit)
+                self._remember(full, bit)
 
-    def _with_a_bit(self, tensor: Tensor) -> Leaf | None:
+    def _single_leaf(self, tensor: Tensor) -> Leaf | None:
         """The leaf of a tensor, if it was met and is of no crowd."""
         bit = self._known(tensor)
         return None if bit is None else self.all[bit]
@@ -122,7 +122,7 @@ class Leaves:
         """What is known already and stands in these."""
         for module in modules:
             for name, parameter in module.named_parameters():
-                leaf = self._with_a_bit(parameter)
+                leaf = self._single_leaf(parameter)
                 if leaf is not None:
                     self.names.note(leaf, module, name)
 
@@ -281,10 +281,10 @@ class Leaves:
 
     def upstream_of(self, tensor: Tensor) -> int:
         """Upstream of a tensor, itself if it is a leaf. A view that was made under no_grad is one, and stands for what it is of."""
-        node = nodes.of_tensor(tensor)
+        node = nodes.node_of(tensor)
         base = base_of(tensor) if node is None else None
         if base is not None and base.requires_grad:
-            tensor, node = base, nodes.of_tensor(base)
+            tensor, node = base, nodes.node_of(base)
         return self.upstream(node) if node is not None else self.set_of(tensor)
 
     def upstream(self, node: Any) -> int:
@@ -310,7 +310,7 @@ class Leaves:
             top.metadata[self.key] = self._joined(top, edges, joined, known)
         return int(node.metadata[self.key])
 
-    def behind(self, starts: Iterable[object]) -> dict[Any, int]:
+    def reachable_from(self, starts: Iterable[object]) -> dict[Any, int]:
         """Every node that a backward from these can reach, with what lies upstream of it. Each node of each backward comes here, so that
         it calls nothing for those that it knows what to do with.
         """

@@ -47,16 +47,16 @@ class Names:
         return self._owners[-1]
 
     def of(self, leaf: object) -> str | None:
-        found = self._of.get(leaf)
-        if found is None:
+        entry = self._of.get(leaf)
+        if entry is None:
             return None
-        owner, path = found
+        owner, path = entry
         is_first = owner is next(iter(self._labelled()))
         return path if owner.is_given or is_first else f"{self.label(owner)}.{path}"
 
     def owner_of(self, leaf: object) -> Owner | None:
-        found = self._of.get(leaf)
-        return None if found is None else found[0]
+        entry = self._of.get(leaf)
+        return None if entry is None else entry[0]
 
     def label(self, owner: Owner) -> str:
         """A module beside others: by its class, with a number where several are of one."""
@@ -68,7 +68,7 @@ class Names:
             used = {owner for owner, _ in self._of.values()}
             met: dict[str, int] = {}
             self._labels = {}
-            for owner in sorted((one for one in self._owners if one in used), key=lambda one: not one.is_given):
+            for owner in sorted(filter(used.__contains__, self._owners), key=lambda owner: not owner.is_given):
                 number = met[owner.kind] = met.get(owner.kind, 0) + 1
                 self._labels[owner] = owner.kind if number == 1 else f"{owner.kind}({number})"
         return self._labels
@@ -106,27 +106,27 @@ def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
                 parents.setdefault(id(child), []).append(module)
         if any(id(parameter) in wanted for parameter in own.values()):
             holders.append(module)
-    return list({id(top): top for top in (_climbed(one, parents) for one in holders)}.values())
+    return list({id(top): top for top in (_top_of(holder, parents) for holder in holders)}.values())
 
 
-def _kinds(of: type, found: set[type]) -> set[type]:
+def _kinds(base: type, kinds: set[type]) -> set[type]:
     """Every class of modules."""
-    if of not in found:
-        found.add(of)
-        below: list[type] = type.__subclasses__(of)
-        for one in below:
-            _kinds(one, found)
-    return found
+    if base not in kinds:
+        kinds.add(base)
+        below: list[type] = type.__subclasses__(base)
+        for kind in below:
+            _kinds(kind, kinds)
+    return kinds
 
 
-def _climbed(module: nn.Module, parents: dict[int, list[nn.Module]]) -> nn.Module:
+def _top_of(module: nn.Module, parents: dict[int, list[nn.Module]]) -> nn.Module:
     """Where several hold it, the largest."""
     tops, stack, met = [], [unwrapped(module)], {id(module)}
     while stack:
-        one = stack.pop()
-        around = parents.get(id(one), ())
+        inner = stack.pop()
+        around = parents.get(id(inner), ())
         if not around:
-            tops.append(one)
+            tops.append(inner)
         stack += [other for other in around if id(other) not in met]
         met.update(id(other) for other in around)
     return max(tops, key=lambda top: sum(1 for _ in top.modules())) if tops else module

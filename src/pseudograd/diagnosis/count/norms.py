@@ -66,7 +66,7 @@ class Sizes:
         self._course.add(self._now(), (norm, zeros))
 
     @property
-    def by_step(self) -> tuple[tuple[int, float], ...]:
+    def norm_by_step(self) -> tuple[tuple[int, float], ...]:
         """The norm, by the number of the backward pass."""
         return tuple((step, float(norm)) for step, (norm, _) in self._course.steps)
 
@@ -139,14 +139,14 @@ class Fading:
     layers: int
 
 
-def with_sizes(leaves: Iterable[Any]) -> list[Any]:
+def measured_leaves(leaves: Iterable[Any]) -> list[Any]:
     """The measured leaves that got a gradient, in the order in which gradients came: the parameter next to the loss first."""
     return sorted((leaf for leaf in leaves if leaf.sizes.count), key=lambda leaf: leaf.sizes.order)
 
 
 def norms_of(leaves: Iterable[Any]) -> list[Norm]:
     """In the order in which gradients came."""
-    norms = [(leaf, leaf.sizes.mean) for leaf in with_sizes(leaves)]
+    norms = [(leaf, leaf.sizes.mean) for leaf in measured_leaves(leaves)]
     largest = max((norm for _, norm in norms if math.isfinite(norm)), default=0.0)
     return [
         Norm(leaf.name, norm, norm / largest if largest else 0.0, _weight(leaf.tensor()), leaf.sizes.count)
@@ -211,10 +211,10 @@ def histories(leaves: Iterable[Any], sensitivity: Iterable[Any], stalled: Iterab
     return [
         History(
             leaf.name,
-            leaf.sizes.by_step,
+            leaf.sizes.norm_by_step,
             leaf.sizes.zeros,
             tuple(sorted(shares.get(leaf.name, {}).items())),
             still.get(leaf.name, ()),
         )
-        for leaf in with_sizes(leaves)
+        for leaf in measured_leaves(leaves)
     ]

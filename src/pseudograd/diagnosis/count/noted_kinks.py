@@ -54,9 +54,9 @@ def note_before(func: Function, args: Arguments, kwargs: Keywords) -> object:
             zero = values[0].detach() == 0
             return zero if bool(zero.any()) else NOTHING
         if kinked.family == "quantile":
-            return _read_sorted(kinked, func, args, kwargs, values)
+            return _find_sorted(kinked, func, args, kwargs, values)
         if kinked.kink.write is not None:
-            return _read_ties(kinked, func, args, kwargs, values[0])
+            return _find_ties(kinked, func, args, kwargs, values[0])
     return None
 
 
@@ -67,7 +67,7 @@ def _is_plain(x: Any) -> bool:
     return not (x.is_meta or x.is_nested or is_wrapped(x) or is_batched(x) or is_fake(x))
 
 
-def _read_ties(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, x: Tensor) -> Tied | None:
+def _find_ties(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, x: Tensor) -> Tied | None:
     if x.dim() == 0 or not x.is_floating_point() or not args or args[0] is not x:
         return None
     mine = x.detach().requires_grad_()
@@ -83,7 +83,7 @@ def _read_ties(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords
     return Tied(mine, y, kinked.family, int(differs.sum())) if bool(differs.any()) else None
 
 
-def _read_sorted(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, values: list[Any]) -> Sorted | None:
+def _find_sorted(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, values: list[Any]) -> Sorted | None:
     x, dim = values[0].detach(), values[2]
     if dim is not None and x.dim() - dim % max(x.dim(), 1) > 2:  # torch and the pin bring it to the end in other orders
         return None
@@ -174,7 +174,7 @@ def note_after(noted: object, args: Any, result: Any) -> None:
         node.metadata[NOTED] = None if noted is NOTHING else noted
 
 
-def left_by_tied(noted: Tied, leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Any, ...]:
+def leave_tied(noted: Tied, leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Any, ...]:
     if leaving[0] is None:
         return leaving
     (grad,) = torch.autograd.grad(noted.y, noted.x, arriving[0], retain_graph=True)

@@ -191,9 +191,9 @@ def _is_zero(rate: object) -> bool:
 
 def _is_settled(leaf: Leaf) -> bool:
     """A flag that is captured into a graph of a device must not be waited for."""
-    seen = leaf.seen
-    if isinstance(seen, Tensor) and not (seen.is_cuda and torch.cuda.is_current_stream_capturing()):
-        leaf.seen = bool(seen)
+    flag = leaf.seen
+    if isinstance(flag, Tensor) and not (flag.is_cuda and torch.cuda.is_current_stream_capturing()):
+        leaf.seen = bool(flag)
     return leaf.seen is True
 
 

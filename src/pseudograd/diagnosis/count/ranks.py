@@ -137,7 +137,7 @@ class Difference:
     ranks: dict[str, float | int | bool]
 
     @property
-    def told(self) -> str:
+    def ranks_text(self) -> str:
         """Which rank has what."""
         if self.kind == SHARE:
             return self._shares()
@@ -159,7 +159,7 @@ def lines(differences: Sequence[Difference]) -> list[tuple[str, str]]:
     """Each as a label and a sentence; what is said of several parameters alike stands once."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for difference in differences:
-        key = _LABELS[difference.kind], difference.where, difference.expression, difference.told
+        key = _LABELS[difference.kind], difference.where, difference.expression, difference.ranks_text
         groups.setdefault(key, []).append(difference.name)
     return [(label, _sentence(names, *rest)) for (label, *rest), names in groups.items()]
 
@@ -188,17 +188,19 @@ def differences(parts: Iterable[Part]) -> list[Difference]:
     if len(ranks) < 2:
         return passes
 
-    def by_key(field: str, key: Any) -> Ranks:
+    def index_by(field: str, key: Any) -> Ranks:
         return {
             name: {key(record): record for part in own for record in part.content[field]} for name, own in ranks.items()
         }
 
-    parameters = by_key("parameters", lambda name: (name, "", ""))
+    parameters = index_by("parameters", lambda name: (name, "", ""))
     if not set.intersection(*map(set, parameters.values())):  # as in a pipeline: each trains its own
         return [Difference(PARAMETER, "", "", "", {name: len(own) for name, own in parameters.items()}), *passes]
-    findings = by_key("findings", lambda finding: (finding.code, finding.where, finding.expression))
-    starved = by_key("starved", lambda record: (record.parameter, "", ""))
-    sites = {name: _by_line(site for part in own for site in part.content["sites"]) for name, own in ranks.items()}
+    findings = index_by("findings", lambda finding: (finding.code, finding.where, finding.expression))
+    starved = index_by("starved", lambda record: (record.parameter, "", ""))
+    sites = {
+        name: _group_by_line(site for part in own for site in part.content["sites"]) for name, own in ranks.items()
+    }
     return [
         *_different(FINDING, _presence(findings)),
         *_different(STARVED, _presence(starved, parameters)),
@@ -209,7 +211,7 @@ def differences(parts: Iterable[Part]) -> list[Difference]:
     ]
 
 
-def _by_line(sites: Iterable[Site]) -> dict[Key, list[Site]]:
+def _group_by_line(sites: Iterable[Site]) -> dict[Key, list[Site]]:
     groups: dict[Key, list[Site]] = {}
     for site in sites:
         groups.setdefault((site.op, site.where, site.expression), []).append(site)

@@ -277,27 +277,27 @@ class Recorder(Subscriber):
     def _find_nodes(self, function: object, args: Any, kwargs: Any, result: Any, before: int) -> None:
         """The nodes that the call made: each gets a hook."""
         ranges = self._local.ranges or self._ranges()
-        if not ranges.may_hide_some() or self._found_at_once(ranges, function, args, kwargs, result, before):
+        if not ranges.may_hide_some() or self._find_at_once(ranges, function, args, kwargs, result, before):
             return
         values = (*args, *kwargs.values()) if kwargs else args
         # in place, the node is behind the argument
-        made = ranges.since(before, result) or (ranges.unseen_behind(values) if ranges.may_hide_some() else [])
-        if not made:
+        new = ranges.since(before, result) or (ranges.unseen_behind(values) if ranges.may_hide_some() else [])
+        if not new:
             return
         place = self._local.place if self._local.calling is function else None
         if place is None and not self.leaves.have_run(values):
             place = self.places.here(3)
-        for node in made:
+        for node in new:
             if self.zeros.suspects or nodes.name_of(node) not in _PASSING:
                 self._attach(node, place)
 
-    def _found_at_once(
+    def _find_at_once(
         self, ranges: nodes.Ranges, function: object, args: Any, kwargs: Any, result: Any, before: int
     ) -> bool:
         """The same for the usual call: it made one node, or such as hand on alone, of which nothing is noted."""
         if type(result) is not Tensor or ranges.unseen or self.zeros.suspects:
             return False
-        node, after = nodes.of_tensor(result), node_number()
+        node, after = nodes.node_of(result), node_number()
         if node is None or number_of(node) != after - 1:
             return False
         is_alone, name, place = after - before == 1, nodes.name_of(node), self._local.place
@@ -325,10 +325,10 @@ class Recorder(Subscriber):
             return
         # To read grad_fn is a call of torch, before which `before_call` would find the node and know no place for it.
         with own:
-            made = nodes.of(result)
-        if made:
+            own_nodes = nodes.nodes_of(result)
+        if own_nodes:
             place = self.places.here(3)
-            for node in made:
+            for node in own_nodes:
                 self._attach(node, place)
         self._ranges().forget()
 
@@ -384,7 +384,7 @@ class Recorder(Subscriber):
 
     def _attach_behind(self, starts: list[Any], can_expect: bool) -> list[Any]:
         """Returns all nodes that the backward can reach. can_expect: what arrives at a leaf may be read when the backward has ended."""
-        behind = self.leaves.behind(starts)
+        behind = self.leaves.reachable_from(starts)
         for start in starts:
             self.reached |= behind.get(start, 0)
         name_of, suspects, expect = nodes.name_of, self.zeros.suspects, self.arrivals.expect
@@ -436,7 +436,7 @@ class Recorder(Subscriber):
         self._local.backwards -= 1
         take_off(listener)
         if result and inputs:
-            self._read_result(inputs, result, before)
+            self._count_result(inputs, result, before)
         if is_outermost:
             if self.asking is not None:
                 self._answer(self.asking, result is not None)
@@ -447,7 +447,7 @@ class Recorder(Subscriber):
         asking.ended(is_whole)
 
     @harmless("the gradients of an autograd.grad")
-    def _read_result(self, inputs: Any, result: Any, before: int) -> None:
+    def _count_result(self, inputs: Any, result: Any, before: int) -> None:
         """No node of a leaf runs where autograd.grad asks for its gradient. The first node of this pass had the number `before`."""
         if self.asking is not None and any(isinstance(grad, Tensor) and grad.requires_grad for grad in result):
             self.asking.made_in_backward.append(range(before, node_number()))

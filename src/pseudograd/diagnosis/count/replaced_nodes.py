@@ -75,20 +75,22 @@ def _replaced(form: Form, replacement: Replacement, node: object, leaving: Gradi
             return None
         alone: list[object] = [grad if name == "x" else None for name in call.primitive.inputs]
         return tuple(formula.pull(grad, alone, (True,), call)[:1])
-    kept = forms.kept_by(form, node)
-    if kept is None:
+    saved = forms.kept_by(form, node)
+    if saved is None:
         return None
-    name = pinned_edge(kept.primitive, kept.inputs) if replacement.is_pin else kept.primitive
+    name = pinned_edge(saved.primitive, saved.inputs) if replacement.is_pin else saved.primitive
     call = None if name is None else replacement.call(form, name)
     if call is None or name is None:
         return None
-    inputs = kept.inputs if call.primitive.name == name else call.primitive.inputs_of(PRIMITIVES[name], kept.inputs)
-    return None if why_not(call, inputs, False) is not None else under(call, kept, inputs, leaving, grad)
+    inputs = saved.inputs if call.primitive.name == name else call.primitive.inputs_of(PRIMITIVES[name], saved.inputs)
+    return None if why_not(call, inputs, False) is not None else pull_under(call, saved, inputs, leaving, grad)
 
 
-def under(call: Call, kept: forms.SavedValues, inputs: Sequence[object], leaving: Gradients, grad: Tensor) -> Gradients:
+def pull_under(
+    call: Call, saved: forms.SavedValues, inputs: Sequence[object], leaving: Gradients, grad: Tensor
+) -> Gradients:
     """What leaves a node that keeps its inputs, where `call` with these inputs stands in for it."""
-    slots = [_slot(value, kept.values) for value in inputs]  # of each input among the gradients that leave
+    slots = [_slot(value, saved.values) for value in inputs]  # of each input among the gradients that leave
     wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
     values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
     result = list(leaving)
@@ -98,5 +100,5 @@ def under(call: Call, kept: forms.SavedValues, inputs: Sequence[object], leaving
     return tuple(result)
 
 
-def _slot(value: object, saved: Sequence[object]) -> int | None:
-    return next((at for at, other in enumerate(saved) if other is value and isinstance(value, Tensor)), None)
+def _slot(value: object, values: Sequence[object]) -> int | None:
+    return next((at for at, other in enumerate(values) if other is value and isinstance(value, Tensor)), None)

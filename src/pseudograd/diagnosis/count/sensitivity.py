@@ -16,7 +16,7 @@ from ...listen.frames import NOWHERE, Place, named
 from .comparison import Comparison, compare_gradients
 from .course import Course, Motion, numbers_of
 from .further_backward import Graph
-from .kinks import AtKink, at_kinks, hidden
+from .kinks import AtKink, find_kinks, hidden
 from .leaf import Leaf
 from .other_conventions import other_of, within
 from .tally import Tally
@@ -145,7 +145,7 @@ class Sensing:
     def standing(self, behind: Sequence[object]) -> list[AtKink]:
         """The nodes at a kink that no pin has settled. Where there are none, no further pass is needed."""
         self._refuse(hidden(behind))
-        tallies = [(node, self._tally_of(node.node)) for node in at_kinks(behind)]
+        tallies = [(node, self._tally_of(node.node)) for node in find_kinks(behind)]
         return [node for node, tally in tallies if tally is None or node.family not in tally.pinned]
 
     def answers(

@@ -19,7 +19,7 @@ from ...rule import Call
 from ...torch_table import forms as torch_forms
 from ...torch_table.private import base_of, current_node, is_view, is_wrapped, physical
 from ...torch_table.records import Form
-from .grads import COUNTS, ELSEWHERE, SIDES, SIGNS, Grads, Leaving, Sums, bounds_of, count, has_sides, with_inside
+from .grads import COUNTS, ELSEWHERE, SIDES, SIGNS, Grads, Leaving, Sums, add_inside, bounds_of, count, has_sides
 from .leaves import Leaves
 
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
@@ -114,7 +114,7 @@ class Tally:
         is_pair = saved is None and len(leaving) == len(arriving) == 1
         if is_pair and self._at_once.add_pair(arriving[0], leaving[0]) is not None:
             return False
-        grads = Grads.of(leaving, arriving)
+        grads = Grads.match(leaving, arriving)
         x, low, high = (None, None, None) if grads is None else bounds_of(grads, saved)
         if grads is None or isinstance(low, Tensor) or isinstance(high, Tensor):
             return None
@@ -127,7 +127,7 @@ class Tally:
     def look_at_windows(self, leaving: Leaving, leaves: Leaves) -> None:
         """Of a node of ours whose threshold learns through a window."""
         node = current_node()
-        window = _read_window(node, leaving)
+        window = _window_of(node, leaving)
         if window is not None:
             source = leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
             self.windows.setdefault(source, Windows()).add(*window)
@@ -138,10 +138,10 @@ class Tally:
             return {}
         return torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
 
-    def read(self) -> dict[str, float]:
+    def totals(self) -> dict[str, float]:
         """Waits for the device."""
         names = (*COUNTS, ELSEWHERE, *(_KNOWN if self.is_known else ()))
-        parts = [self._sums, *map(with_inside, () if self._at_once is None else self._at_once.read())]
+        parts = [self._sums, *map(add_inside, () if self._at_once is None else self._at_once.read())]
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
 
 
@@ -252,7 +252,7 @@ def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
     return (gap.amin(dims, keepdim=True) if dims else gap).reshape(threshold.shape)
 
 
-def _read_window(node: object, leaving: Leaving) -> tuple[Tensor, Tensor, float, Tensor] | None:
+def _window_of(node: object, leaving: Leaving) -> tuple[Tensor, Tensor, float, Tensor] | None:
     """What `Windows.add` takes; None for another node."""
     read = inputs_kept_by(node, JUMPRELU)
     if read is None or read[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:

@@ -86,7 +86,7 @@ class Values:
         return not self.has_tensor_bound
 
     @property
-    def shown_bounds(self) -> str:
+    def bounds_text(self) -> str:
         """Those that something stands on."""
         counts = zip(self.bounds, (self.at_low, self.at_high), strict=True)
         texts = [f"{bound:g}" for bound, count in counts if bound is not None and int(count)]
@@ -131,7 +131,7 @@ class Climb:
         self._start, self._before = either_of(holds, self._start, now), now
 
 
-def read(spelling: Spelling, args: Any, kwargs: Any) -> tuple[Tensor, Bound, Bound] | None:
+def _inputs_of_clamp(spelling: Spelling, args: Any, kwargs: Any) -> tuple[Tensor, Bound, Bound] | None:
     """x and its bounds, as tensors below every wrapper; None for what is no clamp of floating point numbers."""
     if spelling.form.switches[0] not in _CLAMPS:
         return None
@@ -156,7 +156,7 @@ class Clamps:
         if values is not None and not is_clamp:
             return None  # of others the first call tells
         with quietly():
-            inputs = read(spelling, args, kwargs or {})
+            inputs = _inputs_of_clamp(spelling, args, kwargs or {})
             if inputs is None or not are_readable(inputs):
                 return None
             if values is None:
@@ -171,7 +171,7 @@ class Clamps:
         """Where x comes from."""
         if isinstance(source, Tensor) and source.requires_grad:
             values.upstream = self._leaves.upstream_of(source)
-            values.leaf = values.upstream if nodes.of_tensor(source) is None else None
+            values.leaf = values.upstream if nodes.node_of(source) is None else None
         elif isinstance(source, Tensor):
             values.round, is_leaf = self._influence.cut_from(source)
             values.detached = values.round if is_leaf else 0

@@ -137,8 +137,8 @@ class Asking:
     Only a leaf that the program itself gave a gradient counts, and only where a further pass under torch's own rules gives the same.
     """
 
-    def __init__(self, asked: Sequence[WhatIf], leaves: Leaves, sensing: Sensing | None = None) -> None:
-        self.questions = list(asked)
+    def __init__(self, questions: Sequence[WhatIf], leaves: Leaves, sensing: Sensing | None = None) -> None:
+        self.questions = list(questions)
         self.sensing = sensing  # measures the sensitivity in the same passes
         self._leaves = leaves
         self._as_it_is = WhatIf(AS_IT_IS, {})
@@ -191,21 +191,21 @@ class Asking:
         if why is not None:
             raise RefusalError(why)
         graph = Graph(roots, grads, behind)
-        is_second = any(number_of(node) in made for made in self.made_in_backward for node in behind)
-        gradients = self._by_leaf(graph.run(lambda node, leaving, arriving: leaving))
+        is_second = any(number_of(node) in numbers for numbers in self.made_in_backward for node in behind)
+        gradients = self._group_by_leaf(graph.run(lambda node, leaving, arriving: leaving))
         for question in self.questions:
             reasons = current.inexact[question] = set()
             touch = partial(current.touched.add, question)
-            other = self._by_leaf(graph.run(partial(leave_node, question.replacement, touch, reasons.add)))
+            other = self._group_by_leaf(graph.run(partial(leave_node, question.replacement, touch, reasons.add)))
             if is_second and question in current.touched:
                 reasons.add(_SECOND)
             current.rows[question] = {leaf: compare_gradients(other.get(leaf), own) for leaf, own in gradients.items()}
         if standing and self.sensing is not None:
-            current.answers = self.sensing.answers(graph, standing, gradients, self._by_leaf)
+            current.answers = self.sensing.answers(graph, standing, gradients, self._group_by_leaf)
             current.reasons |= {_SECOND} if is_second else set()
         current.gradients = gradients
 
-    def _by_leaf(self, gradients: dict[object, Tensor]) -> dict[Leaf, Tensor]:
+    def _group_by_leaf(self, gradients: dict[object, Tensor]) -> dict[Leaf, Tensor]:
         leaves = {self._leaves.single(self._leaves.upstream(node)): grad for node, grad in gradients.items()}
         return {leaf: grad for leaf, grad in leaves.items() if leaf is not None}
 

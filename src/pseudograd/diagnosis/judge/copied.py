@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
-from ...listen.frames import named, shown
+from ...listen.frames import format_location, named
 from ...listen.quietly import quietly
 from ...look.what_is import what_is
 from ...ops.bound_rules import DEFAULT_RULE
@@ -29,7 +29,7 @@ def copies(tallies: Iterable[Tally]) -> list[Copied]:
         if op is not None:
             code = _forward(cls)
             is_installed = "site-packages" in code.co_filename or "dist-packages" in code.co_filename
-            where, instead = shown(code, code.co_firstlineno), "" if is_installed else op.instead
+            where, instead = format_location(code, code.co_firstlineno), "" if is_installed else op.instead
             records.append(Copied(cls.__qualname__, where, op.meaning, instead, tuple(dict.fromkeys(places))))
     return records
 

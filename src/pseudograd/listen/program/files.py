@@ -37,9 +37,9 @@ def write(where: str, argument: str, path: Path, content: str | bytes) -> None:
         staging.unlink(missing_ok=True)
 
 
-def json_text(found: Mapping[str, object]) -> str:
+def json_text(answer: Mapping[str, object]) -> str:
     """What a file of an answer for programs holds."""
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(answer, indent=1, ensure_ascii=False) + "\n"
 
 
 def _unwritable(where: str, argument: str, file: Path, error: OSError) -> ValueError:

@@ -40,12 +40,12 @@ def check(where: str, program: str, is_module: bool) -> None:
         return
     sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.util.find_spec(program.partition(".")[0])
+        spec = importlib.util.find_spec(program.partition(".")[0])
     except (ImportError, ValueError):
-        found = None
+        spec = None
     finally:
         sys.path.remove(os.getcwd())
-    if found is None:
+    if spec is None:
         raise ValueError(
             must(
                 where,

@@ -67,11 +67,11 @@ class Process:
         """There is something to say from here on."""
         if not self._is_marked:
             self._is_marked = True
-            self._put("mark", json.dumps(self._who()))
+            self._store("mark", json.dumps(self._who()))
 
     def _who(self) -> dict[str, object]:
-        found = _rank()  # at the end the job may have taken itself apart
-        self._rank = self._rank if found is None else found
+        rank = _rank()  # at the end the job may have taken itself apart
+        self._rank = self._rank if rank is None else rank
         return {"process": os.getpid(), "is_main": self.is_main, "rank": self._rank}
 
     def write(self) -> None:
@@ -81,7 +81,7 @@ class Process:
         try:
             content = self.follower.content()
             if content is not None:
-                self._put("part", pickle.dumps({**self._who(), "content": content}))
+                self._store("part", pickle.dumps({**self._who(), "content": content}))
         except Exception as error:
             self._note(error)
 
@@ -93,12 +93,12 @@ class Process:
                 thread.start()
                 thread.join(_PATIENCE)
 
-    def _put(self, kind: str, content: str | bytes) -> None:
+    def _store(self, kind: str, content: str | bytes) -> None:
         with contextlib.suppress(ValueError):  # the command has ended, and its folder is gone
             write("", "", self.folder / f"{self.name}.{kind}", content)
 
     def _note(self, error: Exception) -> None:
-        self._put("error", f"{type(error).__name__}: {error}")
+        self._store("error", f"{type(error).__name__}: {error}")
 
     # --- processes that begin otherwise -------------------------------------------------------------------------------
 
@@ -203,17 +203,17 @@ def _before_sigterm(process: Process) -> None:
         set_handler(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def shown(handler: object) -> object:
+    def visible(handler: object) -> object:
         return signal.SIG_DFL if handler is stop else handler
 
     @functools.wraps(set_handler)
     def setting(number: Any, handler: Any) -> object:
         is_default = number == signal.SIGTERM and handler == signal.SIG_DFL
-        return shown(set_handler(number, stop if is_default else handler))
+        return visible(set_handler(number, stop if is_default else handler))
 
     @functools.wraps(handler_of)
     def getting(number: Any) -> object:
-        return shown(handler_of(number))
+        return visible(handler_of(number))
 
     if handler_of(signal.SIGTERM) == signal.SIG_DFL:
         set_handler(signal.SIGTERM, stop)

@@ -31,7 +31,7 @@ def stoppable() -> Iterator[None]:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def hold_signals() -> Iterator[None]:
     """A signal that arrives here waits for the end of the block."""
     came: list[int] = []
     try:

@@ -38,7 +38,7 @@ def _report(value: Values, shares: dict[str, float], name: str | None, is_muted:
     return KIND.call_finding(
         value.place,
         f"{f'Every entry of {name}' if name else 'Every element that enters'} ({value.elements:,}) starts exactly at "
-        f"{value.shown_bounds} of this {value.op}: {'; '.join(says)}; {DEFAULT_RULE} passes what leads inside",
+        f"{value.bounds_text} of this {value.op}: {'; '.join(says)}; {DEFAULT_RULE} passes what leads inside",
         "it was initialised there" if name else before,
         f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}" if better else f"{start[0].upper()}{start[1:]}.",
         issue=ISSUE if len(set(shares.values())) > 1 else None,
