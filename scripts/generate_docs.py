@@ -39,7 +39,6 @@ from pseudograd_tasks import TASKS, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tests.coming_from import page as coming_from  # noqa: E402  the page and its tests share one table
 from tests.look.functions import Silu  # noqa: E402  the page and its tests audit the same function
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -88,7 +87,7 @@ def main() -> int:
         kinks_page.draw()
         speed_report.draw()
     filled = {page: _filled(page.read_text(encoding="utf-8")) for page in FILLED}
-    generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
+    generated = {**filled, which_rule.PAGE: which_rule.text()}
     generated[codes_page.PAGE] = codes_page.text()
     generated[playground_page.PAGE] = playground_page.text()
     generated[gallery_page.PAGE] = gallery_page.text()

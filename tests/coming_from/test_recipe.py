@@ -11,7 +11,6 @@ from torch import Tensor
 
 import pseudograd
 
-from . import page
 from .lines import RECIPE
 
 INF, NAN = torch.inf, torch.nan
@@ -64,7 +63,3 @@ def test_the_fallback_leaves_its_input_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert middle.tolist() == [-2, 2]
     assert x.grad is not None
     assert x.grad.tolist() == [0, 1]
-
-
-def test_the_page_shows_this_very_code() -> None:
-    assert f"```python\n{RECIPE}```\n" in page.PAGE.read_text(encoding="utf-8")
