@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import pseudograd as pg
-from pseudograd.kernels import range_bits
+from pseudograd.kernels import bits
 from suite.measure import saved_bytes
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "memory.md"
@@ -35,15 +35,15 @@ MORE_IN_SMALL_ONES = LAYERS * 4096 * 4
 @contextmanager
 def keeping(what: str) -> Iterator[None]:
     """ "x" or "a code" in every call that could keep either; "default": what pseudograd does."""
-    least, is_kept_anyway = range_bits.least, range_bits._is_kept_anyway
+    least, is_kept_anyway = bits.least, bits._is_kept_anyway
     if what == "x":
-        range_bits.least = 1 << 62
+        bits.least = 1 << 62
     elif what == "a code":
-        range_bits.least, range_bits._is_kept_anyway = 0, lambda x: False
+        bits.least, bits._is_kept_anyway = 0, lambda x: False
     try:
         yield
     finally:
-        range_bits.least, range_bits._is_kept_anyway = least, is_kept_anyway
+        bits.least, bits._is_kept_anyway = least, is_kept_anyway
 
 
 class Network(NamedTuple):

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-from pseudograd.geometry import Share
 from pseudograd.kernels import native
-from pseudograd.kernels.range_bits import Plan
+from pseudograd.kernels.bits import MIN, code_of_tensors
 from pseudograd.listen.around import backwards
+from pseudograd.rule import OPS, call_for
 from pseudograd.torch_table.private import pop_mode, push_mode, without_torch_function
 
 EMPTY_FUNCTION, COPIES, MODE_IN_BACKWARD, OPERATORS = (
@@ -25,9 +25,9 @@ EMPTY_FUNCTION, COPIES, MODE_IN_BACKWARD, OPERATORS = (
 )
 
 
-SETTINGS = native.settings_of(
-    Plan(native.OF_MIN, True, shares=(Share(1.0, 1.0),)), None, None, torch.float32
-)  # of one of its jobs
+_CALL = call_for(OPS["clamp"], "zero", "open")
+_CODE = code_of_tensors(_CALL, _CALL.pieces, (True, True), (False, True, False), torch.float32)
+SETTINGS = native.settings_of(_CODE, MIN, dtype=torch.float32)  # of one of its jobs
 
 
 class Floor(TorchFunctionMode):

@@ -36,7 +36,7 @@ from . import dynamo, formula, kernels, layouts
 from .arguments import has_negative_zero
 from .formula import Depth, own
 from .geometry import edge_reads_grad
-from .kernels import range_bits
+from .kernels import bits
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
 from .kernels.table import CodedBetween, Prepared, PreparedBetween, device_of
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
@@ -331,7 +331,7 @@ class Pseudograd(Function):
 
 def _value(call: Call, inputs: tuple[Any, ...]) -> Tensor | None:
     """By a kernel; None where none can, or torch's own takes less time than to call one."""
-    return None if inputs[0].numel() < range_bits.least else kernels.value(call, inputs)
+    return None if inputs[0].numel() < bits.least else kernels.value(call, inputs)
 
 
 def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call, residual: Residual) -> Gradients:
@@ -377,13 +377,13 @@ class Ready:
 
     def __init__(self, made: Prepared) -> None:
         self.made = made
-        self.has_zero, self.keeps_code = made.has_zero, made.keeps_code
+        self.has_zero, self.keeps_code = made.low == 0 or made.high == 0, made.keeps_code
 
     def __call__(self, x: Tensor) -> Tensor | None:
         try:
-            if x.dim() > range_bits.MOST_DIMENSIONS:
+            if x.dim() > bits.MOST_DIMENSIONS:
                 return None
-            if x.numel() < range_bits.least or not (self.keeps_code and range_bits.pays_for(x)):
+            if x.numel() < bits.least or not (self.keeps_code and bits.pays_for(x)):
                 return self.keeping_x(x)
             return self.keeping_code(x)
         except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
@@ -441,7 +441,7 @@ def _made_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | N
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None
-        if x.numel() >= range_bits.least or x.dim() > range_bits.MOST_DIMENSIONS:
+        if x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
             return found(x)
         try:
             return keeping_x(x)
@@ -471,11 +471,11 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None
         try:
-            if x.numel() < range_bits.least:
+            if x.numel() < bits.least:
                 return apply(*tensors)
             if x.is_nested:
                 return None
-            if range_bits.keeps_between(tensors) and device_of(tensors) == "cpu":
+            if bits.pays_between(tensors) and device_of(tensors) == "cpu":
                 apply_coded = coded(tuple([one.requires_grad for one in tensors]))
                 if apply_coded is not None:
                     return apply_coded(*tensors)
@@ -565,7 +565,7 @@ def _keeping_code_between(made: PreparedBetween, coded: CodedBetween) -> type[Fu
             (code,) = ctx.saved_tensors if saved is None else saved
             wants = ctx.needs_input_grad
             # A hook of saved tensors may have changed the code.
-            if _is_unwatched(grad) and type(code) is Tensor and range_bits.are_bytes(code):
+            if _is_unwatched(grad) and type(code) is Tensor and bits.are_bytes(code):
                 try:
                     each = zip(columns, wants, strict=True)
                     pulled = [decode(grad, code, column, ctx.order) if want else None for column, want in each]
@@ -573,7 +573,7 @@ def _keeping_code_between(made: PreparedBetween, coded: CodedBetween) -> type[Fu
                 except NotImplementedError:  # as above
                     pass
             wanted = made.inputs(wants)
-            found = _pull(grad, [code, ctx.order, coded.plan], tuple(map(bool, wanted)), made.call, coded.residual)
+            found = _pull(grad, [code, ctx.order, coded.code], tuple(map(bool, wanted)), made.call, coded.residual)
             return tuple(one for one, want in zip(found, wanted, strict=True) if want is not None)
 
     return Pseudograd
@@ -620,12 +620,12 @@ def _keeping_code(made: Prepared) -> type[Function]:
         def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
             (code,) = ctx.saved_tensors if saved is None else saved
             # A hook of saved tensors may have changed the code.
-            if _is_unwatched(grad) and type(code) is Tensor and range_bits.are_bytes(code):
+            if _is_unwatched(grad) and type(code) is Tensor and bits.are_bytes(code):
                 try:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:
                     pass
-            return _pull(grad, [code, ctx.order, made.plan], _X_ALONE, made.call, made.residual)[0]
+            return _pull(grad, [code, ctx.order, made.code], _X_ALONE, made.call, made.residual)[0]
 
     return Pseudograd
 

@@ -1,6 +1,8 @@
 """What a rule's row says of its geometry: where x may stand, and what passes there. Data, which no formula hides.
 
-Residuals, kernels, texts and audit read it, so that none of them names a rule. A test holds each row to its formula, bit for bit.
+Three words. A *region* is where x stands, such as below its min. A `Slope` is what a tensor gets of grad in a region. `Pieces` say for
+every region what x, min and max get. Residuals, kernels, texts and audit read them, so that no kernel names a rule. A test compares each
+row with its formula, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from torch import Tensor
 
 from .record import Record
 
-# --- a few slopes of x alone ------------------------------------------------------------------------------------------
+# --- slopes of x alone ------------------------------------------------------------------------------------------------
 
 
 class Interval(NamedTuple):
-    """Between two numbers, one of which may be infinite, each of them in it or not. NaN is in none."""
+    """The numbers between two, one of which may be infinite. has_low, has_high: does the interval contain its ends? NaN is in none."""
 
     low: float
     high: float
@@ -26,7 +28,7 @@ class Interval(NamedTuple):
     has_high: bool
 
     def holds(self, x: Tensor) -> Tensor:
-        """Where x is in it, as bools."""
+        """A mask of the elements that the interval contains."""
         above = x >= self.low if self.has_low else x > self.low
         if self.has_high and self.high == math.inf:
             return above
@@ -34,11 +36,11 @@ class Interval(NamedTuple):
 
 
 class Steps(Record):
-    """A gradient that is grad times one of a few slopes: so a call need only keep which.
+    """The gradient is grad times one of a few slopes, so a call need only save the code of each element.
 
-    slopes[code] is the slope of an element, 2**bits of them; where it is 0 the gradient is 0, whatever grad is. planes(x): the code of
-    x as bool tensors, the lowest bit first. For kernels, one of: thresholds, where the code counts those that x is above (x that is NaN
-    is above all); interval, where the code says whether x is in it, half precision compared as float32.
+    slopes[code] is the slope, 2**bits of them; where it is 0 the gradient is 0, whatever grad is. planes(x): the codes as bool tensors, the
+    lowest bit first. Kernels read one of two more fields. thresholds: the code counts the thresholds that x is above (a NaN is above all).
+    interval: the code says whether x is in the interval, where half precision is compared as float32.
     """
 
     slopes: tuple[float, ...]
@@ -47,13 +49,11 @@ class Steps(Record):
     interval: Interval | None = None
 
 
-# --- a slope that falls with |x| --------------------------------------------------------------------------------------
-
 Shape = Literal["box", "tent", "witch", "bump", "cusp", "normal"]
 
 
 class Curve(NamedTuple):
-    """A slope of x, from `height` where x is 0 down with u = |x| / scale.
+    """A slope that falls with u = |x| / scale, from `height` where x is 0.
 
     box: height where u <= 1. tent: height * max(0, 1 - u). witch: height / (1 + (pi * u)^2). bump: height * 4 * e / (1 + e)^2 with
     e = exp(-u). cusp: height / (1 + u)^2. normal: height * exp(-u^2 / 2).
@@ -64,42 +64,47 @@ class Curve(NamedTuple):
     height: float
 
 
-# --- the two sides of a range -----------------------------------------------------------------------------------------
+# --- slopes in a region -----------------------------------------------------------------------------------------------
 
 
-class Turned(NamedTuple):
-    """In the place of a factor: -grad, as much of it as x is away from the range; all of it from width * (max - min) on."""
+class Reversal(NamedTuple):
+    """In the place of a factor: -grad * min(1, distance of x from the range / (width * (max - min)))."""
 
     width: float
 
 
-class Asked(float):
-    """A parameter in the place of its number, for whoever asks a row where it stands. What a row computes of it is a plain number."""
+class Slope(NamedTuple):
+    """grad times one factor where grad > 0, times another where grad < 0.
+
+    Equal factors hold for every grad; else a grad that is 0 or NaN stays as it is. A factor of 0 gives 0, for an infinite grad too.
+    """
+
+    positive: float | Reversal
+    negative: float | Reversal
+
+
+class Constant(NamedTuple):
+    """A gradient that does not depend on grad."""
+
+    value: float
+
+
+class Symbol(float):
+    """A parameter by name in the place of a number: it shows where a row uses the parameter. Arithmetic makes a plain number of it."""
 
     name: str
 
-    def __new__(cls, name: str) -> Asked:
-        one = super().__new__(cls, 0.5)
-        one.name = name
-        return one
+    def __new__(cls, name: str) -> Symbol:
+        symbol = super().__new__(cls, 0.5)
+        symbol.name = name
+        return symbol
 
 
-class Share(NamedTuple):
-    """What x gets of grad at a place: grad times one factor where grad > 0, times the other where grad < 0.
-
-    Where the factors are equal they are for every grad; else a grad that is 0 or NaN stays as it is. A factor of 0 gives 0, of an
-    infinite grad too.
-    """
-
-    positive: float | Turned
-    negative: float | Turned
-
-
-Side = Share | float  # a number is what x gets, whatever grad is
-Sides = tuple[Side, Side]  # below the range, and above it
-ALL, NOTHING = Share(1.0, 1.0), Share(0.0, 0.0)
-INWARD: Sides = Share(0.0, 1.0), Share(1.0, 0.0)  # what leads back
-SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # of grad, for x exactly at the edge
+Side = Slope | Constant
+Sides = tuple[Side, Side]  # what x gets below the range, and above it
+ALL, NOTHING = Slope(1.0, 1.0), Slope(0.0, 0.0)
+INWARD: Sides = Slope(0.0, 1.0), Slope(1.0, 0.0)  # what leads back
+SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # what x gets of grad exactly at the edge
 
 
 def edge_reads_grad(edge: object) -> bool:
@@ -107,88 +112,64 @@ def edge_reads_grad(edge: object) -> bool:
     return isinstance(edge, str) and edge not in SHARES
 
 
-class Places(NamedTuple):
-    """What x gets at each place that is not inside the range. Inside it gets all of grad, and so does x that is NaN."""
-
-    below: Side
-    above: Side
-    at_min: Side
-    at_max: Side
+def slope_times(side: Side, grad: Tensor) -> Tensor:
+    """What x gets of grad in a region with this slope; in half precision rounded once."""
+    return where_slope(torch.ones_like(grad, dtype=torch.bool), side, grad, grad)
 
 
-def places(sides: Sides, edge: object, maximize: bool = False) -> Places:
-    """From what passes on both sides and what the edge says; under ascent as -rule(-grad)."""
-    at = SHARES.get(edge) if isinstance(edge, str) else None
-    ends = INWARD if at is None else (Share(at, at),) * 2
-    found = Places(*sides, *ends)
-    return Places(*map(_of_ascent, found)) if maximize else found
-
-
-def _of_ascent(side: Side) -> Side:
-    return Share(side.negative, side.positive) if isinstance(side, Share) else -side
-
-
-def shared(side: Side, grad: Tensor) -> Tensor:
-    """What x gets of grad where nothing is turned; in half precision rounded once."""
-    return with_share(grad, grad, torch.ones_like(grad, dtype=torch.bool), side)
-
-
-def with_share(found: Tensor, grad: Tensor, there: Tensor, side: Side) -> Tensor:
-    """What is found, and there the share of grad. Where the signs of grad tell factors apart, a factor of 1 leaves what is found."""
-    if not isinstance(side, Share):
-        return torch.where(there, side, found)
+def where_slope(mask: Tensor, side: Side, grad: Tensor, other: Tensor) -> Tensor:
+    """The slope times grad where the mask is set, else `other`. Of two factors that differ, a factor of 1 leaves `other` as it is."""
+    if isinstance(side, Constant):
+        return torch.where(mask, side.value, other)
     if side.positive == side.negative:
-        return torch.where(there, _times(side.positive, grad), found)
+        return torch.where(mask, _product(side.positive, grad), other)
     if side.positive != 1.0:
-        found = torch.where(there & (grad > 0), _times(side.positive, grad), found)
-    return found if side.negative == 1.0 else torch.where(there & (grad < 0), _times(side.negative, grad), found)
+        other = torch.where(mask & (grad > 0), _product(side.positive, grad), other)
+    return other if side.negative == 1.0 else torch.where(mask & (grad < 0), _product(side.negative, grad), other)
 
 
-def _times(factor: float | Turned, grad: Tensor) -> Tensor | float:
-    assert not isinstance(factor, Turned)
+def _product(factor: float | Reversal, grad: Tensor) -> Tensor | float:
+    assert not isinstance(factor, Reversal)
     if factor in (0.0, 1.0):
         return grad if factor else 0.0
     return (factor * (grad.float() if grad.dtype.itemsize == 2 else grad)).to(grad.dtype)
 
 
-def as_sides(given: object) -> Sides:
+def read_sides(written: object) -> Sides:
     """What a user wrote: for each side a pair of factors, or a number. ValueError, where it is neither."""
-    if not (isinstance(given, (tuple, list)) and len(given) == 2):
-        raise ValueError(f"two sides, below and above, not {given!r}")
-    return _as_side(given[0]), _as_side(given[1])
+    if not (isinstance(written, (tuple, list)) and len(written) == 2):
+        raise ValueError(f"two sides, below and above, not {written!r}")
+    return _read_side(written[0]), _read_side(written[1])
 
 
-def _as_side(given: object) -> Side:
-    numbers = given if isinstance(given, (tuple, list)) else (given,)
+def _read_side(written: object) -> Side:
+    is_pair = isinstance(written, (tuple, list)) and not isinstance(written, Constant)
+    numbers: list[Any] = [*written] if isinstance(written, (tuple, list)) else [written]
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
-        raise ValueError(f"finite numbers, not {given!r}")
-    if numbers is not given:
-        return _number(numbers[0])
-    if len(numbers) != 2:
-        raise ValueError(f"a pair of factors, for grad > 0 and for grad < 0, not {given!r}")
-    return Share(_number(numbers[0]), _number(numbers[1]))
-
-
-def _number(given: float) -> float:
-    return given if isinstance(given, Asked) else float(given)
+        raise ValueError(f"finite numbers, not {written!r}")
+    if is_pair and len(numbers) != 2:
+        raise ValueError(f"a pair of factors, for grad > 0 and for grad < 0, not {written!r}")
+    numbers = [number if isinstance(number, Symbol) else float(number) for number in numbers]
+    return Slope(*numbers) if is_pair else Constant(*numbers)
 
 
 # --- between two bounds, of which each may be a tensor ----------------------------------------------------------------
 
 
 class Split(NamedTuple):
-    """What x, its min and its max get of grad at a place, each as a factor. A factor of 0 gives 0, of an infinite grad too."""
+    """What x, its min and its max get of grad in a region: factors for every grad, or for x one of the slopes above."""
 
-    x: float = 0.0
+    x: Side | float = 0.0
     min: float = 0.0
     max: float = 0.0
 
 
-class Standings(NamedTuple):
-    """What each gets wherever x can stand between two bounds; an absent one stands as an infinity.
+class Pieces(NamedTuple):
+    """A split of grad for every region between two bounds; an absent bound counts as an infinity.
 
-    below to above: where min < max. *_point: where they are equal. crossed: where min > max. *_nan: where one of them is NaN, and x is
-    below the other one, above it, or neither, as x is that is NaN. nan, nan_crossed: of the rest, x that is NaN.
+    below to above: where min < max. *_point: where they are equal. *_crossed: where min > max; x is then below, at or above max. *_nan:
+    where a bound is NaN, and x is below the other bound, above it, or neither, as x is that is NaN. nan, nan_crossed: x is NaN, and no
+    bound is.
     """
 
     below: Split
@@ -199,7 +180,9 @@ class Standings(NamedTuple):
     below_point: Split
     at_point: Split
     above_point: Split
-    crossed: Split
+    below_crossed: Split
+    at_crossed: Split
+    above_crossed: Split
     below_nan: Split
     above_nan: Split
     with_nan: Split
@@ -207,51 +190,67 @@ class Standings(NamedTuple):
     nan_crossed: Split
 
 
-class Beside(NamedTuple):
-    """What x and its only bound get: x beyond it, at it, within it; x that is NaN; a bound that is NaN, whatever x is."""
-
-    beyond: Split
-    at: Split
-    within: Split
-    nan: Split
-    bound_nan: Split
-
-
-class Stands(NamedTuple):
-    """A call as kernels read it: the bounds of x, None where there is none, and what passes."""
-
-    low: Any
-    high: Any
-    standings: Standings
-
-
+REGIONS = Pieces._fields
 ALL_TO_X, ALL_TO_MIN, ALL_TO_MAX, TO_NOBODY = Split(x=1.0), Split(min=1.0), Split(max=1.0), Split()
 
 
-def between_numbers(share: float, has_min: bool, has_max: bool) -> Standings:
+def pieces_of_sides(sides: Sides, edge: object, maximize: bool = False) -> Pieces:
+    """From what x gets on both sides, and what the edge says. The bounds get the true gradient; under ascent x gets -rule(-grad).
+
+    With the edge "inward" no slope says what passes at both bounds at once: such calls are left to the formula.
+    """
+    share = SHARES.get(edge) if isinstance(edge, str) else None
+    at_min, at_max = INWARD if share is None else (Slope(share, share), Slope(share, share))
+    x = (sides[0], sides[1], at_min, at_max)
+    below, above, at_min, at_max = map(_ascent, x) if maximize else x
+    rest = 0.0 if share is None else 1.0 - share
+    return Pieces(*[ALL_TO_X] * 16)._replace(
+        below=Split(below, min=1.0),
+        at_min=Split(at_min, min=rest),
+        at_max=Split(at_max, max=rest),
+        above=Split(above, max=1.0),
+        below_point=Split(below, min=1.0),
+        at_point=Split(NOTHING if share is None else at_min, min=rest),
+        above_point=Split(above, max=1.0),
+        below_crossed=Split(below, max=1.0),
+        at_crossed=Split(at_max, max=rest),
+        above_crossed=Split(above, max=1.0),
+    )
+
+
+def _ascent(side: Side) -> Side:
+    return Slope(side.negative, side.positive) if isinstance(side, Slope) else Constant(-side.value)
+
+
+def pieces_of_numbers(share: float, has_min: bool, has_max: bool) -> Pieces:
     """All of grad inside, at a bound this share of it, else nothing; so x that is NaN gets nothing."""
-    at = Split(x=share)
-    return Standings(*[TO_NOBODY] * 14)._replace(
+    at = Split(share)
+    return Pieces(*[TO_NOBODY] * 16)._replace(
         at_min=at if has_min else ALL_TO_X, inside=ALL_TO_X, at_max=at if has_max else ALL_TO_X, at_point=at
     )
 
 
-def above_min(row: Beside) -> Standings:
-    """With a min alone, in whose place `row` has its bound. What cannot be is as within."""
-    return Standings(*[row.within] * 14)._replace(
-        below=row.beyond, at_min=row.at, below_point=row.beyond, at_point=row.at, nan=row.nan, with_nan=row.bound_nan
+def pieces_of_min(beyond: Split, at: Split, within: Split, nan: Split, bound_nan: Split) -> Pieces:
+    """With a min alone: x beyond it, at it, within it; x that is NaN; a bound that is NaN, whatever x is."""
+    return Pieces(*[within] * 16)._replace(
+        below=beyond, at_min=at, below_point=beyond, at_point=at, nan=nan, with_nan=bound_nan
     )
 
 
-def below_max(row: Beside) -> Standings:
-    """With a max alone, which gets what the min of `row` does."""
-    beyond, at, within, nan, bound_nan = (Split(split.x, 0.0, split.min) for split in row)
-    return Standings(*[within] * 14)._replace(
-        above=beyond, at_max=at, above_point=beyond, at_point=at, nan=nan, with_nan=bound_nan
+def mirror(pieces: Pieces) -> Pieces:
+    """For a max alone, from the pieces for a min alone."""
+    splits = Pieces(*[Split(split.x, split.max, split.min) for split in pieces])
+    return splits._replace(
+        below=splits.above,
+        at_min=splits.at_max,
+        at_max=splits.at_min,
+        above=splits.below,
+        below_point=splits.above_point,
+        above_point=splits.below_point,
     )
 
 
-def with_edge(standings: Standings, share: float) -> Standings:
+def replace_edge(pieces: Pieces, share: float) -> Pieces:
     """At a bound, where bounds are not crossed: x gets this share, and the bound the rest; of two that are one point, min."""
     rest = 1.0 - share
-    return standings._replace(at_min=Split(share, rest), at_max=Split(share, 0.0, rest), at_point=Split(share, rest))
+    return pieces._replace(at_min=Split(share, rest), at_max=Split(share, 0.0, rest), at_point=Split(share, rest))

@@ -14,13 +14,14 @@ from torch.compiler import is_compiling
 
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
-from .geometry import Curve, Places, Sides, Stands, Steps, edge_reads_grad, places
+from .geometry import Curve, Pieces, Sides, Steps, edge_reads_grad, pieces_of_sides
 from .record import Record
 from .user_function import UserFunction, function_named, key_of
 
 Gradients = tuple[Tensor | None, ...]
 Pull = Callable[..., Gradients]
 Wants = tuple[bool, ...]  # for each input: does anybody ask for its gradient?
+Between = tuple[Any, Any, Pieces]  # the bounds of x, None where there is none, and what passes between them
 
 
 class RuleObject(NamedTuple):
@@ -55,7 +56,7 @@ class Rule(Record):
     The geometry of the row, which kernels, texts and audit read; each a function of the parameters, `steps` of the inputs behind x too.
         steps: of a rule with a few slopes, which; None for some parameters. curve: of a rule whose slope falls with |x|, how.
         sides: of a rule for a range that asks on which side of it x is, what x gets below and above; at a bound the edge says it.
-        stands: of the inputs behind x, for a rule that says of each place what x and its bounds get, its bounds and what that is.
+        between: of the inputs behind x, its bounds and the pieces, for a rule that says in every region what x and its bounds get.
     is_long: its formula is element-wise and takes several steps, each of the size of x.
     colour: in figures; rules of the same name share it.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
@@ -85,7 +86,7 @@ class Rule(Record):
     steps: Callable[..., Steps | None] | None = None
     curve: Callable[..., Curve] | None = None
     sides: Callable[..., Sides] | None = None
-    stands: Callable[..., Stands] | None = None
+    between: Callable[..., Between] | None = None
     is_long: bool = False
     is_users: bool = False
     author: str = ""
@@ -198,6 +199,7 @@ class Call:
 
     __slots__ = (
         "_keeps",
+        "_pieces",
         "_pull",
         "_values",
         "admitted",
@@ -221,6 +223,7 @@ class Call:
         )
         self.is_linear = rule.is_linear_at(edge)
         self.maximize = maximize and not self.is_linear
+        self._pieces: Pieces | None = None
         self.served: Any = None  # by which residuals and kernels: `kernels` remembers it here
         self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before
         ordered = [given[key] for key in rule.parameters]
@@ -245,13 +248,25 @@ class Call:
         return f"{self.primitive.name}/{self.rule.name}"
 
     @property
-    def places(self) -> Places | None:
-        """What x gets of grad at each place that is not inside its range; None where the rule's row does not say so."""
-        if self.rule.sides is None:
-            return None
-        given = self.parameters["given"] if self.rule.is_users else self.parameters
-        sides = self.rule.sides(**{key: given[key] for key in self.rule.parameters})
-        return places(sides, "closed" if self.rule.ignores_edge else self.edge, self.maximize)
+    def pieces(self) -> Pieces | None:
+        """What passes in every region, for a rule of a range whose row says what passes on its two sides; None for others."""
+        if self._pieces is None and self.rule.sides is not None:
+            parameters = self.parameters["given"] if self.rule.is_users else self.parameters
+            sides = self.rule.sides(**{key: parameters[key] for key in self.rule.parameters})
+            self._pieces = pieces_of_sides(sides, "closed" if self.rule.ignores_edge else self.edge, self.maximize)
+        return self._pieces
+
+    @property
+    def is_about_range(self) -> bool:
+        """Is x between a min and a max, and says the row what passes on the two sides?"""
+        return self.primitive.inputs == BOUNDED and self.rule.sides is not None
+
+    def between(self, inputs: tuple[Any, ...]) -> Between | None:
+        """The bounds of x and what passes between them; None for a rule that says neither."""
+        if self.rule.between is not None:
+            return self.rule.between(*inputs[1:])
+        pieces = self.pieces
+        return (inputs[1], inputs[2], pieces) if pieces is not None and self.primitive.inputs == BOUNDED else None
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pseudograd import engine, kernels
-from pseudograd.geometry import NOTHING, Share, Turned
-from pseudograd.kernels import range_bits
+from pseudograd.geometry import NOTHING, Constant, Reversal, Slope
+from pseudograd.kernels import bits
 from pseudograd.rule import OPS, Op
 from pseudograd.testing.contract import all_inputs, derivatives, sides, transforms, values
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -124,7 +124,7 @@ def test_a_wrong_kernel_fails_whichever_others_are_on(others: str, priority: int
     values.check_gradient(INWARD, torch.float16)
 
 
-@pytest.mark.skipif("cpu" not in range_bits.devices, reason="without a kernel for codes on CPU none is kept")
+@pytest.mark.skipif("cpu" not in bits.devices, reason="without a kernel for codes on CPU none is kept")
 @pytest.mark.parametrize("priority", [-100, 100])
 def test_a_wrong_kernel_for_a_code_fails_too(priority: int) -> None:
     """Though the tensors of the contract are too few for a code."""
@@ -132,19 +132,19 @@ def test_a_wrong_kernel_for_a_code_fails_too(priority: int) -> None:
     def all_of_it(grad: torch.Tensor, *how: object) -> tuple[object, ...]:
         return grad.clone(), None, None
 
-    wrong = kernels.Kernel("clamp", range_bits.CODE, range_bits.suits, all_of_it, priority=priority)
-    with _registered(wrong), pytest.raises(AssertionError, match="kernel clamp for code, gradient 0"):
+    wrong = kernels.Kernel("clamp", bits.BITS, bits.suits, all_of_it, priority=priority)
+    with _registered(wrong), pytest.raises(AssertionError, match="kernel clamp for bits, gradient 0"):
         values.check_gradient(INWARD, torch.float32)
 
 
 def test_a_row_that_says_something_else_fails() -> None:
     for name, sides_of in (
-        ("inward", lambda: (Share(1.0, 0.0), Share(0.0, 1.0))),
-        ("zero", lambda: (Share(0.0, 1.0), NOTHING)),
-        ("leaky", lambda slope: (Share(slope, slope), Share(slope, 2 * slope))),
-        ("sign", lambda: (1.0, -1.0)),
-        ("leaky_inward", lambda low, high: (Share(high, 1.0), Share(1.0, low))),
-        ("elastic", lambda width: (Share(Turned(2 * width), 1.0), Share(1.0, Turned(width)))),
+        ("inward", lambda: (Slope(1.0, 0.0), Slope(0.0, 1.0))),
+        ("zero", lambda: (Slope(0.0, 1.0), NOTHING)),
+        ("leaky", lambda slope: (Slope(slope, slope), Slope(slope, 2 * slope))),
+        ("sign", lambda: (Constant(1.0), Constant(-1.0))),
+        ("leaky_inward", lambda low, high: (Slope(high, 1.0), Slope(1.0, low))),
+        ("elastic", lambda width: (Slope(Reversal(2 * width), 1.0), Slope(1.0, Reversal(width)))),
     ):
         case = next(
             case

@@ -242,7 +242,7 @@ _SERVED = {
     ("zero", "open"): ("_only_inside", _FINITE),
     ("inward", "closed"): ("_only_inward", [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS]),
     ("inward", "open"): ("_only_inward_but_at_the_bounds", _FINITE),
-    ("sign", "closed"): ("_one_outward", _FINITE),
+    ("sign", "closed"): ("_sign_outside", _FINITE),
 }
 
 

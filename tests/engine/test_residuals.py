@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pseudograd as pg
 from pseudograd import engine, kernels
-from pseudograd.kernels import range_bits, table
+from pseudograd.kernels import bits, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.ops.bounds import of_one_kind
 from pseudograd.rule import OPS, call_for
@@ -116,7 +116,7 @@ WAYS["reentrant checkpoint"] = by_reentrant_checkpoint
 @every_case
 def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd takes more without a word."""
-    monkeypatch.setattr(range_bits, "least", 1)
+    monkeypatch.setattr(bits, "least", 1)
     call = case.call()
     for sample in case.samples():
         inputs = sample.build(torch.float32)

@@ -22,8 +22,8 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import engine, kernels
-from pseudograd.geometry import Interval, Share
-from pseudograd.kernels import few_bits, native, range_bits
+from pseudograd.geometry import Interval
+from pseudograd.kernels import bits, native
 from pseudograd.rule import OPS, call_for, prepared
 from pseudograd.testing.contract.cases import cases_of
 
@@ -177,10 +177,10 @@ def test_the_code_is_the_plain_one_bit_for_bit(
     for size, bounds in itertools.product(sizes, BOUNDS):
         x, _ = numbers(dtype, size)
         call = call_for(OPS["clamp"], rule, edge)
-        if range_bits.plan_for(call, *bounds, dtype, False) is None:
+        if bits.code_of_numbers(call, *bounds, dtype) is None:
             continue
-        y, kept = range_bits.CODE.encode(call, (x, *bounds), (True, False, False))
-        made = native.operators.encode(x, native.settings_of(kept[2], *bounds, dtype))
+        y, kept = bits.BITS.encode(call, (x, *bounds), (True, False, False))
+        made = native.operators.encode(x, native.settings_of(kept[2], bits.X, *bounds, dtype))
         assert same_bits(made[0], y)
         assert torch.equal(made[1], kept[0]), (size, bounds)
         assert made[2] == kept[1]
@@ -261,12 +261,12 @@ def test_the_code_between_tensors_is_the_plain_one_bit_for_bit(shape: str, dtype
     tested = 0
     for (rule, edge), layout in itertools.product(HOW, ("contiguous", "channels_last", "transposed")):
         call, there = call_for(OPS["clamp"], rule, edge), LAYOUTS[layout](x)
-        if range_bits.plan_between(call, True, True, dtype, False) is None:
+        if bits.find_code(call, (there, low, high), bits.X_ALONE) is None:
             continue
-        y, (code, order, plan) = range_bits.CODE.encode(call, (there, low, high), (True, False, False))
-        settings = native.settings_of(plan, None, None, dtype)
+        y, (code, order, plan) = bits.BITS.encode(call, (there, low, high), (True, False, False))
+        settings = native.settings_of(plan)
         made = native.operators.encode_between(there, low, high, settings)
-        is_unsure = made[2] & native.UNSURE  # of the sign of zeros, which torch decides
+        is_unsure = made[2] & native._UNSURE  # of the sign of zeros, which torch decides
         assert (same if is_unsure else same_bits)(made[0], y)
         assert torch.equal(made[1], code)
         assert made[2] ^ is_unsure == order
@@ -735,7 +735,7 @@ def test_bounds_that_only_a_rewritten_call_may_have(bounds: tuple[float, float],
 @pytest.mark.parametrize("bounds", [(torch.nan, 1.0), (-1.0, torch.nan), (torch.nan, None), (None, torch.nan)])
 def test_no_code_says_where_x_is_between_bounds_of_which_one_is_nan(bounds: tuple[Any, Any]) -> None:
     call = call_for(OPS["clamp"], "inward", "closed")
-    assert range_bits.plan_for(call, *bounds, torch.float32, False) is None
+    assert bits.code_of_numbers(call, *bounds, torch.float32) is None
 
 
 def test_every_node_has_the_one_name() -> None:
@@ -808,7 +808,7 @@ OPERATORS = [name for name in OPERATORS if name not in ("choose", "version")]
 
 
 def test_the_operators_are_found() -> None:
-    assert len(OPERATORS) == 14
+    assert len(OPERATORS) == 12
     assert {"encode_between", "pull_x", "slopes"} <= set(OPERATORS)
 
 
@@ -943,13 +943,12 @@ def test_transforms_and_modes(size: int, calls: list[str]) -> None:
     assert calls == []
 
 
-INWARD = range_bits.Plan(range_bits.FROM_SHARES, range_bits.BELOW, range_bits.ABOVE, (Share(0.0, 1.0), Share(1.0, 0.0)))
-
-
 def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
     """They cannot raise; they must not write."""
     x, code = torch.zeros(100), torch.zeros(32, dtype=torch.uint8)
-    settings = native.settings_of(INWARD, -1.0, 1.0, torch.float32)
+    code_of_inward = bits.code_of_numbers(call_for(OPS["clamp"], "inward", "closed"), -1.0, 1.0, torch.float32)
+    assert code_of_inward is not None
+    settings = native.settings_of(code_of_inward, bits.X, -1.0, 1.0, torch.float32)
     run = native.operators
     for found in (
         run.clamp(x, settings[:8]),
@@ -962,9 +961,6 @@ def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
         run.pull_code(x, torch.zeros(1, dtype=torch.uint8).expand(32), settings, 0),
         run.pull_code(x, code.to(torch.int16), settings, 0),
         run.pull_code(x, code.to(torch.int8), settings, 0),
-        run.slopes(x, torch.zeros(1, 1, dtype=torch.uint8).expand(1, 16), torch.ones(2, dtype=torch.float64)),
-        run.slopes(x, torch.zeros(1, 16, dtype=torch.int16), torch.ones(2, dtype=torch.float64)),
-        run.slopes(x, torch.zeros(2, 32, dtype=torch.uint8)[:, :16], torch.ones(4, dtype=torch.float64)),
         run.pull_code(x, code, settings, 1),
         run.pull_code(x.reshape(10, 10), code, settings, 0x11),
         run.pull_x(x, x.double(), settings),
@@ -1263,15 +1259,6 @@ def test_a_call_is_prepared_for_the_code_whatever_other_residuals_come_after_it(
     assert doors == ["Pseudograd", "keeping_code"]
 
 
-def test_a_device_is_served_between_tensors_only_where_its_kernels_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_bits, "devices", set())
-    monkeypatch.setattr(range_bits, "devices_between_tensors", set())
-    range_bits.serve("numbers alone")
-    range_bits.serve("tensors too", between_tensors=True)
-    assert range_bits.devices == {"numbers alone", "tensors too"}
-    assert range_bits.devices_between_tensors == {"tensors too"}
-
-
 def test_codes_from_zero_elements_on() -> None:
     with codes_from(FOR_EVERYTHING):
         for shape in ((0,), (2, 0, 3), ()):
@@ -1324,7 +1311,7 @@ def test_few_bits_are_the_plain_ones(which: int, dtype: torch.dtype, level: None
             found_y, found = gradient(f, x, grad)
         assert same_bits(found_y, y)
         assert same(found, expected)
-        words = [kept[0].numpy().view("<u8").copy() for kept in (made, plain)]
+        words = [kept[0].numpy().view("<u8").reshape(-1, -(-size // 64)).copy() for kept in (made, plain)]
         for kept in words:  # what lies behind the last element has no meaning
             kept[:, -1] &= (1 << (size - 1) % 64 + 1) - 1
         assert (words[0] == words[1]).all()
@@ -1338,14 +1325,14 @@ def test_few_bits_give_a_gradient_for_each_input_and_no_more(calls: list[str]) -
             call, inputs = case.call(), next(iter(case.samples())).build(torch.float32)
             wants = (True, *[False] * (len(inputs) - 1))
             with way("native code"):
-                if (made := kernels.forward(few_bits.FEW_BITS, call, inputs, wants)) is None:
+                if (made := kernels.forward(bits.BITS, call, inputs, wants)) is None:
                     continue  # steps that C does not know
-                found = kernels.backward(few_bits.FEW_BITS, torch.ones_like(made[0]), made[1], wants, call)
+                found = kernels.backward(bits.BITS, torch.ones_like(made[0]), made[1], wants, call)
             assert found is not None
             assert len(found) == len(inputs)
             lengths.add(len(found))
     assert len(lengths) > 1
-    assert set(calls) == {"steps", "inside", "slopes"}
+    assert set(calls) == {"steps", "pull_code"}
 
 
 @pytest.mark.parametrize("of_grad", ["contiguous", "channels_last", "transposed", "expanded"])
@@ -1362,31 +1349,17 @@ def test_layouts_of_few_bits(of_x: str, of_grad: str) -> None:
 
 
 def test_steps_that_do_not_fit_give_nothing() -> None:
-    x, three = torch.zeros(100), torch.zeros(3, dtype=torch.float64)
-    run = native.operators
-    planes = run.steps(x, three)
-    assert planes.shape == (2, 16)
-    four = torch.ones(4, dtype=torch.float64)
-    assert run.slopes(x, planes, four).numel() == 100
-    dense = x.reshape(5, 1, 20).permute(2, 1, 0)
-    assert run.steps(dense, three).shape == (2, 16)
-    assert run.slopes(dense, planes, four).stride() == dense.stride()
-    for found in (
-        run.steps(x.reshape(10, 10)[:, :5], three),
-        run.steps(x[:10].expand(10, 10), three),
-        run.steps(x[::2], three),
-        run.steps(x, three.float()),
-        run.steps(x, four),
-        run.steps(x.long(), three),
-        run.slopes(x, planes[:1], four),
-        run.slopes(x, planes, three),
-        run.slopes(x[::2], planes, four),
-        run.inside(x, three),
-        run.inside(x.long(), four),
-        run.inside(x[::2], four),
-        run.inside(x, four.float()),
-    ):
-        assert found.numel() == 0
+    x, three, four = torch.zeros(100), torch.zeros(3, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    steps = native.operators.steps
+    assert steps(x, three).shape == (32,)
+    assert steps(x.reshape(5, 1, 20).permute(2, 1, 0), three).shape == (32,)
+    assert steps(x, four).shape == (16,)
+    for numbers in (three, four):
+        for wrong in (x.reshape(10, 10)[:, :5], x[:10].expand(10, 10), x[::2], x.long()):
+            assert steps(wrong, numbers).numel() == 0
+        assert steps(x, numbers.float()).numel() == 0
+    for count in (0, 2, 5, 8):
+        assert steps(x, torch.zeros(count, dtype=torch.float64)).numel() == 0
 
 
 @pytest.mark.parametrize("has_high", [False, True])
@@ -1396,8 +1369,8 @@ def test_a_bit_for_what_is_in_an_interval(dtype: torch.dtype, has_low: bool, has
     x, _ = numbers(dtype, 320)
     for low, high in ((-1.0, 1.0), (0.0, torch.inf), (-torch.inf, 0.5), (-0.0, 0.0), (3.0, -3.0)):
         interval = Interval(low, high, has_low, has_high)
-        bits = native.operators.inside(x, torch.tensor([float(part) for part in interval], dtype=torch.float64))
-        found = [byte >> place & 1 for byte in bits[0].tolist() for place in range(8)]
+        plane = native.operators.steps(x, torch.tensor([float(part) for part in interval], dtype=torch.float64))
+        found = [byte >> place & 1 for byte in plane.tolist() for place in range(8)]
         expected = [
             (low < v < high) or (has_low and v == low and v <= high) or (has_high and v == high and low <= v)
             for v in x.tolist()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pseudograd import formula, kernels
-from pseudograd.geometry import SHARES, Standings, Stands
-from pseudograd.kernels import range_bits, standings, table
+from pseudograd.geometry import REGIONS, SHARES
+from pseudograd.kernels import bits, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rewrite.edges import PINNED, rule_named
 from pseudograd.rule import PRIMITIVES, Call, call_for
@@ -71,11 +71,11 @@ def test_the_plain_code_is_the_formula(kind: str, rule: str) -> None:
             wants = tuple(
                 next(given) if isinstance(one, Tensor) else False for given in [iter(wants)] for one in inputs
             )
-            assert kernels.residual_of(call, inputs, wants) is standings.STANDING
-            y, kept = standings.STANDING.encode(call, inputs, wants)
+            assert kernels.residual_of(call, inputs, wants) is bits.BITS
+            y, kept = bits.BITS.encode(call, inputs, wants)
             assert same_bits(y, call.primitive.forward(*inputs))
-            assert kept[0].nbytes == standings.STANDING.nbytes(call, inputs, wants)
-            agree(standings.STANDING.pull(grad, kept, wants, call), by_formula(grad, inputs, wants, call))
+            assert kept[0].nbytes == bits.BITS.nbytes(call, inputs, wants)
+            agree(bits.BITS.pull(grad, kept, wants, call), by_formula(grad, inputs, wants, call))
 
 
 @needs_native
@@ -83,8 +83,8 @@ def test_the_plain_code_is_the_formula(kind: str, rule: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_c_between_tensors_is_the_formula(kind: str, dtype: torch.dtype, level: None) -> None:
     name, inputs_of = KINDS[kind]
-    (kernel,) = (k for k in table._kernels if k.name == "native" and k.residual is standings.STANDING)
-    (of_x,) = (k for k in table._kernels if k.name == "native" and k.residual is INPUTS and k.serves is standings.suits)
+    (kernel,) = (k for k in table._kernels if k.name == "native" and k.residual is bits.BITS)
+    (of_x,) = (k for k in table._kernels if k.name == "native" and k.residual is INPUTS and k.prepare and not k.value)
     *all_of_them, grad = everywhere(dtype)
     for rule, size in zip(RULES, itertools.cycle([4096, *SIZES]), strict=False):
         call, inputs = call_of(name, "tensors", rule), inputs_of(*(one[-size:] for one in all_of_them))
@@ -93,10 +93,11 @@ def test_c_between_tensors_is_the_formula(kind: str, dtype: torch.dtype, level: 
         made = kernel.forward(call, inputs, wants)  # type: ignore[misc]
         assert made is not None
         with codes_from(FOR_EVERYTHING):
-            plain = standings.STANDING.encode(call, inputs, wants)
+            plain = bits.BITS.encode(call, inputs, wants)
         assert same_bits(made[0], plain[0])
         assert torch.equal(made[1][0], plain[1][0])
-        assert made[1][1:] == plain[1][1:]
+        assert made[1][1] == plain[1][1]
+        assert made[1][2] is plain[1][2]
         agree(kernel.backward(grad[-size:], made[1], wants, call), expected)
         agree(of_x.backward(grad[-size:], list(inputs), wants, call), expected)
 
@@ -120,7 +121,7 @@ def test_c_between_numbers_is_the_formula(bounds: tuple[Any, Any], dtype: torch.
                 y = kernels_run(call, leaf, *bounds)
                 assert same_bits(y.detach(), torch.clamp(x[-size:], *bounds))
                 agree(torch.autograd.grad(y, leaf, grad[-size:]), [expected])
-                assert engine_residual(y) is (standings.STANDING if elements == FOR_EVERYTHING else INPUTS)
+                assert engine_residual(y) is (bits.BITS if elements == FOR_EVERYTHING else INPUTS)
                 again = x[-size:].clone().requires_grad_()
                 z = in_place(call, again * 1, *bounds)
                 agree([z.detach(), *torch.autograd.grad(z, again, grad[-size:])], [y.detach(), expected])
@@ -199,26 +200,24 @@ def test_what_the_kernels_decline() -> None:
 def test_a_row_is_read_where_it_stands() -> None:
     """The suite sees a row that is wrong at any place."""
     call, (x, low, high, grad) = call_of("clamp", "tensors", RULES[1]), everywhere(torch.float64)
-    right = call.rule.stands(low, high)  # type: ignore[misc]
+    *_, right = call.rule.between(low, high)  # type: ignore[misc]
     wants = (True, True, True)
     expected = by_formula(grad, (x, low, high), wants, call)
-    for place in Standings._fields:
-        split = getattr(right.standings, place)
-        wrong = right.standings._replace(**{place: split._replace(x=split.x - 0.25)})
-        rule = call.rule.replaced(stands=lambda low, high, wrong=wrong: Stands(low, high, wrong))
+    for region in REGIONS:
+        split = getattr(right, region)
+        wrong = right._replace(**{region: split._replace(x=split.x - 0.25)})
+        rule = call.rule.replaced(between=lambda low, high, wrong=wrong: (low, high, wrong))
         other = Call(call.primitive, rule, {}, None, False)
         with codes_from(FOR_EVERYTHING):
-            _, kept = standings.STANDING.encode(other, (x, low, high), wants)
+            _, kept = bits.BITS.encode(other, (x, low, high), wants)
         with pytest.raises(AssertionError):
-            agree(standings.STANDING.pull(grad, kept, wants, other), expected)
+            agree(bits.BITS.pull(grad, kept, wants, other), expected)
 
 
 def test_a_code_has_as_many_bits_as_it_must() -> None:
-    bits = {
-        (kind, rule, learned): standings.plan_between(
-            standings.stands_of(call, inputs),
-            tuple((learned and isinstance(one, Tensor)) or k == 0 for k, one in enumerate(inputs)),
-            torch.float32,
+    planes = {
+        (kind, rule, learned): bits.find_code(
+            call, inputs, tuple((learned and isinstance(one, Tensor)) or k == 0 for k, one in enumerate(inputs))
         ).planes  # type: ignore[union-attr]
         for kind, (name, inputs_of) in KINDS.items()
         for rule in RULES
@@ -226,7 +225,7 @@ def test_a_code_has_as_many_bits_as_it_must() -> None:
         for call in [call_of(name, "tensors", rule)]
         for inputs in [inputs_of(*[torch.zeros(1)] * 3)]
     }
-    assert max(bits.values()) == 3
-    assert {bits[kind, rule, False] for kind in KINDS for rule in RULES} == {1, 2}
-    assert {bits[kind, rule, True] for kind in KINDS if kind != "two tensors" for rule in RULES} == {1, 2}
-    assert range_bits.least == 4096
+    assert max(planes.values()) == 3
+    assert {planes[kind, rule, False] for kind in KINDS for rule in RULES} == {1, 2}
+    assert {planes[kind, rule, True] for kind in KINDS if kind != "two tensors" for rule in RULES} == {1, 2}
+    assert bits.least == 4096

@@ -8,28 +8,27 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from pseudograd import kernels
-from pseudograd.kernels import native, range_bits
+from pseudograd.kernels import bits, native
 from pseudograd.rule import OPS, call_for
 
 NO_NATIVE = f"native kernels: {native.status()['why']}"
 needs_native = pytest.mark.skipif(native.operators is None, reason=NO_NATIVE)
 LEVELS = {"plain C": 0, "AVX2": 1, "AVX-512": 2}  # of a processor
 FOR_EVERYTHING, FOR_NOTHING = 0, 1 << 62
-WITH_A_CODE = [name for name in OPS["clamp"].rules if range_bits.suits(call_for(OPS["clamp"], name, "closed"))]
+WITH_A_CODE = [name for name in OPS["clamp"].rules if bits.suits(call_for(OPS["clamp"], name, "closed"))]
 
 
 @contextmanager
 def codes_from(elements: int) -> Iterator[None]:
     """With codes for tensors of at least so many elements, on CPU even where no kernel makes them pay."""
-    served = [(devices, set(devices)) for devices in (range_bits.devices, range_bits.devices_between_tensors)]
-    range_bits.serve("cpu", between_tensors=True)
+    before = set(bits.devices)
+    bits.devices.add("cpu")
     try:
-        with range_bits.kept_from(elements):
+        with bits.save_bits_from(elements):
             yield
     finally:
-        for devices, were in served:
-            devices.clear()
-            devices.update(were)
+        bits.devices.clear()
+        bits.devices.update(before)
 
 
 @contextmanager

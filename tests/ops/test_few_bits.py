@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd import kernels
 from pseudograd.geometry import Steps
-from pseudograd.kernels import few_bits, range_bits
+from pseudograd.kernels import bits, portable
 from pseudograd.ops.fitted_slopes import FITTED
 from pseudograd.rule import OPS, make_call
 from pseudograd.testing.contract import values
@@ -73,30 +73,30 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 
 @every_way
 def test_it_keeps_its_bits_and_nothing_else(way: str) -> None:
-    f, bits = WAYS[way]
+    f, planes = WAYS[way]
     x = torch.zeros(64, 128, requires_grad=True)
     saved = values.saved_by(f, (x,))
-    assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 8192 * bits // 8)]
+    assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 8192 * planes // 8)]
     for elements, bytes_of_a_plane in ((4096, 512), (4097, 520)):
         few = torch.zeros(elements, requires_grad=True)
-        assert [tensor.shape for tensor in values.saved_by(f, (few,))] == [(bits, bytes_of_a_plane)]
+        assert [tensor.shape for tensor in values.saved_by(f, (few,))] == [(planes * bytes_of_a_plane,)]
 
 
 @every_way
 @pytest.mark.parametrize("off", [(), ("native",)], ids=str)
 def test_planes_lie_as_the_kernels_expect_them(way: str, off: tuple[str, ...]) -> None:
     """Bit i % 8 of byte i // 8 of plane p is bit p of the code; the slope of a code is that of the formula."""
-    f, bits = WAYS[way]
+    f, planes = WAYS[way]
     x, _ = inputs(4099)
     with kernels.off(*off):
         (codes,) = values.saved_by(f, (x.requires_grad_(),))
-    rows = codes.tolist()
-    found = [sum((rows[p][i // 8] >> i % 8 & 1) << p for p in range(bits)) for i in range(len(x))]
+    rows = codes.reshape(planes, -1).tolist()
+    found = [sum((rows[p][i // 8] >> i % 8 & 1) << p for p in range(planes)) for i in range(len(x))]
     slopes = by_formula(f, x.detach(), torch.ones_like(x))
     by_code: dict[int, set[float]] = {}
     for code, slope in zip(found, slopes.tolist(), strict=True):
         by_code.setdefault(code, set()).add(slope)
-    assert len(by_code) == 2**bits
+    assert len(by_code) == 2**planes
     assert all(len(of_one) == 1 for of_one in by_code.values())
 
 
@@ -108,7 +108,7 @@ def test_a_gradient_for_each_input(way: str) -> None:
     call, residual, others = node.state
     wants = node.needs_input_grad[1:]
     kept = [other if tensor is None else tensor for tensor, other in zip(node.saved_tensors[::-1], others, strict=True)]
-    for pull in (residual.pull, few_bits.backward):
+    for pull in (residual.pull, portable._pull_steps):
         assert [gradient is not None for gradient in pull(torch.ones(5000), kept, wants, call)] == list(wants)
 
 
@@ -118,7 +118,7 @@ def test_other_tensors_keep_x(kind: str) -> None:
         pass
 
     x = {
-        "small": lambda: torch.zeros(range_bits.least - 1),
+        "small": lambda: torch.zeros(bits.least - 1),
         "gaps": lambda: torch.zeros(10000)[::2],
         "expanded": lambda: torch.zeros(100, 1).expand(100, 100),
         "meta": lambda: torch.zeros(5000, device="meta"),
@@ -164,10 +164,10 @@ def test_neither_pass_has_temporaries_of_the_size_of_x() -> None:
     x = torch.linspace(-1, 1, 2**21)
     steps = Steps((0.25, 1.0), lambda x: [x > 0])
     with CountingWhole(x.numel()) as forward:
-        planes = few_bits.packed(x, steps)
+        planes = bits.pack_steps(x, steps)
     call = make_call(OPS["leaky_relu"], "exact")
     with CountingWhole(x.numel()) as backward:
-        made = few_bits.backward(x, [planes, tuple(x.shape), x.stride(), steps.slopes], (True,), call)
+        made = portable._pull_steps(x, [planes, 0, bits.code_of_slopes(steps.slopes)], (True,), call)
     assert made is not None
     assert_same(made[0], torch.where(x > 0, x, x / 4))
     assert (forward.count, backward.count) == (0, 1)
@@ -197,7 +197,7 @@ def test_the_formula_of_fewbit_does_not_compute_the_activation_again() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_bits_give_what_the_formula_gives(way: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several chunks, too, of which the last ends within a byte."""
-    monkeypatch.setattr(few_bits, "CHUNK", 1024)
+    monkeypatch.setattr(bits, "CHUNK", 1024)
     f, _ = WAYS[way]
     x, grad = inputs(5003, dtype)
     expected = by_formula(f, x, grad)
@@ -219,8 +219,8 @@ def test_the_portable_kernel_declines_no_dtype(way: str) -> None:
         kept = [
             other if tensor is None else tensor for tensor, other in zip(node.saved_tensors[::-1], others, strict=True)
         ]
-        assert residual is few_bits.FEW_BITS
-        made = few_bits.backward(grad, kept, (True,), call)
+        assert residual is bits.BITS
+        made = portable._pull_steps(grad, kept, (True,), call)
         assert made is not None
         assert_same(made[0], plainly(f, x, grad))
 
@@ -237,9 +237,9 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 @every_way
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_dense_layouts_keep_bits_too(way: str, layout: str) -> None:
-    f, bits = WAYS[way]
+    f, planes = WAYS[way]
     x, grad = (LAYOUTS[layout](value) for value in inputs())
-    assert [t.shape for t in values.saved_by(f, (x.requires_grad_(),))] == [(bits, 632)]
+    assert [t.shape for t in values.saved_by(f, (x.requires_grad_(),))] == [(planes * 632,)]
     expected = by_formula(f, x.detach(), grad)
     found = plainly(f, x, grad)
     assert_same(found, expected)
@@ -253,7 +253,7 @@ def test_dense_layouts_keep_bits_too(way: str, layout: str) -> None:
 
 @pytest.fixture
 def from_the_first_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_bits, "least", 1)
+    monkeypatch.setattr(bits, "least", 1)
 
 
 @pytest.mark.parametrize("name", ["gelu", "silu", "leaky_relu", "hardsigmoid"])

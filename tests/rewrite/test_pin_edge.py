@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudograd.kernels import range_bits
+from pseudograd.kernels import bits
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.mode import Replacement
@@ -49,7 +49,7 @@ def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_an_era_is_the_same_whatever_is_kept_and_however_often_it_is_called(era: str, least: int) -> None:
     """From the second call on nothing is read anew."""
-    with range_bits.kept_from(least), forced(era, "") as context:
+    with bits.save_bits_from(least), forced(era, "") as context:
         for name, case in CASES.items():
             for _ in range(3):
                 assert gradients(*case) == MEASURED[era][name], name

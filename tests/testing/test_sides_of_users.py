@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import formula, kernels
-from pseudograd.kernels import native, range_bits
+from pseudograd.kernels import bits, native
 from pseudograd.look.rule_table import what_is_saved
 from pseudograd.rule import OPS, make_call
 from pseudograd.testing import check_rule
@@ -88,7 +88,7 @@ def test_values_are_those_of_the_formula_whoever_computes(dtype: torch.dtype, ed
     call = make_call(OPS["clamp"], rule, edge, maximize)
     for count in (250, 5000):  # of which x is kept, and of which bits are
         x, grad = pairs(dtype, count)
-        (by_formula, *_) = formula.pull(grad, [x, -1.0, 1.0], range_bits.X_ALONE, call)
+        (by_formula, *_) = formula.pull(grad, [x, -1.0, 1.0], bits.X_ALONE, call)
         assert by_formula is not None
 
         def fl(value: float) -> float:
@@ -110,14 +110,14 @@ def test_values_are_those_of_the_formula_whoever_computes(dtype: torch.dtype, ed
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("edge", "bits"), [("closed", 2), ("open", 2), ("half", 2), ("inward", None)])
-def test_it_keeps_two_bits(edge: str, bits: int | None, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("edge", "planes"), [("closed", 2), ("open", 2), ("half", 2), ("inward", None)])
+def test_it_keeps_two_bits(edge: str, planes: int | None, dtype: torch.dtype) -> None:
     """At a projected edge there are four cases beside the one inside: x is kept."""
-    if "cpu" not in range_bits.devices:
+    if "cpu" not in bits.devices:
         pytest.skip("without a kernel for codes on CPU none is kept")
     x = torch.zeros(8192, dtype=dtype)
     saved = saved_by(lambda x: pg.clamp(x, -1, 1, rule=RULE, edge=edge), (x.requires_grad_(),))
-    assert sum(t.nbytes for t in saved) == (x.nbytes if bits is None else 8192 * bits // 8)
+    assert sum(t.nbytes for t in saved) == (x.nbytes if planes is None else 8192 * planes // 8)
     one = saved_by(lambda x: pg.lower_bound(x, -1, rule=RULE), (x,))
     assert sum(t.nbytes for t in one) == 1024
     assert what_is_saved(OPS["clamp"], OPS["clamp"].rules[RULE]) == "2 bits or x"
@@ -154,7 +154,7 @@ def _cases() -> Iterator[Any]:
     [
         (
             lambda out: ((out, 1.0), 1.0),
-            "sides below must be what the function gives, got Share(positive=0.3, negative=1.0). other gives",
+            "sides below must be what the function gives, got (0.3, 1.0). other gives",
         ),
         (lambda out: ((out, 1.25), -1.0), "sides above must be what the function gives, got -1.0. other gives"),
         (lambda out: (out, 1.25), "sides below must be what the function gives, got 0.3."),

@@ -1,6 +1,6 @@
-"""The formula of an element-wise rule on a part of x at a time, so that what it makes on the way stays in the processor's cache.
+"""The formula of an element-wise rule on a part of x at a time, so that its temporaries stay in the processor's cache.
 
-For rules whose formula `is_long` and that no kernel computes in one. The numbers are those of the formula.
+It serves rules whose formula `is_long` and that no other kernel computes. The numbers are those of the formula.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from .. import formula
 from ..rule import Call, Gradients, Wants
-from . import range_bits
-from .few_bits import in_memory
+from . import bits
 from .residuals import INPUTS, Kept
 from .table import Kernel, register
 
@@ -21,19 +20,19 @@ PART = 2**15  # for each thread: torch shares no fewer among several
 
 def _backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, *others = kept
-    if x.numel() < LEAST or x.dtype not in range_bits.DTYPES or grad.dtype is not x.dtype or grad.shape != x.shape:
+    if x.numel() < LEAST or x.dtype not in bits.DTYPES or grad.dtype is not x.dtype or grad.shape != x.shape:
         return None
-    if any(isinstance(other, Tensor) for other in others) or range_bits.order_of(x) is None:
+    if any(isinstance(other, Tensor) for other in others) or bits.order_of(x) is None:
         return None
     grad_x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
-    flat_x, made = in_memory(x), in_memory(grad_x)
-    flat_grad = in_memory(grad if grad.stride() == x.stride() else grad_x.copy_(grad))
+    laid_grad = grad if grad.stride() == x.stride() else grad_x.copy_(grad)
+    flat_x, flat_grad, made = (tensor.as_strided((x.numel(),), (1,)) for tensor in (x, laid_grad, grad_x))
     size = PART * torch.get_num_threads()
     for start in range(0, x.numel(), size):
         part = slice(start, start + size)
-        (found, *_) = formula.pull(flat_grad[part], [flat_x[part], *others], wants, call)
-        assert found is not None
-        made[part] = found
+        gradient = formula.pull(flat_grad[part], [flat_x[part], *others], wants, call)[0]
+        assert gradient is not None
+        made[part] = gradient
     return grad_x, *[None] * len(others)
 
 

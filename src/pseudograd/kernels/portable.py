@@ -9,7 +9,7 @@ Equal to the formulas on every (x, grad), except that subnormal grads may pass w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..arguments import flushes_subnormals, rounded_to
-from ..geometry import ALL, INWARD, NOTHING, Side
+from ..geometry import ALL, INWARD, NOTHING, Constant, Side
 from ..rule import Call, Gradients, Wants
-from . import few_bits, range_bits
+from . import bits
 from .residuals import INPUTS, Kept
 from .table import Kernel, account, register
 
@@ -82,7 +82,7 @@ def _only_inside(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     if not _are_finite_numbers(x, low, high):
         return None
     low, high = _bounds(low, high, x.dtype)
-    if _at_the_bounds(call) == ALL:
+    if call.pieces is not None and call.pieces.at_min.x == ALL:
         low, high = _just_outside(low, high, x.dtype)
     return _between(grad, x, low, high), None, None
 
@@ -118,7 +118,7 @@ def _only_inward_but_at_the_bounds(grad: Tensor, kept: Kept, wants: Wants, call:
     return grad_x, None, None
 
 
-def _one_outward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def _sign_outside(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     """sign(x - y) outside, where the other addend is 0; grad inside, where sign(y - x) is 0."""
     x, low, high = kept
     if not _are_finite_numbers(x, low, high):
@@ -147,24 +147,65 @@ def _are_finite_numbers(x: Tensor, low: Any, high: Any) -> bool:
     return -math.inf < low <= high < math.inf
 
 
-def _at_the_bounds(call: Call) -> Side | None:
-    """What x gets at either bound, if that is one share; None also of a call that is about no range."""
-    if not range_bits.is_about_a_range(call) or call.places is None or call.places.at_min != call.places.at_max:
-        return None
-    return call.places.at_min
-
-
 def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
-    """Of calls that give these shares on both sides, and one of `at` at the bounds."""
-    return lambda call: _at_the_bounds(call) in at and (call.places or ())[:2] == (below, above)
+    """Serves calls about a range that give these slopes on both sides, and one of `at` at either bound."""
+
+    def serves(call: Call) -> bool:
+        pieces = call.pieces
+        if pieces is None or not call.is_about_range:
+            return False
+        return (pieces.below.x, pieces.above.x) == (below, above) and pieces.at_min.x == pieces.at_max.x in at
+
+    return serves
+
+
+def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    """As the residual's formula, with slopes for one chunk at a time, into the only new tensor of the size of x, which lies as x does."""
+    planes, order, code = kept
+    if grad.dtype not in bits.DTYPES:
+        return None
+    laid = bits.in_memory_order(grad, order)
+    made = torch.empty(laid.shape, dtype=grad.dtype, device=grad.device)
+    source = (laid if laid.is_contiguous() else made.copy_(laid)).view(-1)
+    flat = made.view(-1)
+    for chunk, slope in _slopes_by_chunk(planes, code, grad):
+        torch.mul(source[chunk], slope, out=flat[chunk])
+        if NOTHING in code.slopes[bits.X]:
+            flat[chunk].masked_fill_(slope == 0, 0.0)
+    return bits.in_own_order(made, order), *[None] * (len(wants) - 1)
+
+
+def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """The slope of each element; float32 for half precision, because 1/6 should be rounded no further."""
+    rows = _slopes_of_four(code, torch.float64 if grad.dtype is torch.float64 else torch.float32, grad.device)
+    # As they were kept: a hook of saved tensors may have handed them back in another dtype.
+    parts = planes.to(torch.uint8).reshape(code.planes, -1)
+    for start in range(0, grad.numel(), bits.CHUNK):
+        stop = min(start + bits.CHUNK, grad.numel())
+        bytes_ = parts[:, start // 8 : -(-stop // 8)].int()
+        low, high = bytes_[0] & 15, bytes_[0] >> 4
+        for plane in range(1, len(parts)):
+            low |= (bytes_[plane] & 15) << 4 * plane
+            high |= bytes_[plane] >> 4 << 4 * plane
+        index = torch.stack([low, high], dim=1).reshape(-1)
+        yield slice(start, stop), rows.index_select(0, index).reshape(-1)[: stop - start]
+
+
+def _slopes_of_four(code: bits.Code, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """For four neighbours at a time: row k has their slopes, where bits 4p..4p + 3 of k are their bits of plane p."""
+    k = torch.arange(16**code.planes, device=device).unsqueeze(1)
+    neighbour = torch.arange(4, device=device)
+    codes = sum(((k >> (neighbour + 4 * plane)) & 1) << plane for plane in range(code.planes))
+    slopes = [side.positive for side in code.slopes[bits.X]]  # type: ignore[union-attr]  # of steps, which are slopes of x
+    return torch.tensor(slopes, dtype=dtype, device=device)[codes]
 
 
 for _serves, _backward in (
     (_gives(NOTHING, NOTHING, ALL, NOTHING), _only_inside),
     (_gives(*INWARD, ALL), _only_inward),
     (_gives(*INWARD, NOTHING), _only_inward_but_at_the_bounds),
-    (_gives(-1.0, 1.0, ALL), _one_outward),
+    (_gives(Constant(-1.0), Constant(1.0), ALL), _sign_outside),
 ):
     register(Kernel("portable", INPUTS, _serves, _backward, priority=20))
-register(Kernel("portable", few_bits.FEW_BITS, few_bits.suits, few_bits.backward, priority=20))
+register(Kernel("portable", bits.BITS, lambda call: call.rule.steps is not None, _pull_steps, priority=20))
 account("portable", lambda: {"state": "active", "why": "a handful of ATen calls"})

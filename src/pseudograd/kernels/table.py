@@ -26,7 +26,6 @@ class Prepared(Record):
     Where x is kept, as of few elements: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
     Where a code is, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
     passes: x gets grad as it is, so nothing is kept of few or many. residual: what a code is.
-    has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
     """
 
     forward: Callable[[Tensor, Tensor], Tensor]
@@ -35,10 +34,9 @@ class Prepared(Record):
     decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     settings: Tensor
     call: Call
-    plan: Any
+    code: Any
     low: float | None
     high: float | None
-    has_zero: bool
     passes: bool
     residual: Residual
     keeps_code: bool
@@ -48,13 +46,13 @@ class CodedBetween(Record):
     """A call with tensors behind x that keeps a code in place of all of them.
 
     encode(*tensors) -> (y, code, order). decode(grad, code, column, order) -> the gradient of one of them, whose column it is; None where
-    nobody asked for it. plan: what `residual` keeps beside the code and the order.
+    nobody asked for it. code: what `residual` keeps beside the planes and the order.
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int]]
     decode: Callable[[Tensor, Tensor, Any, int], Tensor]
     columns: tuple[Any, ...]
-    plan: Any
+    code: Any
     residual: Residual
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..geometry import Asked, Shape, Share, Side, Turned
+from ..geometry import Reversal, Shape, Side, Slope, Symbol
 from ..rule import OPS, Op, Rule
 from ..testing.contract.cases import Case
 from .measure import Measured
@@ -217,22 +217,22 @@ def _estimate_factors(rule: Rule, m: Measured, known: dict[str, Any]) -> tuple[f
     """
     assert rule.sides is not None
     try:
-        below, above = rule.sides(**{name: Asked(name) for name in rule.parameters})
+        below, above = rule.sides(**{name: Symbol(name) for name in rule.parameters})
     except Exception:  # a row of somebody else may refuse this number
         return None
     if _names_in(below) | _names_in(above) != rule.parameters.keys():
         return None
     estimates: dict[str, float | None] = {}
     for end, side in ((0, below), (-1, above)):
-        if not isinstance(side, Share):
+        if not isinstance(side, Slope):
             continue
         slopes = m.positive[end].item(), m.negative[end].item()
         if 1.0 in side:  # the other sign leaks; which sign that is depends on the direction of the loss
             slopes = (max(slopes, key=lambda slope: abs(slope - 1)),) * 2
         for factor, slope in zip(side, slopes, strict=True):
-            if isinstance(factor, Asked) and _is_flat_at(m, end):
+            if isinstance(factor, Symbol) and _is_flat_at(m, end):
                 estimates.setdefault(factor.name, abs(slope))
-            elif isinstance(factor, Turned) and isinstance(factor.width, Asked):
+            elif isinstance(factor, Reversal) and isinstance(factor.width, Symbol):
                 estimates[factor.width.name] = _estimate_width(m, known)
     # A side without a bound shows no factor: the factor of the other side will do.
     numbers = [estimates.get(name, next(iter(estimates.values()), None)) for name in rule.parameters]
@@ -240,9 +240,8 @@ def _estimate_factors(rule: Rule, m: Measured, known: dict[str, Any]) -> tuple[f
 
 
 def _names_in(side: Side) -> set[str]:
-    factors = side if isinstance(side, Share) else (side,)
-    numbers = [factor.width if isinstance(factor, Turned) else factor for factor in factors]
-    return {number.name for number in numbers if isinstance(number, Asked)}
+    numbers = [factor.width if isinstance(factor, Reversal) else factor for factor in side]
+    return {number.name for number in numbers if isinstance(number, Symbol)}
 
 
 def _estimate_width(m: Measured, known: dict[str, Any]) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..kernels import few_bits, range_bits
+from ..kernels import bits
 from ..rule import Call, Op, Rule
 
 
@@ -53,12 +53,13 @@ def what_is_saved(op: Op, rule: Rule) -> str:
         return "nothing"
     if rule.steps is not None:
         steps = rule.steps(*op.picture.others, **rule.parameters)
-        return "x" if steps is None else _bits(few_bits.bits_of(steps))
+        return "x" if steps is None else _bits(bits.code_of_slopes(steps.slopes).planes)
     call = Call(op, rule, dict(rule.parameters), op.default_edge, False)
-    if not range_bits.suits(call):
+    if not bits.suits(call):
         return "x"
-    plan = range_bits.plan_of(call, *(bound is not None for bound in op.picture.others))
-    return "x" if plan is None else _bits(plan.planes)
+    low, high = op.picture.others
+    code = bits.code_of_sides(call, low is not None, high is not None)
+    return "x" if code is None else _bits(code.planes)
 
 
 def _bits(planes: int) -> str:

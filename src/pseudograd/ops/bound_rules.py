@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import rounded
-from ..geometry import ALL, INWARD, NOTHING, SHARES, Share, Sides, Turned, with_share
+from ..geometry import ALL, INWARD, NOTHING, SHARES, Constant, Reversal, Sides, Slope, where_slope
 from ..reference import bounds as reference
 from ..rule import BOUNDED, Gradients, Pull, Rule, Wants
 from .shared_rules import widened
@@ -36,8 +36,8 @@ def _formula_of(sides: Callable[..., Sides]) -> Formula:
     def formula(
         grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, **parameters: float
     ) -> Tensor:
-        shares = sides(**{name: rounded(value, grad) for name, value in parameters.items()})
-        return with_share(with_share(grad, grad, below, shares[0]), grad, above, shares[1])
+        slopes = sides(**{name: rounded(value, grad) for name, value in parameters.items()})
+        return where_slope(above, slopes[1], grad, where_slope(below, slopes[0], grad, grad))
 
     return formula
 
@@ -250,7 +250,7 @@ RULES: dict[str, Rule] = {
             formula="sign(x - y)",
             source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
             is_linear=False,
-            sides=lambda: (-1.0, 1.0),
+            sides=lambda: (Constant(-1.0), Constant(1.0)),
             also_called="the article's proposed variant",
             translates=("clamp_with_grad_proposed", "clamp_with_grad2", "proposed"),
         ),
@@ -261,7 +261,7 @@ RULES: dict[str, Rule] = {
             source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
             is_linear=True,
             parameters={"slope": 0.1},
-            sides=lambda slope: (Share(slope, slope), Share(slope, slope)),
+            sides=lambda slope: (Slope(slope, slope), Slope(slope, slope)),
             also_called="leaky clamp",
             translates=("leaky_clamp",),
         ),
@@ -272,7 +272,7 @@ RULES: dict[str, Rule] = {
             source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
             is_linear=False,
             parameters={"low": 0.1, "high": 0.1},
-            sides=lambda low, high: (Share(low, 1.0), Share(1.0, high)),
+            sides=lambda low, high: (Slope(low, 1.0), Slope(1.0, high)),
             also_called="gradient-preserving clip",
             translates=("gradient_preserving", "gppo", "ce_gppo"),
         ),
@@ -284,7 +284,7 @@ RULES: dict[str, Rule] = {
             source="new in pseudograd",
             is_linear=False,
             parameters={"width": 1.0},
-            sides=lambda width: (Share(Turned(width), 1.0), Share(1.0, Turned(width))),
+            sides=lambda width: (Slope(Reversal(width), 1.0), Slope(1.0, Reversal(width))),
             requires=("min", "max"),
         ),
         _rule(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import must, unknown_name
-from ..geometry import Sides, as_sides, shared
+from ..geometry import Constant, Sides, read_sides, slope_times
 from ..rule import OPS, Op, add_rule, check_parameter
 
 __all__ = ["register_rule"]
@@ -143,7 +143,7 @@ def _checked_sides(
         )
 
     def found(**given: float) -> Sides:
-        return as_sides(sides(**given))
+        return read_sides(sides(**given))
 
     try:
         of_defaults = found(**parameters)
@@ -154,12 +154,13 @@ def _checked_sides(
         for dtype in (torch.float32, torch.float64):
             grad = _GRADS.to(dtype)
             computed = function(grad, torch.full_like(grad, x), torch.full_like(grad, x / 2), -1.0, 1.0)
-            expected = shared(side, grad)
+            expected = slope_times(side, grad)
             if not torch.equal(
                 *(torch.nan_to_num(one, nan=1e9, posinf=2e9, neginf=-2e9) for one in (computed, expected))
             ):
                 remedy = f"{function.__name__} gives {computed.tolist()} for grads of {grad.tolist()}"
-                raise ValueError(must("register_rule", f"sides {name}", "be what the function gives", side, remedy))
+                written = side.value if isinstance(side, Constant) else tuple(side)
+                raise ValueError(must("register_rule", f"sides {name}", "be what the function gives", written, remedy))
     return found
 
 

@@ -17,16 +17,14 @@ from ..geometry import (
     ALL_TO_MIN,
     ALL_TO_X,
     SHARES,
-    Beside,
+    Pieces,
     Split,
-    Standings,
-    Stands,
-    above_min,
-    below_max,
-    between_numbers,
-    with_edge,
+    mirror,
+    pieces_of_min,
+    pieces_of_numbers,
+    replace_edge,
 )
-from ..rule import BOUNDED, PRIMITIVES, Gradients, Pull, Rule, Wants, register
+from ..rule import BOUNDED, PRIMITIVES, Between, Gradients, Pull, Rule, Wants, register
 from ..torch_table.conventions import share
 from ..torch_table.eras import ERAS, Era
 from ..torch_table.forms import EDGE_FAMILIES, FAMILIES
@@ -42,35 +40,42 @@ class Pin(NamedTuple):
 # --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
 
 
-def _stands_of_numbers(pin: Pin, min: object, max: object) -> Stands:
+def _between_numbers(pin: Pin, min: object, max: object) -> Between:
     part = SHARES[pin.era.edge] if pin.part is None else pin.part
-    return Stands(min, max, _standings_of_numbers(part, min is not None, max is not None))
+    return min, max, _pieces_of_numbers(part, min is not None, max is not None)
 
 
-_standings_of_numbers = lru_cache(maxsize=64)(between_numbers)
+_pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
 
 
-def _stands_of_tensors(pin: Pin, min: object, max: object) -> Stands:
-    return Stands(min, max, _standings_of_tensors(pin, min is not None, max is not None))
+def _between_tensors(pin: Pin, min: object, max: object) -> Between:
+    return min, max, _pieces_of_tensors(pin, min is not None, max is not None)
 
 
 @lru_cache(maxsize=64)
-def _standings_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Standings:
+def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
     assert pin.era.between is not None, "add_rules asks"
     assert pin.era.beside is not None, "it comes with the other"
     if has_min and has_max:
-        return pin.era.between if pin.part is None else with_edge(pin.era.between, pin.part)
-    row = pin.era.beside
+        return pin.era.between if pin.part is None else replace_edge(pin.era.between, pin.part)
+    pieces = pin.era.beside
     if pin.part is not None:
-        row = row._replace(at=Split(pin.part, min=1.0 - pin.part))
-    return above_min(row) if has_min else below_max(row)
+        at = Split(pin.part, min=1.0 - pin.part)
+        pieces = pieces._replace(at_min=at, at_point=at)
+    return pieces if has_min else mirror(pieces)
 
 
-def _stands_of_pair(is_min: bool, pin: Pin, other: object) -> Stands:
-    """fmin or fmax: NaN loses; where both are, x wins."""
+def _between_pair(is_min: bool, pin: Pin, other: object) -> Between:
     part = pin.era.of_fmax if pin.part is None else pin.part
-    row = Beside(ALL_TO_MIN, Split(part, min=1.0 - part), ALL_TO_X, nan=ALL_TO_MIN, bound_nan=ALL_TO_X)
-    return Stands(None, other, below_max(row)) if is_min else Stands(other, None, above_min(row))
+    pieces = _pieces_of_pair(is_min, part)
+    return (None, other, pieces) if is_min else (other, None, pieces)
+
+
+@lru_cache(maxsize=64)
+def _pieces_of_pair(is_min: bool, part: float) -> Pieces:
+    """fmin or fmax: NaN loses; where both are, x wins."""
+    pieces = pieces_of_min(ALL_TO_MIN, Split(part, min=1.0 - part), ALL_TO_X, nan=ALL_TO_MIN, bound_nan=ALL_TO_X)
+    return mirror(pieces) if is_min else pieces
 
 
 # --- as formulas ------------------------------------------------------------------------------------------------------
@@ -137,18 +142,18 @@ def rule_named(edge: str, elsewhere: str) -> str:
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
-        of_tensors = None if pin.era.between is None else partial(_stands_of_tensors, pin)
-        OF_NUMBERS[name] = _make_rule(name, partial(_pull_of_numbers, pin), partial(_stands_of_numbers, pin), BOUNDED)
+        of_tensors = None if pin.era.between is None else partial(_between_tensors, pin)
+        OF_NUMBERS[name] = _make_rule(name, partial(_pull_of_numbers, pin), partial(_between_numbers, pin), BOUNDED)
         OF_TENSORS[name] = _make_rule(name, partial(_pull_of_tensors, pin), of_tensors, BOUNDED, compares=False)
         for family, rules in OF_PAIRS.items():
             ((pull, _),) = FAMILIES[family].pinned.values()
-            stands = partial(_stands_of_pair, family == "fmin", pin)
-            rules[name] = _make_rule(name, partial(_pull_of_pair, pull, pin), stands, ("x", "other"))
+            between = partial(_between_pair, family == "fmin", pin)
+            rules[name] = _make_rule(name, partial(_pull_of_pair, pull, pin), between, ("x", "other"))
     return name
 
 
 def _make_rule(
-    name: str, pull: Pull, stands: Callable[..., Stands] | None, keeps: tuple[str, ...], compares: bool = True
+    name: str, pull: Pull, between: Callable[..., Between] | None, keeps: tuple[str, ...], compares: bool = True
 ) -> Rule:
     return Rule(
         name=name,
@@ -159,7 +164,7 @@ def _make_rule(
         is_linear=True,
         keeps=keeps,
         compares=compares,
-        stands=stands,
+        between=between,
     )
 
 

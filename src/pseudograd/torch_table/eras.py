@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import must
-from ..geometry import ALL_TO_MAX, ALL_TO_MIN, ALL_TO_X, SHARES, TO_NOBODY, Beside, Split, Standings
+from ..geometry import ALL_TO_MAX, ALL_TO_MIN, ALL_TO_X, SHARES, TO_NOBODY, Pieces, Split, pieces_of_min
 from ..record import Record
 from .private import constant_result
 
@@ -44,8 +44,8 @@ class Era(Record):
     edge: str
     of_fmax: float
     of_tensors: Callable[[Tensor, Tensor, Any, Any], Three]
-    between: Standings | None = None
-    beside: Beside | None = None
+    between: Pieces | None = None
+    beside: Pieces | None = None
 
     @property
     def rule(self) -> str:
@@ -82,7 +82,7 @@ def _pull_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
     )
 
 
-_UNTIL_2_13 = Standings(
+_UNTIL_2_13 = Pieces(
     below=ALL_TO_MIN,
     at_min=ALL_TO_X,
     inside=ALL_TO_X,
@@ -91,14 +91,16 @@ _UNTIL_2_13 = Standings(
     below_point=TO_NOBODY,
     at_point=ALL_TO_X,
     above_point=ALL_TO_MAX,
-    crossed=ALL_TO_MAX,
+    below_crossed=ALL_TO_MAX,
+    at_crossed=ALL_TO_MAX,
+    above_crossed=ALL_TO_MAX,
     below_nan=TO_NOBODY,
     above_nan=ALL_TO_MAX,
     with_nan=TO_NOBODY,
     nan=TO_NOBODY,
     nan_crossed=ALL_TO_MAX,
 )
-_SINCE_2_14 = Standings(
+_SINCE_2_14 = Pieces(
     below=ALL_TO_MIN,
     at_min=Split(0.5, min=0.5),
     inside=ALL_TO_X,
@@ -107,7 +109,9 @@ _SINCE_2_14 = Standings(
     below_point=ALL_TO_MIN,
     at_point=ALL_TO_X,
     above_point=ALL_TO_MAX,
-    crossed=ALL_TO_MAX,
+    below_crossed=ALL_TO_MAX,
+    at_crossed=ALL_TO_MAX,
+    above_crossed=ALL_TO_MAX,
     below_nan=TO_NOBODY,
     above_nan=TO_NOBODY,
     with_nan=ALL_TO_X,
@@ -115,8 +119,8 @@ _SINCE_2_14 = Standings(
     nan_crossed=Split(1.0, max=1.0),
 )
 _TO_BOTH = Split(1.0, min=1.0)
-_ONE_UNTIL_2_13 = Beside(ALL_TO_MIN, ALL_TO_X, ALL_TO_X, nan=TO_NOBODY, bound_nan=TO_NOBODY)
-_ONE_SINCE_2_14 = Beside(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_TO_BOTH, bound_nan=_TO_BOTH)
+_ONE_UNTIL_2_13 = pieces_of_min(ALL_TO_MIN, ALL_TO_X, ALL_TO_X, nan=TO_NOBODY, bound_nan=TO_NOBODY)
+_ONE_SINCE_2_14 = pieces_of_min(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_TO_BOTH, bound_nan=_TO_BOTH)
 
 CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
 SUPPORTED = (

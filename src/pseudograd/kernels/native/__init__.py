@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,46 +17,34 @@ import torch
 from torch import Tensor
 
 from ...arguments import flushes_subnormals, rounded_to
-from ...geometry import SHARES, Shape, Share, Sides, Turned, places
-from ...rule import Call, Gradients, Wants
+from ...geometry import ALL, Reversal, Shape, Slope, pieces_of_sides
+from ...rule import BOUNDED, Call, Gradients, Wants, remember
 from ...torch_table.private import raw, without_torch_function
-from .. import few_bits
-from ..range_bits import (
-    ABOVE,
-    BELOW,
-    CODE,
-    DTYPES,
-    MOST_DIMENSIONS,
-    X_ALONE,
-    Plan,
-    are_bytes,
-    is_about_a_range,
-    passes,
-    plan_between,
-    plan_for,
-    plan_of_inputs,
-    serve,
-    suits,
-)
+from .. import bits
+from ..bits import BITS, DTYPES, MIN, MOST_DIMENSIONS, X_ALONE, Code, X
 from ..residuals import INPUTS, Inputs, Kept
 from ..table import CodedBetween, Kernel, Prepared, PreparedBetween, account, register
-from .between import UNSURE, Between
 
 LIBRARY = Path(__file__).with_name("_native.so")
-_VERSION = 5  # of the operators and of what they read in their settings, as rules.h says it too
+_VERSION = 6  # of the operators and of what they read in their settings, as rules.h says it too
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
-NO_MIN, NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
-OF_MIN, OF_MAX = 6, 7  # kinds of a plan: what a tensor of bounds gets
+# As operators.c reads and writes them. Beside a plan: y is made, too; there is no such bound. Beside an order: zeros of both signs
+# meet, and torch alone knows which of them y is.
+_WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 11, 1 << 12, 1 << 60
+# Kinds of a rule: FROM_SHARES is 0; what reads how far x is outside, and the slopes of a step, have no code.
+_TURNED, _STANDING = 1, 5
+_KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
+LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
 
 
 class _Operators:
-    """Those of operators.c by name, each looked up when it is first asked for: a tenth of a millisecond."""
+    """The operators of operators.c by name. Each is looked up when it is first used, which takes a tenth of a millisecond."""
 
     def __getattr__(self, name: str) -> Any:
-        found = raw(getattr(torch.ops.pseudograd_native, name).default)
-        setattr(self, name, found)
-        return found
+        operator = raw(getattr(torch.ops.pseudograd_native, name).default)
+        setattr(self, name, operator)
+        return operator
 
 
 def _load() -> tuple[str, str, Any]:
@@ -98,172 +86,237 @@ def status() -> dict[str, str]:
 account("native", status)
 
 
-# Kinds of a plan, beside the one of range_bits.py, for what is in no code: how far x is outside, and the slopes of a step.
-_TURNED = 1
-_KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
+# --- settings: a rule between two numbers as the operators read it ----------------------------------------------------
 
 
-def _width_of_what_turns(call: Call) -> float | None:
-    """Of a rule that passes what leads back, and turns what leads outward by the distance of x; None for others."""
-    for side in call.places or ():
-        for factor in side if isinstance(side, Share) else ():
-            if isinstance(factor, Turned):
-                turned = places(_turning(factor), "closed", call.maximize)
-                return factor.width if call.places == turned else None
-    return None
-
-
-def _turning(factor: Turned) -> Sides:
-    return Share(factor, 1.0), Share(1.0, factor)
-
-
-def _plan(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Plan | None:
-    """How the operators compute the call between two numbers from x; None where they cannot."""
-    flushes = flushes_subnormals()
-    plan = plan_for(call, low, high, dtype, flushes)
-    return _plan_of_what_turns(call, low, high, dtype, flushes) if plan is None else plan
-
-
-@lru_cache(maxsize=4096)
-def _plan_of_what_turns(
-    call: Call, low: float | None, high: float | None, dtype: torch.dtype, flushes: bool
-) -> Plan | None:
-    """`flushes` is there to be remembered by. The steps of the formula, rounded as there; the span is for `_prepare` alone."""
-    width = _width_of_what_turns(call)
-    if width is None or dtype not in DTYPES or low is None or high is None:
-        return None
-    span = rounded_to(rounded_to(high, dtype) - rounded_to(low, dtype), dtype)
-    scale = rounded_to(rounded_to(width, dtype) * span, dtype)
-    if not 0 < scale < math.inf:  # nor is the span
-        return None
-    return Plan(_TURNED, *((ABOVE, BELOW) if call.maximize else (BELOW, ABOVE)), (Share(scale, span),))
-
-
-def settings_of(plan: Plan, low: float | None, high: float | None, dtype: torch.dtype, packed: int = 0) -> Tensor:
-    """A plan between two numbers as the operators read it: numbers in a tensor, which torch hands over in less time."""
-    low = -math.inf if low is None else math.copysign(rounded_to(low, dtype), low)
-    high = math.inf if high is None else math.copysign(rounded_to(high, dtype), high)
-    return _settings(low, high, plan.packed | packed, *plan.numbers, math.copysign(1.0, low), math.copysign(1.0, high))
-
-
-@lru_cache(maxsize=4096)
-def _settings(*numbers: float) -> Tensor:
-    """The last two are the signs of the bounds, because 0.0 is found where -0.0 is asked for."""
-    return settings_of_numbers(numbers[:-2])
-
-
-def settings_of_numbers(numbers: tuple[float, ...]) -> Tensor:
-    """What operators read."""
+def tensor_of(*numbers: float) -> Tensor:
+    """Numbers in a tensor, because torch hands a tensor over in less time."""
     with without_torch_function():
         return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
-def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
-    x, low, high = inputs
-    plan = plan_of_inputs(call, inputs)
-    assert plan is not None  # the residual has asked
-    if isinstance(low, Tensor):
-        y, code, order = operators.encode_between(x, low, high, settings_of(plan, None, None, x.dtype))
-        if order & UNSURE:
-            y, order = call.primitive.forward(x, low, high), order ^ UNSURE
-    else:
-        y, code, order = operators.encode(x, settings_of(plan, low, high, x.dtype))
-    return y, [code, order, plan]
+constants = lru_cache(maxsize=256)(tensor_of)
 
 
-def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
-    x, low, high = inputs
-    plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
-    assert plan is not None
-    code, order = operators.encode_(x, settings_of(plan, low, high, x.dtype))
-    return [code, order, plan]
-
-
-def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    code, order, plan = kept
-    if not are_bytes(code):
-        return None
-    return operators.pull_code(grad, code, settings_of(plan, None, None, grad.dtype), order), None, None
-
-
-def _are_served(grad: Tensor, x: Tensor) -> bool:
-    """A hook of saved tensors may have changed the dtype of x."""
-    return x.dtype in DTYPES and grad.dtype is x.dtype and grad.dim() <= MOST_DIMENSIONS
-
-
-def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    x, low, high = kept
-    if not _are_served(grad, x):
-        return None
-    if isinstance(low, Tensor) or isinstance(high, Tensor):
-        return _pull_between_tensors(grad, kept, wants, call)
-    plan = _plan(call, low, high, x.dtype)
-    if plan is None:
-        return None
-    return operators.pull_x(grad, x, settings_of(plan, low, high, x.dtype)), None, None
-
-
-def _pass(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    if not (wants[1] or wants[2]):
-        return grad, None, None
-    return _pull_between_tensors(grad, kept, wants, call) if _are_served(grad, kept[0]) else None
-
-
-def _pull_between_tensors(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    x, low, high = kept
-    columns = _columns_between(call, kept)
-    if columns is None:
-        return None
-    tensors = x, x if low is None else low, x if high is None else high
-    found = [operators.pull_bounds(grad, *tensors, column) if want else None for column, want in zip(columns, wants)]  # noqa: B905
-    return tuple(found)
-
-
-def _columns_between(call: Call, inputs: Inputs | Kept) -> tuple[Tensor, Tensor, Tensor] | None:
-    """For x, min and max, of which each is a tensor or absent: the settings by which `pull_bounds` computes what it gets."""
-    x, low, high = inputs
-    for bound in (low, high):
-        if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is x.dtype)):
-            return None
-    return _of_each(call, low is not None, high is not None, x.dtype, flushes_subnormals())
+def settings_of(
+    code: Code, column: int = X, low: float | None = None, high: float | None = None, dtype: Any = None, flags: int = 0
+) -> Tensor:
+    """column: whose slopes. flags: _WITH_Y, _NO_MIN, _NO_MAX. The bounds are rounded to the dtype."""
+    low = -math.inf if low is None else math.copysign(rounded_to(low, dtype), low)
+    high = math.inf if high is None else math.copysign(rounded_to(high, dtype), high)
+    return _settings(code, column, low, high, flags, math.copysign(1.0, low), math.copysign(1.0, high))
 
 
 @lru_cache(maxsize=4096)
-def _of_each(
-    call: Call, has_min: bool, has_max: bool, dtype: torch.dtype, flushes: bool
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """`flushes` is there to be remembered by."""
-    plan = plan_between(call, has_min, has_max, dtype, flushes)
-    if plan is None:
-        return None
-    absent = (0 if has_min else NO_MIN) | (0 if has_max else NO_MAX)
-    at_edge = 0.0 if call.rule.ignores_edge else 1.0 - SHARES[str(call.edge)]
-    of_min, of_max = (
-        settings_of(Plan(kind, has_min, shares=(Share(at_edge, at_edge),)), None, None, dtype, absent)
-        for kind in (OF_MIN, OF_MAX)
-    )
-    return settings_of(plan, None, None, dtype, absent), of_min, of_max
+def _settings(code: Code, column: int, low: float, high: float, flags: int, *signs: float) -> Tensor:
+    """The signs of the bounds are arguments because the memory finds 0.0 where -0.0 is looked up."""
+    slopes = code.slopes[column]
+    if code.by_sides:
+        assert slopes is not None
+        plan, numbers = flags, [0.0] * 6
+        for plane, regions in enumerate(code.regions):
+            sides = (regions & 1) | (regions >> 4 & 1) << 1 | (regions >> 1 & 1) << 2 | (regions >> 3 & 1) << 3
+            plan |= sides << 4 * plane
+        for position, side in enumerate(slopes[1:]):
+            plan |= bits.kind_of(side) << 13 + 2 * position
+            numbers[2 * position : 2 * position + len(side)] = side  # type: ignore[assignment]  # none is a Reversal
+        return tensor_of(low, high, plan, *numbers)
+    regions = sum([regions << 16 * plane for plane, regions in enumerate(code.regions)])
+    factors: list[Any] = [side[0] for side in slopes or ()]
+    return tensor_of(low, high, code.planes | _STANDING << 8 | flags, regions, *factors, *[0.0] * (8 - len(factors)))
 
 
-def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
-    if not is_about_a_range(call):
-        return None
-    columns, (x, low, high) = _columns_between(call, inputs), inputs
-    if columns is None or (low is None and high is None):
-        return None
-    plan = plan_between(call, low is not None, high is not None, x.dtype, flushes_subnormals())
-    if plan is None or any(number and abs(number) < LEAST_NORMAL for number in _numbers_in(call, plan, None, None)):
-        return None
-    between = Between(operators, call, inputs, low is not None, high is not None)
-    own = tuple(column for column, is_there in zip(columns, between.there, strict=True) if is_there)
-    settings = settings_of(plan, None, None, x.dtype)
+def _flags(has_min: bool, has_max: bool) -> int:
+    return (0 if has_min else _NO_MIN) | (0 if has_max else _NO_MAX)
 
-    def coded(wants: Wants) -> CodedBetween | None:
-        if wants != X_ALONE:  # nor of x and one bound
+
+def _columns(call: Call, inputs: Inputs | Kept) -> tuple[Tensor | None, ...] | None:
+    """For each input of a call with tensors behind x the settings by which `pull_bounds` computes its gradient. None where a number is
+    among them, or the rule is none that a code can say.
+    """
+    between, dtype = call.between(tuple(inputs)), inputs[0].dtype
+    if between is None or dtype not in DTYPES:
+        return None
+    low, high, pieces = between
+    for bound in (low, high):
+        if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is dtype)):
             return None
-        return CodedBetween(between.encode(settings), operators.pull_code, (settings, None, None), plan, CODE)
+    there = low is not None, high is not None
+    key = "columns", call, there, dtype, flushes_subnormals()
+    return _memory[key] if key in _memory else remember(_memory, key, _make_columns(call, pieces, there, dtype))
 
-    return between.prepared(own, coded)
+
+_memory: dict[Any, Any] = {}
+
+
+def _make_columns(call: Call, pieces: Any, there: tuple[bool, bool], dtype: torch.dtype) -> Any:
+    columns: list[Tensor] = []
+    inputs = len(call.primitive.inputs)
+    for position, column in enumerate(bits.columns_of(call.primitive.inputs, there[0])):
+        wants = tuple([position == other for other in range(inputs)])
+        code = bits.code_of_tensors(call, pieces, there, wants, dtype)
+        if code is None:
+            return None
+        columns.append(settings_of(code, column, dtype=dtype, flags=_flags(*there)))
+    return tuple(columns)
+
+
+# --- a code -----------------------------------------------------------------------------------------------------------
+
+
+def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
+    if call.rule.steps is not None:
+        return _encode_steps(call, inputs)
+    x, code, between = inputs[0], bits.find_code(call, inputs, wants), call.between(inputs)
+    assert code is not None, "the residual has asked"
+    assert between is not None
+    low, high, _ = between
+    if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
+        y, planes, order = operators.encode(x, settings_of(code, X, low, high, x.dtype))
+        return y, [planes, order, code]
+    tensors = tuple(value for value in inputs if isinstance(value, Tensor))
+    y, planes, order = _encoder(call, low is not None, high is not None, code)(*tensors)
+    return y, [planes, order, code]
+
+
+def _encoder(call: Call, has_min: bool, has_max: bool, code: Code) -> Callable[..., tuple[Tensor, Tensor, int]]:
+    """Of a call with tensors behind x, as a function of x and the bounds that are there."""
+    encode, forward = operators.encode_between, _forward_of(call, has_min, has_max)
+    makes_y = call.primitive.inputs == BOUNDED  # not of fmin and fmax, which see a NaN otherwise
+    flags = 0 if code.by_sides else _flags(has_min, has_max) | (_WITH_Y if makes_y else 0)
+    settings = settings_of(code, flags=flags)
+
+    def encode_two(x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, int]:
+        y, planes, order = encode(x, low, high, settings)
+        return (forward(x, low, high), planes, order ^ _UNSURE) if order & _UNSURE else (y, planes, order)
+
+    def encode_one(x: Tensor, bound: Tensor) -> tuple[Tensor, Tensor, int]:
+        y, planes, order = encode(x, bound, x, settings) if has_min else encode(x, x, bound, settings)
+        return (y, planes, order) if makes_y and not order & _UNSURE else (forward(x, bound), planes, order & ~_UNSURE)
+
+    return encode_two if has_min and has_max else encode_one
+
+
+def _forward_of(call: Call, has_min: bool, has_max: bool) -> Callable[..., Tensor]:
+    """torch's own, as a function of x and the bounds that are there."""
+    forward = call.primitive.forward
+    if call.primitive.inputs != BOUNDED or (has_min and has_max):
+        return forward
+    return (lambda x, low: forward(x, low, None)) if has_min else (lambda x, high: forward(x, None, high))
+
+
+def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
+    between = call.between(inputs)
+    if between is None or isinstance(between[0], Tensor) or isinstance(between[1], Tensor):
+        return None
+    code, x = bits.find_code(call, inputs, wants), inputs[0]
+    assert code is not None
+    planes, order = operators.encode_(x, settings_of(code, X, *between[:2], x.dtype))
+    return [planes, order, code]
+
+
+def _encode_steps(call: Call, inputs: Inputs) -> tuple[Tensor, Kept] | None:
+    x, steps = inputs[0], bits.steps_of(call, inputs)
+    if not steps.thresholds and steps.interval is None:
+        return None
+    planes = operators.steps(x, constants(*(steps.thresholds or map(float, steps.interval or ()))))
+    return call.primitive.forward(*inputs), [planes, bits.order_of(x), bits.code_of_slopes(steps.slopes)]
+
+
+def _pull_bits(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    planes, order, code = kept
+    if grad.dtype not in DTYPES or not bits.are_bytes(planes):
+        return None
+    gradients: list[Tensor | None] = [None] * len(wants)
+    for position, column in enumerate(bits.columns_of(wants, code.slopes[MIN] is not None)[: len(wants)]):
+        if wants[position]:
+            gradients[position] = operators.pull_code(grad, planes, settings_of(code, column), order)
+    return tuple(gradients)
+
+
+# --- from x itself ----------------------------------------------------------------------------------------------------
+
+
+def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    x, *others = kept
+    if x is None:  # nothing was kept of a rule that passes all of grad
+        return grad, *[None] * len(others)
+    # A hook of saved tensors may have changed the dtype of x.
+    if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
+        return None
+    between = call.between(tuple(kept))
+    assert between is not None
+    low, high, _ = between
+    if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
+        settings = _settings_between_numbers(call, tuple(kept))
+        return None if settings is None else (operators.pull_x(grad, x, settings), *[None] * len(others))
+    columns = _columns(call, kept)
+    if columns is None:
+        return None
+    tensors = x, x if low is None else low, x if high is None else high
+    each = zip(columns, wants, strict=True)
+    return tuple([operators.pull_bounds(grad, *tensors, column) if want else None for column, want in each])
+
+
+def _settings_between_numbers(call: Call, inputs: Inputs) -> Tensor | None:
+    low, high, _ = call.between(inputs)  # type: ignore[misc]  # the kernel serves no other
+    code = bits.find_code(call, inputs, X_ALONE)
+    if code is None:
+        return _settings_of_reversal(call, low, high, inputs[0].dtype)
+    return settings_of(code, X, low, high, inputs[0].dtype)
+
+
+def _settings_of_reversal(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Tensor | None:
+    numbers = _numbers_of_reversal(call, low, high, dtype)
+    if numbers is None:
+        return None
+    plan = (0x12 if call.maximize else 0x21) | _TURNED << 8  # the planes of what is below and above
+    return _signed(*numbers[:2], math.copysign(1.0, low), math.copysign(1.0, high), plan, *numbers[2:])
+
+
+@lru_cache(maxsize=4096)
+def _signed(low: float, high: float, low_sign: float, high_sign: float, plan: int, scale: float, span: float) -> Tensor:
+    return tensor_of(low, high, plan, scale, span, 0.0, 0.0, 0.0, 0.0)
+
+
+def _numbers_of_reversal(call: Call, low: Any, high: Any, dtype: torch.dtype) -> tuple[float, ...] | None:
+    """The bounds, width * (max - min) and max - min, each step rounded as in the formula."""
+    width = _width_of(call)
+    if width is None or dtype not in DTYPES or low is None or high is None:
+        return None
+    low, high = (math.copysign(rounded_to(bound, dtype), bound) for bound in (low, high))
+    span = rounded_to(high - low, dtype)
+    scale = rounded_to(rounded_to(width, dtype) * span, dtype)
+    return (low, high, scale, span) if 0 < scale < math.inf else None  # nor is the span
+
+
+def _width_of(call: Call) -> float | None:
+    """Of a rule that passes what leads back, and turns what leads outward by the distance of x; None for others."""
+    pieces = call.pieces
+    if pieces is None or not isinstance(pieces.below.x, Slope):
+        return None
+    for factor in pieces.below.x:
+        if isinstance(factor, Reversal):
+            sides = Slope(factor, 1.0), Slope(1.0, factor)
+            return factor.width if pieces == pieces_of_sides(sides, "closed", call.maximize) else None
+    return None
+
+
+def passes(call: Call) -> bool:
+    """Does x get all of grad wherever it stands?"""
+    pieces = call.pieces
+    return pieces is not None and {split.x for split in pieces} <= {1.0, ALL}
+
+
+def _pull_curve(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    x, *others = kept
+    if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
+        return None
+    curve = call.rule.curve(**call.parameters)  # type: ignore[misc]  # the kernel serves no other
+    farthest = math.sqrt(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).max) / 8
+    plan = _KIND_OF_CURVE[curve.shape] << 8
+    settings = constants(0.0, farthest, plan, curve.scale, curve.height, 0.0, 0.0, 0.0, 0.0)
+    return operators.pull_x(grad, x, settings), *[None] * len(others)
 
 
 def _clamp_between_tensors(call: Call, inputs: Inputs) -> Tensor | None:
@@ -275,97 +328,92 @@ def _clamp_between_tensors(call: Call, inputs: Inputs) -> Tensor | None:
     return y if y.shape == x.shape else None
 
 
-def _pull_slope(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    x, _ = kept
-    if not _are_served(grad, x):
+# --- calls made ready -------------------------------------------------------------------------------------------------
+
+
+def _prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | None:
+    if call.primitive.inputs != BOUNDED or isinstance(low, Tensor) or isinstance(high, Tensor):
         return None
-    curve = call.rule.curve(**call.parameters)  # type: ignore[misc]  # it serves no other
-    farthest = math.sqrt(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).max) / 8
-    plan = Plan(_KIND_OF_CURVE[curve.shape], 0, shares=(Share(curve.scale, curve.height),))
-    return operators.pull_x(grad, x, _settings(0.0, farthest, plan.packed, *plan.numbers, 1.0, 1.0)), None
-
-
-in_a_tensor = lru_cache(maxsize=256)(settings_of_numbers)
-
-
-def _encode_steps(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
-    x, steps = inputs[0], few_bits.steps_of(call, inputs)
-    if steps.thresholds:
-        planes = operators.steps(x, in_a_tensor(steps.thresholds))
-    elif steps.interval is not None:
-        planes = operators.inside(x, in_a_tensor(tuple(map(float, steps.interval))))
-    else:
+    code = bits.code_of_numbers(call, low, high, dtype)
+    numbers = () if code is not None else _numbers_of_reversal(call, low, high, dtype)
+    if numbers is None or _has_subnormal((low, high, *numbers), call):
         return None
-    return call.primitive.forward(*inputs), [planes, tuple(x.shape), x.stride(), steps.slopes]
-
-
-def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    planes, shape, strides, slopes = kept
-    if grad.dtype not in DTYPES or not are_bytes(planes):
-        return None
-    if grad.stride() != strides:
-        grad = torch.empty_strided(shape, strides, dtype=grad.dtype).copy_(grad)
-    return operators.slopes(grad, planes, in_a_tensor(slopes)), *[None] * (len(wants) - 1)
-
-
-LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
-
-
-def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Prepared | None:
-    plan = _plan(call, low, high, dtype)
-    if plan is None or any(number and abs(number) < LEAST_NORMAL for number in _numbers_in(call, plan, low, high)):
-        return None
+    settings = _settings_of_reversal(call, low, high, dtype) if code is None else settings_of(code, X, low, high, dtype)
+    assert settings is not None
     return Prepared(
-        operators.clamp,
-        operators.pull_x,
-        operators.encode,
-        operators.pull_code,
-        settings_of(plan, low, high, dtype),
-        call,
-        plan,
-        low,
-        high,
-        has_zero=low == 0 or high == 0,
+        *(operators.clamp, operators.pull_x, operators.encode, operators.pull_code),
+        settings=settings,
+        call=call,
+        code=code,
+        low=low,
+        high=high,
         passes=passes(call) and not call.keeps(X_ALONE),
-        residual=CODE,
+        residual=BITS,
         keeps_code=False,  # the table knows
     )
 
 
-def _numbers_in(call: Call, plan: Plan, low: float | None, high: float | None) -> Iterator[float]:
-    """Before they are rounded, and after it."""
-    yield from (number for number in (low, high) if number is not None)
-    yield from plan.numbers
-    for side in call.places or ():
-        for factor in side if isinstance(side, Share) else (side,):
-            yield factor.width if isinstance(factor, Turned) else factor
+def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
+    """Among these, and the factors of the row."""
+    factors = [factor for split in call.pieces or () if isinstance(split.x, tuple) for factor in split.x]
+    widths = [factor.width if isinstance(factor, Reversal) else factor for factor in factors]
+    return any(number and abs(number) < LEAST_NORMAL for number in (*numbers, *widths))
 
 
-def _reads_x(call: Call) -> bool:
-    return is_about_a_range(call) and not passes(call) and (suits(call) or _width_of_what_turns(call) is not None)
+def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
+    columns, between = _columns(call, inputs), call.between(inputs)
+    if columns is None or between is None or between[:2] == (None, None) or _has_subnormal((), call):
+        return None
+    has_min, has_max, pieces = between[0] is not None, between[1] is not None, between[2]
+    there = [isinstance(value, Tensor) for value in inputs]
+    own = [column for column, is_there in zip(bits.columns_of(inputs, has_min), there, strict=True) if is_there]
+    dtype, pull = inputs[0].dtype, operators.pull_bounds  # of the inputs nothing may be remembered
+
+    def inputs_of(values: Any) -> list[Any]:
+        each = iter(values)
+        return [next(each) if is_there else None for is_there in there]
+
+    def pull_min(grad: Tensor, x: Tensor, low: Tensor, column: Tensor) -> Tensor:
+        return pull(grad, x, low, x, column)  # type: ignore[no-any-return]
+
+    def pull_max(grad: Tensor, x: Tensor, high: Tensor, column: Tensor) -> Tensor:
+        return pull(grad, x, x, high, column)  # type: ignore[no-any-return]
+
+    def coded(wants: Wants) -> CodedBetween | None:
+        if call.rule.between is None and wants != X_ALONE:  # nor of x and one bound
+            return None
+        wanted = tuple([bool(want) for want in inputs_of(wants)])
+        code = bits.code_of_tensors(call, pieces, (has_min, has_max), wanted, dtype)
+        assert code is not None
+        settings = tuple([settings_of(code, column) if want else None for column, want in zip(own, wants, strict=True)])
+        return CodedBetween(_encoder(call, has_min, has_max, code), operators.pull_code, settings, code, BITS)
+
+    return PreparedBetween(
+        _forward_of(call, has_min, has_max),
+        pull if has_min and has_max else pull_min if has_min else pull_max,
+        tuple([column for column, is_there in zip(columns, there, strict=True) if is_there]),
+        inputs_of,
+        call,
+        coded,
+    )
 
 
-def _has_curve(call: Call) -> bool:
+def _serves_range(call: Call) -> bool:
+    return call.is_about_range and (passes(call) or bits.suits(call) or _width_of(call) is not None)
+
+
+def _serves_curve(call: Call) -> bool:
     curve = call.rule.curve
     return curve is not None and curve(**call.parameters).shape in _KIND_OF_CURVE
 
 
 if operators is not None:
-    serve("cpu", between_tensors=True)
+    bits.devices.add("cpu")
     _how: dict[str, Any] = {"device": "cpu", "priority": 30}
+    _ready: dict[str, Any] = {"prepare": _prepare, "prepare_between": _prepare_between}
     register(
-        Kernel("native", CODE, suits, _pull_code, _encode, _encode_in_place, **_how),
-        Kernel(
-            "native",
-            INPUTS,
-            _reads_x,
-            _pull_inputs,
-            prepare=_prepare,
-            prepare_between=_prepare_between,
-            value=_clamp_between_tensors,
-            **_how,
-        ),
-        Kernel("native", INPUTS, lambda call: is_about_a_range(call) and passes(call), _pass, prepare=_prepare, **_how),
-        Kernel("native", INPUTS, _has_curve, _pull_slope, **_how),
-        Kernel("native", few_bits.FEW_BITS, few_bits.suits, _pull_steps, _encode_steps, **_how),
+        Kernel("native", BITS, bits.suits, _pull_bits, _encode, _encode_in_place, **_how),
+        Kernel("native", INPUTS, _serves_range, _pull_inputs, value=_clamp_between_tensors, **_ready, **_how),
+        Kernel("native", INPUTS, lambda call: call.rule.between is not None, _pull_inputs, **_ready, **_how),
+        Kernel("native", INPUTS, _serves_curve, _pull_curve, **_how),
     )

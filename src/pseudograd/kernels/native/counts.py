@@ -14,7 +14,7 @@ from torch import Tensor
 from ...arguments import rounded_to
 from ...torch_table.private import is_wrapped
 from .. import native
-from ..range_bits import DTYPES, MOST_DIMENSIONS
+from ..bits import DTYPES, MOST_DIMENSIONS
 
 # In the order of Tally in rules.h. A sign is that of the gradient.
 _SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
@@ -116,7 +116,7 @@ def _settings(leaving: int, is_full: bool, has_x: bool, low: object, high: objec
     has = _LEAVING[leaving] | (_IS_FULL if is_full else 0)
     if has_x:
         has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
-    return native.in_a_tensor((_bound(low, dtype), _bound(high, dtype), float(has)))
+    return native.constants(_bound(low, dtype), _bound(high, dtype), float(has))
 
 
 def _bound(number: Any, dtype: torch.dtype) -> float:

@@ -245,17 +245,6 @@ INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthe
     memcpy(out + i, made, left);
 }
 
-/* What min or max gets: grad where it is in the place of x, as max is where the two are crossed, and its share where x is at it. Where they
-   are one, min gets it. */
-INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
-    V zero = LANE(all)(0.0), of_edge = NAME(scaled)(grad, rule.shares[0].up);
-    M swapped = LANE(both)(p.below, crossed);
-    if (rule.kind == OF_MIN) return LANE(select)(swapped, zero, LANE(select)(p.below, grad, LANE(select)(p.at_min, of_edge, zero)));
-    V found = LANE(select)(p.at_max, of_edge, zero);
-    if (rule.first) found = LANE(select)(p.at_min, zero, found);
-    return LANE(select)(LANE(either)(p.above, swapped), grad, found);
-}
-
 /* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
@@ -273,10 +262,8 @@ INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *h
             V at = LOAD(v + i);
             NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(l + i), LOAD(h + i)) : NAME(places)(at, low, high, rule.edges);
             M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
-            V found = rule.kind == TURNED ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
-                      : rule.kind >= OF_MIN ? NAME(pulled_to_bound)(LOAD(g + i), p, LANE(less)(LOAD(h + i), LOAD(l + i)), rule)
-                                            : NAME(pulled)(LOAD(g + i), first, second, rule);
-            STORE(o + i, found);
+            STORE(o + i, rule.kind == TURNED ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
+                                             : NAME(pulled)(LOAD(g + i), first, second, rule));
         }
         if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
     }
@@ -286,8 +273,6 @@ static void NAME(pull_x)(const void *grad, const void *x, const void *lows, cons
                          Rule rule, int64_t n) {
     if (lows && is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, CUT_OUTSIDE_AND_AT, n);
     else if (lows && is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ONLY_INWARD, n);
-    else if (lows && rule.kind == OF_MIN) rule.kind = OF_MIN, NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
-    else if (lows && rule.kind == OF_MAX) rule.kind = OF_MAX, NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
     else if (lows && !rule.second && rule.shares[0].kind == BY_SIGN)
         rule.kind = FROM_SHARES, rule.second = 0, rule.shares_both = 0, rule.shares[0].kind = BY_SIGN,
         NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
@@ -304,16 +289,16 @@ static void NAME(pull_x)(const void *grad, const void *x, const void *lows, cons
 
 /* --- of kind STANDING: 64 elements at a time, because a word is quicker to combine than masks are -------------------- */
 
-/* The places that have the bit of each plane, one after the other, so that nothing is asked of the others. */
+/* The regions that have the bit of each plane, one after the other, so that nothing is asked of the others. */
 typedef struct {
-    uint8_t count, places[PLACES];
+    uint8_t count, regions[REGIONS];
 } NAME(Set);
 
 INLINE void NAME(read_sets)(Rule rule, int planes, NAME(Set) *sets) {
     for (int plane = 0; plane < planes; plane++) {
         sets[plane].count = 0;
-        for (uint8_t place = 0; place < PLACES; place++)
-            if (rule.sets[plane] >> place & 1) sets[plane].places[sets[plane].count++] = place;
+        for (uint8_t region = 0; region < REGIONS; region++)
+            if (rule.sets[plane] >> region & 1) sets[plane].regions[sets[plane].count++] = region;
     }
 }
 
@@ -321,25 +306,26 @@ INLINE void NAME(read_sets)(Rule rule, int planes, NAME(Set) *sets) {
    between the numbers. */
 INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V low, V high, const NAME(Set) *sets, int planes,
                               uint64_t *found) {
-    uint64_t below = 0, at_min = 0, at_max = 0, above = 0, known = 0, apart = 0, one = 0, crossed = 0;
+    uint64_t below = 0, at_min = 0, at_max = 0, above = 0, known = 0, apart = 0, point = 0, crossed = 0;
     int has_low = lows || !highs, has_high = highs || !lows; /* at an infinity in place of a bound x is as it is inside */
     for (int i = 0; i < 64; i += LANE(lanes)) {
         V v = LOAD(x + i), l = lows ? LOAD(lows + i) : low, h = highs ? LOAD(highs + i) : high;
         if (has_low) below |= LANE(bits)(LANE(less)(v, l)) << i, at_min |= LANE(bits)(LANE(equal)(v, l)) << i;
         if (has_high) above |= LANE(bits)(LANE(less)(h, v)) << i, at_max |= LANE(bits)(LANE(equal)(v, h)) << i;
         known |= LANE(bits)(LANE(equal)(v, v)) << i;
-        apart |= LANE(bits)(LANE(less)(l, h)) << i, one |= LANE(bits)(LANE(equal)(l, h)) << i;
+        apart |= LANE(bits)(LANE(less)(l, h)) << i, point |= LANE(bits)(LANE(equal)(l, h)) << i;
         if (lows && highs) crossed |= LANE(bits)(LANE(less)(h, l)) << i;
         if (y) STORE(y + i, LANE(clamp)(v, l, h));
     }
-    uint64_t unknown = ~(apart | one | crossed), outside = below | above;
-    const uint64_t words[PLACES] = {
-        apart & below, apart & at_min,  apart & known & ~(outside | at_min | at_max), apart & at_max,  apart & above,
-        one & below,   one & (at_min | at_max), one & above,                                  crossed & known, unknown & below,
-        unknown & above, unknown & ~outside, (apart | one) & ~known,                  crossed & ~known};
+    uint64_t unknown = ~(apart | point | crossed), outside = below | above;
+    const uint64_t words[REGIONS] = {
+        apart & below, apart & at_min, apart & known & ~(outside | at_min | at_max), apart & at_max, apart & above,
+        point & below, point & (at_min | at_max), point & above,
+        crossed & known & ~(at_max | above), crossed & at_max, crossed & above,
+        unknown & below, unknown & above, unknown & ~outside, (apart | point) & ~known, crossed & ~known};
     for (int plane = 0; plane < planes; plane++) {
         uint64_t word = 0;
-        for (int k = 0; k < sets[plane].count; k++) word |= words[sets[plane].places[k]];
+        for (int k = 0; k < sets[plane].count; k++) word |= words[sets[plane].regions[k]];
         found[plane] = word;
     }
 }
@@ -505,41 +491,6 @@ static void NAME(inside)(const void *x, uint8_t *plane, const double *interval, 
     else NAME(inside_by)(x, plane, interval, 0, interval[3] != 0, n);
 }
 
-/* grad times the slope of each element, 0 where that is 0. */
-INLINE void NAME(slope_block)(const T *grad, const uint8_t *const *planes, int64_t at, T *out, const V *slopes, int bits) {
-    uint64_t words[3] = {0, 0, 0};
-    for (int plane = 0; plane < bits; plane++) memcpy(words + plane, planes[plane] + at, 8);
-    for (int i = 0; i < 64; i += LANE(lanes)) {
-        V left[8], g = LOAD(grad + i);
-        for (int k = 0; k < 1 << bits; k++) left[k] = slopes[k];
-        for (int plane = 0; plane < bits; plane++) {
-            M is_odd = LANE(from_bits)(words[plane] >> i);
-            for (int k = 0; k < 1 << (bits - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
-        }
-        V zero = LANE(all)(0.0);
-        STORE(out + i, LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0])));
-    }
-}
-
-INLINE void NAME(slopes_by)(const T *grad, const uint8_t *const *planes, T *out, const double *slopes, int bits, int64_t n) {
-    V each[8];
-    T rest[64] = {0}, made[64];
-    for (int k = 0; k < 1 << bits; k++) each[k] = LANE(all)(slopes[k]);
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(slope_block)(grad + i, planes, i / 8, out + i, each, bits);
-    if (i == n) return;
-    size_t left = (size_t)(n - i) * sizeof(T);
-    memcpy(rest, grad + i, left);
-    NAME(slope_block)(rest, planes, i / 8, made, each, bits);
-    memcpy(out + i, made, left);
-}
-
-static void NAME(slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n) {
-    if (bits == 1) NAME(slopes_by)(grad, planes, out, slopes, 1, n);
-    else if (bits == 2) NAME(slopes_by)(grad, planes, out, slopes, 2, n);
-    else NAME(slopes_by)(grad, planes, out, slopes, 3, n);
-}
-
 /* What arrives at an op, what leaves it towards one input and another, and where x stands; see Tally. NaN leaves, and stands inside. */
 INLINE void NAME(tally_block)(const T *grad, const T *one, const T *other, const T *x, V low, V high, int has, Tally *tally) {
     uint64_t none = 0, up = 0, down = 0, finite = 0, stays = ~(uint64_t)0, below = 0, above = 0, at = 0, to_min = 0, to_max = 0;
@@ -646,7 +597,7 @@ static void NAME(arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64
 
 static const Loops NAME(loops) = {NAME(encode), NAME(pull_code),     NAME(pull_x),          NAME(encode_between),
                                   NAME(stand),  NAME(pull_standing), NAME(pull_standing_x), NAME(steps),
-                                  NAME(inside), NAME(slopes),        NAME(tally),           NAME(arrive)};
+                                  NAME(inside), NAME(tally),         NAME(arrive)};
 
 #undef V
 #undef M

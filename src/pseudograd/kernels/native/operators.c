@@ -302,7 +302,7 @@ static int read_standing(const double *found, Work *work, int plan) {
     int64_t sets = (int64_t)found[3];
     if (plan >> 8 != STANDING && plan >> 8 != (STANDING | NO_MIN >> 8) && plan >> 8 != (STANDING | NO_MAX >> 8)) return 0;
     if (rule.first < 1 || rule.first > MOST_PLANES) return 0;
-    for (int plane = 0; plane < MOST_PLANES; plane++) rule.sets[plane] = sets >> (plane * PLACES) & ((1 << PLACES) - 1);
+    for (int plane = 0; plane < MOST_PLANES; plane++) rule.sets[plane] = (uint16_t)(sets >> (plane * REGIONS));
     memcpy(rule.slopes, found + 4, sizeof(rule.slopes));
     work->rule = rule, work->min = found[0], work->max = found[1];
     return 1;
@@ -460,7 +460,6 @@ static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const
     int plan;
     Work work = {.numel = grad->numel, .has_tensors = low != 0};
     if (!is_served(grad) || grad->dtype != x->dtype || x->dim > MOST_DIMENSIONS || !read_settings(settings, &work, &plan)) return nothing();
-    if (!low && work.rule.kind >= OF_MIN) return nothing();
     order = order_of(dim == x->dim && grad->numel == x->numel ? x : grad);
     if (!strides_in(order, dim, sizes, strides) || !walk(grad, dim, sizes, order, &work.grad) || !walk(x, dim, sizes, order, &work.x))
         return nothing();
@@ -488,97 +487,46 @@ OPERATOR(pull_bounds_operator) {
     stack[0] = (Value)made.handle;
 }
 
-/* --- few bits: of dense tensors, in the order of their memory -------------------------------------------------------- */
+/* --- steps: planes of a dense tensor, in the order of its memory ------------------------------------------------------- */
 
 typedef struct {
     const Loops *loops;
-    const char *from;
-    char *to;
-    uint8_t *planes[3];
-    const double *numbers; /* thresholds or an interval; slopes, where there is memory to write to */
+    const char *x;
+    uint8_t *planes;
+    const double *numbers; /* thresholds, or the four of an interval */
     int64_t bytes, numel;
     int bits, is_interval;
 } Steps;
 
-static int is_dense(const Tensor *t) {
-    Walk all;
-    return is_served(t) && (!t->numel || (walk(t, t->dim, t->sizes, order_of(t), &all) && all.is_linear));
-}
-
-static int read_numbers(const Tensor *dense, const Tensor *numbers, Steps *steps) {
-    if (!is_dense(dense)) return 0;
-    if (numbers->dtype != F64 || numbers->dim != 1 || numbers->strides[0] != 1) return 0;
-    steps->loops = loops[dense->dtype], steps->from = dense->memory, steps->numbers = (const double *)numbers->memory;
-    steps->bytes = sizes_of[dense->dtype], steps->numel = dense->numel, steps->bits = 1;
-    return 1;
-}
-
-/* The planes, and the thresholds or slopes, of which there are `fewer` than 2**bits. */
-static int read_steps(const Tensor *dense, const Tensor *numbers, int fewer, Steps *steps) {
-    if (!read_numbers(dense, numbers, steps)) return 0;
-    while (steps->bits < 4 && (1 << steps->bits) - fewer != numbers->numel) steps->bits++;
-    return steps->bits < 4;
-}
-
-static void point_at(Steps *steps, const Tensor *planes) {
-    for (int plane = 0; plane < steps->bits; plane++) steps->planes[plane] = (uint8_t *)planes->memory + plane * plane_bytes(steps->numel);
-}
-
 static void steps_part(int64_t from, int64_t to, void *argument) {
     const Steps *steps = argument;
-    uint8_t *planes[3];
+    uint8_t *planes[MOST_PLANES];
     int64_t start = from * 64, end = to * 64 < steps->numel ? to * 64 : steps->numel;
-    for (int plane = 0; plane < steps->bits; plane++) planes[plane] = steps->planes[plane] + start / 8;
-    const char *memory = steps->from + start * steps->bytes;
-    if (steps->to)
-        steps->loops->slopes(memory, (const uint8_t *const *)planes, steps->to + start * steps->bytes, steps->numbers, steps->bits, end - start);
-    else if (steps->is_interval) steps->loops->inside(memory, planes[0], steps->numbers, end - start);
-    else steps->loops->steps(memory, planes, steps->numbers, steps->bits, end - start);
+    for (int plane = 0; plane < steps->bits; plane++) planes[plane] = steps->planes + plane * plane_bytes(steps->numel) + start / 8;
+    const char *x = steps->x + start * steps->bytes;
+    if (steps->is_interval) steps->loops->inside(x, planes[0], steps->numbers, end - start);
+    else steps->loops->steps(x, planes, steps->numbers, steps->bits, end - start);
 }
 
-static void share_steps(Steps *steps) {
-    int64_t blocks = (steps->numel + 63) / 64;
-    if (steps->numel <= GRAIN) steps_part(0, blocks, steps);
-    else torch_parallel_for(0, blocks, GRAIN / 64, steps_part, steps);
-}
-
-static Handle planes_of(Steps *steps) {
-    int64_t sizes[2] = {steps->bits, plane_bytes(steps->numel)}, strides[2] = {sizes[1], 1};
-    Tensor planes = empty(2, sizes, strides, bytes);
-    point_at(steps, &planes);
-    share_steps(steps);
-    return planes.handle;
-}
-
+/* The numbers: 1, 3 or 7 thresholds, or the four of an interval. */
 OPERATOR(steps_operator) {
-    Tensor x = tensor((Handle)stack[0]), thresholds = tensor((Handle)stack[1]);
-    Steps steps = {0};
-    Handle planes = read_steps(&x, &thresholds, 1, &steps) ? planes_of(&steps) : nothing().handle;
-    release(stack, 2);
-    stack[0] = (Value)planes;
-}
-
-OPERATOR(inside_operator) {
-    Tensor x = tensor((Handle)stack[0]), interval = tensor((Handle)stack[1]);
-    Steps steps = {.is_interval = 1};
-    Handle planes = read_numbers(&x, &interval, &steps) && interval.numel == 4 ? planes_of(&steps) : nothing().handle;
-    release(stack, 2);
-    stack[0] = (Value)planes;
-}
-
-OPERATOR(slopes_operator) {
-    Tensor grad = tensor((Handle)stack[0]), planes = tensor((Handle)stack[1]), slopes = tensor((Handle)stack[2]), made;
-    Steps steps = {0};
-    if (read_steps(&grad, &slopes, 0, &steps) && is_bytes(&planes, steps.bits * plane_bytes(grad.numel))) {
-        made = empty(grad.dim, grad.sizes, grad.strides, dtypes[grad.dtype]);
-        steps.to = made.memory;
-        point_at(&steps, &planes);
-        share_steps(&steps);
+    Tensor x = tensor((Handle)stack[0]), numbers = tensor((Handle)stack[1]), planes;
+    Walk all;
+    Steps steps = {.numel = x.numel, .bits = 1, .is_interval = numbers.numel == 4};
+    while (!steps.is_interval && steps.bits < MOST_PLANES && (1 << steps.bits) - 1 < numbers.numel) steps.bits++;
+    int is_dense = is_served(&x) && (!x.numel || (walk(&x, x.dim, x.sizes, order_of(&x), &all) && all.is_linear));
+    if (is_dense && numbers.dtype == F64 && numbers.dim == 1 && numbers.strides[0] == 1 && (steps.is_interval || (1 << steps.bits) - 1 == numbers.numel)) {
+        int64_t size = steps.bits * plane_bytes(x.numel), one = 1, blocks = (x.numel + 63) / 64;
+        planes = empty(1, &size, &one, bytes);
+        steps.loops = loops[x.dtype], steps.x = x.memory, steps.bytes = sizes_of[x.dtype];
+        steps.planes = (uint8_t *)planes.memory, steps.numbers = (const double *)numbers.memory;
+        if (x.numel <= GRAIN) steps_part(0, blocks, &steps);
+        else torch_parallel_for(0, blocks, GRAIN / 64, steps_part, &steps);
     } else {
-        made = nothing();
+        planes = nothing();
     }
-    release(stack, 3);
-    stack[0] = (Value)made.handle;
+    release(stack, 2);
+    stack[0] = (Value)planes.handle;
 }
 
 /* --- counts of a backward, for a diagnosis --------------------------------------------------------------------------- */
@@ -759,9 +707,7 @@ static const struct {
     {"pull_code", "pull_code(Tensor grad, Tensor code, Tensor settings, int order) -> Tensor", "CPU", pull_code_operator},
     {"pull_x", "pull_x(Tensor grad, Tensor x, Tensor settings) -> Tensor", "CPU", pull_x_operator},
     {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, Tensor settings) -> Tensor", "CPU", pull_bounds_operator},
-    {"steps", "steps(Tensor x, Tensor thresholds) -> Tensor", "CPU", steps_operator},
-    {"inside", "inside(Tensor x, Tensor interval) -> Tensor", "CPU", inside_operator},
-    {"slopes", "slopes(Tensor grad, Tensor planes, Tensor slopes) -> Tensor", "CPU", slopes_operator},
+    {"steps", "steps(Tensor x, Tensor numbers) -> Tensor", "CPU", steps_operator},
     {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator},
     {"add_tally", "add_tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings, Tensor(a!) sums) -> int", "CPU", add_tally_operator},
     {"arrive", "arrive(Tensor grad, Tensor(a!) squares, Tensor(b!) had) -> int", "CPU", arrive_operator},

@@ -1,4 +1,4 @@
-/* A backward rule as the loops read it; pseudograd/kernels/codes.py makes them and says what they mean. */
+/* A backward rule as the loops read it; pseudograd/kernels/native/__init__.py makes them, bits.py says what they mean. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -11,15 +11,14 @@ typedef double number_d;
 
 /* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
    compares it with its own before it calls anything else. */
-enum { VERSION = 5 };
+enum { VERSION = 6 };
 
 enum { FROM_SHARES, TURNED,                              /* kinds of a rule: what the shares say; what reads x and has no code, */
        TENT, WITCH, CUSP,                                /* as have these slopes of a step; */
-       STANDING,                                         /* what each place says, of which a code knows more than four; */
-       OF_MIN, OF_MAX };                                 /* what a tensor of bounds gets, of which no code is made */
-enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* where x stands */
+       STANDING };                                       /* a slope for each code, which knows more regions than four */
+enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* regions of x */
 enum { ALIKE, BY_SIGN, NUMBER };                         /* kinds of a share */
-enum { PLACES = 14, MOST_PLANES = 3 };                   /* of a rule of kind STANDING; see standings.py */
+enum { REGIONS = 16, MOST_PLANES = 3 };                  /* of a rule of kind STANDING, in the order of geometry.Pieces */
 
 /* What x gets: up * grad where grad > 0, down * grad where grad < 0, and grad where it is neither; of kind ALIKE up * grad, of kind NUMBER
    up itself. A factor of 0 gives 0, also where grad is infinite or NaN. */
@@ -30,14 +29,13 @@ typedef struct {
 
 typedef struct {
     uint8_t kind;
-    uint8_t first, second; /* the places that are in each plane; a code has no plane for none */
+    uint8_t first, second; /* the regions that are in each plane; a code has no plane for none */
     uint8_t edges;         /* is any plane about x at a bound? */
     uint8_t shares_both;   /* may x be in both planes? */
     Share shares[3];       /* of the first plane, of the second, of both. In the first one, instead:
                               up of TURNED: the distance from the range at which all of grad pulls back;
-                              up of OF_MIN and OF_MAX: what the bound gets where x is at it, for which `first` says whether there is a min;
                               up and down of a slope: its width and its height */
-    uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the places that have the bit of each plane, */
+    uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions that have the bit of each plane, */
     double slopes[1 << MOST_PLANES]; /* and what each code gives, as a factor of grad */
 } Rule;
 
@@ -102,7 +100,6 @@ typedef struct {
                             Rule rule, int64_t n);
     void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
     void (*inside)(const void *x, uint8_t *plane, const double *interval, int64_t n);
-    void (*slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n);
     void (*tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
                   int64_t n);
     void (*arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n); /* had: for each entry 1 where any gradient was not 0 */

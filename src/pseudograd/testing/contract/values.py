@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels import only, range_bits, residual_of, that_serve
+from ...kernels import bits, only, residual_of, that_serve
 from ...kernels.residuals import INPUTS
 from ...ops.bounds import of_one_kind
 from ...rule import BOUNDED, Sample
@@ -65,7 +65,7 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
     expected = by_reference(case, inputs, grad)
     units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
     for kernel in that_serve(case.call()):  # each alone, or it would not run where another one is preferred
-        with only(kernel), range_bits.kept_from(range_bits.least if kernel.residual is INPUTS else 0):
+        with only(kernel), bits.save_bits_from(bits.least if kernel.residual is INPUTS else 0):
             fused = by_backward_of_first(case.function(), inputs, grad)
         what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
         assert_equals_reference(fused, expected[:1], inputs, grad, what, **units)

@@ -1,0 +1,492 @@
+"""The residual of bits: planes of bits in the place of x and its bounds, and a slope for each code.
+
+What a call keeps, in this order: the planes, one after the other in a uint8 tensor; the order of x's memory; a `Code`. A plane takes
+ceil(n / 64) * 8 bytes; bit i % 8 of its byte i // 8 belongs to element i, counted in the order of x's memory; the bits behind the last
+element have no meaning. The bits of an element, the lowest in the first plane, are its code; the `Code` says what to multiply grad by.
+
+Three kinds of rows can be kept so: the sides of a range (`Rule.sides`), what x and its bounds get in every region (`Rule.between`), and a
+few slopes of x alone (`Rule.steps`). The formulas here are plain ATen, and every kernel gives their numbers. The file is long because
+the three kinds share its codes, its memory and its formulas.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.nn import functional
+
+from ..arguments import flushes_subnormals, rounded_to
+from ..geometry import (
+    ALL,
+    NOTHING,
+    REGIONS,
+    Constant,
+    Pieces,
+    Reversal,
+    Side,
+    Slope,
+    Steps,
+    edge_reads_grad,
+    where_slope,
+)
+from ..record import Record
+from ..rule import BOUNDED, Call, Gradients, Wants, remember
+from ..torch_table.private import saves
+from .residuals import Inputs, Kept, Residual
+from .table import are_plain, has_names, register
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+X_ALONE = (True, False, False)
+X, MIN, MAX = range(3)  # who gets a slope: a field of a Split
+MOST_DIMENSIONS = 15  # of a tensor that a kernel sees: their order is one number, four bits for each
+
+least = 4096  # elements: what fewer could save is nothing, and a code costs a tensor more
+devices: set[str] = set()  # on which kernels make a code as fast as autograd keeps x
+
+
+@contextmanager
+def save_bits_from(elements: int) -> Iterator[None]:
+    """Keep bits of tensors of at least so many elements: for tests, whose tensors are small."""
+    global least
+    before, least = least, elements
+    try:
+        yield
+    finally:
+        least = before
+
+
+# --- codes ------------------------------------------------------------------------------------------------------------
+
+
+class Code(Record):
+    """planes: how many. regions: for each plane, the regions whose code has its bit, as a number of 16 bits in the order of `Pieces`; empty
+    for the slopes of `Steps`. slopes: for x, min and max the slope of each code; None for those that nobody asked for. by_sides: made from
+    the sides of a range, where x that is NaN, or meets a bound that is NaN, counts as inside.
+    """
+
+    planes: int
+    regions: tuple[int, ...]
+    slopes: tuple[tuple[Side, ...] | None, ...]
+    by_sides: bool = False
+
+
+_INSIDE = REGIONS.index("inside")
+
+
+def _bits_of(*names: str) -> int:
+    return sum(1 << REGIONS.index(name) for name in names)
+
+
+_ALL_REGIONS = (1 << len(REGIONS)) - 1
+_BETWEEN_NUMBERS = _bits_of("below", "at_min", "inside", "at_max", "above", "nan")
+_AT_A_NUMBER = _bits_of("below_point", "at_point", "above_point", "nan")
+_ABOVE_MIN, _BELOW_MAX = _bits_of("below", "at_min", "inside"), _bits_of("above", "at_max", "inside")
+
+
+def kind_of(side: Side) -> int:
+    """0: one factor for every grad. 1: one for each sign. 2: no factor. What is alike for every grad costs least where planes meet."""
+    if isinstance(side, Constant):
+        return 2
+    return int(side.positive != side.negative)
+
+
+def make_code(pieces: Pieces, wants: Wants, regions: int, by_sides: bool, dtype: torch.dtype) -> Code | None:
+    """A code for each split that the wanted gradients tell apart in these regions; 0 is "x inside". None where a code cannot say it.
+
+    wants: for x, min and max. dtype: of the factors.
+    """
+    x_wanted, min_wanted, max_wanted = wants
+    splits = [
+        (
+            (x if isinstance(x, tuple) else Slope(x, x)) if x_wanted else NOTHING,
+            low if min_wanted else 0.0,
+            high if max_wanted else 0.0,
+        )
+        for x, low, high in pieces
+    ]
+    possible = [region for region in (_INSIDE, *range(len(REGIONS))) if regions >> region & 1]
+    order = list(dict.fromkeys([splits[region] for region in possible]))
+    if by_sides and x_wanted:
+        order[1:] = sorted(order[1:], key=lambda split: -kind_of(split[X]))
+        if len(order) > 4 or any(Reversal in map(type, x) for x, _, _ in order):
+            return None
+    planes = max(0 if by_sides else 1, (len(order) - 1).bit_length())
+    sets = [0] * planes
+    for region in possible:
+        code = order.index(splits[region])
+        for plane in range(planes):
+            sets[plane] |= (code >> plane & 1) << region
+    order += [(NOTHING, 0.0, 0.0)] * (2**planes - len(order))
+    of_x = tuple([_rounded(x, dtype) for x, _, _ in order]) if x_wanted else None
+    of_min = tuple([Slope(factor, factor) for _, factor, _ in order]) if min_wanted else None
+    of_max = tuple([Slope(factor, factor) for _, _, factor in order]) if max_wanted else None
+    return Code(planes, tuple(sets), (of_x, of_min, of_max), by_sides)
+
+
+def _rounded(side: Side, dtype: torch.dtype) -> Side:
+    """With factors as the formula has them, which multiplies in the dtype."""
+    if side is ALL or side is NOTHING:
+        return side
+    return type(side)(*[rounded_to(factor, dtype) for factor in side])  # type: ignore[arg-type]  # none is a Reversal
+
+
+def dtype_of_factors(call: Call, dtype: torch.dtype) -> torch.dtype:
+    """A user's formula gets half precision as float32, and its factors are rounded to no less."""
+    return torch.float32 if call.rule.is_users and dtype.itemsize == 2 else dtype
+
+
+def round_side(side: Side, call: Call, dtype: torch.dtype) -> Side:
+    return _rounded(side, dtype_of_factors(call, dtype))
+
+
+_codes: dict[Any, Code | None] = {}
+
+
+def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
+    """How the call can keep where x stands between its bounds, for the wanted gradients; None where a code cannot say it.
+
+    Between numbers they may not be NaN, crossed or beyond the dtype, as those of a rewritten call may be. Between tensors, some of which
+    may be equal or crossed, a rule may not ask which bound x is at. Between a number and a tensor torch has to compute y.
+    """
+    between, dtype = call.between(inputs), inputs[0].dtype
+    if between is None or dtype not in DTYPES:
+        return None
+    low, high, pieces = between
+    if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
+        return code_of_numbers(call, low, high, dtype)
+    for bound in (low, high):
+        if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is dtype)):
+            return None
+    return code_of_tensors(call, pieces, (low is not None, high is not None), wants, dtype)
+
+
+def code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code | None:
+    key = (call, low, high, dtype, flushes_subnormals())
+    return _codes[key] if key in _codes else remember(_codes, key, _make_code_of_numbers(call, low, high, dtype))
+
+
+def _make_code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code | None:
+    if dtype not in DTYPES or not (fits(low, dtype) and fits(high, dtype)):
+        return None
+    there, by_sides = (low is not None, high is not None), call.rule.between is None
+    between = call.between((None, low, high))
+    low = -math.inf if low is None else rounded_to(low, dtype)
+    high = math.inf if high is None else rounded_to(high, dtype)
+    if between is None or not low <= high or (low == high and by_sides and edge_reads_grad(call.edge) and all(there)):
+        return None
+    if by_sides:
+        return code_of_sides(call, *there, dtype_of_factors(call, dtype))
+    return make_code(between[2], X_ALONE, _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER, False, dtype)
+
+
+def code_of_tensors(
+    call: Call, pieces: Pieces, there: tuple[bool, bool], wants: Wants, dtype: torch.dtype
+) -> Code | None:
+    """there: is there a min, a max? wants: for each input of the call."""
+    key = (call, there, wants, dtype, flushes_subnormals())
+    if key in _codes:
+        return _codes[key]
+    if call.rule.between is None and edge_reads_grad(call.edge):
+        return None
+    if call.rule.between is None and wants == X_ALONE:
+        return remember(_codes, key, code_of_sides(call, *there, dtype_of_factors(call, dtype)))  # type: ignore[no-any-return]
+    if call.rule.between is None and not there[0]:  # nor is the min at an infinite max
+        pieces = pieces._replace(at_point=pieces.at_max)
+    wanted = {column for column, want in zip(columns_of(wants, there[0]), wants, strict=True) if want}
+    code = make_code(pieces, (X in wanted, MIN in wanted, MAX in wanted), _ALL_REGIONS, False, dtype)
+    return remember(_codes, key, code)  # type: ignore[no-any-return]
+
+
+def columns_of(inputs: Inputs | Wants, has_min: bool) -> tuple[int, ...]:
+    """Who each input of the call is: x, min and max, or x and the only bound of fmin and fmax."""
+    return (X, MIN, MAX) if len(inputs) == len(BOUNDED) else (X, MIN if has_min else MAX)
+
+
+@lru_cache(maxsize=256)
+def code_of_slopes(slopes: tuple[float, ...]) -> Code:
+    """Of the slopes of `Steps`."""
+    return Code((len(slopes) - 1).bit_length(), (), (tuple([Slope(slope, slope) for slope in slopes]), None, None))
+
+
+def _steps_of(call: Call, inputs: Inputs) -> Steps | None:
+    return None if call.rule.steps is None else call.rule.steps(*inputs[1:], **call.parameters)
+
+
+def steps_of(call: Call, inputs: Inputs) -> Steps:
+    """Of a call that the residual serves."""
+    steps = _steps_of(call, inputs)
+    assert steps is not None
+    return steps
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def order_of(x: Tensor) -> int | None:
+    """The dimensions of x from the outermost to the innermost of its memory, as native/operators.c counts them; None if x is not dense,
+    or has more of them than that can count.
+    """
+    if x.dim() > MOST_DIMENSIONS:
+        return None
+    if x.is_contiguous():
+        return 0
+    sizes, strides = x.shape, x.stride()
+    at = list(range(x.dim()))
+    places = [d for d in at if sizes[d] != 1]
+    for place, d in zip(places, sorted(places, key=lambda d: -strides[d]), strict=True):
+        at[place] = d
+    expected = 1
+    for d in reversed(at):
+        if sizes[d] != 1 and strides[d] != expected:
+            return None
+        expected *= sizes[d]
+    return sum(d << 4 * place for place, d in enumerate(at))
+
+
+def in_memory_order(x: Tensor, order: int) -> Tensor:
+    return x.permute([order >> 4 * place & 15 for place in range(x.dim())]) if order else x
+
+
+def in_own_order(x: Tensor, order: int) -> Tensor:
+    return x.permute(sorted(range(x.dim()), key=lambda place: order >> 4 * place & 15)) if order else x
+
+
+def bytes_of_a_plane(elements: int) -> int:
+    return -(-elements // 64) * 8
+
+
+# Times eight bytes of 0 or 1, it gathers them in the highest byte, the first byte in the lowest bit: 128 for the first byte in memory.
+(_GATHER,) = struct.unpack("q", bytes.fromhex("8040201008040201"))
+
+
+def pack(mask: Tensor) -> Tensor:
+    """A mask of one dimension as a plane. Eight bools at a time are one int64."""
+    words = functional.pad(mask, (0, -len(mask) % 64)).view(torch.int64)
+    return words.mul(_GATHER).bitwise_right_shift_(56).bitwise_and_(255).to(torch.uint8)
+
+
+def unpack(plane: Tensor, shape: torch.Size) -> Tensor:
+    """A plane as a mask."""
+    bits = (plane.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=plane.device)) & 1
+    return bits.reshape(-1)[: shape.numel()].reshape(shape).bool()
+
+
+def are_bytes(code: Tensor) -> bool:
+    """One after the other in memory, as a kernel reads them. A hook of saved tensors may have handed the code back in other strides, or
+    in another dtype; then the plain formula reads it.
+    """
+    return code.dtype is torch.uint8 and code.is_contiguous()
+
+
+# --- which calls it serves --------------------------------------------------------------------------------------------
+
+
+def suits(call: Call) -> bool:
+    """Could some call of these keep bits?"""
+    rule = call.rule
+    if rule.steps is not None or call.primitive.through is not None:
+        return rule.steps is not None
+    if rule.between is not None:
+        return True
+    if not (call.is_about_range and "x" in call.keeps(X_ALONE)):
+        return False
+    return any(code_of_sides(call, *there) is not None for there in ((True, True), (True, False), (False, True)))
+
+
+def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype = torch.float64) -> Code | None:
+    """Of a call about a range; None where the rule asks how far x is outside, or tells more than four cases apart."""
+    assert call.pieces is not None
+    regions = _ALL_REGIONS if has_min and has_max else _ABOVE_MIN if has_min else _BELOW_MAX
+    if edge_reads_grad(call.edge):  # whose calls between two equal bounds have no code
+        regions &= ~_bits_of("at_point")
+    return make_code(call.pieces, X_ALONE, regions, True, dtype)
+
+
+def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
+    x = inputs[0]
+    if call.rule.steps is not None:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
+            return False
+        if x.numel() < least or x.dtype not in DTYPES or not are_plain((x,)):
+            return False
+        return order_of(x) is not None and _steps_of(call, inputs) is not None
+    if type(x) not in PLAIN or x.device.type not in devices or not pays_for(x):
+        return False
+    if call.rule.between is None:
+        _, low, high = inputs
+        # Not with one tensor: there torch's clamp takes the sign of a zero from x or from the bound as the element's place has it.
+        if (isinstance(low, Tensor) or isinstance(high, Tensor)) and (
+            wants[1] or wants[2] or not (broadcasts(low, x) and broadcasts(high, x))
+        ):
+            return False
+    elif not all(broadcasts(bound, x) for bound in inputs[1:] if isinstance(bound, Tensor)):
+        return False
+    return find_code(call, inputs, wants) is not None
+
+
+PLAIN = (Tensor, torch.nn.Parameter)
+_MOST = torch.finfo(torch.float64).max
+
+
+def broadcasts(bound: Any, x: Tensor) -> bool:
+    """Is it a tensor that the kernels of this device read beside x, as it is?"""
+    if type(bound) not in PLAIN or bound.dtype is not x.dtype or bound.device != x.device:
+        return False
+    own, shape = bound.shape, x.shape
+    if bound.layout is not torch.strided or len(own) > len(shape):
+        return False
+    return own == shape or all(size in (1, of_x) for size, of_x in zip(own[::-1], shape[::-1]))  # noqa: B905
+
+
+def fits(bound: object, dtype: torch.dtype) -> bool:
+    """Is it no bound, or a number that torch takes for this dtype? Rewritten calls may have others, at which torch raises."""
+    if bound is None:
+        return True
+    if not isinstance(bound, (float, int)) or abs(bound) > _MOST:
+        return isinstance(bound, float) and abs(bound) == math.inf
+    return abs(rounded_to(bound, dtype)) != math.inf
+
+
+def pays_for(x: Tensor) -> bool:
+    """Would it cost more to keep x itself?"""
+    elements = x.numel()
+    if type(elements) is not int or elements < least:  # no int under torch.jit.trace
+        return False
+    if x.layout is not torch.strided or x.is_nested:
+        return False
+    return order_of(x) is not None and not has_names(x) and not _is_kept_anyway(x)
+
+
+def pays_between(tensors: tuple[Tensor, ...]) -> bool:
+    """Of x on CPU and bounds: would a code cost less than they do, and do the kernels read them as they are?"""
+    x = tensors[0]
+    return "cpu" in devices and pays_for(x) and all(broadcasts(bound, x) for bound in tensors[1:])
+
+
+_keeps_its_result: dict[type, bool] = {}
+
+
+def _is_kept_anyway(x: Tensor) -> bool:
+    """By the op that made it, as sigmoid, exp and softmax do: then to keep x costs nothing."""
+    node = type(x.grad_fn)
+    if issubclass(node, BackwardCFunction):  # of a Function in Python, whose class may be one of many
+        return False
+    if node not in _keeps_its_result:
+        _keeps_its_result[node] = saves(node, "result")
+    return _keeps_its_result[node]
+
+
+# --- the meaning of the residual, in plain ATen -----------------------------------------------------------------------
+
+
+def _masks(x: Tensor, low: Any, high: Any) -> list[Tensor]:
+    """Where x stands in each region."""
+    low = (
+        torch.full_like(x, -math.inf if low is None else rounded_to(low, x.dtype))
+        if not isinstance(low, Tensor)
+        else low
+    )
+    high = (
+        torch.full_like(x, math.inf if high is None else rounded_to(high, x.dtype))
+        if not isinstance(high, Tensor)
+        else high
+    )
+    below, at_min, at_max, above, known = x < low, x == low, x == high, x > high, x == x
+    apart, point, crossed = low < high, low == high, low > high
+    unknown = ~(apart | point | crossed)
+    return [
+        apart & below,
+        apart & at_min,
+        apart & known & ~(below | at_min | at_max | above),
+        apart & at_max,
+        apart & above,
+        point & below,
+        point & at_min,
+        point & above,
+        crossed & (x < high),
+        crossed & at_max,
+        crossed & above,
+        unknown & below,
+        unknown & above,
+        unknown & ~(below | above),
+        (apart | point) & ~known,
+        crossed & ~known,
+    ]
+
+
+CHUNK = 2**20  # elements, a multiple of 64
+
+
+def _chunks(elements: int) -> Iterator[slice]:
+    for start in range(0, elements, CHUNK):
+        yield slice(start, min(start + CHUNK, elements))
+
+
+def pack_steps(x: Tensor, steps: Steps) -> Tensor:
+    """The planes of x, chunk by chunk, without temporaries of its size."""
+    elements, size = x.numel(), bytes_of_a_plane(x.numel())
+    planes = torch.empty(code_of_slopes(steps.slopes).planes * size, dtype=torch.uint8, device=x.device)
+    for chunk in _chunks(elements):
+        for plane, mask in enumerate(steps.planes(x.as_strided((elements,), (1,))[chunk])):
+            first = plane * size + chunk.start // 8
+            planes[first : first + bytes_of_a_plane(len(mask))] = pack(mask)
+    return planes
+
+
+def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
+    x, order = inputs[0], order_of(inputs[0])
+    assert order is not None
+    y = call.primitive.forward(*inputs)
+    if call.rule.steps is not None:
+        steps = steps_of(call, inputs)
+        return y, [pack_steps(x, steps), order, code_of_slopes(steps.slopes)]
+    code, between = find_code(call, inputs, wants), call.between(inputs)
+    assert code is not None
+    assert between is not None
+    masks = [mask.expand(x.shape) for mask in _masks(x, *between[:2])]
+    planes = [x.new_empty(0, dtype=torch.uint8)]
+    for regions in code.regions:
+        mask = torch.stack([masks[region] for region in range(len(masks)) if regions >> region & 1]).any(dim=0)
+        planes.append(pack(in_memory_order(mask, order).reshape(-1)))
+    return y, [torch.cat(planes), order, code]
+
+
+def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
+    planes, order, code = kept
+    laid = in_memory_order(grad, order)
+    parts = planes.to(torch.uint8).reshape(-1).chunk(code.planes) if code.planes else ()
+    bits = [unpack(part, laid.shape) for part in parts]
+    gradients: list[Tensor | None] = [None] * len(wants)
+    for position, column in enumerate(columns_of(wants, code.slopes[MIN] is not None)[: len(wants)]):
+        slopes = code.slopes[column]
+        if wants[position] and slopes is not None:
+            gradients[position] = in_own_order(_times_slopes(laid, bits, slopes), order)
+    return tuple(gradients)
+
+
+def _times_slopes(grad: Tensor, bits: list[Tensor], slopes: tuple[Side, ...]) -> Tensor:
+    result = grad
+    for code, side in enumerate(slopes):
+        if side != ALL:
+            its_bits = [bit if code >> plane & 1 else ~bit for plane, bit in enumerate(bits)]
+            mask = torch.stack(its_bits).all(0) if bits else torch.ones_like(grad, dtype=torch.bool)
+            result = where_slope(mask, side, grad, result)
+    return result
+
+
+def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
+    code = find_code(call, inputs, wants) if call.rule.steps is None else code_of_slopes(steps_of(call, inputs).slopes)
+    assert code is not None
+    return bytes_of_a_plane(inputs[0].numel()) * code.planes
+
+
+BITS: Residual = Residual("bits", _serves, _encode, _pull, _nbytes, suits, priority=20)
+register(BITS)
