@@ -29,16 +29,13 @@ class Record:
         cls._defaults = {**cls._defaults, **{name: vars(cls)[name] for name in own if name in vars(cls)}}
 
     def __init__(self, *values: object, **named: object) -> None:
-        given = {**self._defaults, **dict(zip(self._names, values)), **named}  # noqa: B905  the rest have names or defaults
-        wrong = [name for name in self._names if name not in given] or [
-            name for name in given if name not in self._names
-        ]
-        if wrong or len(values) > len(self._names) or not named.keys().isdisjoint(self._names[: len(values)]):
-            asked = ", ".join(name for name in self._names if name not in self._defaults)
-            raise TypeError(
-                f"{type(self).__name__} needs {asked}, each once; wrong or missing: {', '.join(wrong) or 'none'}"
-            )
-        vars(self).update(given)
+        names = self._names
+        fields = {**self._defaults, **dict(zip(names, values)), **named}  # noqa: B905  the rest have names or defaults
+        if fields.keys() != set(names) or len(values) > len(names) or not named.keys().isdisjoint(names[: len(values)]):
+            needed = ", ".join(name for name in names if name not in self._defaults)
+            wrong = ", ".join(fields.keys() ^ set(names)) or "none"
+            raise TypeError(f"{type(self).__name__} needs {needed}, each once; wrong or missing: {wrong}")
+        vars(self).update(fields)
         self.__post_init__()
 
     def __post_init__(self) -> None:

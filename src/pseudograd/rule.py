@@ -204,6 +204,7 @@ class Call:
         "_values",
         "admitted",
         "edge",
+        "is_about_range",
         "is_linear",
         "maximize",
         "parameters",
@@ -224,6 +225,8 @@ class Call:
         self.is_linear = rule.is_linear_at(edge)
         self.maximize = maximize and not self.is_linear
         self._pieces: Pieces | None = None
+        # Is x between a min and a max, and says the row what passes on the two sides?
+        self.is_about_range = rule.sides is not None and primitive.inputs == BOUNDED
         self.served: Any = None  # by which residuals and kernels: `kernels` remembers it here
         self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before
         ordered = [given[key] for key in rule.parameters]
@@ -256,17 +259,13 @@ class Call:
             self._pieces = pieces_of_sides(sides, "closed" if self.rule.ignores_edge else self.edge, self.maximize)
         return self._pieces
 
-    @property
-    def is_about_range(self) -> bool:
-        """Is x between a min and a max, and says the row what passes on the two sides?"""
-        return self.primitive.inputs == BOUNDED and self.rule.sides is not None
-
     def between(self, inputs: tuple[Any, ...]) -> Between | None:
         """The bounds of x and what passes between them; None for a rule that says neither."""
         if self.rule.between is not None:
             return self.rule.between(*inputs[1:])
-        pieces = self.pieces
-        return (inputs[1], inputs[2], pieces) if pieces is not None and self.primitive.inputs == BOUNDED else None
+        if not self.is_about_range:
+            return None
+        return inputs[1], inputs[2], self._pieces or self.pieces  # type: ignore[return-value]  # such a row has pieces
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +37,6 @@ from ..geometry import (
     edge_reads_grad,
     where_slope,
 )
-from ..record import Record
 from ..rule import BOUNDED, Call, Gradients, Wants, remember
 from ..torch_table.private import saves
 from .residuals import Inputs, Kept, Residual
@@ -66,10 +65,12 @@ def save_bits_from(elements: int) -> Iterator[None]:
 # --- codes ------------------------------------------------------------------------------------------------------------
 
 
-class Code(Record):
+class Code(NamedTuple):
     """planes: how many. regions: for each plane, the regions whose code has its bit, as a number of 16 bits in the order of `Pieces`; empty
     for the slopes of `Steps`. slopes: for x, min and max the slope of each code; None for those that nobody asked for. by_sides: made from
     the sides of a range, where x that is NaN, or meets a bound that is NaN, counts as inside.
+
+    A code equals only itself, because it is a key of memories that each call asks.
     """
 
     planes: int
@@ -77,64 +78,76 @@ class Code(Record):
     slopes: tuple[tuple[Side, ...] | None, ...]
     by_sides: bool = False
 
-
-_INSIDE = REGIONS.index("inside")
-
-
-def _bits_of(*names: str) -> int:
-    return sum(1 << REGIONS.index(name) for name in names)
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
 
 
-_ALL_REGIONS = (1 << len(REGIONS)) - 1
-_BETWEEN_NUMBERS = _bits_of("below", "at_min", "inside", "at_max", "above", "nan")
-_AT_A_NUMBER = _bits_of("below_point", "at_point", "above_point", "nan")
-_ABOVE_MIN, _BELOW_MAX = _bits_of("below", "at_min", "inside"), _bits_of("above", "at_max", "inside")
+def _indices(*names: str) -> tuple[int, ...]:
+    """The region inside first, whose code is 0."""
+    return REGIONS.index("inside"), *[REGIONS.index(name) for name in names if name != "inside"]
+
+
+_ALL_REGIONS = _indices(*REGIONS)
+_BETWEEN_NUMBERS = _indices("below", "at_min", "at_max", "above", "nan")
+_AT_A_NUMBER = _indices("below_point", "at_point", "above_point", "nan")[1:]
+_NEVER_AT_A_POINT = _indices(*[name for name in REGIONS if name != "at_point"])
+_ABOVE_MIN, _BELOW_MAX = _indices("below", "at_min"), _indices("above", "at_max")
+_EXACT = frozenset((0.0, 1.0))  # factors that no dtype rounds
 
 
 def kind_of(side: Side) -> int:
     """0: one factor for every grad. 1: one for each sign. 2: no factor. What is alike for every grad costs least where planes meet."""
-    if isinstance(side, Constant):
-        return 2
-    return int(side.positive != side.negative)
+    return 2 if isinstance(side, Constant) else int(side.positive != side.negative)
 
 
-def make_code(pieces: Pieces, wants: Wants, regions: int, by_sides: bool, dtype: torch.dtype) -> Code | None:
-    """A code for each split that the wanted gradients tell apart in these regions; 0 is "x inside". None where a code cannot say it.
+def make_code(
+    pieces: Pieces, wants: Wants, regions: tuple[int, ...], by_sides: bool, dtype: torch.dtype
+) -> Code | None:
+    """A code for each split that the wanted gradients tell apart in these regions. None where a code cannot say it.
 
-    wants: for x, min and max. dtype: of the factors.
+    wants: for x, min and max; x alone for one by sides. dtype: of the factors.
     """
-    x_wanted, min_wanted, max_wanted = wants
+    wants_x, wants_min, wants_max = wants
     splits = [
         (
-            (x if isinstance(x, tuple) else Slope(x, x)) if x_wanted else NOTHING,
-            low if min_wanted else 0.0,
-            high if max_wanted else 0.0,
+            (x if isinstance(x, tuple) else Slope(x, x)) if wants_x else NOTHING,
+            low if wants_min else 0.0,
+            high if wants_max else 0.0,
         )
         for x, low, high in pieces
     ]
-    possible = [region for region in (_INSIDE, *range(len(REGIONS))) if regions >> region & 1]
-    order = list(dict.fromkeys([splits[region] for region in possible]))
-    if by_sides and x_wanted:
-        order[1:] = sorted(order[1:], key=lambda split: -kind_of(split[X]))
-        if len(order) > 4 or any(Reversal in map(type, x) for x, _, _ in order):
+    order = list(dict.fromkeys(map(splits.__getitem__, regions)))
+    if by_sides:
+        if len(order) > 4:
             return None
+        for x, _, _ in order:
+            if Reversal in map(type, x):
+                return None
+        if len(order) > 2:
+            order[1:] = sorted(order[1:], key=lambda split: -kind_of(split[X]))
     planes = max(0 if by_sides else 1, (len(order) - 1).bit_length())
     sets = [0] * planes
-    for region in possible:
+    for region in regions:
         code = order.index(splits[region])
         for plane in range(planes):
             sets[plane] |= (code >> plane & 1) << region
     order += [(NOTHING, 0.0, 0.0)] * (2**planes - len(order))
-    of_x = tuple([_rounded(x, dtype) for x, _, _ in order]) if x_wanted else None
-    of_min = tuple([Slope(factor, factor) for _, factor, _ in order]) if min_wanted else None
-    of_max = tuple([Slope(factor, factor) for _, _, factor in order]) if max_wanted else None
-    return Code(planes, tuple(sets), (of_x, of_min, of_max), by_sides)
+    of_x, of_min, of_max = zip(*order, strict=True)
+    for x in of_x:
+        if not _EXACT.issuperset(x):
+            of_x = tuple([_rounded(x, dtype) for x in of_x])
+            break
+    slopes = (
+        of_x if wants_x else None,
+        tuple(map(Slope, of_min, of_min)) if wants_min else None,
+        tuple(map(Slope, of_max, of_max)) if wants_max else None,
+    )
+    return Code(planes, tuple(sets), slopes, by_sides)
 
 
 def _rounded(side: Side, dtype: torch.dtype) -> Side:
     """With factors as the formula has them, which multiplies in the dtype."""
-    if side is ALL or side is NOTHING:
-        return side
     return type(side)(*[rounded_to(factor, dtype) for factor in side])  # type: ignore[arg-type]  # none is a Reversal
 
 
@@ -183,7 +196,7 @@ def _make_code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -
     if between is None or not low <= high or (low == high and by_sides and edge_reads_grad(call.edge) and all(there)):
         return None
     if by_sides:
-        return code_of_sides(call, *there, dtype_of_factors(call, dtype))
+        return code_of_sides(call, *there, dtype)
     return make_code(between[2], X_ALONE, _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER, False, dtype)
 
 
@@ -195,9 +208,9 @@ def code_of_tensors(
     if key in _codes:
         return _codes[key]
     if call.rule.between is None and edge_reads_grad(call.edge):
-        return None
+        return None  # it may ask which of two bounds x is at
     if call.rule.between is None and wants == X_ALONE:
-        return remember(_codes, key, code_of_sides(call, *there, dtype_of_factors(call, dtype)))  # type: ignore[no-any-return]
+        return remember(_codes, key, code_of_sides(call, *there, dtype))  # type: ignore[no-any-return]
     if call.rule.between is None and not there[0]:  # nor is the min at an infinite max
         pieces = pieces._replace(at_point=pieces.at_max)
     wanted = {column for column, want in zip(columns_of(wants, there[0]), wants, strict=True) if want}
@@ -298,16 +311,22 @@ def suits(call: Call) -> bool:
         return True
     if not (call.is_about_range and "x" in call.keeps(X_ALONE)):
         return False
-    return any(code_of_sides(call, *there) is not None for there in ((True, True), (True, False), (False, True)))
+    if code_of_sides(call, True, True) is not None:
+        return True
+    return code_of_sides(call, True, False) is not None or code_of_sides(call, False, True) is not None
 
 
 def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype = torch.float64) -> Code | None:
     """Of a call about a range; None where the rule asks how far x is outside, or tells more than four cases apart."""
+    key = (call, has_min, has_max, dtype, flushes_subnormals())
+    if key in _codes:
+        return _codes[key]
     assert call.pieces is not None
-    regions = _ALL_REGIONS if has_min and has_max else _ABOVE_MIN if has_min else _BELOW_MAX
-    if edge_reads_grad(call.edge):  # whose calls between two equal bounds have no code
-        regions &= ~_bits_of("at_point")
-    return make_code(call.pieces, X_ALONE, regions, True, dtype)
+    regions = _ABOVE_MIN if not has_max else _BELOW_MAX if not has_min else _ALL_REGIONS
+    if regions is _ALL_REGIONS and edge_reads_grad(call.edge):  # whose calls between two equal bounds have no code
+        regions = _NEVER_AT_A_POINT
+    code = make_code(call.pieces, X_ALONE, regions, True, dtype_of_factors(call, dtype))
+    return remember(_codes, key, code)  # type: ignore[no-any-return]
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:

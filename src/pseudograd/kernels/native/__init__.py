@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ...arguments import flushes_subnormals, rounded_to
-from ...geometry import ALL, Reversal, Shape, Slope, pieces_of_sides
-from ...rule import BOUNDED, Call, Gradients, Wants, remember
+from ...geometry import ALL, NOTHING, Reversal, Shape, Slope, pieces_of_sides
+from ...rule import BOUNDED, Between, Call, Gradients, Wants, remember
 from ...torch_table.private import raw, without_torch_function
 from .. import bits
-from ..bits import BITS, DTYPES, MIN, MOST_DIMENSIONS, X_ALONE, Code, X
+from ..bits import BITS, DTYPES, MAX, MIN, MOST_DIMENSIONS, X_ALONE, Code, X
 from ..residuals import INPUTS, Inputs, Kept
 from ..table import CodedBetween, Kernel, Prepared, PreparedBetween, account, register
 
@@ -102,41 +102,49 @@ def settings_of(
     code: Code, column: int = X, low: float | None = None, high: float | None = None, dtype: Any = None, flags: int = 0
 ) -> Tensor:
     """column: whose slopes. flags: _WITH_Y, _NO_MIN, _NO_MAX. The bounds are rounded to the dtype."""
+    if low is high is None:
+        return _settings(code, flags)[column]
     low = -math.inf if low is None else math.copysign(rounded_to(low, dtype), low)
     high = math.inf if high is None else math.copysign(rounded_to(high, dtype), high)
-    return _settings(code, column, low, high, flags, math.copysign(1.0, low), math.copysign(1.0, high))
+    return _settings(code, flags, low, high, math.copysign(1.0, low), math.copysign(1.0, high))[column]
 
 
 @lru_cache(maxsize=4096)
-def _settings(code: Code, column: int, low: float, high: float, flags: int, *signs: float) -> Tensor:
-    """The signs of the bounds are arguments because the memory finds 0.0 where -0.0 is looked up."""
-    slopes = code.slopes[column]
+def _settings(code: Code, flags: int, low: float = -math.inf, high: float = math.inf, *signs: float) -> list[Any]:
+    """For x, min and max. The signs of the bounds are arguments because the memory finds 0.0 where -0.0 is looked up."""
+    plan = flags if code.by_sides else code.planes | _STANDING << 8 | flags
     if code.by_sides:
-        assert slopes is not None
-        plan, numbers = flags, [0.0] * 6
+        numbers = [0.0] * 6
         for plane, regions in enumerate(code.regions):
             sides = (regions & 1) | (regions >> 4 & 1) << 1 | (regions >> 1 & 1) << 2 | (regions >> 3 & 1) << 3
             plan |= sides << 4 * plane
-        for position, side in enumerate(slopes[1:]):
-            plan |= bits.kind_of(side) << 13 + 2 * position
-            numbers[2 * position : 2 * position + len(side)] = side  # type: ignore[assignment]  # none is a Reversal
-        return tensor_of(low, high, plan, *numbers)
-    regions = sum([regions << 16 * plane for plane, regions in enumerate(code.regions)])
-    factors: list[Any] = [side[0] for side in slopes or ()]
-    return tensor_of(low, high, code.planes | _STANDING << 8 | flags, regions, *factors, *[0.0] * (8 - len(factors)))
+        for position, side in enumerate(code.slopes[X][1:]):  # type: ignore[index]  # of x alone
+            if side is not NOTHING:
+                plan |= bits.kind_of(side) << 13 + 2 * position
+                numbers[2 * position : 2 * position + len(side)] = side  # type: ignore[assignment]  # none is a Reversal
+        return [tensor_of(low, high, plan, *numbers)]
+    sets = 0.0
+    for plane, regions in enumerate(code.regions):
+        sets += regions << 16 * plane
+    settings: list[Any] = []
+    for slopes in code.slopes:
+        factors = () if slopes is None else next(zip(*slopes, strict=True))
+        settings.append(
+            None if slopes is None else tensor_of(low, high, plan, sets, *factors, *[0.0] * (8 - len(factors)))
+        )
+    if code.slopes[X] is None:  # a code is made by the settings of x, whatever their slopes are
+        settings[X] = settings[MAX if code.slopes[MIN] is None else MIN]
+    return settings
 
 
 def _flags(has_min: bool, has_max: bool) -> int:
     return (0 if has_min else _NO_MIN) | (0 if has_max else _NO_MAX)
 
 
-def _columns(call: Call, inputs: Inputs | Kept) -> tuple[Tensor | None, ...] | None:
+def _columns(call: Call, between: Between, dtype: torch.dtype) -> Sequence[Tensor] | None:
     """For each input of a call with tensors behind x the settings by which `pull_bounds` computes its gradient. None where a number is
     among them, or the rule is none that a code can say.
     """
-    between, dtype = call.between(tuple(inputs)), inputs[0].dtype
-    if between is None or dtype not in DTYPES:
-        return None
     low, high, pieces = between
     for bound in (low, high):
         if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is dtype)):
@@ -150,15 +158,16 @@ _memory: dict[Any, Any] = {}
 
 
 def _make_columns(call: Call, pieces: Any, there: tuple[bool, bool], dtype: torch.dtype) -> Any:
-    columns: list[Tensor] = []
-    inputs = len(call.primitive.inputs)
-    for position, column in enumerate(bits.columns_of(call.primitive.inputs, there[0])):
-        wants = tuple([position == other for other in range(inputs)])
-        code = bits.code_of_tensors(call, pieces, there, wants, dtype)
-        if code is None:
-            return None
-        columns.append(settings_of(code, column, dtype=dtype, flags=_flags(*there)))
-    return tuple(columns)
+    """From one code for all, but for x between the sides of a range: there it is one that C has loops for."""
+    columns, flags = bits.columns_of(call.primitive.inputs, there[0]), _flags(*there)
+    if call.rule.between is not None:
+        code = bits.code_of_tensors(call, pieces, there, (True,) * len(columns), dtype)
+        return None if code is None else [settings_of(code, column, flags=flags) for column in columns]
+    of_x = bits.code_of_sides(call, *there, dtype)
+    of_bounds = bits.code_of_tensors(call, pieces, there, (False, True, True), dtype)
+    if of_x is None or of_bounds is None:
+        return None
+    return [settings_of(of_x, flags=flags), *_settings(of_bounds, flags)[MIN:]]
 
 
 # --- a code -----------------------------------------------------------------------------------------------------------
@@ -248,22 +257,18 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     assert between is not None
     low, high, _ = between
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
-        settings = _settings_between_numbers(call, tuple(kept))
+        code = bits.find_code(call, tuple(kept), X_ALONE)
+        if code is None:
+            settings = _settings_of_reversal(call, low, high, x.dtype)
+        else:
+            settings = settings_of(code, X, low, high, x.dtype)
         return None if settings is None else (operators.pull_x(grad, x, settings), *[None] * len(others))
-    columns = _columns(call, kept)
+    columns = _columns(call, between, x.dtype)
     if columns is None:
         return None
     tensors = x, x if low is None else low, x if high is None else high
     each = zip(columns, wants, strict=True)
     return tuple([operators.pull_bounds(grad, *tensors, column) if want else None for column, want in each])
-
-
-def _settings_between_numbers(call: Call, inputs: Inputs) -> Tensor | None:
-    low, high, _ = call.between(inputs)  # type: ignore[misc]  # the kernel serves no other
-    code = bits.find_code(call, inputs, X_ALONE)
-    if code is None:
-        return _settings_of_reversal(call, low, high, inputs[0].dtype)
-    return settings_of(code, X, low, high, inputs[0].dtype)
 
 
 def _settings_of_reversal(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Tensor | None:
@@ -355,19 +360,28 @@ def _prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | 
 
 def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
     """Among these, and the factors of the row."""
-    factors = [factor for split in call.pieces or () if isinstance(split.x, tuple) for factor in split.x]
-    widths = [factor.width if isinstance(factor, Reversal) else factor for factor in factors]
-    return any(number and abs(number) < LEAST_NORMAL for number in (*numbers, *widths))
+    factors = {*numbers}
+    for split in call.pieces or ():
+        if isinstance(split.x, tuple):
+            factors.update(split.x)  # type: ignore[arg-type]
+    for factor in factors:
+        number = factor.width if isinstance(factor, Reversal) else factor
+        if number and abs(number) < LEAST_NORMAL:
+            return True
+    return False
 
 
 def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
-    columns, between = _columns(call, inputs), call.between(inputs)
-    if columns is None or between is None or between[:2] == (None, None) or _has_subnormal((), call):
+    between, dtype = call.between(inputs), inputs[0].dtype
+    if between is None or dtype not in DTYPES or (between[0] is None and between[1] is None):
+        return None
+    columns = _columns(call, between, dtype)
+    if columns is None or _has_subnormal((), call):
         return None
     has_min, has_max, pieces = between[0] is not None, between[1] is not None, between[2]
     there = [isinstance(value, Tensor) for value in inputs]
     own = [column for column, is_there in zip(bits.columns_of(inputs, has_min), there, strict=True) if is_there]
-    dtype, pull = inputs[0].dtype, operators.pull_bounds  # of the inputs nothing may be remembered
+    pull = operators.pull_bounds
 
     def inputs_of(values: Any) -> list[Any]:
         each = iter(values)
