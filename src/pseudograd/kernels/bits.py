@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,22 +65,22 @@ def save_bits_from(elements: int) -> Iterator[None]:
 # --- codes ------------------------------------------------------------------------------------------------------------
 
 
-class Code(NamedTuple):
+class Code:
     """planes: how many. regions: for each plane, the regions whose code has its bit, as a number of 16 bits in the order of `Pieces`; empty
     for the slopes of `Steps`. slopes: for x, min and max the slope of each code; None for those that nobody asked for. by_sides: made from
     the sides of a range, where x that is NaN, or meets a bound that is NaN, counts as inside.
-
-    A code equals only itself, because it is a key of memories that each call asks.
     """
 
-    planes: int
-    regions: tuple[int, ...]
-    slopes: tuple[tuple[Side, ...] | None, ...]
-    by_sides: bool = False
+    __slots__ = ("by_sides", "planes", "regions", "slopes")
 
-    __eq__ = object.__eq__
-    __ne__ = object.__ne__
-    __hash__ = object.__hash__
+    def __init__(
+        self,
+        planes: int,
+        regions: tuple[int, ...],
+        slopes: tuple[tuple[Side, ...] | None, ...],
+        by_sides: bool = False,
+    ) -> None:
+        self.planes, self.regions, self.slopes, self.by_sides = planes, regions, slopes, by_sides
 
 
 def _indices(*names: str) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ def make_code(
     wants: for x, min and max; x alone for one by sides. dtype: of the factors.
     """
     wants_x, wants_min, wants_max = wants
-    splits = [
+    splits: list[tuple[Side, float, float]] = [
         (
             (x if isinstance(x, tuple) else Slope(x, x)) if wants_x else NOTHING,
             low if wants_min else 0.0,
@@ -125,7 +125,7 @@ def make_code(
             if Reversal in map(type, x):
                 return None
         if len(order) > 2:
-            order[1:] = sorted(order[1:], key=lambda split: -kind_of(split[X]))
+            order[1:] = sorted(order[1:], key=lambda split: -kind_of(split[0]))
     planes = max(0 if by_sides else 1, (len(order) - 1).bit_length())
     sets = [0] * planes
     for region in regions:

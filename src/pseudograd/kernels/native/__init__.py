@@ -257,11 +257,7 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     assert between is not None
     low, high, _ = between
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
-        code = bits.find_code(call, tuple(kept), X_ALONE)
-        if code is None:
-            settings = _settings_of_reversal(call, low, high, x.dtype)
-        else:
-            settings = settings_of(code, X, low, high, x.dtype)
+        settings = _settings_between_numbers(call, low, high, x.dtype)
         return None if settings is None else (operators.pull_x(grad, x, settings), *[None] * len(others))
     columns = _columns(call, between, x.dtype)
     if columns is None:
@@ -269,6 +265,11 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     tensors = x, x if low is None else low, x if high is None else high
     each = zip(columns, wants, strict=True)
     return tuple([operators.pull_bounds(grad, *tensors, column) if want else None for column, want in each])
+
+
+def _settings_between_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Tensor | None:
+    code = bits.code_of_numbers(call, low, high, dtype)
+    return settings_of(code, X, low, high, dtype) if code else _settings_of_reversal(call, low, high, dtype)
 
 
 def _settings_of_reversal(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Tensor | None:
@@ -343,7 +344,7 @@ def _prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | 
     numbers = () if code is not None else _numbers_of_reversal(call, low, high, dtype)
     if numbers is None or _has_subnormal((low, high, *numbers), call):
         return None
-    settings = _settings_of_reversal(call, low, high, dtype) if code is None else settings_of(code, X, low, high, dtype)
+    settings = _settings_between_numbers(call, low, high, dtype)
     assert settings is not None
     return Prepared(
         *(operators.clamp, operators.pull_x, operators.encode, operators.pull_code),
