@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, zeros
 
 import pseudograd as pg
-from pseudograd.comparison.tune import _plan
+from pseudograd.comparison.tune import SEARCH_SEEDS, _plan
+from pseudograd.ops.bounds import CLAMP
+from pseudograd.rule_ranges import range_of
 
 ALWAYS = ("zero/closed", "zero/open", "torch.clamp", "no clamp")
 Clamp = Callable[..., Tensor]
@@ -38,8 +43,8 @@ class Recorded:
         noise = "zero/closed" if name == "torch.clamp" else name  # it is one of its eras, to the bit
         return LOSSES.get(name, 2.5) + self.noise * random.Random(f"{noise} {seed}").gauss(0, 1)
 
-    def seeds(self, name: str) -> set[int]:
-        return {seed for own, seed, _ in self.calls if own == name}
+    def seeds(self, *names: str) -> set[int]:
+        return {seed for name, seed, _ in self.calls if name in names}
 
 
 class Stepped(Recorded):
@@ -51,49 +56,46 @@ class Stepped(Recorded):
 def test_the_worse_half_goes_in_each_round_and_the_rest_is_within_the_budget(budget: int) -> None:
     run = Recorded(noise=0.1)
     found = pg.tune(run, budget=budget)
-    assert [one.kept for one in found.rounds] == [("inward", "identity", "leaky"), ("inward", "identity")]
-    assert [set(one.dropped) for one in found.rounds] == [{"elastic", "inverting", "sign"}, {"leaky"}]
+    assert [row.kept for row in found.rounds] == [("inward", "identity", "leaky"), ("inward", "identity")]
+    assert [set(row.dropped) for row in found.rounds] == [{"elastic", "inverting", "sign"}, {"leaky"}]
     assert found.final.variants == (*ALWAYS[:2], "inward", "identity", *ALWAYS[2:])
-    assert len(run.calls) == found.spent <= budget
-    assert found.spent > budget - 6
+    assert budget - 6 < len(run.calls) == found.spent <= budget
     assert found.rounds[0].medians["inward"] == pytest.approx(1, abs=0.2)
 
 
 def test_the_last_round_has_seeds_of_its_own_and_enough_to_tell() -> None:
     run = Recorded(noise=0.1)
     found = pg.tune(run, budget=70)
-    earlier = {seed for one in ("sign", "leaky") for seed in run.seeds(one)}
-    assert not earlier & set(found.final.seeds)
+    assert not run.seeds("sign", "leaky") & set(found.final.seeds)
     assert run.seeds("torch.clamp") == set(found.final.seeds)
-    assert found.best == ("inward",)
-    assert found.final.verdict("inward").verdict == "better"
+    assert (found.best, found.final.verdict("inward").verdict) == (("inward",), "better")
     assert not any(found.final.verdict(name).too_few_seeds for name in ("inward", "zero/closed"))
     assert "Round 1: 6 rules, " in str(found)
     assert ": dropped elastic (" in str(found)
+    stored = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert (stored["kind"], stored["best"]) == ("pseudograd tuning", ["inward"])
+    assert stored["final"]["kind"] == "pseudograd comparison"
+    assert stored["rounds"][1]["kept"] == ["inward", "identity"]
 
 
 def test_early_rounds_are_shorter_where_run_takes_steps() -> None:
     run = Stepped(noise=0.1)
     found = pg.tune(run, budget=60, steps=100)
-    assert [one.steps for one in found.rounds] == [25, 50]
+    assert [row.steps for row in found.rounds] == [25, 50]
     assert {steps for name, _, steps in run.calls if name == "sign"} == {25}
     assert {steps for name, _, steps in run.calls if name == "torch.clamp"} == {100}
     assert sum(steps or 0 for _, _, steps in run.calls) / 100 == found.spent <= 60
     assert "of 25 steps: dropped" in str(found)
-    assert [one.steps for one in pg.tune(run, budget=60, steps=1).rounds] == [1, 1]
+    assert [row.steps for row in pg.tune(run, budget=60, steps=1).rounds] == [1, 1]
 
 
-def test_an_honest_tie() -> None:
-    run = Recorded(noise=50.0)
-    found = pg.tune(run, budget=100)
-    assert len(found.best) == 6
-    assert str(found).endswith("torch.clamp is not told apart from the best: there is no reason here to change it.")
-
-
-def test_a_budget_that_can_tell_nothing_says_so() -> None:
-    found = pg.tune(Recorded(noise=0.1), budget=20)
-    assert "too few seeds to tell" in str(found)
-    assert str(found).endswith(f"A larger budget gives the last round more seeds than {len(found.final.seeds)}.")
+def test_a_tie_and_a_budget_that_can_tell_nothing_are_said() -> None:
+    tie = pg.tune(Recorded(noise=50.0), budget=100)
+    assert len(tie.best) == 6
+    assert str(tie).endswith("torch.clamp is not told apart from the best: there is no reason here to change it.")
+    few = pg.tune(Recorded(noise=0.1), budget=20)
+    assert "too few seeds to tell" in str(few)
+    assert str(few).endswith(f"A larger budget gives the last round more seeds than {len(few.final.seeds)}.")
 
 
 def test_a_third_era_is_compared_with_the_second_which_needs_more_seeds() -> None:
@@ -105,25 +107,14 @@ def test_a_third_era_is_compared_with_the_second_which_needs_more_seeds() -> Non
 
 def test_what_fails_is_dropped() -> None:
     found = pg.tune(Recorded(failing=("inward", "identity")), budget=80)
-    assert {"inward", "identity"} <= {name for one in found.rounds for name in one.dropped}
+    assert {"inward", "identity"} <= {name for row in found.rounds for name in row.dropped}
     assert math.isnan(found.rounds[0].medians["inward"])
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["rounds"][0]["medians"]["inward"] is None
 
 
 def test_few_rules_need_no_rounds() -> None:
-    run = Recorded(noise=0.1)
-    found = pg.tune(run, budget=45, rules=["inward"])
-    assert found.rounds == ()
-    assert len(found.final.seeds) == 9
-    assert found.best == ("inward",)
-
-
-def test_json_has_all_of_it() -> None:
-    stored = json.loads(json.dumps(pg.tune(Recorded(noise=0.1), budget=70).to_json(), allow_nan=False))
-    assert stored["kind"] == "pseudograd tuning"
-    assert stored["best"] == ["inward"]
-    assert stored["final"]["kind"] == "pseudograd comparison"
-    assert stored["rounds"][1]["kept"] == ["inward", "identity"]
+    found = pg.tune(Recorded(noise=0.1), budget=45, rules=["inward"])
+    assert (found.rounds, len(found.final.seeds), found.best) == ((), 9, ("inward",))
 
 
 def test_unedited_programs_are_tuned_too() -> None:
@@ -137,28 +128,132 @@ def test_unedited_programs_are_tuned_too() -> None:
     assert set(found.final.variants) >= {"zero/closed", "zero/open", "torch.clamp"}
 
 
-def test_bad_calls() -> None:
-    run = Recorded()
-    with pytest.raises(
-        ValueError,
-        match=r"tune: budget must pay for one run of each, at least 15, got 14\. Fewer rules need less; 69 give the last round seeds",
-    ):
-        pg.tune(run, budget=14)
-    with pytest.raises(ValueError, match=r"tune: budget must be at least 1, got 0\."):
-        pg.tune(run, budget=0)
-    with pytest.raises(TypeError, match=r"tune: budget must be a whole number, got 2\.5\."):
-        pg.tune(run, budget=2.5)  # type: ignore[arg-type]
-    with pytest.raises(
-        TypeError, match=r"tune: steps must be given for a run that takes them, got None\. Say how long"
-    ):
-        pg.tune(Stepped(), budget=50)
-    with pytest.raises(TypeError, match="tune: run must have an argument `steps` if steps are given, got 'Recorded'"):
-        pg.tune(run, budget=50, steps=10)
-    with pytest.raises(ValueError, match="tune: steps must be at least 1, got 0"):
-        pg.tune(Stepped(), budget=50, steps=0)
-    with pytest.raises(
-        ValueError, match="tune: run must end without an error in at least one variant, got 'ArithmeticError: gone'"
-    ):
-        pg.tune(Recorded(failing=tuple(LOSSES)), budget=50)
-    with pytest.raises(ValueError, match="tune: replace must be one of"):
-        pg.tune(lambda: 1.0, budget=50, replace="clmp")
+def test_own_variants_are_dropped_and_their_baseline_stays() -> None:
+    def run(step: Callable[[], float], seed: int) -> float:
+        return step() + 1e-3 * torch.rand(()).item()
+
+    variants = {name: partial(float, value) for value, name in enumerate("dabcef")}
+    found = pg.tune(run, variants=variants, baseline="f", budget=60)
+    assert (found.final.baseline, found.best) == ("f", ("d",))
+    assert "f" in found.final.variants
+    assert all("f" not in row.medians for row in found.rounds)
+
+
+@pytest.mark.parametrize(
+    ("run", "arguments", "error", "text"),
+    [
+        (
+            Recorded(),
+            {"budget": 14},
+            ValueError,
+            "budget must pay for one run of each, at least 15, got 14. Fewer rules need less; 69 give the last round",
+        ),
+        (Recorded(), {"budget": 0}, ValueError, "budget must be at least 1, got 0."),
+        (Recorded(), {"budget": 2.5}, TypeError, "budget must be a whole number, got 2.5."),
+        (Stepped(), {"budget": 50}, TypeError, "steps must be given for a run that takes them, got None. Say how long"),
+        (Recorded(), {"budget": 50, "steps": 10}, TypeError, "run must have an argument `steps` if steps are given"),
+        (Stepped(), {"budget": 50, "steps": 0}, ValueError, "steps must be at least 1, got 0"),
+        (Recorded(failing=tuple(LOSSES)), {"budget": 50}, ValueError, "run must end without an error in at least one"),
+        (lambda: 1.0, {"budget": 50, "replace": "clmp"}, ValueError, "replace must be one of"),
+        (
+            Recorded(),
+            {"budget": 8, "rules": ["leaky(0.01..1)"]},
+            ValueError,
+            "exceed 8, got 8. Each range takes 8 runs",
+        ),
+    ],
+)
+def test_bad_calls(run: Any, arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as raised:
+        pg.tune(run, **arguments)
+    assert text in str(raised.value)
+
+
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def sloped(clamp: Any, seed: int) -> float:
+    """Least where the slope outside is 0.2."""
+    x = torch.tensor([2.0], requires_grad=True)
+    clamp(x, 0, 1).sum().backward()
+    assert x.grad is not None
+    return math.log(max(x.grad.item(), 1e-3) / 0.2) ** 2 + 1e-3 * torch.rand(()).item()
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("leaky(0.01..1)", 0.1234, "leaky(slope=0.123)"),
+        ("leaky(slope = 0.01 .. 1)/open", 1.0, "leaky(slope=1)/open"),
+        ("leaky(1e-3..1)", 0.001, "leaky(slope=0.001)"),
+        ("elastic(width=0.5..2)", 0.75, "elastic(width=0.75)"),
+    ],
+)
+def test_a_range_is_a_rule_with_two_dots(text: str, value: float, expected: str) -> None:
+    found = range_of("tune", text, CLAMP)
+    assert found is not None
+    assert found.at((value,)) == expected
+    assert [range_of("tune", rule, CLAMP) for rule in ("leaky", "leaky(0.1)", "zero/open")] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("leaky(1..0.1)", "tune: rules must have ranges of two numbers, got 'leaky\\(1..0.1\\)'"),
+        ("leaky(a..b)", "tune: rules must have ranges of two numbers"),
+        ("leaky(0.1..inf)", "tune: rules must have ranges of two numbers"),
+        ("leaky(-1..1)", "slope"),
+        ("leakt(0.1..1)", "Did you mean 'leaky'"),
+        ("leaky(slpe=0.1..1)", "Did you mean 'slope'"),
+        ("inward(0.1..1)", "inward"),
+        ("leaky(0.1..1)/opne", "Did you mean 'open'"),
+    ],
+)
+def test_wrong_ranges_are_told_before_any_run(text: str, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        pg.tune(lambda clamp: pytest.fail("it is told before"), rules=[text], budget=100)
+
+
+def test_without_optuna_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ImportError, match="tune: optuna, for a range of a rule, must be installed"):
+        pg.tune(sloped, rules=["leaky(0.01..1)"], budget=100)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_number_is_found_within_the_budget() -> None:
+    pytest.importorskip("optuna")
+    calls: list[float] = []
+
+    def run(clamp: Any, seed: int) -> float:
+        calls.append(seed)
+        return sloped(clamp, seed)
+
+    found = pg.tune(run, rules=["inward", "leaky(0.01..1)"], budget=160)
+    (search,) = found.searches
+    assert search.text == "leaky(0.01..1)"
+    assert len(search.tried) * SEARCH_SEEDS <= 40
+    assert search.best is not None
+    assert 0.1 < float(search.best[len("leaky(slope=") : -1]) < 0.4
+    assert search.tried[search.best] == min(search.tried.values())
+    assert found.best == (search.best,)
+    assert len(calls) == found.spent <= 160
+    assert not set(found.final.seeds) & set(range(SEARCH_SEEDS))
+    assert f"Search of leaky(0.01..1): {len(search.tried)} points with 2 seeds each: best {search.best}" in str(found)
+    assert found.to_json()["searches"][0]["best"] == search.best
+    assert pg.tune(sloped, rules=["inward", "leaky(0.01..1)"], budget=160).searches == found.searches
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_points_that_fail_are_passed_over() -> None:
+    pytest.importorskip("optuna")
+
+    def run(clamp: Any, seed: int) -> float:
+        value = sloped(clamp, seed)
+        if value > 4:
+            raise ArithmeticError("diverged")
+        return value
+
+    (search,) = pg.tune(run, rules=["identity", "leaky(0.001..1)"], budget=120).searches
+    assert search.best is not None
+    assert any(math.isnan(value) for value in search.tried.values())

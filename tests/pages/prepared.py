@@ -79,19 +79,19 @@ NOT_RUN = {
     (
         "docs/clusters.md",
         "with concurrent.futures",
-    ): "processes of eight; tests/comparison/test_given.py runs both executors",
+    ): "processes of eight; tests/comparison/test_runs.py runs both executors",
     (
         "docs/clusters.md",
         "from dask.distributed",
-    ): "needs the package dask; tests/comparison/test_given.py runs it where it is installed",
+    ): "needs the package dask; tests/comparison/test_runs.py runs it where it is installed",
     (
         "docs/clusters.md",
         "import submitit",
-    ): "needs the package submitit; tests/comparison/test_given.py runs it where it is installed",
+    ): "needs the package submitit; tests/comparison/test_runs.py runs it where it is installed",
     (
         "docs/clusters.md",
         "import ray",
-    ): "needs the package ray; tests/comparison/test_given.py runs it where it is installed",
+    ): "needs the package ray; tests/comparison/test_runs.py runs it where it is installed",
 }
 # Pages that take seconds: .ci/run runs them before a change lands. What the packages of the first load warns of what it pleases.
 SLOW = ("docs/in_your_tools.md", "docs/your_own_rule.md")

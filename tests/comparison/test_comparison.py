@@ -1,0 +1,147 @@
+"""The result of compare: JSON that reads back, pictures of what was measured, curves and images, a frame."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.comparison.comparison import from_json
+
+Clamp = Callable[..., Tensor]
+TWO = {"a": abs, "b": abs}
+
+
+def noisy(clamp: Clamp, seed: int) -> float:
+    x = torch.tensor([2.0], requires_grad=True)
+    clamp(x, -1, 1).sum().backward()
+    return float(x.grad[0]) + torch.randn(()).item() / 4 + seed  # type: ignore[index]
+
+
+def test_json_holds_all_of_it_and_reads_back(tmp_path: Path) -> None:
+    def run(clamp: Clamp, seed: int) -> dict[str, float]:
+        if clamp.name == "sign" and seed == 1:  # type: ignore[attr-defined]
+            raise ValueError("gone")
+        return {"loss": math.inf if clamp.name == "leaky" else noisy(clamp, seed), "score": noisy(clamp, seed)}  # type: ignore[attr-defined]
+
+    found = pg.compare(run, rules=["inward", "sign", "leaky"], seeds=7, better={"loss": "lower", "score": "higher"})
+    stored = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert stored["kind"] == "pseudograd comparison"
+    assert stored["values"]["loss"]["leaky"] == ["inf"] * 7
+    assert stored["values"]["loss"]["sign"][1] is None
+    assert stored["verdicts"]["score"]["inward"]["verdict"] == found.verdict("inward", "score").verdict
+    assert stored["edge"]["loss"]["p"] == found.edge().p
+    again = from_json(stored)
+    assert (str(again), again.to_json()) == (str(found), found.to_json())
+    found.write(tmp_path / "found.json")
+    assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8")) == stored
+    with pytest.raises(ValueError, match="compare: file must lie where files can be written"):
+        found.write(tmp_path / "nowhere" / "found.json")
+    with pytest.raises(ValueError, match="compare: a comparison must be as compare wrote it"):
+        from_json({"run": "mine"})
+
+
+def test_plot_draws_every_seed_and_the_median_and_says_the_verdicts() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+
+    def run(clamp: Clamp, seed: int) -> float:
+        return math.nan if clamp.name == "no clamp" else noisy(clamp, seed)  # type: ignore[attr-defined]
+
+    found = pg.compare(run, rules=["inward"], seeds=7)
+    axes = found.plot()
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == list(found.variants)
+    finite = [name for name in names if name != "no clamp"]
+    dots = [tuple(line.get_xdata()) for line in axes.lines if line.get_linestyle() == "None" and len(line.get_xdata())]
+    assert dots == [found.values["the number"][name] for name in finite]
+    medians = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "-"]
+    assert medians == [found.median(name) for name in finite]
+    texts = [text.get_text() for text in axes.texts]
+    # Two in a family of three: 2 / 128 of a share of 0.35.
+    assert f"worse (p = 0.045)\n{found.verdict('inward').size}" in texts
+    assert {"no run ends in a number", "what you have"} <= set(texts)
+    axes.figure.canvas.draw()
+    width, height = axes.figure.bbox.size
+    for text in [*axes.texts, axes.title, axes.xaxis.label]:
+        box = text.get_window_extent()
+        assert 0 <= box.x0 <= box.x1 <= width
+        assert 0 <= box.y0 <= box.y1 <= height
+    pyplot.close("all")
+
+
+def pictured(clamp: Clamp, seed: int) -> dict[str, Any]:
+    grey, losses = torch.rand(4, 5), []
+    for _ in range(3 + seed):
+        grey = grey * 0.5
+        losses.append(grey.sum().item())
+    colours, small = torch.rand(3, 4, 5), torch.randint(0, 255, (4, 5, 3))
+    return {"loss": losses[-1], "curve": losses, "grey": grey, "colours": colours, "bytes": small}
+
+
+def test_curves_and_pictures_stand_beside_the_numbers(tmp_path: Path) -> None:
+    found = pg.compare(pictured, variants=TWO, seeds=2, keep=tmp_path)
+    assert (list(found.values), list(found.arrays)) == (["loss"], ["curve", "grey", "colours", "bytes"])
+    assert [tuple(curve.shape) for curve in found.arrays["curve"]["a"].values()] == [(3,), (4,)]
+    again = pg.compare(pictured, variants=TWO, seeds=2, keep=tmp_path, on_trial=lambda *_: pytest.fail("it is kept"))
+    assert torch.equal(again.arrays["grey"]["a"][1], found.arrays["grey"]["a"][1])
+    pytest.importorskip("matplotlib")
+    axes = found.plot("curve")
+    first, second = found.arrays["curve"]["a"].values()
+    drawn = torch.as_tensor(axes.get_lines()[0].get_ydata())
+    assert drawn[:3].tolist() == torch.stack([first, second[:3]]).median(0).values.tolist()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["grey", "colours", "bytes"])
+def test_a_picture_is_a_tile_for_each_variant(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    found = pg.compare(pictured, variants=TWO, seeds=2)
+    tiles = found.plot(name).child_axes
+    assert [tile.get_title() for tile in tiles] == ["a", "b"]
+    for tile, variant in zip(tiles, "ab", strict=True):
+        picture = found.arrays[name][variant][0]
+        expected = {
+            "grey": picture,
+            "colours": picture.permute(1, 2, 0) if name == "colours" else None,
+            "bytes": picture / 255,
+        }
+        assert torch.equal(torch.as_tensor(tile.get_images()[0].get_array()), expected[name])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.rand(2, 3, 4, 5), "a number, a curve or a picture"),
+        (torch.rand(4, 5, 2), "a number, a curve or a picture"),
+        (torch.rand(3, requires_grad=True), "without a gradient"),
+        (["a", "b"], "return a number"),
+        (torch.rand(0), "a number, a curve or a picture"),
+        (torch.rand(3, dtype=torch.complex64), "a number, a curve or a picture"),
+    ],
+)
+def test_other_arrays_are_refused(value: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        pg.compare(lambda step: {"loss": 1.0, "more": value}, variants=TWO, seeds=2)
+
+
+def test_a_frame_has_a_row_for_each_variant_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = {"a": abs, "b": lambda x: 1 / x}
+    found = pg.compare(lambda step, seed: {"loss": step(seed), "more": 1.0}, variants=variants, seeds=2)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="to_frame: pandas must be installed"):
+        found.to_frame()
+    monkeypatch.undo()
+    pandas = pytest.importorskip("pandas")
+    frame = found.to_frame()
+    assert list(frame.columns) == ["variant", "seed", "loss", "more", "failure"]
+    assert frame["loss"].tolist()[:2] == [0.0, 1.0]
+    assert frame["failure"].tolist()[2].startswith("ZeroDivisionError")
+    assert pandas.isna(frame["loss"][2])

@@ -1,0 +1,567 @@
+"""Runs: in this process or others, within a limit of time, stored in a folder and found again by what decides them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.comparison import time_limit
+from pseudograd.comparison.reached import Reached
+from pseudograd.comparison.runs import Outcome, Run, Runner, Setup, Workers, _pool
+from pseudograd.comparison.store import Store, fingerprint
+from pseudograd.comparison.time_limit import TimeIsUp, limit_time
+
+pytest.importorskip("cloudpickle")
+Clamp = Callable[..., Tensor]
+
+
+def noisy(clamp: Clamp, seed: int) -> float:
+    x = torch.tensor([2.0], requires_grad=True)
+    clamp(x, -1, 1).sum().backward()
+    return float(x.grad[0]) + torch.randn(()).item() / 4 + seed  # type: ignore[index]
+
+
+def quiet(clamp: Clamp, seed: int) -> float:
+    return 0.0 * noisy(clamp, seed)
+
+
+# --- the runner -------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """An experiment whose numbers and curves show the variant, the seed and the steps."""
+
+    name = "steps"
+    variants = ("a", "bb")
+    rules = ()
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor, self.made = factor, 0
+
+    @property
+    def depends_on(self) -> Any:
+        return [self.factor]
+
+    def measure(self, run: Run) -> Outcome:
+        self.made += 1
+        value = self.factor * (100 * len(run.variant) + 10 * run.seed + (run.steps or 0))
+        curve = {"curve": torch.arange(3.0) * value}
+        return Outcome({"value": value}, curve, (value, value), reached=Reached(own=(("f", "a.py:1"),)))
+
+    def check_travels(self) -> None:
+        raise AssertionError("nothing travels here")
+
+
+class Backwards:
+    """An executor that makes the last run first, once it is asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: function(*arguments)))
+        return future
+
+    def run(self) -> None:
+        while self.waiting:
+            future, call = self.waiting.pop()
+            future.set_result(call())
+
+
+def plan(experiment: Steps) -> list[tuple[Steps, Run]]:
+    return [(experiment, Run(variant, seed)) for seed in (3, 1) for variant in experiment.variants]
+
+
+def test_outcomes_come_in_the_order_of_the_plan_from_whatever_submits() -> None:
+    executor = Backwards()
+    workers = Workers(executor, Setup("compare", ("another", 0), torch.get_num_threads(), (), ()))
+    runner = Runner("compare", [Steps()], lambda *_: executor.run(), workers, None)
+    made = list(runner.outcomes(plan(Steps())))
+    assert [run for _, run, _ in made] == [("a", 3, None), ("bb", 3, None), ("a", 1, None), ("bb", 1, None)]
+    assert [outcome.numbers["value"] for *_, outcome in made] == [130.0, 230.0, 110.0, 210.0]
+    assert [outcome.arrays["curve"].tolist() for *_, outcome in made][:2] == [[0.0, 130.0, 260.0], [0.0, 230.0, 460.0]]
+
+
+def test_a_stored_run_is_found_whole_and_not_made_again(tmp_path: Path) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def outcomes(experiment: Steps, runs: list[tuple[Steps, Run]], **progress: int) -> list[Outcome]:
+        calls.clear()
+        store = Store(tmp_path, "compare")
+        runner = Runner("compare", [experiment], lambda _, *rest: calls.append(rest), None, store)
+        return [outcome for *_, outcome in runner.outcomes(runs, **progress)]
+
+    first, again, other = Steps(), Steps(), Steps(2.0)
+    made = outcomes(first, plan(first)[:3], done=2, total=9)
+    assert calls == [(Run("a", 3), 2, 9), (Run("bb", 3), 3, 9), (Run("a", 1), 4, 9)]
+    found = outcomes(again, plan(again))
+    assert calls == [(Run("bb", 1), 3, 4)]
+    for ours, theirs in zip(made, found[:3], strict=True):
+        assert torch.equal(ours.arrays.pop("curve"), theirs.arrays.pop("curve"))
+        assert ours == theirs
+    assert (first.made, again.made) == (3, 1)
+    assert outcomes(again, [(again, Run("a", 3, 5))])[0].numbers["value"] == 135.0  # another length is another run
+    assert outcomes(other, [(other, Run("a", 3))])[0].numbers["value"] == 260.0  # and so is another experiment
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_that_was_broken_off_goes_on(tmp_path: Path) -> None:
+    log, stops = tmp_path / "log", tmp_path / "stops"  # in files: what a run holds is part of its fingerprint
+    stops.touch()
+
+    def run(clamp: Clamp, seed: int) -> float:
+        made = log.read_text() if log.exists() else ""
+        if len(made) == 17 and stops.exists():
+            raise KeyboardInterrupt
+        log.write_text(made + ".")
+        return noisy(clamp, seed)
+
+    keep = tmp_path / "kept"
+    with pytest.raises(KeyboardInterrupt):
+        pg.compare(run, rules=["inward"], seeds=6, keep=keep)
+    assert len(list(keep.iterdir())) == 17
+    stops.unlink()
+    calls: list[tuple[int, int]] = []
+    again = pg.compare(
+        run, rules=["inward"], seeds=6, keep=keep, on_trial=lambda _, done, total: calls.append((done, total))
+    )
+    assert calls == [(done, 30) for done in range(17, 30)]
+    assert pg.compare(run, rules=["inward"], seeds=6, keep=keep).notes == ()
+    assert len(log.read_text()) == 30
+    assert again.values == pg.compare(run, rules=["inward"], seeds=6).values
+
+
+@pytest.mark.parametrize("damage", ["cut", "a bit of the numbers", "a bit of the checksum", "another format"])
+def test_a_damaged_run_is_made_again_and_said(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the folder that one is in can be named
+    found = pg.compare(noisy, rules=["inward"], seeds=2, keep=".")
+    file = sorted(tmp_path.glob("*.run"))[3]
+    data = bytearray(file.read_bytes())
+    if damage == "cut":
+        del data[50:]
+    elif damage == "another format":
+        data = data[len(b"pseudograd run 2\n") + 32 :]  # without a checksum
+    else:
+        data[-200 if damage == "a bit of the numbers" else 20] ^= 1
+    file.write_bytes(bytes(data))
+    again = pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path)
+    assert (again.values, again.notes) == (found.values, ("1 kept run was damaged, and made again.",))
+    assert "1 kept run was damaged, and made again." in str(again)
+    assert pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path).notes == ()
+
+
+def test_what_has_no_fingerprint_is_not_kept_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, keep = threading.Lock(), tmp_path / "kept"
+
+    def run(clamp: Clamp, seed: int) -> float:
+        with lock:
+            return noisy(clamp, seed)
+
+    with pytest.warns(UserWarning, match="compare: nothing is kept: what run holds .*lock.* has no fingerprint"):
+        found = pg.compare(run, rules=["inward"], seeds=2, keep=keep)
+    assert "Nothing was kept: what run holds" in str(found)
+    with (
+        pg.pin_edge("closed"),
+        pytest.warns(UserWarning, match="nothing is kept: it runs inside a context of override"),
+    ):
+        pg.compare(noisy, rules=["inward"], seeds=2, keep=keep)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.warns(UserWarning, match="nothing is kept: cloudpickle and joblib must be installed. Run pip install"):
+        found = pg.compare(noisy, rules=["inward"], seeds=2, keep=keep)
+    assert found.values == pg.compare(noisy, rules=["inward"], seeds=2).values
+    assert not keep.exists()
+
+
+# --- fingerprints -----------------------------------------------------------------------------------------------------
+
+
+class _Holding:
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, clamp: Clamp) -> Any:
+        return self.function(clamp)
+
+    def run(self, clamp: Clamp) -> Any:
+        return self.function(clamp)
+
+
+def _closure(value: Any) -> Callable[..., Any]:
+    return lambda clamp: value
+
+
+def _keyword(value: Any) -> Callable[..., Any]:
+    def run(clamp: Clamp, *, target: Any = value) -> Any:
+        return target
+
+    return run
+
+
+def _default(value: Any) -> Callable[..., Any]:
+    return lambda clamp, target=value: target
+
+
+def _cell(code: str, **held: Any) -> Callable[..., Any]:
+    """The function `run` of a cell of a notebook."""
+    space: dict[str, Any] = {"torch": torch, "__name__": "__main__", **held}
+    exec(compile(code, "<cell>", "exec"), space)
+    return space["run"]  # type: ignore[no-any-return]
+
+
+@functools.lru_cache
+def _cached(x: float) -> float:
+    return x + 1
+
+
+def _calling_cached(clamp: Clamp) -> float:
+    return _cached(1.0)
+
+
+class _Net(torch.nn.Module):
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((3,), weight))
+
+
+def _data(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    x = torch.zeros(5000, dtype=dtype)
+    x[2500] = value
+    return x
+
+
+_IN_A_CLASS = "class C:\n    def f(self): return {}\ndef run(clamp): return C().f()"
+# By what differs: two that must not be taken for each other.
+APART: dict[str, tuple[Any, Any]] = {
+    "a number in a closure": (_closure(1.0), _closure(2.0)),
+    "a function in a closure": (_closure(torch.sin), _closure(torch.cos)),
+    "two functions": (noisy, quiet),
+    "an argument of partial": (functools.partial(noisy, seed=1), functools.partial(noisy, seed=2)),
+    "an object that is called": (_Holding(noisy), _Holding(quiet)),
+    "an object of a method": (_Holding(noisy).run, _Holding(quiet).run),
+    "two methods": (_Holding(noisy).run, _Holding(noisy).__call__),
+    "a default": (_default(1.0), _default(2.0)),
+    "a keyword": (_keyword(1.0), _keyword(2.0)),
+    "a number and a text": (_keyword(1), _keyword("1")),
+    "a list": (_keyword([1]), _keyword([2])),
+    "the order of a dict": (_keyword({"a": 1, "b": 2}), _keyword({"b": 2, "a": 1})),
+    "a set": (_keyword({"a", "b"}), _keyword({"a", "c"})),
+    "a config": (_keyword(types.SimpleNamespace(rate=1.0)), _keyword(types.SimpleNamespace(rate=2.0))),
+    "data": (_keyword(_data(1)), _keyword(_data(2))),
+    "the dtype of data": (_keyword(_data(1)), _keyword(_data(1, torch.float64))),
+    "the shape of data": (_keyword(_data(1)), _keyword(_data(1).view(50, 100))),
+    "an array": (_keyword(np.zeros(3)), _keyword(np.ones(3))),
+    "a generator": tuple(_keyword(torch.Generator().manual_seed(seed)) for seed in (1, 2)),  # type: ignore[dict-item]
+    "weights": (_Net(1.0), _Net(2.0)),
+    "what a cell calls": (_cell("def run(clamp): return torch.sin"), _cell("def run(clamp): return torch.cos")),
+    "what a cell reads": (_cell("def run(clamp): return a", a=1), _cell("def run(clamp): return a", a=2)),
+    "a class of a cell": (_cell(_IN_A_CLASS.format(1)), _cell(_IN_A_CLASS.format(2))),
+    "a function inside a function": (
+        _cell("def run(clamp): return (lambda x: x + 1)(1)"),
+        _cell("def run(clamp): return (lambda x: x + 2)(1)"),
+    ),
+    "a slope": (pg.rules.custom(lambda x: x), pg.rules.custom(lambda x: 2 * x)),
+    "a parameter of a rule": (pg.rules.leaky(0.1), pg.rules.leaky(0.2)),
+}
+
+
+@pytest.mark.parametrize("what", APART)
+def test_what_decides_a_run_is_in_its_fingerprint(what: str) -> None:
+    ours, others = APART[what]
+    assert fingerprint(ours) != fingerprint(others)
+
+
+def test_the_same_made_again_has_the_same_fingerprint() -> None:
+    for make in (
+        lambda: _closure(1.0),
+        lambda: _Holding(noisy),
+        lambda: _keyword({"a", "b", "c"}),
+        lambda: _keyword([_data(1), np.ones(3), "".join(["a", "b"]), "ab"]),
+        lambda: _Net(1.0),
+        lambda: _calling_cached,
+    ):
+        assert fingerprint(make()) == fingerprint(make())
+    moved = _cell("# of another line\n\nclass C:\n    f = 1\n\n\ndef run(clamp): return C.f")
+    assert fingerprint(moved) == fingerprint(_cell("class C:\n    f = 1\ndef run(clamp): return C.f"))
+
+
+def test_what_torch_is_set_to_is_in_the_fingerprint() -> None:
+    before = fingerprint(noisy)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert fingerprint(noisy) != before
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert fingerprint(noisy) == before
+
+
+LIBRARY = """\
+RATE = {"a": 1.0}
+NAMES = {"u", "v", "www", "x"}
+
+class Step:
+    __slots__ = ("size",)
+
+    def __init__(self, size):
+        self.size = size
+
+    @property
+    def half(self):
+        return self.size / 2
+
+def train(x):
+    return Step(RATE["a"]).half * x if "q" in {"q", "r", "s"} else len(NAMES)
+"""
+PROGRAM = """\
+import library_of_mine, enum, dataclasses, torch
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+@dataclasses.dataclass
+class Config:
+    tags: frozenset = frozenset({'a', 'bb', 'ccc'})
+    colour: Colour = Colour.RED
+torch.manual_seed(0)
+CONFIG, NET = Config(), torch.nn.Linear(2, 2)
+def run(clamp, seed):
+    return library_of_mine.train(NET(clamp(torch.zeros(2), 0, 1))), CONFIG.tags, {'x', 'yy', 'z'}
+from pseudograd.comparison.store import fingerprint
+print(fingerprint(run))
+"""
+
+
+@pytest.mark.slow
+def test_a_fingerprint_is_the_same_in_every_process_and_sees_what_a_library_of_the_users_does(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def printed(library: str, hash_seed: str = "1", *options: str) -> str:
+        (tmp_path / "library_of_mine.py").write_text(library)
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, *options, "program.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    first = printed(LIBRARY, "1", "-B")  # compiled now, then from its cache: other objects are shared
+    assert {printed(LIBRARY, "2"), printed(LIBRARY, "2"), printed("# a comment\n" + LIBRARY)} == {first}
+    assert printed(LIBRARY.replace("self.size / 2", "self.size / 4"), "1", "-B") != first
+    assert printed(LIBRARY.replace('{"a": 1.0}', '{"a": 2.0}'), "1", "-B") != first
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+MODULE = """\
+import os
+import torch
+import pseudograd as pg
+
+@pg.register_rule("clamp", formula="grad * share", source="a test", is_linear=True)
+def part_of_it(grad, x, y, min, max, *, share=0.5):
+    return grad * share
+
+def run(clamp, seed):
+    model = torch.nn.Linear(200, 50)
+    x = torch.randn(300, 200)
+    for _ in range(3):
+        loss = clamp(model(x) * 3, -1, 1).pow(2).mean()
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= p.grad
+    if clamp.name == "sign" and seed == 1:
+        raise ValueError("gone")
+    return {"loss": loss.item(), "process": 0.0 * os.getpid()}
+
+def dies(clamp):
+    os._exit(1)
+"""
+
+
+@pytest.fixture
+def case_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_as_it_was: None) -> Iterator[Any]:
+    (tmp_path / "case_of_mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("case_of_mine")
+    sys.modules.pop("case_of_mine", None)
+
+
+@pytest.mark.program
+def test_other_processes_give_the_same_to_the_bit(case_of_mine: Any) -> None:
+    rules = ["inward", "sign", "part_of_it(0.25)"]
+    alone = pg.compare(case_of_mine.run, rules=rules, seeds=2)
+    spread = pg.compare(case_of_mine.run, rules=rules, seeds=2, jobs=2)
+    assert str(spread.values) == str(alone.values)  # NaN where it failed
+    assert spread.failures == alone.failures == {("sign", 1): "ValueError: gone"}
+    with pytest.raises(
+        ValueError, match="compare: jobs must be processes that live to the end, got 'one that did not'"
+    ):
+        pg.compare(case_of_mine.dies, rules=[], seeds=1, jobs=2)
+
+
+def test_after_an_error_nobody_waits_for_what_other_processes_have_begun() -> None:
+    def fail() -> None:
+        with _pool("compare", 1) as processes:
+            begun = processes.submit(time.sleep, 60)
+            while not begun.running():
+                time.sleep(0.01)
+            raise ZeroDivisionError
+
+    start = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert time.monotonic() - start < 30
+
+
+class Here:
+    """An executor that makes every run at once, in this process."""
+
+    def submit(self, f: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(f(*args))
+        return future
+
+
+def _on_ray() -> Any:
+    """By the class of docs/clusters.md."""
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page[page.index("import ray\n") : page.index("ray.init()")], names)
+    names["ray"].init(num_cpus=2, include_dashboard=False, logging_level="error")
+    return names["OnRay"]()
+
+
+def _on_dask() -> Any:
+    distributed = importlib.import_module("distributed")
+    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
+    return distributed.Client(cluster).get_executor(pure=False)
+
+
+def _on_submitit() -> Any:
+    """Its local cluster: the same jobs, without SLURM."""
+    executor = importlib.import_module("submitit").AutoExecutor("logs", cluster="local")
+    executor.update_parameters(timeout_min=5)
+    return executor
+
+
+EXECUTORS: dict[str, Callable[[], Any]] = {
+    "pseudograd": Here,
+    "concurrent": lambda: ProcessPoolExecutor(2, get_context("spawn")),
+    "joblib": lambda: importlib.import_module("joblib.externals.loky").get_reusable_executor(2),
+    "distributed": _on_dask,
+    "submitit": _on_submitit,
+    "ray": _on_ray,
+}
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "package",
+    [package if package == "pseudograd" else pytest.param(package, marks=pytest.mark.slow) for package in EXECUTORS],
+)
+def test_an_executor_gives_the_numbers_of_this_process(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    executor = EXECUTORS[package]()
+    how: dict[str, Any] = {"rules": ["inward"], "seeds": 3}
+    try:
+        found = pg.compare(noisy, executor=executor, **how)
+        if package == "concurrent":
+            with pytest.raises(ValueError, match="compare: run must be what the executor can send"):
+                pg.compare(lambda clamp: 1.0, executor=executor, seeds=2)
+        if package == "joblib":  # loky sends functions of a notebook
+            variants = {"double": lambda x: 2 * x, "half": lambda x: x / 2}
+            rows = pg.compare(lambda step, seed: step(2.0) + seed, variants=variants, executor=executor, seeds=2)
+            assert rows.values["the number"] == {"double": (4.0, 5.0), "half": (1.0, 2.0)}
+    finally:
+        getattr(executor, "shutdown", lambda: None)()
+    assert found.values == pg.compare(noisy, **how).values
+
+
+def test_threads_are_refused_as_they_share_the_random_numbers() -> None:
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(ValueError, match="must run things in processes of their own"),
+    ):
+        pg.compare(noisy, executor=executor, seeds=2)
+
+
+# --- a limit of time --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_takes_too_long_has_failed_and_is_not_kept(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def run(step: Callable[[], bool], seed: int) -> float:
+        while step():
+            try:
+                time.sleep(0.001)
+            except Exception:  # a program that goes on after errors
+                calls.append("caught")
+        return float(seed)
+
+    variants: dict[str, Any] = {"quick": lambda: False, "endless": lambda: True}
+    found = pg.compare(run, variants=variants, seeds=2, time_limit=0.2)
+    assert found.values["the number"]["quick"] == (0.0, 1.0)
+    assert all(map(math.isnan, found.values["the number"]["endless"]))
+    assert set(found.failures.values()) == {"it took longer than time_limit=0.2 seconds"}
+    assert not calls
+    how: dict[str, Any] = {"variants": {"quick": 0.0, "slow": 0.4}, "seeds": 1, "keep": tmp_path}
+    how["variants"] = {name: functools.partial(float, seconds) for name, seconds in how["variants"].items()}
+    assert len(pg.compare(late, time_limit=0.1, **how).failures) == 1
+    assert not pg.compare(late, time_limit=5, on_trial=lambda run, *_: calls.append(run.variant), **how).failures
+    assert calls == ["slow"]
+
+
+def late(step: Callable[[], float], seed: int) -> float:
+    time.sleep(step())
+    return 1.0
+
+
+@pytest.mark.parametrize(("seconds", "busy"), [(1e-6, 0.0), (0.002, 0.0019)])
+def test_a_limit_leaves_nothing_behind(seconds: float, busy: float) -> None:
+    """Of a run that the time is up before it begins, as on a slow machine, and of one that ends just in time."""
+    for _ in range(100):
+        with suppress(TimeIsUp), limit_time(seconds):
+            end = time.perf_counter() + busy
+            while time.perf_counter() < end:
+                pass
+    for thread in threading.enumerate():
+        if thread.name == "pseudograd time limit":
+            thread.join(5)
+            assert not thread.is_alive()
+    time.sleep(0.05)  # an error that still came would come here
+
+
+def test_after_a_run_in_time_python_expects_no_error_any_more() -> None:
+    """Else 3.11 stands still for ever where the next traced function begins: a debugger's, a profiler's, coverage's."""
+    program = (
+        "import sys\nexec(open(sys.argv[1]).read())\n"  # without torch, which takes seconds
+        "with limit_time(60):\n    pass\n"
+        "sys.setprofile(lambda *_: None)\n(lambda: None)()\nsys.setprofile(None)\nprint('went on')"
+    )
+    command = [sys.executable, "-c", program, time_limit.__file__]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout == "went on\n"
