@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pseudograd.comparison.variants import INSTALLED, eras
-from pseudograd.torch_table.eras import ERAS as RECORDS
-from pseudograd.torch_table.eras import installed_era
+from pseudograd.comparison.variants import eras, variants
 from pseudograd_tasks import attack, bounded_head, digits, quantized
 from pseudograd_tasks.attack import ATTACK, FROM_CHANCE, FROM_PICTURE, NO_MAXIMIZE
 from pseudograd_tasks.bounded_head import BOUNDED_HEAD
@@ -77,27 +75,6 @@ def test_identity_harms_activations() -> None:
     assert headline(FOUR_BITS, quantized.WORLD, "inward") >= 0.95
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task", [TERNARY, FOUR_BITS], ids=lambda task: task.name)
-def test_the_era_of_the_installed_torch_is_bit_equal_to_it(task: object) -> None:
-    era = RECORDS[installed_era()].rule
-    assert run(task, quantized.WORLD, era) == run(task, quantized.WORLD, INSTALLED)  # type: ignore[arg-type]
-
-
-# Accuracies of ten seeds, the same on every torch.
-ACCURACY = {
-    "ternary": {"inward": 0.925, "identity": 0.939, "no clamp": 0.836},
-    "four_bits": {"zero/closed": 0.965, "zero/open": 0.966, "sign": 0.903, "leaky": 0.966, "inverting": 0.864},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("task", "name"), [(task, name) for task, rows in ACCURACY.items() for name in rows])
-def test_explicit_rules_give_the_same_on_every_torch(task: str, name: str) -> None:
-    record = {"ternary": TERNARY, "four_bits": FOUR_BITS}[task]
-    assert headline(record, quantized.WORLD, name) == pytest.approx(ACCURACY[task][name], abs=0.01)
-
-
 # --- attack -----------------------------------------------------------------------------------------------------------
 
 
@@ -105,16 +82,10 @@ def test_explicit_rules_give_the_same_on_every_torch(task: str, name: str) -> No
 def test_attack_stays_within_its_bounds() -> None:
     x = digits.digits().test
     for name in ("inward", "project", "no clamp"):
-        variant = next(one for one in attack_variants() if one.name == name)
+        variant = next(variant for variant in variants(has_leaves=True) if variant.name == name)
         shown = attack.attacked(FROM_CHANCE, variant)
         assert ((shown >= 0) & (shown <= 1)).all()
         assert (shown - x).abs().max() <= attack.LARGEST + 1e-6
-
-
-def attack_variants() -> list[object]:
-    from pseudograd.comparison.variants import variants
-
-    return variants(has_leaves=True)  # type: ignore[return-value]
 
 
 @pytest.mark.program
@@ -145,18 +116,6 @@ def test_ascent_needs_maximize() -> None:
 
 def test_no_output_dies_with_inward() -> None:
     assert run(BOUNDED_HEAD, "far start", "inward").numbers["dead"] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world", "dead", "error"), [("usual start", 3.2, (0.0428, 0.0389)), ("far start", 10.5, (0.1000, 0.0547))]
-)
-def test_outputs_die_with_torch_clamp(world: str, dead: float, error: tuple[float, float]) -> None:
-    closed, inward = (run(BOUNDED_HEAD, world, name) for name in ("zero/closed", "inward"))
-    assert inward.numbers["dead"] == 0
-    assert closed.numbers["dead"] == pytest.approx(dead, abs=1)
-    assert closed.numbers["error"] == pytest.approx(error[0], rel=0.05)
-    assert inward.numbers["error"] == pytest.approx(error[1], rel=0.02)
 
 
 def test_a_far_start_has_its_last_layer_thirty_times_as_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,358 @@
+"""`pseudograd compare` and `tune` from the command line: a training of one's own, resumed, in processes, beside another report."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pseudograd.comparison.variants import variants
+from pseudograd.listen.program.signals import Stopped
+from pseudograd_tasks import TASKS, Task, basin, curve
+from pseudograd_tasks.base import Settings
+from pseudograd_tasks.report.against import Row, common_rows, read_other, side_by_side
+from pseudograd_tasks.report.results import Results
+from pseudograd_tasks.report.sources import load_results, run_tasks
+from pseudograd_tasks.report.write import runs_so_far, write
+from pseudograd_tasks.scalar_loss import ElementByElement
+
+from ..commands import answer as run
+
+pytestmark = pytest.mark.xdist_group("compare")
+
+MODULE = """\
+import os
+import torch
+
+def step_out(clamp, seed):
+    x = torch.full((4,), 2.0) + torch.rand(4)
+    for _ in range(30):
+        x = x.detach().requires_grad_()
+        clamp(x, -1, 1).pow(2).sum().backward()
+        x = x - 0.1 * x.grad
+    loss = clamp(x, -1, 1).pow(2).sum().item() + seed / 1000
+    return {"loss": loss, "score": -loss}
+
+def unedited(seed):
+    return step_out(torch.clamp, seed)["loss"]
+
+STEPS = {"a": torch.clamp, "b": "inward"}
+
+def no_number(clamp):
+    clamp(torch.zeros(1), 0, 1)
+
+def total(y):
+    return ((y - 0.25) ** 2).sum()
+
+def mean(y):
+    return ((y - 0.25) ** 2).mean()
+
+def of_each(y):
+    return (y - 0.25) ** 2
+
+def of_two(y):
+    return y[:2]
+"""
+MINE = "training_of_mine"
+OWN = ("compare", "--task", f"{MINE}:step_out", "--rules", "inward,leaky(0.2)", "--seeds", "6")
+WAYS = ("--better", "loss=lower,score=higher")
+
+
+@pytest.fixture(autouse=True)
+def _module_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / f"{MINE}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop(MINE, None)
+
+
+def stored(folder: str = "pseudograd-report") -> Any:
+    return json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))
+
+
+def works(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command printed."""
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_a_training_of_ones_own_is_a_report_that_can_be_drawn_again(capsys: pytest.CaptureFixture[str]) -> None:
+    path = list(sys.path)
+    out = works(capsys, *OWN, *WAYS, "--out", "report")
+    assert sys.path == path
+    folder = Path("report")
+    files = {"index.html", "results.json", "arrays.npz", "step_out-1.png", "step_out-2.png"}
+    assert {file.name for file in folder.iterdir()} == files
+    assert {file.name for file in Path().iterdir()} - {"__pycache__"} == {"report", f"{MINE}.py"}
+    own, task = stored("report")["own"], stored("report")["tasks"]["step_out"]
+    assert list(own["values"]) == ["loss", "score"]
+    assert own["verdicts"]["loss"]["inward"]["mean"] == pytest.approx(-4, abs=0.1)  # four elements come home
+    world = task["worlds"]["loss"]
+    assert list(world) == ["zero/closed", "zero/open", "inward", "leaky(0.2)", "torch.clamp", "no clamp"]
+    assert world["torch.clamp"]["mean"] == pytest.approx(4 + 2.5 / 1000)
+    assert task["seeds"]["loss"]["torch.clamp"] == pytest.approx([4 + seed / 1000 for seed in range(6)])
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    for part in (
+        "<h1>Same training. Same seeds. One backward rule changed.</h1>",
+        "<h2>Your own case: step_out</h2>\n<p>step_out was run with the clamp of each rule, over 6 seeds. "
+        "Better is a lower loss and a higher score.</p>",
+        "<li>loss: Edge: equal on all 6 seeds.</li>",
+        'alt="step_out: loss of every variant, a dot for each seed"',
+        ">standard deviation over seeds</th>",
+    ):
+        assert part in page
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert out.endswith(works(capsys, "compare", "--redraw", "report"))
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_an_unedited_training_edges_and_variants_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    unedited = ("compare", "--task", f"{MINE}:unedited", "--replace", "clamp", "--rules", "inward", "--seeds", "2")
+    assert "unedited, clamp replaced: 2 seeds" in works(capsys, *unedited)
+    rows = stored()["own"]["values"]["the number"]
+    assert list(rows) == ["zero/closed", "zero/open", "inward", "torch.clamp"]
+    assert rows["inward"][0] < 0.1 < rows["torch.clamp"][0]
+    edges = ("--rules", "inward", "--edges", "open,half", "--seeds", "1", "--out", "edges")
+    assert {"inward/open", "inward/half"} <= set(works(capsys, *OWN[:3], *edges).split())
+    own = ("--variants", f"{MINE}:STEPS", "--baseline", "b", "--time-limit", "60", "--seeds", "2", "--out", "own")
+    assert "less b" in works(capsys, *OWN[:3], *own)
+    rows = stored("own")["own"]["values"]["loss"]
+    assert list(rows) == ["a", "b"]
+    assert rows["b"][0] < 0.1 < rows["a"][0]
+
+
+@pytest.mark.program
+def test_an_older_report_of_other_numbers_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (*OWN[:3], *WAYS, "--seeds", "2", "--rules")
+    assert "older report" not in works(capsys, *arguments, "inward")
+    before = stored()
+    out = works(capsys, *arguments, "leaky")
+    assert "\nThe older report, of other numbers, is kept: pseudograd-report-1\n" in out
+    assert stored("pseudograd-report-1") == before
+    assert "older report" not in works(capsys, *arguments, "leaky")  # the same numbers again
+    assert "kept: pseudograd-report-2\n" in works(capsys, *arguments, "inward")
+    assert "leaky" in stored("pseudograd-report-2")["rules"]
+    assert "inward" in stored()["rules"]
+    assert "older report" not in works(capsys, "compare", "--redraw", "pseudograd-report-2")
+
+
+def test_tune_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    out = works(capsys, "tune", *OWN[1:5], "--budget", "40", *WAYS, "--json", "tuned.json")
+    tuned = json.loads(Path("tuned.json").read_text(encoding="utf-8"))
+    assert (tuned["kind"], tuned["budget"]) == ("pseudograd tuning", 40)
+    assert out.startswith("Last round, on seeds of its own: 36 of 40 runs spent in all.\n")
+
+
+NO_NUMBER = (
+    "run must return a number, or numbers by name, with zero/closed and seed 0, got None. "
+    "Return what the training ends with, such as its loss."
+)
+NO_FUNCTION = f"--task must name a function that can be imported, got '{MINE}:nothing'. module '{MINE}' has no attribute 'nothing'."
+FAMILIES = "clamp, fake_quantize, gelu, hardsigmoid, leaky_relu, relu, round, sign, silu"
+NO_FAMILY = f"replace must be one of {FAMILIES}, got 'clmp'. Did you mean 'clamp'?"
+NO_REPORT = "--against must be results.json as compare wrote it, got"
+TOO_SMALL = "budget must pay for one run of each, at least 15, got 3. Fewer rules need less; 69 give the last round seeds enough to tell."
+NO_LOSS = "--loss must return numbers with a gradient, one or one for each element, got a Tensor of torch.float64 and shape (2,)."
+# By the arguments: the line on stderr, after the name of the command.
+WRONG = {
+    f"compare --task {MINE}": f"--task must be MODULE:FUNCTION, got '{MINE}'.",
+    f"compare --task {MINE}:nothing": NO_FUNCTION,
+    f"compare --task {MINE}:no_number": NO_NUMBER,
+    f"compare --task {MINE}:step_out --tasks curve": "--tasks must be left out with --task, got 'curve'.",
+    "compare --seeds 3": "--seeds must come with --task, got 3.",
+    "compare --replace clamp": "--replace must come with --task, got 'clamp'.",
+    "compare --time-limit 3": "--time-limit must come with --task, got 3.0.",
+    f"compare --variants {MINE}:STEPS": f"--variants must come with --task, got '{MINE}:STEPS'.",
+    f"compare --task {MINE}:step_out --variants {MINE}:STEPS --baseline c": "baseline must be one of a, b, got 'c'.",
+    "compare --jobs 0": "--jobs must be at least 1, got 0.",
+    f"compare --task {MINE}:step_out --seeds 0": "seeds must be at least 1, got 0.",
+    f"compare --task {MINE}:step_out --better up": "better must be one of higher, lower, got 'up'.",
+    f"compare --task {MINE}:step_out --better loss=lower": (
+        "better must say which is better of score, got {'loss': 'lower'}."
+    ),
+    f"compare --task {MINE}:unedited --replace clmp": NO_FAMILY,
+    "compare --against nowhere.json": (
+        f"{NO_REPORT} 'nowhere.json'. No such file or directory: name the results.json of a report."
+    ),
+    f"compare --against {MINE}.py": f"{NO_REPORT} '{MINE}.py'. Name the results.json of a report.",
+    f"compare --loss {MINE}:of_two": NO_LOSS,
+    f"compare --task {MINE}:step_out --out .": (
+        "--out must be a folder of its own, got '.'. Name a new one, such as report."
+    ),
+    "tune --budget 30": "--task must be given, got none. Name your training as MODULE:FUNCTION.",
+    f"tune --task {MINE}:step_out --budget 3": TOO_SMALL,
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_a_wrong_call_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
+    code, _, err = run(capsys, *arguments.split())
+    assert (code, err) == (2, f"pseudograd: {arguments.split()[0]}: {WRONG[arguments]}\n")
+    assert not Path("pseudograd-report").exists()
+
+
+# --- a loss of one number ---------------------------------------------------------------------------------------------
+
+
+def _loss(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    return getattr(importlib.import_module(MINE), name)  # type: ignore[no-any-return]
+
+
+@pytest.mark.program
+def test_a_scalar_loss_is_asked_of_each_element_by_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend("")
+    of_each, scalar = _loss("of_each"), [ElementByElement(_loss(name)) for name in ("total", "mean")]
+    for loss in scalar:
+        for y in (torch.linspace(-2, 2, 7, dtype=torch.float64), torch.rand(2, 3)):
+            point = y.clone().requires_grad_()
+            assert torch.equal(loss(point), of_each(y))
+            loss(point).sum().backward()
+            assert torch.equal(point.grad, 2 * (y - 0.25))  # type: ignore[arg-type]
+    variant = next(variant for variant in variants(["inward"], has_leaves=True) if variant.name == "inward")
+    ends = [basin._run("mine", variant, Settings(-1.0, 1.0, loss, "mine")) for loss in (scalar[1], of_each)]
+    assert torch.equal(ends[0].arrays["path"], ends[1].arrays["path"])
+    assert ends[0].numbers["reached"] == 400
+    works(capsys, "compare", "--tasks", "curve", "--rules", "inward", "--loss", f"{MINE}:mean")
+    assert load_results(Path("pseudograd-report")).loss == f"{MINE}:mean"
+
+
+def test_the_losses_of_a_scalar_loss_are_not_coupled() -> None:
+    coupled = ElementByElement(lambda y: y.sum() ** 2)
+    y = torch.tensor([1.0, -2.0, 3.0], requires_grad=True)
+    coupled(y).sum().backward()
+    assert y.grad.tolist() == [2.0, -4.0, 6.0]  # type: ignore[union-attr]
+    settings = Settings(-1.0, 1.0, coupled, "mine")
+    assert basin.minimum(curve.losses(settings)["mine"], settings) == pytest.approx((0, 0), abs=1e-9)
+
+
+# --- resumed, and in processes ----------------------------------------------------------------------------------------
+
+
+def same(first: Results, second: Results) -> None:
+    """Everything that was measured, to the bit; not how long it took."""
+    assert {**first.to_json(), "seconds": 0} == {**second.to_json(), "seconds": 0}
+    for (name, ours, key), (_, theirs, _) in zip(first.figure_arrays(), second.figure_arrays(), strict=True):
+        assert torch.equal(ours[key].nan_to_num(7), theirs[key].nan_to_num(7)), name
+
+
+def test_a_report_that_was_broken_off_goes_on_where_it_stopped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("compare", "--tasks", "curve", "--rules", "inward")
+    task, log, stops = curve._run, Path("log"), Path("stops")  # files: what a run holds is in its fingerprint
+    log.touch()
+    stops.touch()
+
+    def interrupted(*args: object) -> object:
+        log.write_text(log.read_text() + ".")
+        if len(log.read_text()) == 4 and stops.exists():
+            raise Stopped(15)
+        return task(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(TASKS, "curve", Task(**{**vars(TASKS["curve"]), "run": interrupted}))
+    code, _, err = run(capsys, *arguments)
+    assert (code, err) == (
+        143,
+        "pseudograd: 3 finished runs are in pseudograd-report.unfinished; --resume goes on with them\n"
+        "pseudograd: stopped by SIGTERM; nothing is left half-written\n",
+    )
+    assert len(list(Path("pseudograd-report.unfinished").iterdir())) == 3
+    stops.unlink()
+    works(capsys, *arguments, "--resume")
+    assert len(log.read_text()) == 4 + 10 - 3
+    assert not Path("pseudograd-report.unfinished").exists()
+    same(load_results(Path("pseudograd-report")), run_tasks(["curve"], ["inward"]))
+
+
+def test_without_resume_an_older_run_is_forgotten() -> None:
+    left = Path("report.unfinished")
+    left.mkdir()
+    (left / "0.run").write_bytes(b"older")
+    assert [runs_so_far(Path("report"), goes_on).count for goes_on in (True, False)] == [1, 0]
+    assert not left.exists()
+    left.mkdir()
+    (left / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match=r"compare: --out must hold finished runs alone, got 'report\.unfinished'\."):
+        runs_so_far(Path("report"), goes_on=False)
+    assert (left / "thesis.tex").read_text() == "mine"
+
+
+def test_a_damaged_run_is_made_again_and_another_loss_is_another_run() -> None:
+    store = runs_so_far(Path("report"))
+    first = run_tasks(["curve"], ["inward"], Settings(-1.0, 1.0, torch.square, "mine"), store=store)
+    assert store.count == 5
+    damaged = next(store.folder.iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    same(run_tasks(["curve"], ["inward"], Settings(-1.0, 1.0, torch.square, "mine"), store=store), first)
+    for high, count in ((1.0, 10), (2.0, 15)):
+        run_tasks(["curve"], ["inward"], Settings(-1.0, high, torch.sin, "mine"), store=store)
+        assert store.count == count
+
+
+@pytest.mark.slow
+def test_processes_measure_the_same_to_the_bit() -> None:
+    arguments = (["curve", "basin"], ["inward"], Settings(-1.0, 1.0, ElementByElement(torch.sum), "mine"))
+    same(run_tasks(*arguments, jobs=2), run_tasks(*arguments))
+
+
+def test_tasks_of_ones_own_stay_in_this_process() -> None:
+    mine = Task(**{**vars(TASKS["curve"]), "name": "mine"})
+    with pytest.raises(ValueError, match=r"compare: jobs must be 1 for tasks of your own, .*, got \['mine'\]"):
+        run_tasks([mine], ["inward"], jobs=2)
+
+
+# --- beside another report --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(run_tasks(["curve"], ["inward"]), tmp_path_factory.mktemp("small") / "report").parent
+
+
+@pytest.mark.program
+def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    other = Path(shutil.copytree(small, tmp_path / "other"))
+    numbers, results = stored(str(other)), load_results(small)
+    numbers["torch"] = "2.99.0"
+    world = numbers["tasks"]["curve"]["worlds"]["y²"]
+
+    def beside() -> str:
+        (other / "results.json").write_text(json.dumps(numbers), encoding="utf-8")
+        return side_by_side(results, read_other(other / "results.json"))
+
+    text = beside()
+    assert text.splitlines()[2] == "curve, sin(pi y) + 1: outside, no gradient"
+    assert f"here, torch {torch.__version__}" in text
+    assert "there, torch 2.99.0" in text
+    assert text.endswith("Explicit rules are equal in both, to the bit.\nNothing else differs.")
+    world["torch.clamp"]["no_signal_outside"] = 0.5
+    world["zero/closed"]["no_signal_outside"] -= 1e-7
+    text = beside()
+    assert "Explicit rules are equal in both, to the digits shown; the largest difference is 1e-07." in text
+    assert text.endswith("Beside them differ: torch.clamp (curve, y²: 1 here, 0.5 there).")
+    assert re.search(r"^torch\.clamp +1 +0\.5 +\+0\.5$", text, re.MULTILINE)
+    world["torch.clamp"]["at_high"] = 7.0
+    assert "; curve, y², dL/dx exactly at max: " in beside()
+    world["zero/open"]["no_signal_outside"] = None
+    numbers["tasks"]["mine"] = {}
+    beside()
+    out = works(capsys, "compare", "--redraw", str(small), "--against", str(other))
+    assert "Explicit rules should be equal, and differ: zero/open (curve, y²: 1 here, not a number there)." in out
+    assert "Only there: mine." in out
+    differing = {row.variant for row in common_rows(results, read_other(other)) if row.differs}
+    assert differing == {"torch.clamp", "zero/open"}
+    assert Row("a", "b", "inward", float("nan"), float("nan")).differs is False
+    del numbers["tasks"]["curve"]
+    with pytest.raises(ValueError, match="compare: --against must have a task and a rule in common with this run"):
+        beside()
