@@ -26,13 +26,13 @@ import torch._dynamo  # whoever makes an optimiser imports it
 
 from pseudograd.listen.program import follow as program
 from pseudograd.listen.program import process
-from pseudograd_upgrade.routes import names
+from pseudograd_upgrade.routes.interpreters import CPU, ENVIRONMENTS
 
 begun = program._process  # in a process of its own
 _compile = torch.compile  # Lightning, where a test imports it, puts another in its place
 _PYTHON = program.command_of("", (), False)[:-1]
 # What may be otherwise than here, where there is no device, and no program that prints a set.
-_MAY_DIFFER = {"PYTHONPATH", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE", *names.environment(names.CPU)}
+_MAY_DIFFER = {"PYTHONPATH", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE", *ENVIRONMENTS[CPU]}
 
 
 def run(command: Sequence[str], environment: dict[str, str], stdin: Any, is_quiet: bool) -> tuple[int, bytes]:

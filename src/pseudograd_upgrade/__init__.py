@@ -1,8 +1,9 @@
-"""`pseudograd upgrade`: what differs first between a training under one torch and under another.
+"""`pseudograd upgrade`: the first difference between a training under one torch and under another.
 
 In a process of the program: `following` hears it, `digests` makes four numbers of a tensor, `schedule` says of which steps, `pinning` pins
-lines. Here: `interpreters` are asked whether they can, `runs` runs in them, `recorded` is what came back and the file of it, `differences`
-compares two, `answer` says what it was, and `upgrade` does one after the other.
+lines, `shaking` moves parameters. Here: `runs` runs the program in interpreters, `recording` is what comes back and the file of it,
+`differences` compares two recordings, `growth` knows magnified rounding, `upgrade` asks one thing after the other, and `answer` says it.
+`cutting` makes a program of the call that differs, `routes` compares two routes through one torch.
 """
 
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.

@@ -10,7 +10,7 @@ from pseudograd.wording import counted
 
 from .cutting.cut import Cut
 from .differences import Difference
-from .recorded import BACKWARD, UPDATE
+from .recording import BACKWARD, UPDATE, Origin
 
 SAME, ROUNDING, MAGNIFIED, CONVENTION, OTHER_OP, OWN, FAILS, UNHEARD, NARROW = (
     "nothing differs",
@@ -28,8 +28,8 @@ SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 
 @dataclass(frozen=True)
 class Answer:
-    """kind: one of the above. torch: the older and the newer. why: what was seen. next_steps: what to do. losses: of the last backward
-    seen, by run. cut: the call that differs, as a program of its own.
+    """kind: one of the above. torch: the older and the newer. why: what the runs show. next_steps: what to do. losses: of every backward,
+    by run. cut: the call that differs, as a program of its own.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Answer:
         size = f"{counted(self.runs, 'run')}, {counted(self.steps, 'backward pass', 'backward passes')} each"
         lines = [f"upgrade: torch {old} -> {new}: {self.kind}; {size}"]
         if self.difference is not None:
-            lines += _place(self.difference)
+            lines += _location_lines(self.difference)
         lines += [f"  {line}" for line in self.why]
         lines += [f"  next: {line}" for line in self.next_steps]
         if self.cut is not None:
@@ -63,40 +63,36 @@ class Answer:
         return "\n".join([*lines, *(f"upgrade: {note}" for note in self.notes)])
 
     def to_json(self) -> dict[str, Any]:
-        found = {"kind": "pseudograd upgrade", "answer": self.kind, "survives": self.survives}
         rest = {key: value for key, value in asdict(self).items() if key not in ("kind", "difference")}
-        return {**found, **rest, "difference": _as_json(self.difference)}
+        difference = None if self.difference is None else _difference_to_json(self.difference)
+        head = {"kind": "pseudograd upgrade", "answer": self.kind, "survives": self.survives}
+        return {**head, **rest, "difference": difference}
 
 
-def _place(difference: Difference) -> list[str]:
-    site = place_of(difference)
-    way = {BACKWARD: "backward of", UPDATE: "update by"}.get(site.kind, "forward of")
-    lines = [f"  {site.where}  step {difference.step}, {way} {site.op}"]
-    if site.expression:
-        lines.append(f"    {site.expression}")
-    if site.user_where not in ("?", site.where):
-        lines.append(f"    in the program: {site.user_where}")
+def _location_lines(difference: Difference) -> list[str]:
+    origin = named_origin(difference)
+    way = {BACKWARD: "backward of", UPDATE: "update by"}.get(origin.kind, "forward of")
+    lines = [f"  {origin.where}  step {difference.step}, {way} {origin.op}"]
+    if origin.expression:
+        lines.append(f"    {origin.expression}")
+    if origin.user_where not in ("?", origin.where):
+        lines.append(f"    in the program: {origin.user_where}")
     return lines
 
 
-def place_of(difference: Difference) -> Any:
-    """The line that is to be named: of ops that only one of the two has, where there are such."""
-    for events in (difference.only_old, difference.only_new):
-        for event in events:
-            if event.site.where != "?":
-                return event.site
-    return difference.old.site
+def named_origin(difference: Difference) -> Origin:
+    """The call that the answer names: the first op that only one of the two has and whose line is known, else the op that differs."""
+    events = (*difference.only_old, *difference.only_new)
+    return next((event.origin for event in events if event.origin.where != "?"), difference.old.origin)
 
 
-def _as_json(difference: Difference | None) -> dict[str, object] | None:
-    if difference is None:
-        return None
-    site = place_of(difference)
+def _difference_to_json(difference: Difference) -> dict[str, object]:
+    origin = named_origin(difference)
     return {
-        **site._asdict(),
-        "pass": site.kind,
+        **origin._asdict(),
+        "pass": origin.kind,
         "step": difference.step,
         "distance": repr(difference.distance),
-        "only_old": [event.site._asdict() for event in difference.only_old],
-        "only_new": [event.site._asdict() for event in difference.only_new],
+        "only_old": [event.origin._asdict() for event in difference.only_old],
+        "only_new": [event.origin._asdict() for event in difference.only_new],
     }

@@ -28,7 +28,7 @@ from pseudograd.torch_table.private import (
 )
 
 from . import digests, pinning, shaking
-from .recorded import BACKWARD, FORWARD, LEAF, UPDATE
+from .recording import BACKWARD, FORWARD, LEAF, UPDATE
 from .schedule import LOSSES_ALONE, MOST, Schedule
 
 _OPTIM = f"{os.sep}torch{os.sep}optim{os.sep}"

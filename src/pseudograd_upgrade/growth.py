@@ -1,4 +1,4 @@
-"""Rounding that a training magnifies: by a hard threshold, or by chaos. Told by runs of one torch in which rounding alone is another."""
+"""Rounding that a training magnifies, by a hard threshold or by chaos; runs of one torch in which rounding alone differs show it."""
 
 from __future__ import annotations
 
@@ -6,45 +6,48 @@ import math
 from dataclasses import dataclass
 
 from .differences import ALIKE, Comparison, first_loss, loss_distances, runs_of
-from .recorded import OTHER_ORDER, SHAKEN, Recorded
+from .recording import OTHER_ORDER, SHAKEN, Recording
 
 
 @dataclass(frozen=True)
 class Growth:
-    """is_rounding: do losses part as far where rounding alone is another? why, next_steps: of the answer."""
+    """is_rounding: do losses part as far where rounding alone differs? why, next_steps: of the answer."""
 
     is_rounding: bool
     why: tuple[str, ...]
     next_steps: tuple[str, ...] = ()
 
 
-def may_have_grown(old: Recorded, new: Recorded, noise: Recorded | None, found: Comparison, step: int | None) -> bool:
-    """Does what differs begin behind the first update, or do losses part little by little and further than is known of rounding?"""
-    steps = ([] if step is None else [step]) + ([] if found.first is None else [found.first.step])
-    return min(steps) > 1 if steps else first_loss(old, new, noise, of_level=0.0) is not None
+def may_have_grown(
+    old: Recording, new: Recording, noise: Recording | None, comparison: Comparison, step: int | None
+) -> bool:
+    """Does the difference begin behind the first update, or do losses part little by little and further than rounding is known to?"""
+    steps = ([] if step is None else [step]) + ([] if comparison.first is None else [comparison.first.step])
+    return min(steps) > 1 if steps else first_loss(old, new, noise, growth=0.0) is not None
 
 
-def how_it_grew(old: Recorded, new: Recorded, noise: Recorded | None) -> Growth | None:
+def explain_growth(old: Recording, new: Recording, noise: Recording | None) -> Growth | None:
     """Of two runs in which no call stands out; None where their losses are alike, or nothing is known of rounding."""
-    between = _parting(old, new)
-    if between is None or noise is None:
+    parting = _parting(old, new)
+    if parting is None or noise is None:
         return None
-    said = f"the losses of the two part from step {between[0]} on, by up to {between[1]}"
-    if first_loss(old, new, noise, of_level=0.0) is not None:
-        why = f"{said}, little by little: no call stands out, and rounding alone does not part them so far"
+    step, most = parting
+    summary = f"the losses of the two part from step {step} on, by up to {most}"
+    if first_loss(old, new, noise, growth=0.0) is not None:
+        why = f"{summary}, little by little: no call stands out, and rounding alone does not part them so far"
         return Growth(False, (why,)) if noise.more else None
-    found = [(name, _parting(old, run)) for name, run in zip((OTHER_ORDER, SHAKEN), runs_of(noise), strict=False)]
-    alone = [f"with {name} from step {part[0]} on, by up to {part[1]}" for name, part in found if part is not None]
+    partings = [(name, _parting(old, run)) for name, run in zip((OTHER_ORDER, SHAKEN), runs_of(noise), strict=False)]
+    alone = [f"with {name} from step {part[0]} on, by up to {part[1]}" for name, part in partings if part is not None]
     if not alone:
         return None
     why = f"under torch {old.torch} alone they do, too: {'; '.join(alone)}"
-    alike = f"before step {between[0]} they are alike to {ALIKE:.0e}; " if between[0] > 1 else ""
-    limit = f"{alike}what else differs from step {between[0]} on, and no further, cannot be told from this"
+    alike = f"before step {step} they are alike to {ALIKE:.0e}; " if step > 1 else ""
+    limit = f"{alike}what else differs from step {step} on, and no further, cannot be told from this"
     next_step = "compare results over several seeds: those of a single run are decided by rounding"
-    return Growth(True, (said, why, limit), (next_step,))
+    return Growth(True, (summary, why, limit), (next_step,))
 
 
-def how_equal(old: Recorded, mended: Recorded) -> str:
+def explain_equality(old: Recording, mended: Recording) -> str:
     """Of a run that trains as the older one: within what another order of sums makes, which can be much."""
     parting = _parting(old, mended)
     if parting is None:
@@ -52,12 +55,12 @@ def how_equal(old: Recorded, mended: Recorded) -> str:
     return f"losses and gradients differ no more than by another order of sums: the losses by up to {parting[1]}"
 
 
-def _parting(one: Recorded, other: Recorded) -> tuple[int, str] | None:
+def _parting(old: Recording, new: Recording) -> tuple[int, str] | None:
     """The first step whose losses are not alike, and how far they part at most."""
-    apart = loss_distances(one, other)
-    first = next((at for at, far in enumerate(apart, start=1) if far > ALIKE), None)
+    distances = loss_distances(old, new)
+    first = next((at for at, distance in enumerate(distances, start=1) if distance > ALIKE), None)
     if first is None:
         return None
-    most = max((far for far in apart if math.isfinite(far)), default=0.0)
-    ending = "" if all(map(math.isfinite, apart)) else ", and then wholly"
+    most = max(filter(math.isfinite, distances), default=0.0)
+    ending = "" if all(map(math.isfinite, distances)) else ", and then wholly"
     return first, f"{100 * most:.2g} %{ending}"

@@ -1,4 +1,4 @@
-"""Will this training survive the new torch? The program is run under both, and what differs first is named and tried."""
+"""Will this training survive the new torch? The program runs under both; the first difference is named, and explained by further runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pseudograd.listen.program import follow as programs
 from pseudograd.torch_table.eras import era_of
 from pseudograd.wording import counted
 
-from . import recorded
-from .answer import CONVENTION, FAILS, MAGNIFIED, OTHER_OP, OWN, ROUNDING, SAME, SURVIVES, UNHEARD, Answer, place_of
+from . import recording
+from .answer import CONVENTION, FAILS, MAGNIFIED, OTHER_OP, OWN, ROUNDING, SAME, SURVIVES, UNHEARD, Answer, named_origin
 from .cutting.cut import cut
-from .differences import PLAIN, Comparison, Difference, compare, first_loss, runs_of, same_leaves
-from .growth import how_equal, how_it_grew, may_have_grown
-from .interpreters import Interpreter, asked, ourselves
-from .recorded import AS_IT_IS, BACKWARD, OTHER_ORDER, SHAKEN, Recorded
-from .runs import Runner
+from .differences import PLAIN, Comparison, Difference, compare_events, first_loss, runs_of, train_alike
+from .growth import explain_equality, explain_growth, may_have_grown
+from .recording import AS_IT_IS, BACKWARD, OTHER_ORDER, SHAKEN, Event, Recording
+from .runs import Interpreter, Runner, find_interpreter, our_packages
 from .schedule import Schedule
 
 
@@ -32,7 +31,7 @@ def upgrade(
     keep: Path | None = None,
     is_module: bool = False,
     seed: int = 0,
-    on_run: Callable[[int, str], None] = lambda number, said: None,
+    on_run: Callable[[int, str], None] = lambda number, text: None,
 ) -> Answer | None:
     """Run a program under two torches and say what differs first.
 
@@ -48,270 +47,253 @@ def upgrade(
     """
     programs.check("upgrade", program, is_module)
     command = [*(["-m"] if is_module else []), program, *arguments]
-    before = None if old is None else asked("--from", old)
-    after = None if new is None else asked("--to", new)
-    known, runs = ([], {}) if against is None else recorded.read(against)
-    with ourselves() as home:
-        question = Question(Runner(command, home, seed, on_run), before, after)
-        if against is not None:
-            question.take(runs)
-            if known != command:
-                question.notes.append(f"--against: the digests are of {shlex.join(known)}")
+    before = None if old is None else find_interpreter("--from", old)
+    after = None if new is None else find_interpreter("--to", new)
+    stored, runs = ([], {}) if against is None else recording.read(against)
+    with our_packages() as home:
+        question = Question(Runner(command, home, seed, on_run), before, after, runs)
+        if against is not None and stored != command:
+            question.notes.append(f"--against: the digests are of {shlex.join(stored)}")
         if keep is not None or after is None:
-            question.record()
+            kept_runs = question.record()
             if keep is not None:
-                recorded.keep(keep, command, question.kept())
+                recording.keep(keep, command, kept_runs)
         return None if after is None else question.cut_out(question.answer())
 
 
 class Question:
-    """One after the other, each run only where the ones before it make it necessary."""
+    """Asks one thing after the other; a program runs again only where the runs before make it necessary.
+
+    runs: of the older torch, by their names, where a file has them.
+    """
 
     roundings = PLAIN  # that are nothing but rounding
     sides = "torches"  # what the two runs go through
 
-    def __init__(self, runner: Runner, old: Interpreter | None, new: Interpreter | None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        old: Interpreter | None,
+        new: Interpreter | None,
+        runs: dict[str, Recording] | None = None,
+    ) -> None:
         self.runner, self.old_python, self.new_python = runner, old, new
         self.schedule = Schedule()
         self.notes: list[str] = []
-        self._old: Recorded | None = None
-        self._other_order: Recorded | None = None
+        runs = runs or {}
+        self._old, self._noise = runs.get(AS_IT_IS), runs.get(OTHER_ORDER)
+        if self._noise is not None and SHAKEN in runs:
+            self._noise = replace(self._noise, more=(runs[SHAKEN],))
 
-    def take(self, runs: dict[str, Recorded]) -> None:
-        self._old, self._other_order = runs[AS_IT_IS], runs.get(OTHER_ORDER)
-        if self._other_order is not None and SHAKEN in runs:
-            self._other_order = replace(self._other_order, more=(runs[SHAKEN],))
-
-    def record(self) -> None:
-        """Of the older torch, all that a later comparison may ask for."""
+    def record(self) -> dict[str, Recording]:
+        """Of the older torch, all runs that a later comparison may ask for."""
         if self.old.status:
-            raise ValueError(f"upgrade: the program must end well, got status {self.old.status}.{_last(self.old)}")
+            raise ValueError(f"upgrade: the program must end well, got status {self.old.status}.{_stderr(self.old)}")
         self._shake()
-
-    def kept(self) -> dict[str, Recorded]:
-        found = {AS_IT_IS: self.old}
-        for name, run in zip((OTHER_ORDER, SHAKEN), runs_of(self.other_order), strict=False):
-            found[name] = run
-        return found
+        return {AS_IT_IS: self.old, **dict(zip((OTHER_ORDER, SHAKEN), runs_of(self.noise), strict=False))}
 
     @property
-    def old(self) -> Recorded:
+    def old(self) -> Recording:
         if self._old is None:
             assert self.old_python is not None
-            self._old = _heard(self.runner.run(self.old_python, self.schedule), "--from")
+            self._old = _require_events(self.runner.run(self.old_python, self.schedule), "--from")
         return self._old
 
     @property
-    def other_order(self) -> Recorded | None:
-        if self._other_order is None and self.old_python is not None:
-            self._other_order = self.runner.run(self.old_python, self.schedule, other_order=True)
-        return self._other_order
+    def noise(self) -> Recording | None:
+        """The older torch with sums in another order, once it has been asked for."""
+        if self._noise is None and self.old_python is not None:
+            self._noise = self.runner.run(self.old_python, self.schedule, other_order=True)
+        return self._noise
 
     def _shake(self) -> None:
-        """One run more that shows what rounding becomes."""
-        other = self.other_order
-        if other is not None and not other.more and self.old_python is not None:
+        """Adds a run that shows what becomes of rounding."""
+        if self.noise is not None and not self.noise.more and self.old_python is not None:
             shaken = self.runner.run(replace(self.old_python, is_shaken=True), self.schedule)
             if shaken.status == 0:
-                self._other_order = replace(other, more=(shaken,))
+                self._noise = replace(self.noise, more=(shaken,))
 
     # --- the answer -----------------------------------------------------------------------------------------------------
 
     def answer(self) -> Answer:
         assert self.new_python is not None
         old = self.old
-        new = _heard(self.runner.run(self.new_python, self.schedule), "--to")
+        new = _require_events(self.runner.run(self.new_python, self.schedule), "--to")
         if old.status or new.status:
-            return self._of_failure(old, new)
-        found = compare(old, new)
-        if found.first is None and found.largest == 0.0 and first_loss(old, new) is None:
-            return self._made(SAME, old, new, found, why=_how_much(found))
-        other = self.other_order
-        found = compare(old, new, other, self.roundings)
-        if other is not None and (own := self._of_the_program(old, new, other)) is not None:
-            return own
-        step = first_loss(old, new, other)
-        if may_have_grown(old, new, other, found, step):
+            return self._explain_failure(old, new)
+        comparison = compare_events(old, new)
+        if comparison.first is None and comparison.largest == 0.0 and first_loss(old, new) is None:
+            return self._answer(SAME, old, new, comparison, why=_summary(comparison))
+        comparison, noise = compare_events(old, new, self.noise, self.roundings), self.noise
+        if noise is not None and (answer := self._explain_by_program(old, new, noise)) is not None:
+            return answer
+        step = first_loss(old, new, noise)
+        if may_have_grown(old, new, noise, comparison, step):
             self._shake()
-            other = self.other_order
-            found, step = compare(old, new, other, self.roundings), first_loss(old, new, other)
-        if step is not None and (found.first is None or found.first.step > step):
-            found = self._closer(step, found)
-        if found.first is not None and self._train_alike(old, new):
-            why = (f"apart by {found.first.distance:.1e} there, but no loss and no gradient of a parameter is",)
-            return self._of_rounding(old, new, found, why)
-        if found.first is not None:
-            return self._of_difference(old, new, found, found.first)
+            noise = self.noise
+            comparison, step = compare_events(old, new, noise, self.roundings), first_loss(old, new, noise)
+        if step is not None and (comparison.first is None or comparison.first.step > step):
+            comparison = self._look_closer(step, comparison)
+        if comparison.first is not None and self._train_alike(old, new):
+            why = (f"apart by {comparison.first.distance:.1e} there, but no loss and no gradient of a parameter is",)
+            return self._explain_rounding(old, new, comparison, why)
+        if comparison.first is not None:
+            return self._explain_difference(old, new, comparison, comparison.first)
         if step is not None:
             why = (f"the losses part at step {step}, beyond rounding; none of the events that were kept does before",)
-            return self._made(OTHER_OP, old, new, found, why=why)
-        return self._of_rounding(old, new, found, _how_much(found))
+            return self._answer(OTHER_OP, old, new, comparison, why=why)
+        return self._explain_rounding(old, new, comparison, _summary(comparison))
 
-    def _of_rounding(self, old: Recorded, new: Recorded, found: Comparison, why: tuple[str, ...]) -> Answer:
-        grew = how_it_grew(old, new, self.other_order)
-        if grew is None:
-            return self._made(ROUNDING, old, new, found, why=why)
-        kind = MAGNIFIED if grew.is_rounding else OTHER_OP
-        return self._made(kind, old, new, replace(found, first=None), why=grew.why, next_steps=grew.next_steps)
+    def _explain_rounding(self, old: Recording, new: Recording, comparison: Comparison, why: tuple[str, ...]) -> Answer:
+        growth = explain_growth(old, new, self.noise)
+        if growth is None:
+            return self._answer(ROUNDING, old, new, comparison, why=why)
+        kind = MAGNIFIED if growth.is_rounding else OTHER_OP
+        return self._answer(kind, old, new, replace(comparison, first=None), growth.why, growth.next_steps)
 
-    def _train_alike(self, old: Recorded, new: Recorded) -> bool:
+    def _train_alike(self, old: Recording, new: Recording) -> bool:
         """Strictly: no further apart than another order of sums makes it."""
-        noise = self.other_order and replace(self.other_order, more=())
-        return train_alike(old, new, noise, self.roundings)
+        return train_alike(old, new, self.noise and replace(self.noise, more=()), self.roundings)
 
     def cut_out(self, answer: Answer) -> Answer:
-        """With the call that differs as a program of its own, where torch is what differs."""
+        """The answer with the call that differs as a program of its own, where torch is what differs."""
         if answer.difference is None or answer.kind not in (CONVENTION, OTHER_OP):
             return answer
         assert self.new_python is not None
-        found = cut(self.runner, self.old_python, self.new_python, answer.difference)
-        steps, site = answer.next_steps, place_of(answer.difference)
-        if answer.kind == OTHER_OP and found.program:
-            steps = (f"report it upstream, with the program below: {site.op} of torch {answer.torch[1]}",)
-        elif answer.kind == OTHER_OP and found.is_same_alone:
+        program = cut(self.runner, self.old_python, self.new_python, answer.difference)
+        steps, origin = answer.next_steps, named_origin(answer.difference)
+        if answer.kind == OTHER_OP and program.program:
+            steps = (f"report it upstream, with the program below: {origin.op} of torch {answer.torch[1]}",)
+        elif answer.kind == OTHER_OP and program.is_same_alone:
             steps = (
-                f"look at what reaches {site.where}: the difference came with its arguments, or with a setting of torch",
+                f"look at what reaches {origin.where}: the difference came with its arguments, or with a setting of torch",
             )
-        return replace(answer, cut=found, runs=self.runner.count, next_steps=steps)
+        return replace(answer, cut=program, runs=self.runner.count, next_steps=steps)
 
-    def _of_the_program(self, old: Recorded, new: Recorded, other: Recorded) -> Answer | None:
-        """Does it repeat? Asked where another order of sums changes more than rounding."""
-        if self.old_python is None or train_alike(old, other):
+    def _explain_by_program(self, old: Recording, new: Recording, noise: Recording) -> Answer | None:
+        """Does the program repeat? Asked where another order of sums changes more than rounding."""
+        if self.old_python is None or train_alike(old, noise):
             return None
         again = self.runner.run(self.old_python, self.schedule)
-        found = compare(old, again)
         if train_alike(old, again):
             return None  # it repeats; what another order of sums does to it is noise
         why = f"the same run twice under torch {old.torch}, with the same seeds, differs there already"
         next_step = "fix its seeds, or what else changes from run to run; then ask again"
-        return self._made(OWN, old, new, found, why=(why,), next_steps=(next_step,))
+        return self._answer(OWN, old, new, compare_events(old, again), (why,), (next_step,))
 
-    def _closer(self, step: int, found: Comparison) -> Comparison:
-        """The steps around the first loss that differs, all of them; the program ends behind them."""
+    def _look_closer(self, step: int, comparison: Comparison) -> Comparison:
+        """Keeps the steps around the first loss that differs whole; the program ends behind them."""
         if self.old_python is None or self.new_python is None:
-            return found
+            return comparison
         window = Schedule(0, 0, (max(1, step - 1), step))
         old, new = (self.runner.run(python, window) for python in (self.old_python, self.new_python))
-        other = self.runner.run(self.old_python, window, other_order=True)
-        if self.other_order is not None and self.other_order.more:
-            other = replace(other, more=(self.runner.run(replace(self.old_python, is_shaken=True), window),))
-        closer = compare(old, new, other, self.roundings)
-        return closer if closer.first is not None else found
+        noise = self.runner.run(self.old_python, window, other_order=True)
+        if self.noise is not None and self.noise.more:
+            noise = replace(noise, more=(self.runner.run(replace(self.old_python, is_shaken=True), window),))
+        closer = compare_events(old, new, noise, self.roundings)
+        return closer if closer.first is not None else comparison
 
-    def _of_difference(self, old: Recorded, new: Recorded, found: Comparison, first: Difference) -> Answer:
-        eras = (old_era, new_era) = era_of(old.torch), era_of(new.torch)
-        if first.old.site.kind == BACKWARD and old_era != new_era:
-            answer = self._under_a_pin(old, new, found, first, eras)
+    def _explain_difference(self, old: Recording, new: Recording, comparison: Comparison, first: Difference) -> Answer:
+        era = era_of(old.torch)
+        if first.old.origin.kind == BACKWARD and era != era_of(new.torch):
+            answer = self._try_pins(old, new, comparison, first, era)
             if answer is not None:
                 return answer
-        site = place_of(first)
+        origin = named_origin(first)
         if first.only_old or first.only_new:
-            why = _ops("only", old, first.only_old) + _ops("only", new, first.only_new)
-        elif first.old.said != first.new.said:
-            why = (f"called with {first.old.said or 'nothing'} and with {first.new.said or 'nothing'}",)
+            why = _list_ops(old, first.only_old) + _list_ops(new, first.only_new)
+        elif first.old.options != first.new.options:
+            why = (f"called with {first.old.options or 'nothing'} and with {first.new.options or 'nothing'}",)
         elif first.is_reordered:
             why = (f"the same ops, in another order: apart by {first.distance:.1e}, where all before was rounding",)
         else:
             why = (f"apart by {first.distance:.1e} there; all that was seen before it was rounding",)
-        if site.where == "?":
-            next_step = "the line is not known: code that no mode of torch sees"
-        else:
-            next_step = f"if {site.where} asks both {self.sides} for the same, report it upstream: {site.op} of torch {new.torch}"
-        return self._made(OTHER_OP, old, new, found, why=why, next_steps=(next_step,))
+        next_step = "the line is not known: code that no mode of torch sees"
+        if origin.where != "?":
+            report = f"report it upstream: {origin.op} of torch {new.torch}"
+            next_step = f"if {origin.where} asks both {self.sides} for the same, {report}"
+        return self._answer(OTHER_OP, old, new, comparison, why, (next_step,))
 
-    def _under_a_pin(
-        self, old: Recorded, new: Recorded, found: Comparison, first: Difference, eras: tuple[str, str]
+    def _try_pins(
+        self, old: Recording, new: Recording, comparison: Comparison, first: Difference, era: str
     ) -> Answer | None:
         """Is it the convention at a kink? Then the newer torch does as the older one where this line is pinned."""
         assert self.new_python is not None
-        where = first.old.site.where
+        where = first.old.origin.where
         for lines in ([where], None):
-            pinned = self.runner.run(self.new_python, self.schedule, pin=eras[0], lines=lines)
+            pinned = self.runner.run(self.new_python, self.schedule, pin=era, lines=lines)
             if pinned.status == 0 and self._train_alike(old, pinned):
-                place = "this line pinned" if lines else "pinned everywhere, as this line alone is not enough"
-                why = (
-                    f"{place}, {how_equal(old, pinned)}",
-                    last_losses(old, new, pinned, "pinned"),
-                )
-                return self._made(CONVENTION, old, new, found, why=why, next_steps=self._pins(eras[0], first, lines))
+                scope = "this line pinned" if lines else "pinned everywhere, as this line alone is not enough"
+                why = (f"{scope}, {explain_equality(old, pinned)}", compare_last_losses(old, new, pinned, "pinned"))
+                steps = [f"with pseudograd.pin_edge({era!r}): ...  # around {where}"] if lines else []
+                steps.append(f"unedited: pseudograd run --pin {shlex.quote(era)} {shlex.join(self.runner.program)}")
+                return self._answer(CONVENTION, old, new, comparison, why, tuple(steps))
         return None
 
-    def _pins(self, era: str, first: Difference, lines: list[str] | None) -> tuple[str, ...]:
-        program = shlex.join(self.runner.program)
-        found = [f"with pseudograd.pin_edge({era!r}): ...  # around {first.old.site.where}"] if lines else []
-        return (*found, f"unedited: pseudograd run --pin {shlex.quote(era)} {program}")
-
-    def _of_failure(self, old: Recorded, new: Recorded) -> Answer:
+    def _explain_failure(self, old: Recording, new: Recording) -> Answer:
         if old.status and new.status:
             raise ValueError(
-                f"upgrade: the program must end well in one of them, got {old.status} and {new.status}.{_last(old)}"
+                f"upgrade: the program must end well in one of them, got {old.status} and {new.status}.{_stderr(old)}"
             )
         failed = old if old.status else new
         why = (f"it ends with status {failed.status} under torch {failed.torch} alone:", *failed.stderr)
-        return self._made(FAILS, old, new, Comparison(None, 0.0, 0), why=why)
+        return self._answer(FAILS, old, new, Comparison(None, 0.0, 0), why)
 
-    def _made(
+    def _answer(
         self,
         kind: str,
-        old: Recorded,
-        new: Recorded,
-        found: Comparison,
+        old: Recording,
+        new: Recording,
+        comparison: Comparison,
         why: tuple[str, ...],
         next_steps: tuple[str, ...] = (),
     ) -> Answer:
         errors = dict.fromkeys([*old.errors, *new.errors])
-        notes = (*self.notes, *(f"not heard: {error}" for error in errors), *self._notes_of(old, new))
-        kind = UNHEARD if errors and kind in SURVIVES else kind
+        notes = (*self.notes, *(f"not heard: {error}" for error in errors), *self._notes(old, new))
         return Answer(
-            kind,
+            UNHEARD if errors and kind in SURVIVES else kind,
             (old.torch, new.torch),
             self.runner.count,
             max(len(old.losses), len(new.losses)),
             why,
             next_steps,
-            found.first,
+            comparison.first,
             {"old": [sum(loss) for loss in old.losses], "new": [sum(loss) for loss in new.losses]},
             notes=notes,
         )
 
-    def _notes_of(self, old: Recorded, new: Recorded) -> tuple[str, ...]:
+    def _notes(self, old: Recording, new: Recording) -> tuple[str, ...]:
         """What else is to be known of the two runs."""
         return ()
 
 
-def _how_much(found: Comparison) -> tuple[str, ...]:
-    said = f"apart by at most {found.largest:.1e}" if found.largest else "equal to the last bit of our sums"
-    lines = [f"{found.events:,} events compared, {said}"]
-    if found.other_ops:
-        some = ", ".join(found.other_ops[:3])
-        lines.append(f"the same values by other ops at {counted(len(found.other_ops), 'line')}: {some}")
+def _summary(comparison: Comparison) -> tuple[str, ...]:
+    largest = comparison.largest
+    distance = f"apart by at most {largest:.1e}" if largest else "equal to the last bit of our sums"
+    lines = [f"{comparison.events:,} events compared, {distance}"]
+    if comparison.other_ops:
+        count, first = counted(len(comparison.other_ops), "line"), ", ".join(comparison.other_ops[:3])
+        lines.append(f"the same values by other ops at {count}: {first}")
     return tuple(lines)
 
 
-def train_alike(one: Recorded, other: Recorded, noise: Recorded | None = None, roundings: int = PLAIN) -> bool:
-    """What only a value differs in that nothing came of, such as memory that nobody has written to, is no difference."""
-    if one.losses or other.losses:
-        return first_loss(one, other, noise) is None and same_leaves(one, other, noise, roundings)
-    return compare(one, other, noise, roundings).first is None
+def _list_ops(run: Recording, events: Sequence[Event]) -> tuple[str, ...]:
+    """The ops that this run alone has."""
+    ops = dict.fromkeys(f"{event.origin.op} at {event.origin.where}" for event in events)
+    return (f"only under torch {run.torch}: {', '.join(list(ops)[:4])}",) if ops else ()
 
 
-def _ops(word: str, run: Recorded, events: Sequence[recorded.Event]) -> tuple[str, ...]:
-    some = dict.fromkeys(f"{event.site.op} at {event.site.where}" for event in events)
-    return (f"{word} under torch {run.torch}: {', '.join(list(some)[:4])}",) if some else ()
+def compare_last_losses(old: Recording, new: Recording, mended: Recording, how: str) -> str:
+    losses = [f"{sum(run.losses[-1]):.6g}" if run.losses else "none" for run in (old, new, mended)]
+    return f"the last loss is {losses[0]} under torch {old.torch}, {losses[1]} under {new.torch}, {losses[2]} {how}"
 
 
-def last_losses(old: Recorded, new: Recorded, mended: Recorded, how: str) -> str:
-    said = [f"{sum(run.losses[-1]):.6g}" if run.losses else "none" for run in (old, new, mended)]
-    return f"the last loss is {said[0]} under torch {old.torch}, {said[1]} under {new.torch}, {said[2]} {how}"
-
-
-def _heard(run: Recorded, argument: str) -> Recorded:
-    """The run, if anything was heard of it."""
+def _require_events(run: Recording, argument: str) -> Recording:
     if run.status == 0 and not run.steps and not run.losses:
         why = "; ".join(run.errors) or "it called no function of torch in its own process"
         raise ValueError(f"upgrade: the program must call torch under {argument}, got nothing. {why}.")
     return run
 
 
-def _last(run: Recorded) -> str:
+def _stderr(run: Recording) -> str:
     return "".join(f"\n  {line}" for line in run.stderr)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pseudograd.cli._arguments import add_program
+
+if TYPE_CHECKING:
+    from ..answer import Answer
 
 PLACE = 75
 HELP = "will this training survive the new torch? Which line differs first?"
@@ -56,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     json_file = None if options.json is None else checked_file("upgrade", "--json", options.json)
     cut_out = None if options.cut_out is None else checked_file("upgrade", "--cut-out", options.cut_out)
     keep = None if options.keep is None else checked_file("upgrade", "--keep", options.keep)
-    found = upgrade(
+    answer = upgrade(
         options.program,
         options.arguments,
         old=options.old,
@@ -65,48 +68,48 @@ def run(options: argparse.Namespace) -> int:
         keep=keep,
         is_module=options.is_module,
         seed=options.seed,
-        on_run=_shown,
+        on_run=_print_run,
     )
-    if found is None:
+    if answer is None:
         print(f"upgrade: digests kept in {options.keep}")
         return 0
-    if cut_out is not None and found.cut is not None and found.cut.program:
-        write("upgrade", "--cut-out", cut_out, found.cut.file(found.torch))
-    return _answered(found, json_file)
+    if cut_out is not None and answer.cut is not None and answer.cut.program:
+        write("upgrade", "--cut-out", cut_out, answer.cut.file(answer.torch))
+    return _report(answer, json_file)
 
 
 def _routes(options: argparse.Namespace) -> int:
     from pseudograd.listen.program.files import checked_file
 
-    from ..routes import names
-    from ..routes.question import between_routes
+    from ..routes.interpreters import parse_routes
+    from ..routes.question import compare_routes
 
     others = {"--to": options.new, "--against": options.against, "--keep": options.keep, "--cut-out": options.cut_out}
-    for name, given in others.items():
-        if given is not None:
+    for name, value in others.items():
+        if value is not None:
             raise ValueError(f"upgrade: --routes must not come with {name}, got both. It asks about one torch.")
-    routes = names.pair(options.routes)
+    routes = parse_routes(options.routes)
     json_file = None if options.json is None else checked_file("upgrade", "--json", options.json)
-    found = between_routes(
+    answer = compare_routes(
         options.program,
         options.arguments,
         python=options.old or sys.executable,
         routes=routes,
         is_module=options.is_module,
         seed=options.seed,
-        on_run=_shown,
+        on_run=_print_run,
     )
-    return _answered(found, json_file)
+    return _report(answer, json_file)
 
 
-def _answered(found: Any, json_file: Path | None) -> int:
+def _report(answer: Answer, json_file: Path | None) -> int:
     from pseudograd.listen.program.files import json_text, write
 
     if json_file is not None:
-        write("upgrade", "--json", json_file, json_text(found.to_json()))
-    print(found)
-    return 0 if found.survives else 1
+        write("upgrade", "--json", json_file, json_text(answer.to_json()))
+    print(answer)
+    return 0 if answer.survives else 1
 
 
-def _shown(run: int, said: str) -> None:
-    print(f"upgrade: run {run}: {said}", file=sys.stderr, flush=True)
+def _print_run(run: int, text: str) -> None:
+    print(f"upgrade: run {run}: {text}", file=sys.stderr, flush=True)

@@ -1,7 +1,8 @@
-"""From the event that differs to a program of ten lines, or to why there is none."""
+"""From the event that differs to a program of ten lines, or to the reason why there is none."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -9,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from ..differences import Difference
-from ..interpreters import Interpreter
-from ..recorded import FORWARD, Event
-from ..runs import Runner
+from ..recording import BACKWARD, FORWARD, UPDATE, Event
+from ..runs import Interpreter, Runner
 from ..schedule import Schedule
-from . import text
-from .call import Call, of_content
-from .shrinking import Shrinking
-from .trees import SameAloneError, UnwritableError
-from .workers import Found, Workers
+from .call import Call
+from .shrink import Mismatch, shrink
+from .text import SameAloneError, UnwritableError
+from .workers import Workers
 
 _MOST = 4  # events before the one that differs
 _SECONDS = 120
@@ -29,21 +30,21 @@ class _Keeping(Interpreter):
     """targets: keys of events, the one that differs last."""
 
     targets: Sequence[Sequence[Any]] = ()
-    follows: ClassVar[str] = "pseudograd_upgrade.cutting.keeping"
+    module: ClassVar[str] = "pseudograd_upgrade.cutting.keeping"
 
     @property
-    def said(self) -> str:
-        return f"{super().said}, for the arguments of {self.targets[-1][1]}"
+    def details(self) -> str:
+        return f"{super().details}, for the arguments of {self.targets[-1][1]}"
 
     @property
-    def asked(self) -> Mapping[str, Any]:
-        return {**super().asked, "targets": self.targets}
+    def options(self) -> Mapping[str, Any]:
+        return {**super().options, "targets": self.targets}
 
 
 @dataclass(frozen=True)
 class Cut:
     """program: its text, "" where there is none. prints: what it prints under the older and the newer torch. why: there is none.
-    is_same_alone: with the same arguments the call gives the same under both, so that what differs came with them.
+    is_same_alone: with the same arguments the call gives the same under both, so that the difference came with them.
     """
 
     program: str = ""
@@ -52,23 +53,19 @@ class Cut:
     is_same_alone: bool = False
 
     def lines(self, torch: tuple[str, str]) -> list[str]:
-        """For the answer."""
+        """The lines of the answer."""
         if not self.program:
             return [f"not cut out: {self.why}"]
-        return [
-            "cut out, this alone shows it:",
-            *(f"  {line}" for line in self.program.splitlines()),
-            *self._said(torch),
-        ]
+        program = [f"  {line}" for line in self.program.splitlines()]
+        return ["cut out, this alone shows it:", *program, *self._prints(torch)]
 
     def file(self, torch: tuple[str, str]) -> str:
         """The program, and what it prints."""
-        return "".join([self.program, *(f"# {line}\n" for line in self._said(torch))])
+        return "".join([self.program, *(f"# {line}\n" for line in self._prints(torch))])
 
-    def _said(self, torch: tuple[str, str]) -> list[str]:
+    def _prints(self, torch: tuple[str, str]) -> list[str]:
         return [
-            f"torch {version} prints {' '.join(printed.split())}"
-            for version, printed in zip(torch, self.prints, strict=True)
+            f"torch {version} prints {' '.join(text.split())}" for version, text in zip(torch, self.prints, strict=True)
         ]
 
 
@@ -76,87 +73,87 @@ def cut(runner: Runner, old: Interpreter | None, new: Interpreter, difference: D
     try:
         if old is None:
             raise UnwritableError("that needs --from, the interpreter of the older torch")
-        _asked_alike(difference)
-        return _cut(runner, old, new, difference)
+        _check_alike(difference)
+        return _verify(_smallest(runner, old, new, difference), old, new)
     except UnwritableError as error:
         return Cut(why=str(error), is_same_alone=isinstance(error, SameAloneError))
     except Exception as error:  # the answer stands without it
         return Cut(why=f"an error of ours, {type(error).__name__}: {error}")
 
 
-def _asked_alike(difference: Difference) -> None:
-    """A program that asks the two for different things needs no run to say so."""
-    ops = [{event.site.op for event in some if event.site.kind == FORWARD} for some in _only(difference)]
-    if all(ops):
+def _check_alike(difference: Difference) -> None:
+    """Where the program asks the two for different things, no run is needed to say so."""
+    if difference.old.origin.kind == UPDATE:
+        raise UnwritableError("the step of an optimiser is not taken apart")
+    only = (difference.only_old, difference.only_new)
+    if all(any(event.origin.kind == FORWARD for event in events) for events in only):
         raise UnwritableError("the two are asked for different functions there")
-    if difference.is_reordered and not any(_only(difference)):
+    if difference.is_reordered and not any(only):
         raise UnwritableError("what differs is the order of several calls")
-    one, other = difference.old.said, difference.new.said
-    if one != other and one.count("=") == other.count("=") and one.count(",") == other.count(","):
+    old, new = difference.old.options, difference.new.options
+    if old != new and old.count("=") == new.count("=") and old.count(",") == new.count(","):
         raise UnwritableError("the two are asked for the same function with different arguments")
 
 
-def _only(difference: Difference) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-    return difference.only_old, difference.only_new
-
-
-def _cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Difference) -> Cut:
+def _smallest(runner: Runner, old: Interpreter, new: Interpreter, difference: Difference) -> Mismatch:
     events = [*difference.only_old[:_MOST], difference.old]
-    kept = _kept(runner, old, difference.step, events)
+    calls = _fetch_calls(runner, old, difference.step, events)
+    error = UnwritableError("the call was not met again in another run")
     with Workers([old.path, new.path]) as workers:
-        shrinking = Shrinking(workers)
-        found, why = None, UnwritableError("the call was not met again in another run")
-        for at, event in enumerate(events):
-            if at not in kept:
-                continue
+        for at, content in sorted(calls.items()):
             try:
-                found = shrinking.shrunk(_call(kept[at], event))
-                break
-            except UnwritableError as error:
-                why = error
-        if found is None:
-            raise why
-    return _verified(found, old, new)
+                return shrink(workers, read_call(content, events[at]))
+            except UnwritableError as reason:
+                error = reason
+    raise error
 
 
-def _kept(runner: Runner, old: Interpreter, step: int, events: list[Event]) -> dict[int, object]:
-    """By event: its call, as the program's process kept it."""
-    keys = [[*event.site[:3], [kept.shape for kept in event.tensors], event.occurrence] for event in events]
+def _fetch_calls(runner: Runner, old: Interpreter, step: int, events: list[Event]) -> dict[int, Any]:
+    """The call of each event, as another run of the program kept it."""
+    keys = [[*event.origin[:3], [tensor.shape for tensor in event.tensors], event.occurrence] for event in events]
     run = runner.run(_Keeping(old.path, old.torch, targets=keys), Schedule(0, 0, (step, step)))
-    found: dict[int, object] = run.raw.get("found", {})
-    if not found and run.errors:
+    calls: dict[int, Any] = run.raw.get("calls", {})
+    if not calls and run.errors:
         raise UnwritableError(f"an error of ours; {run.errors[0]}")
-    return found
+    return calls
 
 
-def _call(content: Any, event: Event) -> Call:
+def read_call(content: Any, event: Event) -> Call:
+    """The call that the program's process kept. UnwritableError where it kept none."""
     if content is None:
-        raise UnwritableError(f"no call of torch made {event.site.op}: code of a custom Function or in C++")
-    return of_content(content, event.site.kind)
+        raise UnwritableError(f"no call of torch made {event.origin.op}: code of a custom Function or in C++")
+    if content["why"]:
+        raise UnwritableError(content["why"])
+    kind = event.origin.kind
+    tensors = torch.load(io.BytesIO(content["tensors"]), weights_only=True, map_location="cpu")
+    requires, grads = content["requires"], tuple((at, name) for at, name in content["grads"])
+    if kind == BACKWARD and not grads:
+        raise UnwritableError("nothing that the call returns requires a gradient")
+    if kind == BACKWARD and not requires:
+        raise UnwritableError("none of its arguments requires a gradient")
+    if kind != BACKWARD:
+        requires, grads = (), ()
+    autocast = content["autocast"] and tuple(content["autocast"])
+    args, kwargs = tuple(content["args"]), content["kwargs"]
+    call = Call(kind, content["form"], content["name"], args, kwargs, tensors, frozenset(requires), grads, autocast)
+    return call.but()
 
 
-def _verified(found: Found, old: Interpreter, new: Interpreter) -> Cut:
+def _verify(mismatch: Mismatch, old: Interpreter, new: Interpreter) -> Cut:
     """The text itself, run by both as python runs it."""
-    for program in text.programs(found):
-        prints = tuple(_printed(one.path, program) for one in (old, new))
+    for program in mismatch.programs():
+        prints = tuple(run_program(interpreter.path, program) for interpreter in (old, new))
         if prints[0] != prints[1]:
             return Cut(program, prints)
     raise UnwritableError("written as a program, it prints the same under both")
 
 
-def _printed(python: str, program: str) -> str:
+def run_program(python: str, program: str) -> str:
     with tempfile.TemporaryDirectory(prefix="pseudograd-cut-") as folder:
         file = Path(folder) / "program.py"
         file.write_text(program, encoding="utf-8")
-        done = subprocess.run(
-            [python, str(file)],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        pipes: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL}
+        done = subprocess.run([python, str(file)], cwd=folder, text=True, timeout=_SECONDS, check=False, **pipes)
     if done.returncode:
         raise UnwritableError(f"written as a program, it fails: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
     return done.stdout.strip()

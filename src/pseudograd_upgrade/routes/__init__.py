@@ -1,6 +1,6 @@
-"""`pseudograd upgrade --routes`: what differs first between two ways through one torch.
+"""`pseudograd upgrade --routes`: the first difference between two routes through one torch.
 
 In a process of the program: `regions` says what is compiled and hears it as one block, `segments` cuts a compiled graph at the program's
-lines, and `hearing` joins them to what hears an upgrade. Here: `names` knows the routes, `runs` runs the program on one, and `question`
-goes down from the first block that differs to the line in it.
+lines, `hearing` and `following` join them to what hears an upgrade, and `drawing` draws a device's random numbers on the CPU. Here:
+`interpreters` knows the routes, and `question` goes down from the first block that differs to the line in it.
 """

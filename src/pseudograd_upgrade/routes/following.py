@@ -13,7 +13,7 @@ from pseudograd.torch_table.private import compiler_named, let_inductor_draw_as_
 from ..following import Following
 from ..schedule import Schedule
 from .hearing import BlockHeard
-from .names import COMPILED, INDUCTOR
+from .interpreters import COMPILED, INDUCTOR
 from .regions import Regions
 from .segments import Segments
 

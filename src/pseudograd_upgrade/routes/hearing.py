@@ -14,7 +14,7 @@ from pseudograd.listen.quietly import quietly, unheard
 from pseudograd.torch_table.private import is_fake
 
 from ..following import ATTACHED, Heard
-from ..recorded import BACKWARD, FORWARD
+from ..recording import BACKWARD, FORWARD
 
 _DEEP = 5
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pseudograd_upgrade.routes import drawing, names
-from pseudograd_upgrade.routes.names import pair
+from pseudograd_upgrade.routes import drawing, interpreters
+from pseudograd_upgrade.routes.interpreters import parse_routes
 
 from ..commands import answer
 
@@ -54,28 +54,28 @@ OUT: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
 ]
 
 
-def drawn(function: Any, *args: Any, **kwargs: Any) -> tuple[list[Tensor], Tensor]:
+def draw(function: Any, *args: Any, **kwargs: Any) -> tuple[list[Tensor], Tensor]:
     """What it returns, of arguments of its own, and what the generator gives next."""
     torch.manual_seed(3)
-    made = function(*(one.clone() if isinstance(one, Tensor) else one for one in args), **kwargs)
-    return [made] if isinstance(made, Tensor) else list(made), torch.rand(3)
+    result = function(*(value.clone() if isinstance(value, Tensor) else value for value in args), **kwargs)
+    return [result] if isinstance(result, Tensor) else list(result), torch.rand(3)
 
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is moved to the CPU is another tensor, as from a device."""
-    monkeypatch.setattr(drawing, "_on_the_cpu", lambda one: one.clone() if isinstance(one, Tensor) else one)
+    monkeypatch.setattr(drawing, "_move_to_cpu", lambda value: value.clone() if isinstance(value, Tensor) else value)
 
 
 def test_every_operator_is_tried_here() -> None:
-    assert {name for name, *_ in [*DRAWS, *OUT]} == set(drawing._DRAW)
+    assert {name for name, *_ in [*DRAWS, *OUT]} == set(drawing.OPERATORS)
 
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(("name", "args"), DRAWS, ids=[name for name, _ in DRAWS])
 def test_the_numbers_are_those_of_the_cpu(name: str, args: tuple[Any, ...]) -> None:
-    operator = drawing._operator(name)
-    (found, after), (expected, after_it) = drawn(drawing.drawn_on_the_cpu(operator), *args), drawn(operator, *args)
+    operator = drawing.find_operator(name)
+    (found, after), (expected, after_it) = draw(drawing.draw_on_the_cpu(operator), *args), draw(operator, *args)
     assert all(map(torch.equal, found, expected))
     assert torch.equal(after, after_it)
 
@@ -83,13 +83,13 @@ def test_the_numbers_are_those_of_the_cpu(name: str, args: tuple[Any, ...]) -> N
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(("name", "args", "shape"), OUT, ids=[name for name, *_ in OUT])
 def test_into_what_is_given(name: str, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
-    operator = drawing._operator(name)
+    operator = drawing.find_operator(name)
     more = {"generator": None} if name.startswith("randperm") else {}
     dtype = torch.long if name.startswith(("randperm", "multinomial")) else torch.float32
-    (expected,), _ = drawn(operator, *args, **more, out=torch.zeros(shape, dtype=dtype))
+    (expected,), _ = draw(operator, *args, **more, out=torch.zeros(shape, dtype=dtype))
     for size in (shape, (0,)) if name.startswith("randperm") else (shape,):
         out = torch.zeros(size, dtype=dtype)
-        (found,), _ = drawn(drawing.drawn_on_the_cpu(operator), *args, **more, out=out)
+        (found,), _ = draw(drawing.draw_on_the_cpu(operator), *args, **more, out=out)
         assert found is out
         assert torch.equal(found, expected)
 
@@ -97,7 +97,7 @@ def test_into_what_is_given(name: str, args: tuple[Any, ...], shape: tuple[int, 
 @pytest.mark.usefixtures("elsewhere")
 def test_in_place_it_returns_what_it_was_given() -> None:
     x = torch.zeros(3)
-    assert drawing.drawn_on_the_cpu(torch.ops.aten.normal_.default)(x) is x
+    assert drawing.draw_on_the_cpu(torch.ops.aten.normal_.default)(x) is x
     assert x.any()
 
 
@@ -113,20 +113,20 @@ class Elsewhere:
 
 
 def test_a_generator_of_a_device_has_a_twin_from_the_same_seed() -> None:
-    twins = [drawing._twin(Elsewhere(7)) for _ in range(2)]
+    twins = [drawing.find_twin(Elsewhere(7)) for _ in range(2)]
     expected = torch.Generator().manual_seed(7)
     for twin in twins:
         assert torch.equal(torch.rand(4, generator=twin), torch.rand(4, generator=expected.manual_seed(7)))
     one = Elsewhere(7)
-    drawing._twin(one).manual_seed(8)
-    assert drawing._twin(one).initial_seed() == 8  # it is the same one
+    drawing.find_twin(one).manual_seed(8)
+    assert drawing.find_twin(one).initial_seed() == 8  # it is the same one
     one.number = 9
-    assert drawing._twin(one).initial_seed() == 9  # seeded anew
+    assert drawing.find_twin(one).initial_seed() == 9  # seeded anew
 
 
 def backends(function: Any, *args: Any, **kwargs: Any) -> tuple[bool, bool]:
     """Are the fused kernels of attention, and cuDNN, allowed in there?"""
-    with drawing.in_parts(function, args, kwargs):
+    with drawing.unfuse(function, args, kwargs):
         return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cudnn.enabled
 
 
@@ -149,8 +149,8 @@ def test_what_drops_inside_a_fused_kernel_is_computed_in_parts() -> None:
 
 
 def test_the_cpu_is_the_first_of_two_devices() -> None:
-    assert pair("cuda,cpu") == pair("cpu,cuda") == ("cpu", "cuda")
-    assert pair("inductor,eager") == ("inductor", "eager")
+    assert parse_routes("cuda,cpu") == parse_routes("cpu,cuda") == ("cpu", "cuda")
+    assert parse_routes("inductor,eager") == ("inductor", "eager")
 
 
 # --- what is asked, of a device that is played by a program that knows on which route it is ------------------------------
@@ -169,94 +169,47 @@ for step in range(3):
     with torch.no_grad():
         w -= 0.1 * w.grad
 """
+REPEAT = "the same run twice on cuda, with the same seeds, differs here by more than rounding"
+TIES = "pseudograd kinks --check --device cuda"
 
 
-def played(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str) -> tuple[int, str]:
-    monkeypatch.setattr(names, "_has_cuda", lambda interpreter: True)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return asked(capfd, PLAYED.replace("CHANGE", change), "")
-
-
-def test_nothing_differs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    status, out = played(monkeypatch, capfd, "y = y * 1")
-    assert status == 0
-    assert (
-        f"upgrade: torch {torch.__version__} cpu -> {torch.__version__} cuda: nothing differs; 2 runs, 3 backward passes each"
-        in out
-    )
-
-
-@pytest.mark.program
-def test_what_goes_with_tensorfloat_32_is_rounding(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, out = played(monkeypatch, capfd, "y = y * (1.0005 if rounds else 1.0)")
-    assert status == 0
-    assert ": rounding only; 4 runs, " in out
-    assert (
-        "it is TensorFloat-32 from train.py:14 on, which keeps 10 bits of 23: with it off the answer is 'nothing differs'"
-        in out
-    )
-    assert "next: for the CPU's precision set allow_tf32 = False" in out
-
-
-@pytest.mark.program
-def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    status, out = played(
-        monkeypatch, capfd, "y = y * (1.0005 if rounds else 1.0)\n    y = y + (0.1 if is_there else 0.0)"
-    )
-    assert status == 1
-    assert ": another op; 5 runs, " in out
-    assert "train.py:15  step 1, forward of add" in out
-    assert "upgrade: asked with TensorFloat-32 off; with it on, more differs" in out
-
-
-@pytest.mark.program
 @pytest.mark.parametrize(
-    ("change", "line", "may_be_a_tie"),
+    ("change", "status", "texts", "has_ties"),
     [
+        pytest.param("y = y * (1.0005 if rounds else 1.0)", 0, [": nothing differs; 2 runs, 3 backward"], False, id="nothing"),
         pytest.param(
-            "y = y * (2 if is_there else 1)",
-            "train.py:14  step 1, forward of mul",
-            False,
-            id="a value",
+            "y = y * (2 if is_there else 1)", 1, [": another op; ", "train.py:14  step 1, forward of mul"], False, id="a value",
+            marks=pytest.mark.program,
         ),
         pytest.param(
-            "m = torch.empty(6, dtype=torch.bool); m[:] = not is_there; y = torch.where(m, y, y.detach())",
-            "train.py:14  step 1, backward of Where",
-            True,
-            id="a gradient",
+            "m = torch.empty(6, dtype=torch.bool); m[:] = not is_there; y = torch.where(m, y, y.detach())", 1,
+            [": another op; ", "train.py:14  step 1, backward of Where"], True, id="a gradient", marks=pytest.mark.program,
         ),
         pytest.param(
-            "at = torch.empty(6, dtype=torch.long); at[:] = is_there; y = y * y.gather(0, at + 0)",
-            "train.py:14  step 1, forward of add",
-            True,
-            id="an index",
+            "at = torch.empty(6, dtype=torch.long); at[:] = is_there; y = y * y.gather(0, at + 0)", 1,
+            [": another op; ", "train.py:14  step 1, forward of add"], True, id="an index", marks=pytest.mark.program,
+        ),
+        # The line is that of the two runs on the device, not the first at which it differs from the CPU.
+        pytest.param(
+            "y = y + is_there\n    y = y + (time.time() % 1 if is_there and step else 0.0)", 1,
+            [": the program's own; ", "train.py:15  step 2, forward of add", REPEAT], False, id="itself", marks=pytest.mark.program,
         ),
     ],
-)
+)  # fmt: skip
 def test_where_the_two_part(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str, line: str, may_be_a_tie: bool
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    change: str,
+    status: int,
+    texts: list[str],
+    has_ties: bool,
 ) -> None:
-    status, out = played(monkeypatch, capfd, change)
-    assert status == 1
-    assert ": another op; 5 runs, " in out
-    assert line in out
-    assert "TensorFloat" not in out
-    assert ("pseudograd kinks --check --device cuda" in out) == may_be_a_tie
-
-
-@pytest.mark.program
-def test_a_device_that_differs_from_itself(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """The line is that of the two runs on it, not the first at which it differs from the CPU."""
-    status, out = played(
-        monkeypatch, capfd, "y = y + is_there\n    y = y + (time.time() % 1 if is_there and step else 0.0)"
-    )
-    assert status == 1
-    assert ": the program's own; 5 runs, " in out
-    assert "train.py:15  step 2, forward of add" in out
-    assert "the same run twice on cuda, with the same seeds, differs here by more than rounding" in out
-    assert "torch.use_deterministic_algorithms(True)" in out
+    monkeypatch.setattr(interpreters, "has_cuda", lambda interpreter: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    answer = ask(capfd, PLAYED.replace("CHANGE", change), "")
+    assert answer[0] == status
+    assert all(text in answer[1] for text in texts), answer[1]
+    assert (TIES in answer[1]) == has_ties
 
 
 # --- on a device ------------------------------------------------------------------------------------------------------
@@ -327,7 +280,7 @@ shape, loss_of = (8,), lambda y: y.float().square().mean()
 """
 
 
-def asked(capfd: pytest.CaptureFixture[str], program: str, training: str = TRAINING) -> tuple[int, str]:
+def ask(capfd: pytest.CaptureFixture[str], program: str, training: str = TRAINING) -> tuple[int, str]:
     Path("train.py").write_text(HEAD + program + training, encoding="utf-8")
     status, out, err = answer(capfd, "upgrade", "--routes", "cpu,cuda", "train.py")
     assert status in (0, 1), out + err
@@ -338,49 +291,30 @@ def asked(capfd: pytest.CaptureFixture[str], program: str, training: str = TRAIN
 @needs_a_device
 @pytest.mark.parametrize(
     "program",
-    [MLP, ATTENTION, RECURRENT, CHECKPOINTS, GENERATOR, BFLOAT16],
-    ids=["mlp", "attention", "recurrent", "checkpoints", "generator", "bfloat16"],
+    [MLP, CONVOLUTIONS, ATTENTION, RECURRENT, CHECKPOINTS, GENERATOR, BFLOAT16],
+    ids=["mlp", "convolutions", "attention", "recurrent", "checkpoints", "generator", "bfloat16"],
 )
 def test_the_same_training_on_both(capfd: pytest.CaptureFixture[str], program: str) -> None:
-    status, out = asked(capfd, program)
+    status, out = ask(capfd, program)
     assert status == 0
     assert ": rounding only; " in out
+    assert "TensorFloat-32 is off in the run on cuda" in out
+
+
+ZEROS = "nn.init.zeros_(net[-1].weight), nn.init.zeros_(net[-1].bias)\n"
 
 
 @needs_a_device
-def test_tensorfloat_32_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out = asked(capfd, CONVOLUTIONS)
-    assert status == 0
-    assert ": rounding only; " in out
-    assert "it is TensorFloat-32 from train.py:" in out
-
-
-@needs_a_device
-def test_a_difference_of_the_program_is_named_at_its_line(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out = asked(capfd, MLP, TRAINING.replace("loss_of(net(x))", "loss_of(net(x) * (2 if x.is_cuda else 1))"))
+@pytest.mark.parametrize(
+    ("head", "call", "texts"),
+    [
+        ("", "loss_of(net(x) * (2 if x.is_cuda else 1))", [": another op; ", "train.py:14  step 1, forward of mul"]),
+        (ZEROS, "loss_of(net(x).sort(1)[0] * x[:, :4])", ["train.py:15  step 1, backward of SortBackward", TIES]),
+        ("import time\n", "loss_of(net(x + x.is_cuda * time.time() % 1))", [": the program's own; ", REPEAT]),
+    ],
+    ids=["a value", "a tie", "no repetition"],
+)
+def test_a_difference_is_named(capfd: pytest.CaptureFixture[str], head: str, call: str, texts: list[str]) -> None:
+    status, out = ask(capfd, MLP + head, TRAINING.replace("loss_of(net(x))", call))
     assert status == 1
-    assert ": another op; " in out
-    assert "train.py:14  step 1, forward of mul" in out
-    assert "next: if train.py:14 asks both devices for the same" in out
-
-
-@needs_a_device
-def test_a_tie_that_a_device_breaks_otherwise(capfd: pytest.CaptureFixture[str]) -> None:
-    zeros = "nn.init.zeros_(net[-1].weight), nn.init.zeros_(net[-1].bias)\n"
-    status, out = asked(capfd, MLP + zeros, TRAINING.replace("net(x)", "net(x).sort(1)[0] * x[:, :4]"))
-    assert status == 1
-    assert ": another op; " in out
-    assert "train.py:15  step 1, backward of SortBackward" in out
-    assert "pseudograd kinks --check --device cuda" in out
-
-
-@needs_a_device
-def test_a_device_that_does_not_repeat(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out = asked(
-        capfd,
-        MLP,
-        "import time\n" + TRAINING.replace("loss_of(net(x))", "loss_of(net(x + x.is_cuda * time.time() % 1))"),
-    )
-    assert status == 1
-    assert ": the program's own; " in out
-    assert "the same run twice on cuda, with the same seeds, differs here by more than rounding" in out
+    assert all(text in out for text in texts), out

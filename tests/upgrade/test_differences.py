@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd_upgrade.differences import compare, first_loss, same_leaves
+from pseudograd_upgrade.differences import compare_events, first_loss, same_leaves
 from pseudograd_upgrade.digests import Pending
 from pseudograd_upgrade.schedule import LOSSES_ALONE, Schedule
 
@@ -16,16 +16,16 @@ from .by_hand import run
 
 
 def test_equal_runs_are_equal() -> None:
-    found = compare(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0)))
+    found = compare_events(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0)))
     assert (found.first, found.largest, found.events) == (None, 0.0, 2)
 
 
 @pytest.mark.parametrize(("apart", "is_first"), [(1e-7, False), (1e-6, False), (1e-5, True), (0.5, True)])
 def test_the_precision_of_the_dtype_is_rounding(apart: float, is_first: bool) -> None:
-    found = compare(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0 * (1 + apart))))
+    found = compare_events(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0 * (1 + apart))))
     assert (found.first is not None) == is_first
     if found.first is not None:
-        assert found.first.old.site.where == "train.py:2"
+        assert found.first.old.origin.where == "train.py:2"
         assert found.first.distance == pytest.approx(apart, rel=1e-3 + apart)
     else:
         assert found.largest == pytest.approx(apart, rel=1e-2)
@@ -34,58 +34,58 @@ def test_the_precision_of_the_dtype_is_rounding(apart: float, is_first: bool) ->
 @pytest.mark.parametrize(("dtype", "apart"), [("float64", 1e-13), ("bfloat16", 0.1), ("float16", 0.01)])
 def test_each_dtype_has_its_own(dtype: str, apart: float) -> None:
     old, new = run((0, 1.0), dtype=dtype), run((0, 1.0 + apart), dtype=dtype)
-    assert compare(old, new).first is None
-    assert compare(old, run((0, 1.0 + 30 * apart), dtype=dtype)).first is not None
+    assert compare_events(old, new).first is None
+    assert compare_events(old, run((0, 1.0 + 30 * apart), dtype=dtype)).first is not None
 
 
 def test_what_another_order_of_sums_does_is_rounding() -> None:
     old, new, other = run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.01)), run((0, 1.0), (1, 2.002))
-    assert compare(old, new).first is not None
-    assert compare(old, new, other).first is None
+    assert compare_events(old, new).first is not None
+    assert compare_events(old, new, other).first is None
 
 
 def test_rounding_grows_but_not_by_much_at_once() -> None:
     slowly, old = [(0, 1.0 + 1e-6 * 2**n) for n in range(12)], [(0, 1.0)] * 12
-    assert compare(run(*old), run(*slowly)).first is None
+    assert compare_events(run(*old), run(*slowly)).first is None
     jump = [*slowly[:4], (0, 1.5), *slowly[5:]]
-    first = compare(run(*old), run(*jump)).first
+    first = compare_events(run(*old), run(*jump)).first
     assert first is not None
     assert first.old.occurrence == 4
 
 
 def test_nan_equals_nan_and_nothing_else() -> None:
-    assert compare(run((0, math.nan)), run((0, math.nan))).first is None
-    first = compare(run((0, 1.0)), run((0, math.nan))).first
+    assert compare_events(run((0, math.nan)), run((0, math.nan))).first is None
+    first = compare_events(run((0, 1.0)), run((0, math.nan))).first
     assert first is not None
     assert first.distance == math.inf
 
 
 def test_another_op_of_the_same_values_is_no_difference() -> None:
-    found = compare(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.0), (0, 3.0)))
+    found = compare_events(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.0), (0, 3.0)))
     assert found.first is None
     assert found.other_ops == ("train.py:2",)
 
 
 def test_another_op_before_a_difference_is_named_with_its_line() -> None:
-    first = compare(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.5), (0, 4.0))).first
+    first = compare_events(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.5), (0, 4.0))).first
     assert first is not None
-    assert [event.site.op for event in first.only_old] == ["gelu"]
-    assert [event.site.op for event in first.only_new] == ["silu"]
+    assert [event.origin.op for event in first.only_old] == ["gelu"]
+    assert [event.origin.op for event in first.only_new] == ["silu"]
 
 
 def test_the_same_ops_in_another_order() -> None:
     for new in ([(0, 1.0), (4, 5.0), (1, 3.0)], [(0, 1.0), (4, 2.0), (1, 7.0)]):
-        first = compare(run((0, 1.0), (1, 2.0), (4, 2.0)), run(*new)).first
+        first = compare_events(run((0, 1.0), (1, 2.0), (4, 2.0)), run(*new)).first
         assert first is not None
         assert (first.is_reordered, first.only_old, first.only_new) == (True, (), ())
-    first = compare(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 3.0))).first
+    first = compare_events(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 3.0))).first
     assert first is not None
     assert not first.is_reordered
 
 
 def test_integers_are_exact_until_something_has_been_rounded() -> None:
     old, new = run((0, 5.0), dtype="int64"), run((0, 6.0), dtype="int64")
-    assert compare(old, new).first is not None
+    assert compare_events(old, new).first is not None
 
 
 def test_the_first_loss_beyond_rounding() -> None:

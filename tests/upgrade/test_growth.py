@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd_upgrade.differences import Comparison, compare, first_loss
-from pseudograd_upgrade.growth import how_equal, how_it_grew, may_have_grown
-from pseudograd_upgrade.recorded import Recorded, of_content
+from pseudograd_upgrade.differences import Comparison, compare_events, first_loss
+from pseudograd_upgrade.growth import explain_equality, explain_growth, may_have_grown
+from pseudograd_upgrade.recording import Recording, read_content
 from pseudograd_upgrade.shaking import shake
 
 from ..commands import answer
@@ -20,11 +20,11 @@ SITE = ["forward", "sign", "train.py:1", "train.py:1", "sign(x)"]
 NOTHING = Comparison(None, 0.0, 0)
 
 
-def run(*losses: float, more: tuple[Recorded, ...] = (), event: float = 1.0) -> Recorded:
+def run(*losses: float, more: tuple[Recording, ...] = (), event: float = 1.0) -> Recording:
     """losses: by step. event: what the one call of step 2 returned."""
     kept = [(0, "", [(1, "float32 [4]", (event, abs(event), event / 2, 4.0))])]
-    found = of_content({"torch": "2.13.0", "sites": [SITE], "steps": {2: kept}, "losses": [[one] for one in losses]})
-    return Recorded(found.torch, found.losses, found.steps, more=more)
+    found = read_content({"torch": "2.13.0", "sites": [SITE], "steps": {2: kept}, "losses": [[one] for one in losses]})
+    return Recording(found.torch, found.losses, found.steps, more=more)
 
 
 OLD = run(1.0, 1.0, 1.0, 1.0)
@@ -33,10 +33,10 @@ OLD = run(1.0, 1.0, 1.0, 1.0)
 def test_further_runs_of_rounding_count_as_the_first_does() -> None:
     new, quiet = run(1.0, 1.0, 1.3, 1.3, event=1.5), run(1.0, 1.0, 1.0, 1.0)
     assert first_loss(OLD, new, quiet) == 3
-    assert compare(OLD, new, quiet).first is not None
+    assert compare_events(OLD, new, quiet).first is not None
     both = run(1.0, 1.0, 1.0, 1.0, more=(run(1.0, 1.0, 1.1, 1.2, event=1.2),))
     assert first_loss(OLD, new, both) is None
-    assert compare(OLD, new, both).first is None
+    assert compare_events(OLD, new, both).first is None
 
 
 def test_a_run_of_rounding_that_ends_sooner_explains_what_does() -> None:
@@ -46,7 +46,7 @@ def test_a_run_of_rounding_that_ends_sooner_explains_what_does() -> None:
 
 
 def test_asked_only_where_rounding_can_have_grown() -> None:
-    early, late = (compare(OLD, run(1.0, event=2.0)).first, 1), (None, 3)
+    early, late = (compare_events(OLD, run(1.0, event=2.0)).first, 1), (None, 3)
     assert may_have_grown(OLD, OLD, OLD, NOTHING, late[1])
     assert not may_have_grown(OLD, OLD, OLD, NOTHING, early[1])
     assert may_have_grown(OLD, OLD, OLD, Comparison(early[0], 0.0, 0), None)  # the event of step 2
@@ -59,7 +59,7 @@ def test_asked_only_where_rounding_can_have_grown() -> None:
 
 def test_the_figures_are_those_of_the_losses() -> None:
     new, noise = run(1.0, 1.0, 1.25, 0.9), run(1.0, 1.0, 1.0, 1.0, more=(run(1.0, 0.96, 0.75, 0.8),))
-    found = how_it_grew(OLD, new, noise)
+    found = explain_growth(OLD, new, noise)
     assert found is not None
     assert found.is_rounding
     assert found.why == (
@@ -72,16 +72,18 @@ def test_the_figures_are_those_of_the_losses() -> None:
 def test_what_rounding_does_not_explain_is_not_called_rounding() -> None:
     gradual = run(1.0, 1.0 + 9e-6, 1.0 + 9e-5, 1.0 + 9e-4)
     shaken = run(1.0, 1.0, 1.0, 1.0 + 1e-6)
-    found = how_it_grew(OLD, gradual, run(1.0, 1.0, 1.0, 1.0, more=(shaken,)))
+    found = explain_growth(OLD, gradual, run(1.0, 1.0, 1.0, 1.0, more=(shaken,)))
     assert found is not None
     assert not found.is_rounding
     assert found.why[0].startswith("the losses of the two part from step 3 on, by up to 0.09 %, little by little")
-    assert how_it_grew(OLD, run(1.0, 1.0, 1.0 + 1e-6, 1.0), shaken) is None
+    assert explain_growth(OLD, run(1.0, 1.0, 1.0 + 1e-6, 1.0), shaken) is None
 
 
 def test_mended_is_equal_or_it_is_said_how_far_not() -> None:
-    assert how_equal(OLD, OLD).startswith("the losses are equal")
-    assert "no more than by another order of sums: the losses by up to 25 %" in how_equal(OLD, run(1.0, 0.75, 1.0, 1.0))
+    assert explain_equality(OLD, OLD).startswith("the losses are equal")
+    assert "no more than by another order of sums: the losses by up to 25 %" in explain_equality(
+        OLD, run(1.0, 0.75, 1.0, 1.0)
+    )
 
 
 @pytest.mark.parametrize(("dtype", "epsilon"), [(torch.float32, 2.0**-23), (torch.float64, 2.0**-52)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pseudograd_upgrade.recorded import Recorded, of_content
+from pseudograd_upgrade.recording import Recording, read_content
 
 SITES = [
     ["forward", "linear", "train.py:1", "train.py:1", "linear(x)"],
@@ -22,8 +22,8 @@ def run(
     step: int = 1,
     status: int = 0,
     **raw: Any,
-) -> Recorded:
+) -> Recording:
     """A run of which one step was kept. Of an event its site, a number that its tensor holds, and what else the op was called with."""
     kept = [(site, "".join(said), [(1, f"{dtype} [4]", (x, abs(x), x / 2, 4.0))]) for site, x, *said in events]
     content = {"torch": "2.13.0", "sites": SITES, "steps": {step: kept}, "losses": [[loss] for loss in losses], **raw}
-    return of_content(content, status)
+    return read_content(content, status)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pseudograd.torch_table.eras import installed_version
-from pseudograd_upgrade.recorded import of_content
-from pseudograd_upgrade.routes.names import environment
+from pseudograd_upgrade.recording import read_content
+from pseudograd_upgrade.routes.interpreters import CPU, ENVIRONMENTS
 from pseudograd_upgrade.routes.question import computes_in_16_bits
 
 from ..commands import answer
@@ -44,7 +44,7 @@ for _ in range(3):
 KINK = "F.multi_margin_loss(scores, y, margin=0.0)" if installed_version() < (2, 14) else "scores.quantile(0.5)"
 
 
-def asked(
+def ask(
     capfd: pytest.CaptureFixture[str], routes: str, loss: str, compiled: str = "torch.compile(net)"
 ) -> tuple[int, str, str]:
     Path("train.py").write_text(TRAINING.format(loss=loss, compiled=compiled), encoding="utf-8")
@@ -56,7 +56,7 @@ def asked(
 def test_a_kink_that_a_decomposition_takes_otherwise_is_named_at_its_line(
     capfd: pytest.CaptureFixture[str], compiled: str
 ) -> None:
-    status, out, err = asked(capfd, "eager,aot_eager", KINK, compiled)
+    status, out, err = ask(capfd, "eager,aot_eager", KINK, compiled)
     assert status == 1, out + err
     assert ": a kink's convention; " in out.splitlines()[0], out
     assert "train.py:13  step 1, backward of " + ("multi_margin_loss" if "margin" in KINK else "quantile") in out
@@ -69,7 +69,7 @@ def test_a_kink_that_a_decomposition_takes_otherwise_is_named_at_its_line(
 def test_a_wrong_value_of_a_compiler_is_no_convention(capfd: pytest.CaptureFixture[str]) -> None:
     """exp(200) is infinite: eager mode has inf/inf in the backward, Inductor has not."""
     loss = "F.soft_margin_loss(scores - 200.0, torch.ones_like(scores))"
-    status, out, err = asked(capfd, "eager,inductor", loss)
+    status, out, err = ask(capfd, "eager,inductor", loss)
     assert status == 1, out + err
     assert ": another op; " in out.splitlines()[0], out
     assert "train.py:13  step 1, backward of " in out
@@ -79,7 +79,7 @@ def test_a_wrong_value_of_a_compiler_is_no_convention(capfd: pytest.CaptureFixtu
 
 @pytest.mark.program
 def test_inductor_rounds_otherwise_and_draws_the_same(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out, err = asked(capfd, "eager,inductor", "F.cross_entropy(torch.tanh(scores + h[:, :4]), y)")
+    status, out, err = ask(capfd, "eager,inductor", "F.cross_entropy(torch.tanh(scores + h[:, :4]), y)")
     assert status == 0, out + err
     assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
 
@@ -119,22 +119,20 @@ def test_a_program_with_nothing_to_compile(capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.program
 def test_what_dynamo_captures_otherwise_is_not_blamed_on_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     loss = "F.cross_entropy(scores * (1.0 if torch.compiler.is_compiling() else 1.5) + h[:, :4], y)"
-    status, out, err = asked(capfd, "eager,aot_eager", loss)
+    status, out, err = ask(capfd, "eager,aot_eager", loss)
     assert status == 1, out + err
     assert ": another op; " in out.splitlines()[0], out
     assert "what Dynamo captures of the code differs already where nothing of it is compiled" in out
 
 
 def test_the_route_cpu_hides_the_accelerators() -> None:
-    hidden = environment("cpu")
-    assert hidden["CUDA_VISIBLE_DEVICES"] == hidden["HIP_VISIBLE_DEVICES"] == "-1"
-    assert environment("cuda") == environment("eager") == {}
+    assert ENVIRONMENTS[CPU]["CUDA_VISIBLE_DEVICES"] == ENVIRONMENTS[CPU]["HIP_VISIBLE_DEVICES"] == "-1"
 
 
 @pytest.mark.program
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_a_device_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out, err = asked(capfd, "cpu,cuda", KINK)
+    status, out, err = ask(capfd, "cpu,cuda", KINK)
     assert (status, out) == (2, "")
     assert "upgrade: --routes must name a device that is there, got 'cuda'. Torch 2." in err
 
@@ -201,5 +199,5 @@ def test_what_a_compiler_does_not_round_to_16_bits_is_no_other_op(
 def test_where_a_run_computes_in_16_bits(dtype: str, is_narrow: bool) -> None:
     sites = [["forward", "linear", "train.py:9", "?", ""]]
     kept = [(0, "", [(1, f"{shape} [4, 2]", (1.0, 1.0, 1.0, 4.0))]) for shape in ("float32", dtype)]
-    run = of_content({"torch": torch.__version__, "sites": sites, "steps": {1: kept}, "losses": [[1.0]]})
+    run = read_content({"torch": torch.__version__, "sites": sites, "steps": {1: kept}, "losses": [[1.0]]})
     assert computes_in_16_bits(run) == is_narrow
