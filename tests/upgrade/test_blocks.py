@@ -33,7 +33,7 @@ def test_a_block_is_heard_at_the_line_that_calls_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
     heard = BlockHeard(Schedule())
     regions = Regions(heard, None, Segments(heard, None, is_cut=False, out=(), moved=()))
-    block = regions._block(doubled, "doubled")
+    block = regions.block(doubled, "doubled")
     x = torch.ones(3, requires_grad=True)
     here, y = frames.named(frames.place(0).call), block(x)
     y.sum().backward()
