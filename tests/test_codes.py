@@ -14,7 +14,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.diagnosis.judge.findings import CODES
 from pseudograd_command import main
-from pseudograd_lint.check import check, parsed
+from pseudograd_lint.check import check, parse
 from pseudograd_lint.rules import CODES as LINT
 from pseudograd_notices.code import Code
 
@@ -44,7 +44,7 @@ def test_every_code_has_an_example() -> None:
 def test_lint_says_it_at_the_line(code: Code) -> None:
     every = [one.number for one in LINT]
     for program, expected in ((code.bad, [marked(code.bad, code.number)]), (code.good, [])):
-        found = check(parsed(program), program.split("\n"), "x.py", every)
+        found = check(parse(program), program.split("\n"), "x.py", every)
         assert [one.line for one in found if one.code == code.number] == expected
 
 

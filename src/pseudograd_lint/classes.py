@@ -3,241 +3,183 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .tensors import filled_with, tensor_values
-from .terms import Env, Module, Parameter, Term, arguments_of, bindings, key_of
+from .terms import (
+    FUNCTIONS,
+    Env,
+    Module,
+    Parameter,
+    Term,
+    bind,
+    bind_arguments,
+    changes_in_place,
+    find_keyword,
+    is_constant,
+    key_of,
+    last_name,
+    target_keys,
+    words,
+)
+from .values import fill_value, tensor_values
 
 _MAKERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.nn.UninitializedParameter")
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
+_EMPTY = ("torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor")
+_LOOK = words("print len isinstance repr str getattr hasattr id type list dict set super setattr")
 _ALL = "*"  # parameters, in a loop over them
+Start = tuple[
+    int, "frozenset[float] | None"
+]  # a line that sets a parameter, and the values that it writes, if they are known
 
 
 class Facts(NamedTuple):
+    """attributes: by "self.x", what is given to it once and in `__init__` or at the class itself."""
+
     parameters: dict[str, Parameter]
     buffers: frozenset[str]
     attributes: Env
 
 
-def facts_of(node: ast.ClassDef, env: Env, module: Module) -> Facts:
-    """attributes: by "self.x", what is given to it once and in `__init__` or at the class itself."""
-    values: dict[str, list[tuple[Term, bool]]] = {}
-    starts: dict[str, list[tuple[int, frozenset[float] | None]]] = {}
-    buffers: set[str] = set()
+def read_class(node: ast.ClassDef, env: Env, module: Module) -> Facts:
+    reader = _Reader(env, module)
     for statement in node.body:
-        if (
-            isinstance(statement, ast.Assign)
-            and len(statement.targets) == 1
-            and isinstance(statement.targets[0], ast.Name)
-        ):
-            values.setdefault(f"self.{statement.targets[0].id}", []).append((Term(statement.value, env, module), True))
-        if isinstance(statement, _FUNCTIONS):
-            _of_method(statement, env, module, values, starts, buffers)
-    made = {
-        name: [*found, *([(0, None)] if _ALL in starts or name.removeprefix("self.") in module.set_from_afar else [])]
-        for name, found in starts.items()
-        if any(_is_made(term) for term, _ in values.get(name, ()))
-    }
-    parameters = {name: _parameter(name, found) for name, found in made.items()}
-    attributes = {
-        name: some[0][0] if len(some) == 1 and some[0][1] and name not in parameters else None
-        for name, some in values.items()
-    }
-    return Facts(parameters, frozenset(buffers), attributes)
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            (target,) = statement.targets
+            if isinstance(target, ast.Name):
+                reader.add_value(f"self.{target.id}", Term(statement.value, env, module), True)
+        if isinstance(statement, FUNCTIONS):
+            reader.read_method(statement)
+    return reader.facts()
 
 
-def _parameter(name: str, found: list[tuple[int, frozenset[float] | None]]) -> Parameter:
-    """The values of every line that sets them; none if one of these is not known."""
-    known = [one for _, one in found if one is not None]
-    last = max(line for line, _ in found)
-    values = (
-        frozenset[float]().union(*known) if len(known) == len(found) and len(set(known)) == 1 else frozenset[float]()
-    )
-    return Parameter(name, last, values)
-
-
-def made_as_parameter(term: Term) -> Term | None:
-    """The tensor that `nn.Parameter(tensor)` is given."""
+def parameter_tensor(term: Term) -> Term | None:
+    """The tensor that `nn.Parameter(tensor)` is given; None for what makes no parameter, or one that does not learn."""
     node = term.node
-    if not isinstance(node, ast.Call) or term.module.dotted(node.func, term.env) not in _MAKERS:
+    if not isinstance(node, ast.Call) or term.full_name() not in _MAKERS or len(node.args) > 1:
         return None
-    for keyword in node.keywords:
-        if keyword.arg == "requires_grad" and not (
-            isinstance(keyword.value, ast.Constant) and keyword.value.value is True
-        ):
-            return None
-        if keyword.arg == "data":
-            return term.of(keyword.value)
-    if len(node.args) > 1:
+    flag = find_keyword(node, "requires_grad")
+    if flag is not None and not is_constant(flag, True):
         return None
-    return term.of(node.args[0]) if node.args else None
+    tensor = find_keyword(node, "data") or (node.args[0] if node.args else None)
+    return None if tensor is None else term.part(tensor)
 
 
-def _is_made(term: Term) -> bool:
-    return made_as_parameter(term) is not None
+class _Reader:
+    """values: what each attribute is given, and whether that is a constant. starts: the lines that set it."""
+
+    def __init__(self, env: Env, module: Module) -> None:
+        self.env, self.module = env, module
+        self.values: dict[str, list[tuple[Term, bool]]] = {}
+        self.starts: dict[str, list[Start]] = {}
+        self.buffers: set[str] = set()
+
+    def add_value(self, name: str, value: Term, is_constant: bool) -> None:
+        self.values.setdefault(name, []).append((value, is_constant))
+
+    def add_start(self, name: str, line: int, values: frozenset[float] | None = None) -> None:
+        self.starts.setdefault(name.removesuffix(".data"), []).append((line, values))
+
+    def facts(self) -> Facts:
+        parameters = {}
+        for name, starts in self.starts.items():
+            if any(parameter_tensor(term) is not None for term, _ in self.values.get(name, ())):
+                is_set_elsewhere = _ALL in self.starts or name.removeprefix("self.") in self.module.set_elsewhere
+                known = {values for _, values in starts}
+                start = next(iter(known)) if len(known) == 1 and not is_set_elsewhere else None
+                parameters[name] = Parameter(name, max(line for line, _ in starts), start or frozenset())
+        attributes: Env = {}
+        for name, ((term, is_once), *others) in self.values.items():
+            attributes[name] = term if is_once and not others and name not in parameters else None
+        return Facts(parameters, frozenset(self.buffers), attributes)
+
+    def read_method(self, method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        env: Env = {**self.env, **bind_arguments(method.args, self.env, self.module)}
+        nodes = [
+            node for node in ast.walk(method) if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Call))
+        ]
+        counts = Counter(
+            key
+            for node in nodes
+            if isinstance(node, (ast.Assign, ast.AugAssign))
+            for key in target_keys(_targets(node))
+        )
+        unused = _off_by_default(method, env)
+        env |= dict.fromkeys(counts.keys() & env.keys())
+        for node in nodes:
+            if node in unused:
+                continue
+            if isinstance(node, ast.AugAssign):
+                for name in target_keys([node.target]):
+                    self.add_start(name, node.lineno)
+                    self.add_value(name, bind(node.value, env, self.module), False)
+            elif isinstance(node, ast.Call):
+                self._read_call(method.name, bind(node, env, self.module), node)
+            elif node.value is not None:
+                for target in _targets(node):
+                    self._read_assignment(target, bind(node.value, env, self.module), method.name, counts, env)
+
+    def _read_assignment(self, target: ast.expr, value: Term, method: str, counts: Counter[str], env: Env) -> None:
+        key = key_of(target)
+        if key is None:
+            for name in target_keys([target]):
+                self.add_value(name, value, False)
+                self.add_start(name, target.lineno)
+        elif key.startswith("self."):
+            self.add_value(key, value, method == "__init__")
+            tensor = parameter_tensor(value)
+            values = None if tensor is None else tensor_values(tensor)
+            if tensor is None or values is not None or tensor.resolved().full_name() not in _EMPTY:
+                self.add_start(key, target.lineno, values)  # what fills an empty tensor says what it holds
+        elif counts[key] == 1:
+            env[key] = value
+
+    def _read_call(self, method: str, call: Term, node: ast.Call) -> None:
+        """`nn.init.zeros_(self.x)`, `self.x.data.fill_(1)`; what another function does to `self.x` is not known."""
+        sets_up = "init" in method or "reset" in method
+        if key_of(node.func) in ("self.parameters", "self.named_parameters") and sets_up:
+            self.add_start(_ALL, node.lineno)
+        if not isinstance(node.func, ast.Attribute):
+            if sets_up and last_name(node) not in _LOOK and not call.full_name().startswith("torch.nn.functional."):
+                for name in _attributes(node):
+                    self.add_start(name, node.lineno)
+            return
+        name = node.func.attr
+        first = node.args[0] if node.args else None
+        if name == "register_buffer" and isinstance(first, ast.Constant) and isinstance(first.value, str):
+            self.buffers.add(f"self.{first.value}")
+        if not changes_in_place(name) or name == "requires_grad_":
+            return
+        target: ast.expr = node.func.value
+        arguments = node.args
+        if call.full_name().startswith("torch.nn.init."):
+            target, arguments = find_keyword(node, "tensor") or first or target, node.args[1:]
+        key = key_of(target)
+        if key is not None and key.startswith("self."):
+            arguments = [*arguments, *(fill for key in ("val", "value") if (fill := find_keyword(node, key)))]
+            value = fill_value(name, [call.part(argument) for argument in arguments])
+            self.add_start(key, node.lineno, None if value is None else frozenset({value}))
 
 
-def _of_method(
-    method: ast.FunctionDef | ast.AsyncFunctionDef,
-    env: Env,
-    module: Module,
-    values: dict[str, list[tuple[Term, bool]]],
-    starts: dict[str, list[tuple[int, frozenset[float] | None]]],
-    buffers: set[str],
-) -> None:
-    inner: Env = {**env, **arguments_of(method.args, env, module)}
-    touched: dict[str, int] = {}
+def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _attributes(node: ast.Call) -> Iterator[str]:
+    """The attributes of self that a call is given."""
+    for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+        if (key := key_of(argument)) is not None and key.startswith("self."):
+            yield key
+
+
+def _off_by_default(method: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> set[ast.AST]:
+    """The nodes behind `if flag:` where the argument `flag` is False by default: most calls do not run them."""
+    nodes: set[ast.AST] = set()
     for node in ast.walk(method):
-        if isinstance(node, (ast.Assign, ast.AugAssign)):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                for name in _names(target):
-                    touched[name] = touched.get(name, 0) + 1
-    for name in set(touched) & set(inner):
-        inner[name] = None
-    unused = _off_by_default(method, inner)
-    for node in ast.walk(method):
-        if id(node) in unused:
-            continue
-        if isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            assert node.value is not None
-            for target in targets:
-                _given(
-                    target,
-                    Term(node.value, bindings(node.value, inner), module),
-                    method.name,
-                    touched,
-                    inner,
-                    values,
-                    starts,
-                )
-        elif isinstance(node, ast.AugAssign):
-            for name in _names(node.target):
-                starts.setdefault(name.removesuffix(".data"), []).append((node.lineno, None))
-                values.setdefault(name, []).append((Term(node.value, bindings(node.value, inner), module), False))
-        elif isinstance(node, ast.Call):
-            if key_of(node.func) in ("self.parameters", "self.named_parameters") and _sets_up(method.name):
-                starts[_ALL] = [(node.lineno, None)]
-            for name, start in _set_by(Term(node, bindings(node, inner), module), buffers):
-                if start is None and isinstance(node.func, ast.Name) and not _sets_up(method.name):
-                    continue
-                starts.setdefault(name, []).append((node.lineno, start))
-
-
-def _sets_up(method: str) -> bool:
-    return "init" in method or "reset" in method
-
-
-def _off_by_default(method: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> set[int]:
-    """What stands behind `if flag:` where the argument `flag` is False by default: most calls do not run it."""
-    found: set[int] = set()
-    for node in ast.walk(method):
-        flag = env.get(node.test.id) if isinstance(node, ast.If) and isinstance(node.test, ast.Name) else None
-        value = flag.node.value if flag is not None and isinstance(flag.node, ast.Constant) else None
-        if isinstance(node, ast.If) and isinstance(value, bool):
-            branch = node.orelse if value else node.body
-            found |= {id(inner) for statement in branch for inner in ast.walk(statement)}
-    return found
-
-
-def _given(
-    target: ast.expr,
-    value: Term,
-    method: str,
-    touched: dict[str, int],
-    inner: Env,
-    values: dict[str, list[tuple[Term, bool]]],
-    starts: dict[str, list[tuple[int, frozenset[float] | None]]],
-) -> None:
-    key = key_of(target)
-    if key is None:
-        for name in _names(target):
-            values.setdefault(name, []).append((value, False))
-            starts.setdefault(name.removesuffix(".data"), []).append((target.lineno, None))
-        return
-    if key.startswith("self."):
-        values.setdefault(key, []).append((value, method == "__init__"))
-        tensor = made_as_parameter(value)
-        start = None if tensor is None else tensor_values(tensor)
-        if tensor is not None and start is None and _is_empty(tensor):
-            return  # what fills it says what it holds
-        starts.setdefault(key.removesuffix(".data"), []).append((target.lineno, start))
-    elif touched.get(key) == 1:
-        inner[key] = value
-
-
-def _is_empty(tensor: Term) -> bool:
-    node = tensor.resolved().node
-    return isinstance(node, ast.Call) and (tensor.module.dotted(node.func, tensor.env) or "") in (
-        "torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor"
-    )  # fmt: skip
-
-
-def _set_by(call: Term, buffers: set[str]) -> Iterator[tuple[str, frozenset[float] | None]]:
-    """`nn.init.zeros_(self.x)`, `self.x.data.fill_(1)`; what any other function in place does to it is not known."""
-    node = call.node
-    assert isinstance(node, ast.Call)
-    if not isinstance(node.func, ast.Attribute):
-        yield from _handed_over(call, node)
-        return
-    name = node.func.attr
-    first = node.args[0] if node.args else None
-    if name == "register_buffer" and isinstance(first, ast.Constant) and isinstance(first.value, str):
-        buffers.add(f"self.{first.value}")
-    if name == "register_parameter" and len(node.args) > 1 and isinstance(first, ast.Constant):
-        return
-    if not name.endswith("_") or name.endswith("__") or name == "requires_grad_":
-        return
-    is_init = (call.module.dotted(node.func, call.env) or "").startswith("torch.nn.init.")
-    named = next((one.value for one in node.keywords if one.arg == "tensor"), None) if is_init else None
-    target = key_of(named or (first if is_init and first is not None else node.func.value))
-    if target is None or not target.startswith("self."):
-        return
-    arguments = [call.of(one) for one in (node.args[1:] if is_init else node.args)]
-    arguments += [call.of(one.value) for one in node.keywords if one.arg in ("val", "value")]
-    value = filled_with(name, arguments)
-    yield target.removesuffix(".data"), None if value is None else frozenset({value})
-
-
-_LOOK = frozenset(
-    [
-        "print",
-        "len",
-        "isinstance",
-        "repr",
-        "str",
-        "getattr",
-        "hasattr",
-        "id",
-        "type",
-        "list",
-        "dict",
-        "set",
-        "super",
-        "setattr",
-    ]
-)
-
-
-def _handed_over(call: Term, node: ast.Call) -> Iterator[tuple[str, None]]:
-    """`trunc_normal_(self.x)`, `helper(self.x)`: what it holds then is not known."""
-    if isinstance(node.func, ast.Name) and node.func.id in _LOOK:
-        return
-    if (call.module.dotted(node.func, call.env) or "").startswith("torch.nn.functional."):
-        return
-    for one in (*node.args, *(keyword.value for keyword in node.keywords)):
-        if (key := key_of(one)) is not None and key.startswith("self."):
-            yield key.removesuffix(".data"), None
-
-
-def _names(target: ast.AST) -> Iterator[str]:
-    if isinstance(target, (ast.Tuple, ast.List)):
-        for one in target.elts:
-            yield from _names(one)
-    elif isinstance(target, ast.Subscript):
-        yield from _names(target.value)
-    elif (key := key_of(target)) is not None:
-        yield key
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name):
+            flag = env.get(node.test.id)
+            if flag is not None and isinstance(flag.node, ast.Constant) and isinstance(flag.node.value, bool):
+                branch = node.orelse if flag.node.value else node.body
+                nodes.update(inner for statement in branch for inner in ast.walk(statement))
+    return nodes

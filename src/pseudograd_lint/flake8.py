@@ -25,5 +25,5 @@ class Plugin:
 
     def run(self) -> Iterator[tuple[int, int, str, type]]:
         lines = [line.rstrip("\r\n") for line in self.lines]
-        for one in check(self.tree, lines, self.filename, {code.number for code in CODES}):
-            yield one.line, one.column - 1, f"{one.code} {one.message}", type(self)
+        for notice in check(self.tree, lines, self.filename, {code.number for code in CODES}):
+            yield notice.line, notice.column - 1, f"{notice.code} {notice.message}", type(self)

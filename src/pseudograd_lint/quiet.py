@@ -9,15 +9,12 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
-from .places import FUNCTIONS
-from .terms import Module, key_of
+from .terms import FUNCTIONS, Module, key_of, last_name, words
 
-_NO_GRAD = ("no_grad", "inference_mode")
 # What runs before training, or writes text.
-QUIET_FUNCTIONS = frozenset((
-    "__init__", "__repr__", "__str__", "extra_repr", "reset_parameters", "_reset_parameters", "init_weights", "_init_weights", "reset",
-    "initialize",
-))  # fmt: skip
+QUIET_FUNCTIONS = words(
+    "__init__ __repr__ __str__ extra_repr reset_parameters _reset_parameters init_weights _init_weights reset initialize"
+)
 # By their names these run without a gradient: schedules, samplers, environments, metrics, bookkeeping, inference.
 _QUIET_CLASSES = re.compile(
     r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
@@ -26,44 +23,45 @@ _QUIET_NAMES = re.compile(
     r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate|predict|infer|inference|generate"
     r"|preprocess|visuali[sz]e|draw|validate|test)(_.*)?|.*_(state|stats|std|metrics?)|.*reward.*"
 )
-_QUIET_FOLDERS = frozenset((
-    "metrics", "optim", "optimizer", "optimizers", "trackers", "tracking", "datasets", "preprocessing", "evaluation", "eval", "inference",
-    "visualization", "tests", "benchmarks",
-))  # fmt: skip
+_QUIET_FOLDERS = words(
+    "metrics optim optimizer optimizers trackers tracking datasets preprocessing evaluation eval inference visualization tests "
+    "benchmarks"
+)
 
 
-def is_quiet(path: str) -> bool:
-    """Does a folder of it, below the one that one is in, say that nothing learns there?"""
+def is_quiet_folder(path: str) -> bool:
+    """Does a folder of the path, below the current one, say that nothing learns there?"""
     try:
-        inside = os.path.relpath(path) if os.path.isabs(path) else path
+        relative = os.path.relpath(path) if os.path.isabs(path) else path
     except ValueError:  # another drive
-        inside = path
-    return not _QUIET_FOLDERS.isdisjoint(PurePath(inside).parts[:-1])
+        relative = path
+    return not _QUIET_FOLDERS.isdisjoint(PurePath(relative).parts[:-1])
+
+
+def class_names(node: ast.ClassDef) -> list[str]:
+    """Its own name and the last parts of those of its bases."""
+    return [node.name, *((key_of(base) or "").rpartition(".")[2] for base in node.bases)]
 
 
 def is_quiet_class(node: ast.ClassDef, module: Module) -> bool:
     """What an autograd.Function does inside is its own business; the others by their names."""
-    names = (node.name, *((key_of(base) or "").rpartition(".")[2] for base in node.bases))
-    return is_function_of_autograd(node, module) or any(map(_QUIET_CLASSES.fullmatch, names))
+    return is_function_of_autograd(node, module) or any(map(_QUIET_CLASSES.fullmatch, class_names(node)))
 
 
 def is_function_of_autograd(node: ast.AST, module: Module) -> bool:
-    return isinstance(node, ast.ClassDef) and any(
-        (module.dotted(base, {}) or "").startswith("torch.autograd") for base in node.bases
-    )
+    bases = node.bases if isinstance(node, ast.ClassDef) else []
+    return any(module.full_name(base, {}).startswith("torch.autograd") for base in bases)
 
 
 def is_quiet_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    named = node.name in QUIET_FUNCTIONS or _QUIET_NAMES.fullmatch(node.name) is not None
-    return named or any(map(is_no_grad, node.decorator_list))
+    is_named = node.name in QUIET_FUNCTIONS or _QUIET_NAMES.fullmatch(node.name) is not None
+    return is_named or any(map(is_no_grad, node.decorator_list))
 
 
 def is_no_grad(node: ast.expr) -> bool:
-    called = node.func if isinstance(node, ast.Call) else node
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    if name == "set_grad_enabled" and isinstance(node, ast.Call) and node.args:
+    if last_name(node) == "set_grad_enabled" and isinstance(node, ast.Call) and node.args:
         return isinstance(node.args[0], ast.Constant) and node.args[0].value is False
-    return name in _NO_GRAD
+    return last_name(node) in ("no_grad", "inference_mode")
 
 
 def branch_that_learns(test: ast.expr) -> bool | None:
@@ -71,54 +69,52 @@ def branch_that_learns(test: ast.expr) -> bool | None:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = branch_that_learns(test.operand)
         return None if inner is None else not inner
-    asked = test.func if isinstance(test, ast.Call) and not test.args else test
-    is_asked = isinstance(asked, ast.Attribute) and asked.attr in ("training", "is_grad_enabled")
-    return True if is_asked else None
+    test = test.func if isinstance(test, ast.Call) and not test.args else test
+    return True if isinstance(test, ast.Attribute) and test.attr in ("training", "is_grad_enabled") else None
 
 
 # --- what is only called from there -----------------------------------------------------------------------------------
 
 
 class _Read(NamedTuple):
-    """A name that is read. caller: by which function. is_loud: may something learn there, or is it not called but handed on?"""
+    """A name that is read. caller: the function that reads it. is_loud: may something learn there, or is the name handed on, not called?
+    is_inside: of an autograd.Function. is_plain: a name, and no attribute.
+    """
 
     name: str
     caller: str
     is_loud: bool
-    in_function: bool  # of autograd
-    is_plain: bool  # and no attribute
+    is_inside: bool
+    is_plain: bool
 
 
-def only_called_there(tree: ast.Module, module: Module) -> set[str]:
+def quiet_helpers(tree: ast.Module, module: Module) -> set[str]:
     """Private functions that this module calls only where nothing learns, and functions that only an autograd.Function calls."""
-    reads = [one for one in _reads(tree, module) if one.name != one.caller]
-    private = {one.name for one in reads if one.name.startswith("_") and not one.name.endswith("__")}
+    reads = [read for read in _reads(tree, module) if read.name != read.caller]
+    private = {read.name for read in reads if read.name.startswith("_") and not read.name.endswith("__")}
     quiet: set[str] = set()
-    while True:
-        new = private - {one.name for one in reads if one.is_loud and one.caller not in quiet}
-        if new == quiet:
-            break
-        quiet = new
-    plain = [one for one in reads if one.is_plain]
-    return quiet | {one.name for one in plain if one.in_function} - {one.name for one in plain if not one.in_function}
+    while (more := private - {read.name for read in reads if read.is_loud and read.caller not in quiet}) != quiet:
+        quiet = more
+    plain = [read for read in reads if read.is_plain]
+    outside = {read.name for read in plain if not read.is_inside}
+    return quiet | {read.name for read in plain if read.is_inside} - outside
 
 
 def _reads(tree: ast.Module, module: Module) -> Iterator[_Read]:
-    called: set[int] = set()
+    called: set[ast.AST] = set()
     stack: list[tuple[ast.AST, str, bool, bool]] = [(tree, "", True, False)]
     while stack:
-        node, caller, is_loud, in_function = stack.pop()
+        node, caller, is_loud, is_inside = stack.pop()
         if isinstance(node, FUNCTIONS):
             caller, is_loud = node.name, is_loud and not is_quiet_function(node)
         elif isinstance(node, ast.ClassDef):
-            in_function = in_function or is_function_of_autograd(node, module)
+            is_inside = is_inside or is_function_of_autograd(node, module)
             is_loud = is_loud and not is_quiet_class(node, module)
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             is_loud = is_loud and not any(is_no_grad(item.context_expr) for item in node.items)
         elif isinstance(node, ast.Call):
-            called.add(id(node.func))
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield _Read(node.id, caller, is_loud or id(node) not in called, in_function, True)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            yield _Read(node.attr, caller, is_loud or id(node) not in called, in_function, False)
-        stack.extend((child, caller, is_loud, in_function) for child in ast.iter_child_nodes(node))
+            called.add(node.func)
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            is_plain = isinstance(node, ast.Name)
+            yield _Read(last_name(node), caller, is_loud or node not in called, is_inside, is_plain)
+        stack.extend((child, caller, is_loud, is_inside) for child in ast.iter_child_nodes(node))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from .classes import facts_of
-from .places import FUNCTIONS
-from .quiet import branch_that_learns, is_no_grad, is_quiet, is_quiet_class, is_quiet_function, only_called_there
-from .terms import Env, Module, Term, arguments_of, bindings, key_of
+from pseudograd_notices.code import Code
+
+from .calls import is_detached
+from .classes import read_class
+from .quiet import branch_that_learns, is_no_grad, is_quiet_class, is_quiet_folder, is_quiet_function, quiet_helpers
+from .terms import FUNCTIONS, Env, Module, Term, bind, bind_arguments, bindings, changes_in_place, key_of, target_keys
 
 _SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 class Spot(NamedTuple):
-    """An expression to be judged. parents: what it stands in, the statement first. is_recorded: could autograd see it, as far as the
-    surroundings say? function, owner: those that it stands in.
+    """An expression to be judged. parents: what it stands in, the statement first. is_recorded: could autograd record it, as far as the
+    surroundings say? function, owner: the function and the class that it stands in.
     """
 
     term: Term
@@ -25,6 +29,22 @@ class Spot(NamedTuple):
     is_recorded: bool
     function: str
     owner: ast.ClassDef | None
+
+    @property
+    def is_trained(self) -> bool:
+        """Could a gradient come back through it?"""
+        return self.is_recorded and not is_detached(self.term.node, self.parents)
+
+
+class Rule(NamedTuple):
+    """code: with a program that shows it and a program in which it is silent. kinds: the nodes that it judges. words: a file that holds
+    none of these holds nothing for it. find: the message about a node, a sentence or two; None for nothing.
+    """
+
+    code: Code
+    kinds: tuple[type, ...]
+    words: tuple[str, ...]
+    find: Callable[[Spot], str | None]
 
 
 class Walker:
@@ -35,91 +55,101 @@ class Walker:
     ) -> None:
         self.tree, self.kinds, self.judge = tree, kinds, judge
         self.module = Module(tree)
-        self.recorded, self.function = not is_quiet(path), ""
+        self.recorded, self.function = not is_quiet_folder(path), ""
         self.owner: ast.ClassDef | None = None
-        self.quiet = only_called_there(tree, self.module)
+        self.quiet = quiet_helpers(tree, self.module)
+        self.later: list[ast.stmt] = []  # functions and classes of the scope, which are read when it is known
 
     def run(self) -> None:
         env: Env = {}
-        later: list[ast.AST] = []
-        self._block(self.tree.body, env, later)
-        often = _assigned_twice(self.tree.body)
-        constants = {key: (None if key in often else value) for key, value in env.items()}
-        self._all(later, constants)
+        with self._scope():
+            self._block(self.tree.body, env)
+            counts = Counter(key for statement in self.tree.body for key in _assigned_keys([statement]))
+            constants = {key: None if counts[key] > 1 else value for key, value in env.items()}
+            self._read_later(constants)
 
     # --- scopes -------------------------------------------------------------------------------------------------------
 
-    def _all(self, scopes: Iterable[ast.AST], env: Env) -> None:
-        for scope in scopes:
-            if isinstance(scope, ast.ClassDef):
-                self._class(scope, env)
-            elif isinstance(scope, FUNCTIONS):
-                self._function(scope, env)
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        """What is set inside holds to the end of the scope."""
+        module = self.module
+        mine = vars(self).copy()
+        of_module = module.parameters, module.buffers, module.function
+        self.later = []
+        yield
+        module.parameters, module.buffers, module.function = of_module
+        vars(self).update(mine)
+
+    def _read_later(self, env: Env) -> None:
+        for node in self.later:
+            with self._scope():
+                if isinstance(node, ast.ClassDef):
+                    self._class(node, env)
+                elif isinstance(node, FUNCTIONS):
+                    self._function(node, env)
 
     def _class(self, node: ast.ClassDef, env: Env) -> None:
-        before = self.module.parameters, self.module.buffers, self.owner, self.recorded
-        facts = facts_of(node, env, self.module)
+        facts = read_class(node, env, self.module)
         self.module.parameters, self.module.buffers = facts.parameters, facts.buffers
         self.owner = node
-        if is_quiet_class(node, self.module):
-            self.recorded = False
-        inner: Env = {**env}
-        later: list[ast.AST] = []
-        self._block(node.body, inner, later)
-        self._all(later, {**env, **facts.attributes})
-        self.module.parameters, self.module.buffers, self.owner, self.recorded = before
+        self.recorded = self.recorded and not is_quiet_class(node, self.module)
+        self._block(node.body, {**env})
+        self._read_later({**env, **facts.attributes})
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> None:
-        before = self.recorded, self.function, self.module.function
-        self.module.function = node
-        if is_quiet_function(node) or node.name in self.quiet:
-            self.recorded = False
-        self.function = node.name
-        inner: Env = {**env, **arguments_of(node.args, env, self.module)}
-        later: list[ast.AST] = []
-        self._block(node.body, inner, later)
-        self._all(later, inner)
-        self.recorded, self.function, self.module.function = before
+        self.module.function, self.function = node, node.name
+        self.recorded = self.recorded and not is_quiet_function(node) and node.name not in self.quiet
+        inner: Env = {**env, **bind_arguments(node.args, env, self.module)}
+        self._block(node.body, inner)
+        self._read_later(inner)
+
+    @contextmanager
+    def _recorded(self, is_recorded: bool = True) -> Iterator[None]:
+        """Inside, nothing is recorded unless is_recorded."""
+        before = self.recorded
+        self.recorded = before and is_recorded
+        yield
+        self.recorded = before
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
-    def _block(self, body: Sequence[ast.stmt], env: Env, later: list[ast.AST]) -> None:
-        before = self.recorded
-        for statement in body:
-            self._statement(statement, env, later)
-            if isinstance(statement, ast.If) and branch_that_learns(statement.test) and _leaves(statement.body):
-                self.recorded = False
-        self.recorded = before
+    def _block(self, body: Sequence[ast.stmt], env: Env) -> None:
+        with self._recorded():
+            for statement in body:
+                self._statement(statement, env)
+                if isinstance(statement, ast.If) and branch_that_learns(statement.test) and _leaves(statement.body):
+                    self.recorded = False
 
-    def _statement(self, node: ast.stmt, env: Env, later: list[ast.AST]) -> None:
+    def _statement(self, node: ast.stmt, env: Env) -> None:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            for one in node.decorator_list:
-                self._expressions(one, env, node)
+            for decorator in node.decorator_list:
+                self._expressions(decorator, env, node)
             if isinstance(node, ast.ClassDef) and ast.ClassDef in self.kinds:
                 self.judge(Spot(Term(node, env, self.module), (), True, self.function, node))  # type: ignore[arg-type]
             env[node.name] = None
-            later.append(node)
+            self.later.append(node)
         elif isinstance(node, ast.If):
-            self._if(node, env, later)
+            self._if(node, env)
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             self._expressions(node.test if isinstance(node, ast.While) else node.iter, env, node)
-            _forget(env, _assigned([node]))
-            self._branches([node.body, []], env, later)
-            self._block(node.orelse, env, later)
+            _forget(env, _assigned_keys([node]))
+            self._branches([node.body, []], env)
+            self._block(node.orelse, env)
         elif isinstance(node, (ast.With, ast.AsyncWith)):
-            self._with(node, env, later)
+            self._with(node, env)
         elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
-            self._try(node, env, later)  # type: ignore[arg-type]
-        elif type(node).__name__ == "Match":
-            self._expressions(node.subject, env, node)  # type: ignore[attr-defined]
-            _forget(env, _assigned([node]))
-            self._branches([*(case.body for case in node.cases), []], env, later)  # type: ignore[attr-defined]
+            self._try(node, env)
+        elif isinstance(node, ast.Match):
+            self._expressions(node.subject, env, node)
+            _forget(env, _assigned_keys([node]))
+            self._branches([*(case.body for case in node.cases), []], env)
         else:
             self._expressions(node, env, node)
             self._assign(node, env)
 
-    def _if(self, node: ast.If, env: Env, later: list[ast.AST]) -> None:
-        """With its elifs. What stands behind `if self.training:` as else is not trained."""
+    def _if(self, node: ast.If, env: Env) -> None:
+        """With its elifs. The code behind `if self.training:` as else is not trained."""
         bodies: list[Sequence[ast.stmt]] = []
         quiet: set[int] = set()
         is_quiet_from_here = False
@@ -135,46 +165,39 @@ class Walker:
             node = node.orelse[0]
         if is_quiet_from_here:
             quiet.add(len(bodies))
-        self._branches([*bodies, node.orelse], env, later, quiet)
+        self._branches([*bodies, node.orelse], env, quiet)
 
-    def _branches(
-        self, bodies: Sequence[Sequence[ast.stmt]], env: Env, later: list[ast.AST], quiet: Collection[int] = ()
-    ) -> None:
-        """What holds behind them is what holds at the end of each that does not leave. quiet: where nothing learns, by their places."""
+    def _branches(self, bodies: Sequence[Sequence[ast.stmt]], env: Env, quiet: Collection[int] = ()) -> None:
+        """Behind the branches holds what holds at the end of each that does not leave. quiet: the numbers of those where nothing learns."""
         ends = []
-        before = self.recorded
-        for at, body in enumerate(bodies):
+        for number, body in enumerate(bodies):
             inner = dict(env)
-            self.recorded = before and at not in quiet
-            self._block(body, inner, later)
+            with self._recorded(number not in quiet):
+                self._block(body, inner)
             if not _leaves(body):
                 ends.append(inner)
-        self.recorded = before
-        if not ends:
-            return
-        for key in {key for one in ends for key in one}:
-            values = [one.get(key) for one in ends]
+        for key in {key for end in ends for key in end}:
+            values = [end.get(key) for end in ends]
             env[key] = values[0] if all(value is values[0] for value in values) else None
 
-    def _with(self, node: ast.With | ast.AsyncWith, env: Env, later: list[ast.AST]) -> None:
-        before = self.recorded
-        for item in node.items:
-            self._expressions(item.context_expr, env, node)
-            self.recorded = self.recorded and not is_no_grad(item.context_expr)
-            if item.optional_vars is not None:
-                _forget(env, _targets(item.optional_vars))
-        self._block(node.body, env, later)
-        self.recorded = before
+    def _with(self, node: ast.With | ast.AsyncWith, env: Env) -> None:
+        with self._recorded():
+            for item in node.items:
+                self._expressions(item.context_expr, env, node)
+                self.recorded = self.recorded and not is_no_grad(item.context_expr)
+                if item.optional_vars is not None:
+                    _forget(env, target_keys([item.optional_vars]))
+            self._block(node.body, env)
 
-    def _try(self, node: ast.Try, env: Env, later: list[ast.AST]) -> None:
+    def _try(self, node: Any, env: Env) -> None:
         before = dict(env)
-        self._block([*node.body, *node.orelse], env, later)
-        _forget(before, _assigned(node.body))
+        self._block([*node.body, *node.orelse], env)
+        _forget(before, _assigned_keys(node.body))
         for handler in node.handlers:
-            self._block(handler.body, dict(before), later)
+            self._block(handler.body, dict(before))
         if not all(_leaves(handler.body) for handler in node.handlers):
-            _forget(env, _assigned(node.body) | _assigned([s for handler in node.handlers for s in handler.body]))
-        self._block(node.finalbody, env, later)
+            _forget(env, _assigned_keys([*node.body, *(line for handler in node.handlers for line in handler.body)]))
+        self._block(node.finalbody, env)
 
     # --- what names stand for -----------------------------------------------------------------------------------------
 
@@ -185,51 +208,45 @@ class Walker:
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             self._bind(node.target, node.value, env)
         elif isinstance(node, ast.AugAssign):
-            key = key_of(node.target)
-            if key is None or key in self.module.shared:
-                _forget(env, _targets(node.target))
-                return
-            old = ast.copy_location(ast.Name(key, ast.Load()), node.target)
-            whole = ast.copy_location(ast.BinOp(old, node.op, node.value), node)
-            env[key] = Term(whole, {**bindings(node.value, env), key: env.get(key)}, self.module)
+            self._bind_augmented(node, env)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            self._in_place(node.value, env)
+            self._bind_in_place(node.value, env)
         elif isinstance(node, ast.Delete):
-            for target in node.targets:
-                _forget(env, _targets(target))
+            _forget(env, target_keys(node.targets))
 
     def _bind(self, target: ast.expr, value: ast.expr, env: Env) -> None:
-        pairs = _pairs(target, value)
-        if pairs:
-            terms = [Term(one, bindings(one, env), self.module) for _, one in pairs]
-            for (one, _), each in zip(pairs, terms, strict=True):
-                _forget(env, _targets(one))
-                if (name := key_of(one)) is not None and name not in self.module.shared:
-                    env[name] = each
-            return
-        key = key_of(target)
-        term = None if key is None else Term(value, bindings(value, env), self.module)
-        _forget(env, _targets(target))
-        if key is not None and key not in self.module.shared:
-            env[key] = term
+        pairs = _pairs(target, value) or [(target, value)]
+        terms = [bind(part, env, self.module) for _, part in pairs]
+        for (name, _), term in zip(pairs, terms, strict=True):
+            _forget(env, target_keys([name]))
+            key = key_of(name)
+            if key is not None and key not in self.module.shared:
+                env[key] = term
 
-    def _in_place(self, call: ast.Call, env: Env) -> None:
-        """`x.clamp_(0, 1)` as a statement gives x a new value, also through `x.data`; `torch.add(x, 1, out=x)` one that nobody follows."""
-        for keyword in call.keywords:
-            if keyword.arg == "out":
-                _forget(env, _targets(keyword.value))
-        if isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_") and not call.func.attr.endswith("__"):
+    def _bind_augmented(self, node: ast.AugAssign, env: Env) -> None:
+        key = key_of(node.target)
+        if key is None or key in self.module.shared:
+            _forget(env, target_keys([node.target]))
+            return
+        old = ast.copy_location(ast.Name(key, ast.Load()), node.target)
+        value = ast.copy_location(ast.BinOp(old, node.op, node.value), node)
+        env[key] = Term(value, {**bindings(node.value, env), key: env.get(key)}, self.module)
+
+    def _bind_in_place(self, call: ast.Call, env: Env) -> None:
+        """`x.clamp_(0, 1)` as a statement gives x a new value, not through `x.data`; `torch.add(x, 1, out=x)` an unknown one."""
+        _forget(env, target_keys(keyword.value for keyword in call.keywords if keyword.arg == "out"))
+        if isinstance(call.func, ast.Attribute) and changes_in_place(call.func.attr):
             key = key_of(call.func.value)
             if key is not None and not key.endswith(".data"):
-                env[key] = Term(call, bindings(call, env), self.module)
+                env[key] = bind(call, env, self.module)
 
     # --- expressions --------------------------------------------------------------------------------------------------
 
     def _expressions(self, root: ast.AST, env: Env, statement: ast.AST) -> None:
-        hidden = _bound_inside(root)
-        seen = {**env, **dict.fromkeys(hidden)} if hidden else env
+        hidden = list(_names_bound_inside(root))
+        inner = {**env, **dict.fromkeys(hidden)} if hidden else env
         is_recorded = self.recorded and not isinstance(root, ast.Assert)
-        self._visit(root, seen, (statement,) if root is not statement else (), is_recorded)
+        self._visit(root, inner, (statement,) if root is not statement else (), is_recorded)
 
     def _visit(self, node: ast.AST, env: Env, parents: tuple[ast.AST, ...], is_recorded: bool) -> None:
         if isinstance(node, self.kinds):
@@ -249,90 +266,61 @@ def _leaves(body: Sequence[ast.stmt]) -> bool:
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     """Of `a, b = c, d` (a, c) and (b, d), of `a, b = f(x)` (a, f(x)[0]) and (b, f(x)[1]); none where it is not so plain."""
-    if not isinstance(target, (ast.Tuple, ast.List)):
+    if not isinstance(target, (ast.Tuple, ast.List)) or _has_star(target.elts):
         return []
-    if isinstance(value, ast.Call) and not any(isinstance(one, ast.Starred) for one in target.elts):
-        return [(one, _item(value, at)) for at, one in enumerate(target.elts)]
-    if not isinstance(value, (ast.Tuple, ast.List)):
-        return []
-    if len(target.elts) != len(value.elts) or any(isinstance(one, ast.Starred) for one in (*target.elts, *value.elts)):
+    if isinstance(value, ast.Call):
+        return [(element, _item(value, at)) for at, element in enumerate(target.elts)]
+    if not isinstance(value, (ast.Tuple, ast.List)) or _has_star(value.elts) or len(target.elts) != len(value.elts):
         return []
     return list(zip(target.elts, value.elts, strict=True))
 
 
+def _has_star(nodes: Iterable[ast.expr]) -> bool:
+    return any(isinstance(node, ast.Starred) for node in nodes)
+
+
 def _item(value: ast.expr, at: int) -> ast.expr:
-    place = ast.copy_location(ast.Constant(at), value)
-    return ast.copy_location(ast.Subscript(value, place, ast.Load()), value)
+    index = ast.copy_location(ast.Constant(at), value)
+    return ast.copy_location(ast.Subscript(value, index, ast.Load()), value)
 
 
-def _targets(node: ast.expr) -> set[str]:
-    """The names that an assignment to it changes: x for `x[0]` and `x.y`, too, where it is no chain."""
-    if isinstance(node, (ast.Tuple, ast.List)):
-        return {key for one in node.elts for key in _targets(one)}
-    if isinstance(node, ast.Starred):
-        return _targets(node.value)
-    if isinstance(node, ast.Subscript):
-        return _targets(node.value)
-    key = key_of(node)
-    if key is not None:
-        return {key}
-    return _targets(node.value) if isinstance(node, ast.Attribute) else set()
-
-
-def _assigned(body: Iterable[ast.AST]) -> set[str]:
+def _assigned_keys(body: Iterable[ast.AST]) -> set[str]:
     """Every name that anything in it gives a value, without those of inner scopes."""
-    found: set[str] = set()
+    keys: set[str] = set()
     stack: list[ast.AST] = list(body)
     while stack:
         node = stack.pop()
         if isinstance(node, _SCOPES):
-            found.add(getattr(node, "name", ""))
+            keys.add(getattr(node, "name", ""))
             continue
         if isinstance(node, (ast.Assign, ast.Delete)):
-            for target in node.targets:
-                found |= _targets(target)
+            keys.update(target_keys(node.targets))
         elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
-            found |= _targets(node.target)
+            keys.update(target_keys([node.target]))
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            found |= _targets(node.optional_vars)
+            keys.update(target_keys([node.optional_vars]))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             func = node.value.func
             if isinstance(func, ast.Attribute) and func.attr.endswith("_"):
-                found |= _targets(func.value)
-        elif type(node).__name__ in ("MatchAs", "MatchStar") and node.name:  # type: ignore[attr-defined]
-            found.add(node.name)  # type: ignore[attr-defined]
+                keys.update(target_keys([func.value]))
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            keys.add(node.name)
         stack.extend(ast.iter_child_nodes(node))
-    return found
+    return keys
 
 
-def _assigned_twice(body: Iterable[ast.stmt]) -> set[str]:
-    """Of a module: what is no constant."""
-    seen: set[str] = set()
-    twice: set[str] = set()
-    for statement in body:
-        new = _assigned([statement])
-        twice |= seen & new
-        seen |= new
-    return twice
-
-
-def _forget(env: Env, keys: set[str]) -> None:
+def _forget(env: Env, keys: Iterable[str]) -> None:
     """They stand for something that nobody can say, and so do their attributes."""
-    for key in keys:
-        env[key] = None
-    if keys:
-        for known in [known for known in env if "." in known and known.rpartition(".")[0] in keys]:
-            env[known] = None
+    unknown = set(keys)
+    env |= dict.fromkeys(unknown)
+    if unknown:
+        env |= {key: None for key in env if "." in key and key.rpartition(".")[0] in unknown}
 
 
-def _bound_inside(root: ast.AST) -> set[str]:
-    """Names that comprehensions and lambdas of this expression bind."""
-    found: set[str] = set()
+def _names_bound_inside(root: ast.AST) -> Iterator[str]:
+    """Names that comprehensions, lambdas and walruses of this expression bind."""
     for node in ast.walk(root):
-        if isinstance(node, ast.comprehension):
-            found |= _targets(node.target)
+        if isinstance(node, (ast.comprehension, ast.NamedExpr)):
+            yield from target_keys([node.target])
         elif isinstance(node, ast.Lambda):
-            found |= {one.arg for one in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}
-        elif isinstance(node, ast.NamedExpr):
-            found |= _targets(node.target)
-    return found
+            yield from (argument.arg for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])

@@ -122,10 +122,10 @@ def test_a_distance_that_only_finds_neighbours_is_not_told(rest: str, is_told: b
     ],
 )  # fmt: skip
 def test_a_word_that_means_something_else_is_no_word_of_training(word: str, is_told: bool) -> None:
-    from pseudograd_lint.check import check, parsed
+    from pseudograd_lint.check import check, parse
 
     text = f"import torch  # {word}\ndef f(x):\n    return {GUARD}\n"
-    assert bool(check(parsed(text), text.split("\n"), "x.py", ["PG111"])) == is_told
+    assert bool(check(parse(text), text.split("\n"), "x.py", ["PG111"])) == is_told
 
 
 HELPER = f"def root(x):\n    return {GUARD}\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pseudograd_lint.check import check, parsed
-from pseudograd_lint.numbers import _FINFO
+from pseudograd_lint.check import check, parse
+from pseudograd_lint.values import FINFO as _FINFO
 from pseudograd_lint.rules import RULES
 from pseudograd_notices.notice import Notice
 
@@ -16,7 +16,7 @@ HEAD = "import math  # the loss\nimport torch\nimport torch as th\nfrom torch im
 
 def found(text: str) -> list[Notice]:
     text = HEAD + text
-    return check(parsed(text), text.split("\n"), "x.py", ALL)
+    return check(parse(text), text.split("\n"), "x.py", ALL)
 
 
 def codes(text: str) -> list[str]:
@@ -27,7 +27,7 @@ def codes(text: str) -> list[str]:
 def test_a_rule_speaks_in_its_example_and_is_silent_in_the_mended_one(rule: object) -> None:
     code = rule.code  # type: ignore[attr-defined]
     for text, times in ((code.bad, 1), (code.good, 0)):
-        said = [one.code for one in check(parsed(text), text.split("\n"), "x.py", ALL)]
+        said = [one.code for one in check(parse(text), text.split("\n"), "x.py", ALL)]
         assert said.count(code.number) == times
         assert set(said) - {code.number} <= {"PG151", "PG104"}, "no other rule speaks of it but an opinion"
 
@@ -176,7 +176,7 @@ def test_a_round_that_passes_nothing_needs_no_look_at_its_clamp() -> None:
 )
 def test_a_folder_says_that_nothing_learns_there(path: str, is_told: bool) -> None:
     text = HEAD + "def f(x):\n    return x.clamp(min=0).sqrt()\n"
-    assert bool(check(parsed(text), text.split("\n"), path, ALL)) == is_told
+    assert bool(check(parse(text), text.split("\n"), path, ALL)) == is_told
 
 
 def test_what_runs_without_a_gradient_is_silent() -> None:
@@ -326,7 +326,7 @@ def test_names_of_names_take_no_time(depth: int) -> None:
 )
 def test_a_guard_is_told_where_something_is_trained(text: str, is_told: bool) -> None:
     text += "def f(x):\n    return x.clamp(-1, 1).acos()\n"
-    assert bool(check(parsed(text), text.split("\n"), "x.py", ALL)) == is_told
+    assert bool(check(parse(text), text.split("\n"), "x.py", ALL)) == is_told
 
 
 @pytest.mark.parametrize(
