@@ -88,7 +88,7 @@ _BOUNDS["hardtanh"] = ("min_val", "max_val")
 
 def read_clamp(term: Term) -> Clamp | None:
     call = read_call(term)
-    if call is None or not call.arguments or call.name not in {*_BOUNDS, *_FIXED}:
+    if call is None or not call.arguments or (call.name not in _BOUNDS and call.name not in _FIXED):
         return None
     name, x = call.name, call.arguments[0]
     if name == "clip" and call.is_method and not is_tensor(x):
@@ -206,6 +206,7 @@ _LEAVES_THE_GRAPH = _INDICES | words(
     "detach item tolist numpy long int bool short byte char size dim numel isnan isinf isfinite all any eq ne lt gt le ge sign "
     "multinomial allclose isclose equal searchsorted bucketize argwhere indices"
 )
+_DETACHED_ATTRIBUTES = _LEAVES_THE_GRAPH | words("data shape")
 _TAKES_A_VALUE = _LEAVES_THE_GRAPH | words("copy_ fill_ register_buffer info debug")
 _MADE_OF_NOTHING = words(
     "arange linspace logspace zeros ones full empty tensor as_tensor rand randn randint randperm zeros_like ones_like full_like "
@@ -219,7 +220,7 @@ def is_detached(node: ast.AST, parents: Sequence[ast.AST]) -> bool:
     for parent in reversed(parents):
         if isinstance(parent, (ast.Compare, ast.FormattedValue, ast.Assert)):
             return True
-        if isinstance(parent, ast.Attribute) and parent.attr in {*_LEAVES_THE_GRAPH, "data", "shape"}:
+        if isinstance(parent, ast.Attribute) and parent.attr in _DETACHED_ATTRIBUTES:
             return True
         if isinstance(parent, (ast.IfExp, ast.While, ast.If)) and node is parent.test:
             return True

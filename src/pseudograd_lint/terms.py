@@ -6,7 +6,7 @@ import ast
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NUMBERS = {kind + more for kind in ("float", "int", "bool") for more in ("", " | None")}
@@ -169,6 +169,7 @@ class Index:
 
     def __init__(self, tree: ast.Module) -> None:
         self.above: dict[ast.AST, ast.AST] = {}
+        self.uses: dict[ast.AST, Any] = {}  # a memory of the module `uses`
         self._reads: dict[tuple[ast.AST | None, str], list[ast.Name]] = {}
         self._calls: dict[str, list[ast.Call]] = {}
         stack: list[tuple[ast.AST, tuple[ast.AST | None, ...]]] = [(tree, (None,))]

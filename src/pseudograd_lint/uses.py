@@ -83,7 +83,9 @@ class _Walk:
     def __iter__(self) -> Iterator[_Use]:
         while self.stack:
             node = self.stack.pop()
-            use = _find_use(node, self.index.above)
+            if node not in self.index.uses:  # many values of a module may get to the same place
+                self.index.uses[node] = _find_use(node, self.index.above)
+            use: _Use = self.index.uses[node]
             yield use
             if not use.ends:  # then wherever a name is read afterwards that was given the value
                 for name in {target.id for target in use.targets() if isinstance(target, ast.Name)}:
