@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pseudograd_lint.check import check, parse
-from pseudograd_lint.values import FINFO as _FINFO
 from pseudograd_lint.rules import RULES
+from pseudograd_lint.values import FINFO as _FINFO
 from pseudograd_notices.notice import Notice
 
 ALL = [rule.code.number for rule in RULES]
