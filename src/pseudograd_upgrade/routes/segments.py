@@ -153,7 +153,9 @@ def _read_trace(trace: str, module: str, caller: Line) -> Line | None:
     if not calls:
         return _line(*caller, module) if module else None
     file, number, text = calls[-1]
-    own = next((frames.format_location(*call[:2]) for call in reversed(calls) if not frames.is_of_a_package(call[0])), "?")
+    own = next(
+        (frames.format_location(*call[:2]) for call in reversed(calls) if not frames.is_of_a_package(call[0])), "?"
+    )
     return _line(frames.format_location(file, number), own, (text or "").strip(), module)
 
 
