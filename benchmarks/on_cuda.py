@@ -1,4 +1,4 @@
-"""Time of clamps on a CUDA device, forward and backward: torch's own, copying twice, the popular snippet, ours. Needs a device.
+"""Time of clamps on a CUDA device, forward and backward: torch's own, copying twice, the popular snippet, ours.
 
     python benchmarks/on_cuda.py    # a line for each dtype and size, as multiples of torch.clamp
 
@@ -11,25 +11,18 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 
 import torch
-from torch import Tensor
 
-from interleaved import ratio, seconds_of
+from harness import ratio, seconds_of
 from suite.routes import ROUTES
 
 SIZES = (10_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000)
-DTYPES = (torch.float32, torch.bfloat16)
+NAMES = ("native", "floor", "snippet", "inward", "zero/closed")
 ROUNDS = 9
-_MOST = 200_000_000  # elements of a sample
-
-
-def routes(x: Tensor, grad: Tensor) -> dict[str, Callable[[], object]]:
-    """By name, a call that computes y and the gradient of x."""
-    of = SimpleNamespace(x=x, low=-1.0, high=1.0)
-    forwards = {name: ROUTES["clamp"][name](of) for name in ("native", "floor", "snippet", "inward", "zero/closed")}
-    return {name: lambda f=f: torch.autograd.grad(f(), x, grad) for name, f in forwards.items()}
+MOST = 200_000_000  # elements of a sample
 
 
 def microseconds(call: Callable[[], object], calls: int) -> float:
@@ -42,16 +35,17 @@ def microseconds(call: Callable[[], object], calls: int) -> float:
     return start.elapsed_time(end) / calls * 1000
 
 
-def measured(dtype: torch.dtype, size: int) -> str:
+def measure(dtype: torch.dtype, size: int) -> str:
     x = torch.randn(size, device="cuda", dtype=dtype, requires_grad=True)
-    timed = routes(x, torch.randn_like(x))
-    for call in timed.values():
-        microseconds(call, 3)  # compiles
-    calls = max(10, min(200, _MOST // size))
-    taken = seconds_of(timed, lambda name: microseconds(timed[name], calls), ROUNDS)
-    first, *others = timed
-    shown = [f"{name} {ratio(taken, name, first):.2f} x" for name in others]
-    return f"{statistics.median(taken[first]):8.1f} us {first}; {', '.join(shown)}"
+    grad, work = torch.randn_like(x), SimpleNamespace(x=x, low=-1.0, high=1.0)
+    forwards = {name: ROUTES["clamp"][name](work) for name in NAMES}
+    steps = {name: lambda f=f: torch.autograd.grad(f(), x, grad) for name, f in forwards.items()}
+    for step in steps.values():
+        microseconds(step, 3)  # compiles
+    calls = max(10, min(200, MOST // size))
+    taken = seconds_of(steps, lambda name: microseconds(steps[name], calls), ROUNDS)
+    ratios = ", ".join(f"{name} {ratio(taken, name, 'native'):.2f} x" for name in NAMES[1:])
+    return f"{statistics.median(taken['native']):8.1f} us native; {ratios}"
 
 
 def main() -> int:
@@ -59,9 +53,8 @@ def main() -> int:
         print("on_cuda.py: a CUDA device must be there, got none.", file=sys.stderr)
         return 2
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    for dtype in DTYPES:
-        for size in SIZES:
-            print(f"{str(dtype).removeprefix('torch.'):8} {size:>11,} elements  {measured(dtype, size)}", flush=True)
+    for dtype, size in product((torch.float32, torch.bfloat16), SIZES):
+        print(f"{str(dtype).removeprefix('torch.'):8} {size:>11,} elements  {measure(dtype, size)}", flush=True)
     return 0
 
 

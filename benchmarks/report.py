@@ -6,11 +6,11 @@ python benchmarks/report.py speed.json --folder mine     # any other, its page a
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from pathlib import Path
 
-from options import Parser
 from suite import figures, page
 from suite.results import FOLDER, Run, newest, read
 
@@ -20,57 +20,57 @@ README = ROOT / "README.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = Parser(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?", help="default: the newest in benchmarks/results")
     parser.add_argument("--folder", type=Path, help="where to write, in place of docs; leaves README.md as it is")
     options = parser.parse_args(arguments)
+    path = options.results or newest()
+    if path is None:
+        parser.error(f"there are no results in {FOLDER.relative_to(ROOT)} yet, run benchmarks/speed.py")
     try:
-        path = options.results or newest()
-        if path is None:
-            parser.error(f"there are no results in {FOLDER.relative_to(ROOT)} yet, run benchmarks/speed.py")
         run = read(path)
-        folder = options.folder or DOCS
-        folder.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         parser.error(str(error))
+    folder = options.folder or DOCS
+    folder.mkdir(parents=True, exist_ok=True)
     figures.draw(run, folder)
     (folder / "speed.md").write_text(page.text(run), encoding="utf-8")
     if options.folder is None:
-        README.write_text(_with_part(README.read_text(encoding="utf-8"), page.for_readme(run)), encoding="utf-8")
+        README.write_text(replace_part(README.read_text(encoding="utf-8"), page.for_readme(run)), encoding="utf-8")
     print(f"{folder / 'speed.md'}")
     return 0
 
 
-def _with_part(text: str, part: str) -> str:
+def replace_part(text: str, part: str) -> str:
     marks = r"(<!-- speed: generated -->\n).*?(\n<!-- end -->)"
-    return re.sub(marks, lambda found: found[1] + part + found[2], text, flags=re.DOTALL)
+    return re.sub(marks, lambda match: match[1] + part + match[2], text, flags=re.DOTALL)
 
 
-# --- for scripts/generate_docs.py -------------------------------------------------------------------------------------
+# --- for scripts/generate_docs.py -----------------------------------------------------------------------------------
 
 
-def kept() -> Run | None:
+def newest_run() -> Run | None:
     path = newest()
     return None if path is None else read(path)
 
 
 def pages() -> dict[Path, str]:
-    run = kept()
+    run = newest_run()
     return {} if run is None else {DOCS / "speed.md": page.text(run)}
 
 
 def pictures() -> list[Path]:
-    run = kept()
+    run = newest_run()
     return [] if run is None else [DOCS / name for name in figures.names(run)]
 
 
 def part() -> str:
-    run = kept()
+    run = newest_run()
     return page.NOT_MEASURED if run is None else page.for_readme(run)
 
 
 def draw() -> None:
-    run = kept()
+    run = newest_run()
     if run is not None:
         figures.draw(run, DOCS)
 

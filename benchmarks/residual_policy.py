@@ -1,15 +1,12 @@
 """Is it right what a call keeps for backward? Networks whose every clamp keeps x, or a code, or what it chooses by itself.
 
-    python benchmarks/residual_policy.py            # MiB for backward, and whether the promise holds
-    python benchmarks/residual_policy.py --check    # exit status 1 if it does not
-    python benchmarks/residual_policy.py --write    # also writes the table into docs/memory.md
+    python benchmarks/residual_policy.py [--check] [--write]      --write: the table into docs/memory.md
 
 Bytes, which are the same on every machine. Parameters and inputs are there anyway and do not count.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import pseudograd as pg
+from harness import Limit, judge, parser_of
 from pseudograd.kernels import bits
 from suite.measure import saved_bytes
 
@@ -33,12 +31,12 @@ MORE_IN_SMALL_ONES = LAYERS * 4096 * 4
 
 
 @contextmanager
-def keeping(what: str) -> Iterator[None]:
+def keeping(policy: str) -> Iterator[None]:
     """ "x" or "a code" in every call that could keep either; "default": what pseudograd does."""
     least, is_kept_anyway = bits.least, bits._is_kept_anyway
-    if what == "x":
+    if policy == "x":
         bits.least = 1 << 62
-    elif what == "a code":
+    elif policy == "a code":
         bits.least, bits._is_kept_anyway = 0, lambda x: False
     try:
         yield
@@ -94,7 +92,7 @@ NETWORKS = (
 POLICIES = ("x", "a code", "default")
 
 
-def measured(network: Network) -> dict[str, int]:
+def measure(network: Network) -> dict[str, int]:
     torch.manual_seed(0)
     x, layers = torch.randn(network.shape), nn.ModuleList(network.layer() for _ in range(LAYERS))
 
@@ -104,52 +102,38 @@ def measured(network: Network) -> dict[str, int]:
             h = network.step(h, layer)
         return h
 
-    exists = (x, *layers.parameters(), *layers.buffers())
-    found = {}
-    for what in POLICIES:
-        with keeping(what):
-            found[what] = saved_bytes(forward, exists)
-    return found
+    exists, sizes = (x, *layers.parameters(), *layers.buffers()), {}
+    for policy in POLICIES:
+        with keeping(policy):
+            sizes[policy] = saved_bytes(forward, exists)
+    return sizes
 
 
-def table(results: dict[str, dict[str, int]]) -> str:
-    rows = [
-        f"| {LAYERS} layers | " + " | ".join(f"{what} kept" for what in POLICIES[:2]) + " | default |",
-        "|---|---:|---:|---:|",
-    ]
-    rows += [
-        f"| {name} | " + " | ".join(f"{of[what] / 2**20:.2f}" for what in POLICIES) + " |"
-        for name, of in results.items()
-    ]
+def write_table(results: dict[str, dict[str, int]]) -> str:
+    heads = " | ".join(f"{policy} kept" for policy in POLICIES[:2])
+    rows = [f"| {LAYERS} layers | {heads} | default |", "|---|---:|---:|---:|"]
+    for name, sizes in results.items():
+        rows.append(f"| {name} | {' | '.join(f'{sizes[policy] / 2**20:.2f}' for policy in POLICIES)} |")
     return "\n".join(rows)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="exit status 1 if the promise does not hold")
+    parser = parser_of(__doc__, 1)
     parser.add_argument("--write", action="store_true", help="write the table into docs/memory.md")
     options = parser.parse_args()
-    results = {network.name: measured(network) for network in NETWORKS}
-    print("MiB kept for backward:", table(results), sep="\n")
+    results = {network.name: measure(network) for network in NETWORKS}
+    table = write_table(results)
+    print("MiB kept for backward:", table, sep="\n")
     if options.write:
         before, rest = DOCS.read_text().split(BEGIN)
-        DOCS.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END)[1]}")
-    broken = [
-        f"{network.name}: {found['default']:,} bytes, {min(found.values()):,} would do"
-        for network in NETWORKS
-        for found in (results[network.name],)
-        if found["default"] > network.more + min(found.values())
-    ]
-    print(
-        *(
-            broken
-            or [
-                "the default keeps no more than the better of the two, gates and small layers apart: promised, and holds"
-            ]
-        ),
-        sep="\n",
-    )
-    return 1 if broken and options.check else 0
+        DOCS.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")
+    limits = []
+    for network in NETWORKS:
+        sizes = results[network.name]
+        limits.append(
+            Limit(f"{network.name}, bytes of the default", sizes["default"], network.more + min(sizes.values()))
+        )
+    return judge(limits, options.check)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 
 import torch
@@ -54,12 +54,6 @@ class Question:
                 self.dtypes, self.threads, self.data, self.layouts, self.sizes
             )
         ]
-
-    def narrowed(self, sizes: tuple[int, ...], dtypes: tuple[str, ...], threads: tuple[int, ...]) -> Question:
-        """With these in place of its own, where there are any; a question without sizes has none of them."""
-        if self.sizes == (0,):
-            return self
-        return replace(self, sizes=sizes or self.sizes, dtypes=dtypes or self.dtypes, threads=threads or self.threads)
 
 
 _FEW = ("floor", "native", "hardtanh", "snippet", "inward")
@@ -140,11 +134,11 @@ QUESTIONS = {
 
 def plan(questions: Iterable[Question]) -> dict[Case, tuple[str, ...]]:
     """Every case once, with the routes that any of the questions asks for."""
-    found: dict[Case, tuple[str, ...]] = {}
+    routes: dict[Case, tuple[str, ...]] = {}
     for question in questions:
         for case in question.cases():
-            found[case] = tuple(dict.fromkeys((*found.get(case, ()), *question.routes)))
-    return found
+            routes[case] = tuple(dict.fromkeys((*routes.get(case, ()), *question.routes)))
+    return routes
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------

@@ -1,29 +1,22 @@
-"""docs/speed.md and the part of the README, from a results file."""
+"""docs/speed.md and the part of the README, from a results file; and the names of routes where people read of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from .cases import QUESTIONS, Case, Question
-from .figures import names
-from .machine import in_words
+from .figures import ALT_TEXTS, names
 from .measure import PROFILED
-from .names_and_colours import shown, value_of, varied
-from .results import Run
+from .names import route_name
+from .results import Measured, Run, machine_in_words
 
-_ALT = {
-    "speed.png": "Time of a clamp against copying twice, over the number of elements; memory that a network keeps for backward",
-    "speed_questions.png": "Milliseconds of a clamp of one million elements, ours against other code, in six settings, a bar for each",
-    "speed_cases.png": "The time of the rule inward against torch's own op at one million elements, a bar for each case",
-    "speed_memory.png": "Bytes kept for backward and memory taken by one call, a bar for each route",
-}
+_HEADS = {"dtype": "dtype", "threads": "threads", "data": "input", "layout": "layout", "size": "elements"}
 
 
 def text(run: Run) -> str:
     drawn = names(run)
-    machine = in_words(run.machine)
+    machine = machine_in_words(run.machine)
     others = ", ".join(f"{name} {version}" for name, version in run.peers.items()) or "none"
     lines = [
         "# Speed and memory",
@@ -44,22 +37,19 @@ def text(run: Run) -> str:
         "",
         *_in_all(run),
         *_promises(run),
-        *_pictures(drawn, "speed_cases.png", "speed_questions.png"),
+        *_pictures(drawn, "speed_cases.png"),
     ]
     for question in QUESTIONS.values():
         lines += _section(run, question)
-    lines += [*_memory(run), *_pictures(drawn, "speed_memory.png")]
+    lines += _memory(run)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _below_two_copies(run: Run) -> list[str]:
     """Why a time can be a third of what looks like the least."""
     large = run.cases.get(Case("clamp", 10_000_000), {}).get("inward")
-    if (
-        large is None
-        or large["over"].get("floor", 1.0) >= 1
-        or run.machine.get("huge_pages") not in ("madvise", "always")
-    ):
+    has_huge_pages = run.machine.get("huge_pages") in ("madvise", "always")
+    if large is None or large["over"].get("floor", 1.0) >= 1 or not has_huge_pages:
         return []
     return [
         f"Yet at ten million elements `inward` takes {large['over']['floor']:.2f} of it. No copy is that fast: results of 40 MB are fresh",
@@ -69,8 +59,8 @@ def _below_two_copies(run: Run) -> list[str]:
     ]
 
 
-def _pictures(drawn: Iterable[str], *wanted: str) -> list[str]:
-    return [line for name in wanted if name in drawn for line in ("", f"![{_ALT[name]}]({name})")]
+def _pictures(drawn: list[str], name: str) -> list[str]:
+    return ["", f"![{ALT_TEXTS[name]}]({name})"] if name in drawn else []
 
 
 # --- promises ---------------------------------------------------------------------------------------------------------
@@ -79,52 +69,44 @@ def _pictures(drawn: Iterable[str], *wanted: str) -> list[str]:
 def _promises(run: Run) -> list[str]:
     """A row for each limit, with the case that comes closest to it or goes furthest beyond."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in run.promises:
-        key = one["case"].op, one["route"], one["against"], one["limit"], one["quantity"]
-        groups.setdefault(key, []).append(one)
+    for record in run.promises:
+        key = record["case"].op, record["route"], record["against"], record["limit"], record["quantity"]
+        groups.setdefault(key, []).append(record)
     lines = ["| what | at most | where | closest to its limit | |", "|---|---|---|---|---|"]
     for (op, route, against, limit, quantity), members in groups.items():
-        what = f"{shown(route, op)} ({op})" if op.startswith("clamp,") else shown(route, op)
-        unit = f"x {shown(against, op)}" if against else quantity
-        judged = [one for one in members if one["holds"] is not None]
-        worst = max(judged, key=lambda one: one["found"], default=None)
-        found = "not measured" if worst is None else f"{worst['found']:.3g}, {_where([worst])}"
-        word = "" if worst is None else "holds" if all(one["holds"] for one in judged) else "**FAILS**"
+        what = f"{route_name(route, op)} ({op})" if op.startswith("clamp,") else route_name(route, op)
+        unit = f"x {route_name(against, op)}" if against else quantity
+        judged = [record for record in members if record["holds"] is not None]
+        worst = max(judged, key=lambda record: record["found"], default=None)
+        value = "not measured" if worst is None else f"{worst['found']:.3g}, {_where([worst])}"
+        word = "" if worst is None else "holds" if all(record["holds"] for record in judged) else "**FAILS**"
         if judged and len(judged) < len(members):
             word += f", {len(members) - len(judged)} not measured"
-        lines.append(f"| {what} | {limit:g} {unit} | {_where(members)} | {found} | {word} |")
+        lines.append(f"| {what} | {limit:g} {unit} | {_where(members)} | {value} | {word} |")
     return lines
 
 
 def _in_all(run: Run) -> list[str]:
-    judged = [one["holds"] for one in run.promises if one["holds"] is not None]
+    judged = [record["holds"] for record in run.promises if record["holds"] is not None]
     if not judged:
         return []
-    kept = (
-        f"{sum(judged)} of {len(judged)} cases keep their limit"
-        if not all(judged)
-        else f"All {len(judged)} cases keep their limit"
-    )
-    return [
-        f"{kept}. A row holds all cases of one limit, and shows the one that comes closest to it or goes furthest beyond.",
-        "",
-    ]
+    count = f"All {len(judged)}" if all(judged) else f"{sum(judged)} of {len(judged)}"
+    note = "A row holds all cases of one limit, and shows the one that comes closest to it or goes furthest beyond."
+    return [f"{count} cases keep their limit. {note}", ""]
 
 
 def _where(members: list[dict[str, Any]]) -> str:
-    """Cases that differ in size alone are told together."""
-    if len(members) > 12:
-        return f"{len(members)} sizes, dtypes, layouts and numbers of threads"
+    """Cases that differ in size alone stand together."""
+    cases = [record["case"] for record in members]
+    if len(cases) > 12:
+        return f"{len(cases)} sizes, dtypes, layouts and numbers of threads"
+    if cases[0].size == 0:
+        return str(cases[0].op)
     sizes: dict[str, list[str]] = {}
-    for one in members:
-        case = one["case"]
-        rest = str(replace(case, size=0)).removeprefix(case.op)
-        sizes.setdefault(rest, []).append(
-            f"{case.size:.0e}".replace("e+0", "e") if case.size > 1000 else str(case.size)
-        )
-    if members[0]["case"].size == 0:
-        return str(members[0]["case"].op)
-    return "; ".join(f"{', '.join(some)} elements{rest}" for rest, some in sizes.items())
+    for case in cases:
+        size = f"{case.size:.0e}".replace("e+0", "e") if case.size > 1000 else str(case.size)
+        sizes.setdefault(str(replace(case, size=0)).removeprefix(case.op), []).append(size)
+    return "; ".join(f"{', '.join(group)} elements{rest}" for rest, group in sizes.items())
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -134,52 +116,49 @@ def _section(run: Run, question: Question) -> list[str]:
     cases = [case for case in question.cases() if case in run.cases]
     if question.sizes == (0,) or not cases:
         return []
-    fields = varied(question) or ["size"]
+    fields = [field for field in _HEADS if len({getattr(case, field) for case in question.cases()}) > 1] or ["size"]
     routes = [route for route in question.routes if any(route in run.cases[case] for case in cases)]
     reference = "floor" if "floor" in routes else "native"
-    heads = [*(_HEADS[field] for field in fields), *(shown(route, question.op) for route in routes)]
+    heads = [*(_HEADS[field] for field in fields), *(route_name(route, question.op) for route in routes)]
     lines = [
         "",
         f"## {question.asks}",
         "",
-        f"`{question.op}`: microseconds, and in brackets the multiple of {shown(reference, question.op)}.",
+        f"`{question.op}`: microseconds, and in brackets the multiple of {route_name(reference, question.op)}.",
         "",
-        "| " + " | ".join(heads) + " |",
+        f"| {' | '.join(heads)} |",
         "|" + "---|" * len(fields) + "---:|" * len(routes),
     ]
     for case in cases:
-        cells = [_cell(run.cases[case].get(route), reference) for route in routes]
-        lines.append("| " + " | ".join([*(value_of(case, field) for field in fields), *cells]) + " |")
+        values = [f"{case.size:,}" if field == "size" else str(getattr(case, field)) for field in fields]
+        lines.append(
+            f"| {' | '.join([*values, *(_cell(run.cases[case].get(route), reference) for route in routes)])} |"
+        )
     return lines
 
 
-_HEADS = {"size": "elements", "dtype": "dtype", "threads": "threads", "data": "input", "layout": "layout"}
-
-
-def _cell(found: dict[str, Any] | None, reference: str) -> str:
-    if found is None:
+def _cell(measured: dict[str, Any] | None, reference: str) -> str:
+    if measured is None:
         return ""
-    time = found["microseconds"]
-    shown_time = f"{time:,.0f}" if time >= 100 else f"{time:.1f}"
-    over = found["over"].get(reference)
-    return shown_time if over is None else f"{shown_time} ({over:.2f})"
+    time, over = measured["microseconds"], measured["over"].get(reference)
+    written = f"{time:,.0f}" if time >= 100 else f"{time:.1f}"
+    return written if over is None else f"{written} ({over:.2f})"
 
 
 def _memory(run: Run) -> list[str]:
     lines = ["", "## How much memory?", ""]
     network = run.cases.get(Case("network"))
     if network:
+        mib = (f"{values['saved_bytes'] / 2**20:.1f}" for values in network.values())
         lines += [
             "Twelve times a 3 x 3 convolution of 32 channels and a clamp, on 4 images of 192 x 192 (parameters and images not counted):",
             "",
-            "| activation | " + " | ".join(shown(route) for route in network) + " |",
+            f"| activation | {' | '.join(route_name(route) for route in network)} |",
             "|---|" + "---:|" * len(network),
-            "| MiB kept for backward | "
-            + " | ".join(f"{of['saved_bytes'] / 2**20:.1f}" for of in network.values())
-            + " |",
+            f"| MiB kept for backward | {' | '.join(mib)} |",
             "",
         ]
-    profiled = [(case, routes) for case, routes in run.cases.items() if _is_profiled(case, routes)]
+    profiled = {case: routes for case, routes in run.cases.items() if _is_profiled(case, routes)}
     if profiled:
         lines += [
             f"{PROFILED:,} elements; a kept byte and a taken byte are per element of x. x itself counts as kept where it is.",
@@ -187,21 +166,19 @@ def _memory(run: Run) -> list[str]:
             "| op | route | kept for backward | blocks taken by one call | bytes taken |",
             "|---|---|---:|---:|---:|",
         ]
-        for case, routes in profiled:
-            for route, of in routes.items():
-                kept, taken = (of[name] / case.size for name in ("saved_bytes", "allocated_bytes"))
-                lines.append(
-                    f"| {case.op} | {shown(route, case.op)} | {kept:.2f} | {of['allocations']} | {taken:.2f} |"
-                )
+    for case, routes in profiled.items():
+        for route, values in routes.items():
+            saved, taken = (values[name] / case.size for name in ("saved_bytes", "allocated_bytes"))
+            name = route_name(route, case.op)
+            lines.append(f"| {case.op} | {name} | {saved:.2f} | {values['allocations']} | {taken:.2f} |")
     imported = run.cases.get(Case("import"))
     if imported:
         lines += ["", f"`import pseudograd`, once torch is imported: {imported['pseudograd']['milliseconds']:.1f} ms."]
     return lines
 
 
-def _is_profiled(case: Case, routes: dict[str, Any]) -> bool:
-    usual = Case(case.op, case.size) == case
-    return usual and any("allocations" in of for of in routes.values())
+def _is_profiled(case: Case, routes: Measured) -> bool:
+    return Case(case.op, case.size) == case and any("allocations" in values for values in routes.values())
 
 
 # --- README -----------------------------------------------------------------------------------------------------------
@@ -216,16 +193,16 @@ def for_readme(run: Run) -> str:
     if million is None or "inward" not in network or "speed.png" not in names(run):
         return NOT_MEASURED
     over = million["over"]
-    mib = {route: f"{of['saved_bytes'] / 2**20:.0f}" for route, of in network.items()}
+    mib = {route: f"{values['saved_bytes'] / 2**20:.0f}" for route, values in network.items()}
     ratios = f"{over['native']:.2f} × the time of torch.clamp, {over['snippet']:.2f} × the popular snippet"
-    broken = sum(one["holds"] is False for one in run.promises)
-    holding = sum(one["holds"] is True for one in run.promises)
+    broken = sum(record["holds"] is False for record in run.promises)
+    holding = sum(record["holds"] is True for record in run.promises)
     promises = f"Of {holding + broken} measured cases that have a promised limit, {holding} keep it" + (
         f" and {broken} do not" if broken else ""
     )
     return "\n".join(
         [
-            f"![{_ALT['speed.png']}](docs/speed.png)",
+            f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
             f"`inward` at a million elements: {ratios}, {over['floor']:.2f} × copying twice. The network drawn keeps "
             f"{mib['inward']} MiB for backward with it, {mib['native']} with torch.clamp. {promises}: [docs/speed.md](docs/speed.md).",
         ]

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from import_time import PROMISED_MS, PROMISED_MS_NATIVE
-
 from .cases import QUESTIONS, Case, plan
+from .results import Measured
 
 TIME, SAVED = "microseconds", "saved_bytes"
 PER_ELEMENT, MIB = "bytes per element", "MiB"
@@ -31,7 +30,7 @@ class Promise:
             return f"{self.case}: {self.route} at most {self.limit:g} x {self.against}"
         return f"{self.case}: {self.route} at most {self.limit:g} {self.quantity}"
 
-    def found(self, results: Mapping[Case, Mapping[str, Any]]) -> float | None:
+    def value(self, results: Mapping[Case, Measured]) -> float | None:
         """None where it was not measured."""
         measured = results.get(self.case, {}).get(self.route)
         if measured is None:
@@ -42,38 +41,22 @@ class Promise:
             return measured[SAVED] / self.case.size
         return measured[SAVED] / 2**20 if self.quantity == MIB else measured[self.quantity]
 
-
-@dataclass(frozen=True)
-class Verdict:
-    promise: Promise
-    found: float | None
-
-    @property
-    def holds(self) -> bool | None:
-        return None if self.found is None else self.found <= self.promise.limit
-
-    def __str__(self) -> str:
-        word = {None: "not measured", True: "holds", False: "FAILS"}[self.holds]
-        return f"  {word:<13} {self.promise}" + ("" if self.found is None else f": {self.found:.3f}")
-
-    def record(self) -> dict[str, Any]:
-        return {**asdict(self.promise), "found": self.found, "holds": self.holds}
+    def judge(self, results: Mapping[Case, Measured]) -> dict[str, Any]:
+        """The record that a results file keeps."""
+        value = self.value(results)
+        return {**asdict(self), "found": value, "holds": None if value is None else value <= self.limit}
 
 
-def judge(results: Mapping[Case, Mapping[str, Any]], promises: Iterable[Promise]) -> list[Verdict]:
-    return [Verdict(promise, promise.found(results)) for promise in promises]
-
-
-def promises(*, native_kernels: bool) -> tuple[Promise, ...]:
-    stricter = _stricter(native_kernels)
-    promised = {promise.case for promise in stricter if (promise.route, promise.against) == ("inward", "native")}
-    of_clamp = plan(QUESTIONS[name] for name in ("size", "dtype", "layout"))
-    never_slower = (Promise(case, "inward", "native", 1.3) for case in of_clamp if case not in promised)
+def promises(import_ms: float) -> tuple[Promise, ...]:
+    stricter = _stricter(import_ms)
+    cases = {promise.case for promise in stricter if (promise.route, promise.against) == ("inward", "native")}
+    clamps = plan(QUESTIONS[name] for name in ("size", "dtype", "layout"))
+    never_slower = (Promise(case, "inward", "native", 1.3) for case in clamps if case not in cases)
     return (*stricter, *never_slower)
 
 
-def _stricter(native_kernels: bool) -> tuple[Promise, ...]:
-    """Than: no size, dtype or layout slower than 1.3 times native.
+def _stricter(import_ms: float) -> tuple[Promise, ...]:
+    """The promises beside "no size, dtype or layout slower than 1.3 times native".
 
     Compiled, the same loop is generated for a formula and for a rule that is as simple: 5 % are for noise.
     """
@@ -107,16 +90,14 @@ def _stricter(native_kernels: bool) -> tuple[Promise, ...]:
         *(Promise(Case("gelu, backward", size), "fewbit", "floor", 1.5) for size in _LARGE),
         *(Promise(Case("gelu, backward", size), "fewbit", None, 0.251, PER_ELEMENT) for size in _LARGE),
         Promise(Case("network"), "inward", None, 215, MIB),
-        Promise(
-            Case("import"), "pseudograd", None, PROMISED_MS_NATIVE if native_kernels else PROMISED_MS, "milliseconds"
-        ),
+        Promise(Case("import"), "pseudograd", None, import_ms, "milliseconds"),
     )
 
 
-def needed(some: Iterable[Promise]) -> dict[Case, tuple[str, ...]]:
+def needed(promises: Iterable[Promise]) -> dict[Case, tuple[str, ...]]:
     """The cases and routes that the promises name, and no others."""
-    found: dict[Case, tuple[str, ...]] = {}
-    for promise in some:
-        routes = (*found.get(promise.case, ()), promise.route, *([promise.against] if promise.against else []))
-        found[promise.case] = tuple(dict.fromkeys(routes))
-    return found
+    routes: dict[Case, tuple[str, ...]] = {}
+    for promise in promises:
+        names = (*routes.get(promise.case, ()), promise.route, *([promise.against] if promise.against else []))
+        routes[promise.case] = tuple(dict.fromkeys(names))
+    return routes

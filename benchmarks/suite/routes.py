@@ -12,7 +12,6 @@ import importlib.util
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -96,41 +95,37 @@ class _Spike(torch.autograd.Function):
 _copied: Callable[[Tensor], Tensor] = super(torch.autograd.Function, _Floor).apply  # type: ignore[misc]
 
 
-def _floor(of: Workload) -> Forward:
-    x = of.x
+def _floor(work: Workload) -> Forward:
+    x = work.x
     return lambda: _copied(x)
 
 
 def _bounded(function: Callable[..., Tensor]) -> Route:
-    def route(of: Workload) -> Forward:
-        x, low, high = of.x, of.low, of.high
+    def route(work: Workload) -> Forward:
+        x, low, high = work.x, work.low, work.high
         return lambda: function(x, low, high)
 
     return route
 
 
-def _of_x(function: Callable[..., Tensor], *arguments: Any, **options: Any) -> Route:
+def _unary(function: Callable[..., Tensor], *arguments: Any, **options: Any) -> Route:
     called = functools.partial(function, **options) if options else function
 
-    def route(of: Workload) -> Forward:
-        x = of.x
+    def route(work: Workload) -> Forward:
+        x = work.x
         return lambda: called(x, *arguments)
 
     return route
 
 
-def _rule(name: str, edge: str = "closed") -> Callable[..., Tensor]:
-    return functools.partial(pg.clamp, rule=name, edge=edge)
-
-
 def _compiled(function: Callable[..., Tensor]) -> Route:
     """Compiled anew for each case, for the bounds and the shape of that case."""
 
-    def route(of: Workload) -> Forward:
-        x, low, high = of.x, of.low, of.high
+    def route(work: Workload) -> Forward:
+        x, low, high = work.x, work.low, work.high
         compiled = torch.compile(lambda x: function(x, low, high), fullgraph=True, dynamic=False)
         try:
-            torch.autograd.grad(compiled(x), x, of.grad)
+            torch.autograd.grad(compiled(x), x, work.grad)
         except torch._dynamo.exc.BackendCompilerFailed as error:  # such as no C++ compiler
             raise Missing(f"torch.compile failed: {str(error).splitlines()[0]}") from error
         return lambda: compiled(x)
@@ -141,8 +136,8 @@ def _compiled(function: Callable[..., Tensor]) -> Route:
 def _in_place(function: Callable[..., Tensor]) -> Route:
     """On a copy, as a leaf may not be written to; the copy is part of the time of every route."""
 
-    def route(of: Workload) -> Forward:
-        x, low, high = of.x, of.low, of.high
+    def route(work: Workload) -> Forward:
+        x, low, high = work.x, work.low, work.high
         return lambda: function(x.clone(), low, high)
 
     return route
@@ -151,33 +146,28 @@ def _in_place(function: Callable[..., Tensor]) -> Route:
 # --- other libraries --------------------------------------------------------------------------------------------------
 
 
-def _module(library: str, file: str) -> ModuleType:
-    """One file of a library, without what the rest of it imports: nothing but this file is measured."""
-    found = importlib.util.find_spec(library)
-    if found is None or not found.submodule_search_locations:
-        raise Missing(f"{library} is not installed")
-    path = Path(found.submodule_search_locations[0]) / file
-    spec = importlib.util.spec_from_file_location(f"{library}_{path.stem}", path)
+def _compressai(work: Workload) -> Forward:
+    """The file of LowerBound alone, without what the rest of the library imports."""
+    library = importlib.util.find_spec("compressai")
+    if library is None or not library.submodule_search_locations:
+        raise Missing("compressai is not installed")
+    path = Path(library.submodule_search_locations[0]) / "ops/bound_ops.py"
+    spec = importlib.util.spec_from_file_location("compressai_bound_ops", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise Missing(f"{library} has no {file}")
+        raise Missing("compressai has no ops/bound_ops.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-def _compressai(of: Workload) -> Forward:
-    bound = _module("compressai", "ops/bound_ops.py").LowerBound(of.low)
-    x = of.x
+    bound, x = module.LowerBound(work.low), work.x
     return lambda: bound(x)
 
 
-def _brevitas(of: Workload) -> Forward:
+def _brevitas(work: Workload) -> Forward:
     """`tensor_clamp`, which brevitas' quantizers call with the ends of their integer range, as tensors."""
     try:
         clamp = importlib.import_module("brevitas.function.ops").tensor_clamp
     except ImportError as error:
         raise Missing(f"brevitas: {error}") from error
-    x, low, high = of.x, *(torch.as_tensor(bound, dtype=of.x.dtype) for bound in (of.low, of.high))
+    x, low, high = work.x, *(torch.as_tensor(bound, dtype=work.x.dtype) for bound in (work.low, work.high))
     return lambda: clamp(x, low, high)
 
 
@@ -189,16 +179,8 @@ def peers() -> dict[str, str]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def _fewbit(of: Workload) -> Forward:
-    gelu = getattr(pg, "gelu", None)
-    if gelu is None:
-        raise Missing("this pseudograd has no gelu")
-    x = of.x
-    try:
-        gelu(x.detach()[:1], rule="fewbit")
-    except ValueError as error:
-        raise Missing(f"this gelu has no rule fewbit: {error}") from error
-    return lambda: gelu(x, rule="fewbit")
+def _rule(name: str, edge: str = "closed") -> Callable[..., Tensor]:
+    return functools.partial(pg.clamp, rule=name, edge=edge)
 
 
 _BY_TENSORS: dict[str, Route] = {
@@ -226,16 +208,27 @@ ROUTES: dict[str, dict[str, Route]] = {
     "clamp, bounds of full size": _BY_TENSORS,
     "lower_bound": {
         "floor": _floor,
-        "native": _of_x(torch.clamp_min, 0.0),
+        "native": _unary(torch.clamp_min, 0.0),
         "compressai": _compressai,
-        "inward": _of_x(pg.lower_bound, 0.0),
+        "inward": _unary(pg.lower_bound, 0.0),
     },
-    "relu": {"floor": _floor, "native": _of_x(torch.relu), "inward": _of_x(pg.relu, rule="inward")},
+    "relu": {"floor": _floor, "native": _unary(torch.relu), "inward": _unary(pg.relu, rule="inward")},
     "clamp_": {"native": _in_place(torch.clamp_), "inward": _in_place(pg.clamp_)},
     "heaviside": {
         "floor": _floor,
-        "spike": _of_x(_Spike.apply),
-        **{rule: _of_x(pg.heaviside, rule=rule) for rule in ("triangle", "arctan", "window")},
+        "spike": _unary(_Spike.apply),
+        **{rule: _unary(pg.heaviside, rule=rule) for rule in ("triangle", "arctan", "window")},
     },
-    "gelu, backward": {"floor": _floor, "native": _of_x(functional.gelu), "fewbit": _fewbit},
+    "gelu, backward": {"floor": _floor, "native": _unary(functional.gelu), "fewbit": _unary(pg.gelu, rule="fewbit")},
+}
+
+# The activations of the network whose memory is measured.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "no activation": lambda x: x,
+    "relu": torch.relu,
+    "native": lambda x: torch.clamp(x, -1.0, 1.0),
+    "hardtanh": functional.hardtanh,
+    "snippet": lambda x: _Snippet.apply(x, -1.0, 1.0),
+    "inward": lambda x: pg.clamp(x, -1.0, 1.0),
+    "zero/open": functools.partial(pg.clamp, min=-1.0, max=1.0, rule="zero", edge="open"),
 }
