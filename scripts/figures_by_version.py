@@ -11,21 +11,23 @@ import torch
 
 
 def keep(file: Path, figures: Mapping[str, Any]) -> None:
-    """In place of those of the installed torch; what was not measured now stays, and so do other versions."""
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    """Replace the figures of the installed torch that were measured now; the others stay."""
+    figures_by_version = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     version = torch.__version__.split("+")[0]
-    kept[version] = {**kept.get(version, {}), **figures}
-    file.write_text(json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    figures_by_version[version] = {**figures_by_version.get(version, {}), **figures}
+    file.write_text(
+        json.dumps(dict(sorted(figures_by_version.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
-def of_installed(cases: Mapping[str, Callable[[], Any]], names: Sequence[str] = ()) -> dict[str, Any]:
-    """What the named cases give, or all; one whose package is not installed is left out, and that is said."""
-    found = {}
+def measure_installed(cases: Mapping[str, Callable[[], Any]], names: Sequence[str] = ()) -> dict[str, Any]:
+    """The results of the named cases, or of all. A case whose package is not installed is left out with a message."""
+    figures = {}
     for name in names or cases:
         try:
-            found[name] = cases[name]()
+            figures[name] = cases[name]()
         except ImportError as error:
             print(f"{name}: left out, {error}")
             continue
-        print(name, json.dumps(found[name], indent=1))
-    return found
+        print(name, json.dumps(figures[name], indent=1))
+    return figures

@@ -24,8 +24,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import torch
-from figures_by_version import keep, of_installed
-from torch import Tensor, nn
+from figures_by_version import keep, measure_installed
+from torch import nn
 
 from pseudograd import diagnose, pin_edge
 
@@ -71,32 +71,28 @@ def torchao_int4() -> Any:
     return d
 
 
-def _kornia(adjust: Callable[[Tensor], Tensor]) -> Any:
+def _kornia(name: str, *arguments: Any) -> Any:
+    import kornia.enhance as enhance
+
     torch.manual_seed(0)
     image = torch.rand(2, 3, 16, 16)
     image[:, :, :4], image[:, :, -4:] = 0.0, 1.0
     image.requires_grad_()
     with diagnose(whatif=BOTH) as d:
-        adjust(image).sum().backward()
+        getattr(enhance, name)(image, *arguments).sum().backward()
     return d
 
 
 def kornia_brightness() -> Any:
-    import kornia.enhance as enhance
-
-    return _kornia(lambda image: enhance.adjust_brightness(image, torch.zeros(2)))
+    return _kornia("adjust_brightness", torch.zeros(2))
 
 
 def kornia_contrast() -> Any:
-    import kornia.enhance as enhance
-
-    return _kornia(lambda image: enhance.adjust_contrast(image, torch.ones(2)))
+    return _kornia("adjust_contrast", torch.ones(2))
 
 
 def kornia_gamma() -> Any:
-    import kornia.enhance as enhance
-
-    return _kornia(lambda image: enhance.adjust_gamma(image, 1.0))
+    return _kornia("adjust_gamma", 1.0)
 
 
 def inverse_sigmoid() -> Any:
@@ -151,8 +147,8 @@ def vector_quantize() -> Any:
     quantizer = VectorQuantize(dim=16, codebook_size=32, **how)
     x = torch.randn(2, 20, 16)
     with diagnose(quantizer) as d:
-        found = quantizer(before(x))
-        ((after(found[0]) - x).pow(2).mean() + found[2].sum()).backward()
+        quantized, _, loss = quantizer(before(x))
+        ((after(quantized) - x).pow(2).mean() + loss.sum()).backward()
     return d
 
 
@@ -213,7 +209,7 @@ def trl_grpo() -> Any:
         aux_loss_enabled=False, _entropy_bonus_enabled=False, current_gradient_accumulation_steps=1,
     )  # fmt: skip
     trainer.args.delta = None
-    trainer.accelerator.gather = lambda found: found
+    trainer.accelerator.gather = lambda gathered: gathered
     drawn = log_probabilities()[0].detach() + 0.3 * torch.randn(4, 12)
     batch = {"prompt_ids": tokens, "prompt_mask": ones, "completion_ids": tokens, "completion_mask": ones}
     with diagnose(policy) as d:
@@ -223,28 +219,23 @@ def trl_grpo() -> Any:
     return d
 
 
-CASES = (
-    *(
-        x_transformers,
-        x_transformers_pinned,
-        torchao_int4,
-        kornia_brightness,
-        kornia_contrast,
-        kornia_gamma,
-        inverse_sigmoid,
-        swinv2,
-        encodec,
-    ),
-    *(vector_quantize, torchmetrics_sam, diffusers_wan, auto_round_int2, trl_grpo),
+CASES: tuple[Callable[[], Any], ...] = (
+    x_transformers,
+    x_transformers_pinned,
+    torchao_int4,
+    kornia_brightness,
+    kornia_contrast,
 )
+CASES += (kornia_gamma, inverse_sigmoid, swinv2, encodec)
+CASES += (vector_quantize, torchmetrics_sam, diffusers_wan, auto_round_int2, trl_grpo)
 
 
 def in_short(d: Any) -> dict[str, Any]:
     """What is the same on every machine but for the last digits."""
     return {
-        "findings": [[one.code, _from_package(one.where)] for one in d.findings],
+        "findings": [[finding.code, _package_path(finding.where)] for finding in d.findings],
         "shares": {
-            f"{site.op} {_from_package(site.where)}": [round(site.cut_share, 4), round(site.at_bound_share, 4)]
+            f"{site.op} {_package_path(site.where)}": [round(site.cut_share, 4), round(site.at_bound_share, 4)]
             for site in d.sites
             if site.family == "clamp" and (site.cut or site.at_bound)
         },
@@ -265,7 +256,7 @@ def _digits(value: float) -> float:
     return float(f"{value:.6g}") if math.isfinite(value) else value
 
 
-def _from_package(where: str) -> str:
+def _package_path(where: str) -> str:
     for place in PLACES:
         if place and where.startswith(place + os.sep):
             return where.removeprefix(place + os.sep)
@@ -274,13 +265,13 @@ def _from_package(where: str) -> str:
 
 def text(d: Any) -> list[str]:
     """The report, without the version of this build."""
-    found = str(d)
-    for place in PLACES:
-        found = found.replace(f"{place}{os.sep}", "") if place else found
-    return re.sub(r"(torch [0-9.]+)\+\w+", r"\1", found).splitlines()
+    report = str(d)
+    for folder in filter(None, PLACES):
+        report = report.replace(f"{folder}{os.sep}", "")
+    return re.sub(r"(torch [0-9.]+)\+\w+", r"\1", report).splitlines()
 
 
-def _kept(case: Callable[[], Any]) -> dict[str, Any]:
+def _figures(case: Callable[[], Any]) -> dict[str, Any]:
     d = case()
     return {**in_short(d), "text": text(d)} if case is x_transformers else in_short(d)
 
@@ -288,7 +279,7 @@ def _kept(case: Callable[[], Any]) -> dict[str, Any]:
 def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    keep(FOUND, of_installed({case.__name__: partial(_kept, case) for case in CASES}, sys.argv[1:]))
+    keep(FOUND, measure_installed({case.__name__: partial(_figures, case) for case in CASES}, sys.argv[1:]))
     return 0
 
 

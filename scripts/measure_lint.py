@@ -1,4 +1,4 @@
-"""Run `pseudograd lint` over the published packages of tests/lint/labels.jsonl, and compare what it finds with the labels.
+"""Run `pseudograd lint` over the published packages of tests/lint/labels.jsonl, and compare its notices with the labels.
 
 python scripts/measure_lint.py FOLDER    FOLDER/<package>-<version>/ holds the unpacked sources; what is missing is downloaded there by pip
 """
@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
-import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from pseudograd_lint.rules import CODES as LINT  # noqa: E402
+from pseudograd_lint.rules import CODES  # noqa: E402
 from pseudograd_lint.sources import check_file, files  # noqa: E402
 
 
@@ -25,54 +24,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder
-    labels = [
-        json.loads(line) for line in (ROOT / "tests" / "lint" / "labels.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    known = {(one["package"], one["path"], one["code"], one["line"]) for one in labels}
-    default = [code.number for code in LINT if code.is_default]
-    numbers = sorted({*default, *(one["code"] for one in labels)})
-    found = set()
-    for package, version in sorted({(one["package"], one["version"]) for one in labels}):
+    lines = (ROOT / "tests" / "lint" / "labels.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    labels = {(row["package"], row["path"], row["code"], row["line"]) for row in rows}
+    default = [code.number for code in CODES if code.is_default]
+    notices = set()
+    for package, version in sorted({(row["package"], row["version"]) for row in rows}):
         root = folder / f"{package}-{version}"
         if not root.is_dir():
             _download(package, version, root)
         for file in files([str(root)], []):
-            for one in check_file(file, numbers)[0]:
-                found.add((package, Path(one.path).relative_to(root).as_posix(), one.code, one.line))
-    for row in sorted(known - found):
-        print("no longer found:", *row)
-    for row in sorted(one for one in found - known if one[2] in default):
-        print("not labelled:", *row)
-    return 0 if known <= found else 1
+            for notice in check_file(file, sorted({*default, *(row["code"] for row in rows)}))[0]:
+                notices.add((package, Path(notice.path).relative_to(root).as_posix(), notice.code, notice.line))
+    for label in sorted(labels - notices):
+        print("no longer found:", *label)
+    for notice in sorted(notice for notice in notices - labels if notice[2] in default):
+        print("not labelled:", *notice)
+    return 0 if labels <= notices else 1
 
 
 def _download(package: str, version: str, root: Path) -> None:
-    """Its wheel; where there is none its source, which pip asks for its name."""
-    with tempfile.TemporaryDirectory() as place:
+    """The wheel of the package, or its source where there is no wheel."""
+    with tempfile.TemporaryDirectory() as folder:
         for kind in ("--only-binary=:all:", "--no-binary=:all:"):
-            command = [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "-q",
-                "--no-deps",
-                kind,
-                "-d",
-                place,
-                f"{package}=={version}",
-            ]
-            if subprocess.run(command, check=False).returncode == 0:
+            pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", kind, "-d", folder]
+            if subprocess.run([*pip, f"{package}=={version}"], check=False).returncode == 0:
                 break
-        (file,) = Path(place).iterdir()
-        if file.suffix == ".whl":
-            with zipfile.ZipFile(file) as packed:
-                packed.extractall(root, [name for name in packed.namelist() if name.endswith(".py")])
-        else:
-            with tarfile.open(file) as source:
-                source.extractall(
-                    root, [one for one in source if one.isfile() and one.name.endswith(".py")], filter="data"
-                )
+        (file,) = Path(folder).iterdir()
+        how = {"format": "zip"} if file.suffix == ".whl" else {"filter": "data"}
+        shutil.unpack_archive(file, root, **how)
 
 
 if __name__ == "__main__":

@@ -74,17 +74,17 @@ CASES: dict[str, Callable[[], object]] = {
 
 def measure(names: Sequence[str] = ()) -> dict[str, dict[str, object]]:
     torch.set_num_threads(1)
-    found = {}
+    figures = {}
     for label, context in {"plain": contextlib.nullcontext(), **{era: pin_edge(era) for era in ERAS}}.items():
         with context:
-            found[label] = {name: CASES[name]() for name in names or CASES}
-    return found
+            figures[label] = {name: CASES[name]() for name in names or CASES}
+    return figures
 
 
 def main() -> int:
-    kept = json.loads(FIGURES.read_text(encoding="utf-8")).get(torch.__version__.split("+")[0], {})
-    found = measure(sys.argv[1:])
-    keep(FIGURES, {label: {**kept.get(label, {}), **figures} for label, figures in found.items()})
+    before = json.loads(FIGURES.read_text(encoding="utf-8")).get(torch.__version__.split("+")[0], {})
+    now = measure(sys.argv[1:])
+    keep(FIGURES, {label: {**before.get(label, {}), **figures} for label, figures in now.items()})
     print(FIGURES.read_text(encoding="utf-8"))
     return 0
 

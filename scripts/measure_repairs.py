@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures_by_version import keep, of_installed
+from figures_by_version import keep, measure_installed
 from torch import Tensor, nn
 
 from pseudograd import diagnose
@@ -139,7 +139,7 @@ def measured(case: Case) -> dict[str, Any]:
     source = inspect.getsource(module)
     line = next(number for number, text in enumerate(source.splitlines(), 1) if case.old in text)
     place = f"{case.module.replace('.', '/')}.py:{line}"
-    named = [one.code for one in d.findings if one.where.endswith(place)]
+    named = [finding.code for finding in d.findings if finding.where.endswith(place)]
     lines = source.splitlines(keepends=True)
     lines[line - 1] = lines[line - 1].replace(case.old, case.new)
     exec(compile("".join(lines), module.__file__ or "", "exec"), vars(module))
@@ -160,7 +160,7 @@ def measured(case: Case) -> dict[str, Any]:
 def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    keep(FOUND, of_installed({case.run.__name__: partial(measured, case) for case in CASES}, sys.argv[1:]))
+    keep(FOUND, measure_installed({case.run.__name__: partial(measured, case) for case in CASES}, sys.argv[1:]))
     return 0
 
 

@@ -32,14 +32,14 @@ Rows = dict[str, tuple[float, ...]]
 
 # What a run may return, for (variants, seeds): noise of the seed that all share, and noise of their own.
 KINDS: dict[str, Draw] = {
-    "normal": lambda made, shape: made.normal(size=shape),
-    "normal, most of it the seed's": lambda made, shape: made.normal(size=shape) + 5 * made.normal(size=shape[1]),
-    "heavy tails (Cauchy)": lambda made, shape: made.standard_cauchy(size=shape),
-    "skewed (squared exponential)": lambda made, shape: made.exponential(size=shape) ** 2,
-    "success rate 95 %": lambda made, shape: (made.random(shape) < 0.95).astype(float),
-    "success rate 50 %": lambda made, shape: (made.random(shape) < 0.5).astype(float),
-    "ties (one decimal)": lambda made, shape: made.normal(size=shape).round(0) / 10,
-    "one run in ten lost": lambda made, shape: np.where(made.random(shape) < 0.1, np.nan, made.normal(size=shape)),
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "normal, most of it the seed's": lambda rng, shape: rng.normal(size=shape) + 5 * rng.normal(size=shape[1]),
+    "heavy tails (Cauchy)": lambda rng, shape: rng.standard_cauchy(size=shape),
+    "skewed (squared exponential)": lambda rng, shape: rng.exponential(size=shape) ** 2,
+    "success rate 95 %": lambda rng, shape: (rng.random(shape) < 0.95).astype(float),
+    "success rate 50 %": lambda rng, shape: (rng.random(shape) < 0.5).astype(float),
+    "ties (one decimal)": lambda rng, shape: rng.normal(size=shape).round(0) / 10,
+    "one run in ten lost": lambda rng, shape: np.where(rng.random(shape) < 0.1, np.nan, rng.normal(size=shape)),
 }
 VARIANTS, SEEDS, NUMBERS = (2, 3, 5, 10, 20), (5, 8, 10, 12, 20), (1, 2, 5)
 EFFECTS = (0.5, 1.0, 1.5, 2.0)  # in standard deviations of a paired difference
@@ -63,17 +63,16 @@ def names_of(count: int) -> list[str]:
     return [INSTALLED, *rules][:count] if count < 4 else [*ERAS, INSTALLED, *rules][:count]
 
 
-def claims(found: Comparison) -> list[str]:
+def claims(report: Comparison) -> list[str]:
     """Every line of the text that says that two things differ."""
-    lines = str(found).splitlines()
-    said = [line for line in lines if re.search(r"  (better|worse) \(p = |, by |^Best: | is better than ", line)]
+    pattern = r"  (better|worse) \(p = |, by |^Best: | is better than "
     apart = [
         f"{number}, {name}: an interval without 0"
-        for number in found.values
-        for name in found.others
-        if not found.verdict(name, number).interval[0] <= 0 <= found.verdict(name, number).interval[1]
+        for number in report.values
+        for name in report.others
+        if not report.verdict(name, number).interval[0] <= 0 <= report.verdict(name, number).interval[1]
     ]
-    return said + apart
+    return [*(line for line in str(report).splitlines() if re.search(pattern, line)), *apart]
 
 
 def designs(count: int) -> Iterator[tuple[str, int, int, int]]:
@@ -85,60 +84,58 @@ def designs(count: int) -> Iterator[tuple[str, int, int, int]]:
 
 def null(count: int) -> dict[str, dict[str, int]]:
     """By kind: how many comparisons, and how many of them claim anything."""
-    made = np.random.default_rng(0)
-    found: dict[str, dict[str, int]] = {kind: {"comparisons": 0, "claiming": 0} for kind in KINDS}
+    rng = np.random.default_rng(0)
+    counts: dict[str, dict[str, int]] = {kind: {"comparisons": 0, "claiming": 0} for kind in KINDS}
     for kind, variants, seeds, numbers in designs(count):
-        names = names_of(variants)
-        drawn = [KINDS[kind](made, (variants, seeds)) for _ in range(numbers)]
-        found[kind]["comparisons"] += 1
-        found[kind]["claiming"] += bool(claims(comparison(drawn, names, seeds)))
-    return found
+        drawn = [KINDS[kind](rng, (variants, seeds)) for _ in range(numbers)]
+        counts[kind]["comparisons"] += 1
+        counts[kind]["claiming"] += bool(claims(comparison(drawn, names_of(variants), seeds)))
+    return counts
 
 
 def partial(count: int) -> dict[str, int]:
     """Some variants far above the others, each group alike within: how many comparisons part two that are alike."""
-    made = np.random.default_rng(1)
-    found = {"comparisons": 0, "claiming": 0}
+    rng = np.random.default_rng(1)
+    claiming = 0
     for kind, variants, seeds, numbers in designs(count):
         names = names_of(variants)
-        groups = made.integers(0, 3, size=variants)
+        groups = rng.integers(0, 3, size=variants)
         if ERAS[0] in names:
             groups[names.index(ERAS[0])] = groups[names.index(INSTALLED)]
-        drawn = [KINDS[kind](made, (variants, seeds)) + 100 * groups[:, None] for _ in range(numbers)]
-        found["comparisons"] += 1
-        found["claiming"] += _parts_equals(comparison(drawn, names, seeds), dict(zip(names, groups, strict=True)))
-    return found
+        drawn = [KINDS[kind](rng, (variants, seeds)) + 100 * groups[:, None] for _ in range(numbers)]
+        claiming += _parts_equals(comparison(drawn, names, seeds), dict(zip(names, groups, strict=True)))
+    return {"comparisons": count, "claiming": claiming}
 
 
-def _parts_equals(found: Comparison, groups: dict[str, int]) -> bool:
-    for number in found.values:
-        told = [name for name in found.others if found.verdict(name, number).verdict != "no difference"]
-        if any(groups[name] == groups[INSTALLED] for name in told):
+def _parts_equals(report: Comparison, groups: dict[str, int]) -> bool:
+    for number in report.values:
+        verdicts = {name: report.verdict(name, number).verdict for name in report.others}
+        if any(verdict != "no difference" and groups[name] == groups[INSTALLED] for name, verdict in verdicts.items()):
             return True
-        if found.edges() and groups[ERAS[0]] == groups[ERAS[1]] and found.edge_verdict(number) != "no difference":
+        edge_counts = bool(report.edges()) and groups[ERAS[0]] == groups[ERAS[1]]
+        if edge_counts and report.edge_verdict(number) != "no difference":
             return True
-        leaders = found.leaders(number)
+        leaders = report.leaders(number)
         best = min(groups[name] for name in leaders)
-        if any(groups[name] == best for name in found.variants if name not in leaders):
+        if any(groups[name] == best for name in report.variants if name not in leaders):
             return True
     return False
 
 
 def power(count: int) -> list[dict[str, Any]]:
     """One rule is better by an effect: how often is that told of it, and how often is it called the best, alone?"""
-    made = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     rows = []
     for seeds, variants, effect in itertools.product((8, 10, 12, 20), (4, 10), EFFECTS):
-        names, told, best = names_of(variants), 0, 0
+        names, better, best = names_of(variants), 0, 0
         for _ in range(count):
-            drawn = made.normal(size=(variants, seeds)) / math.sqrt(2)  # so that a difference has the deviation 1
+            drawn = rng.normal(size=(variants, seeds)) / math.sqrt(2)  # so that a difference has the deviation 1
             drawn[-1] -= effect
-            found = comparison([drawn], names, seeds)
-            told += found.verdict(names[-1]).verdict == "better"
-            best += found.leaders() == (names[-1],)
-        rows.append(
-            {"seeds": seeds, "variants": variants, "effect": effect, "told": told / count, "best": best / count}
-        )
+            report = comparison([drawn], names, seeds)
+            better += report.verdict(names[-1]).verdict == "better"
+            best += report.leaders() == (names[-1],)
+        design = {"seeds": seeds, "variants": variants, "effect": effect}
+        rows.append({**design, "told": better / count, "best": best / count})
     return rows
 
 
@@ -167,8 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    found = measured(600, 30) if quick else measured(6000, 300)
-    text = json.dumps(found, indent=1)
+    text = json.dumps(measured(600, 30) if quick else measured(6000, 300), indent=1)
     print(text)
     if not quick:
         FILE.write_text(text + "\n", encoding="utf-8")

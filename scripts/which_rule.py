@@ -28,18 +28,17 @@ Row = dict[str, Any]
 def rows() -> list[Row]:
     """One for each world of each task that a winner can be told in: its numbers, and who is the best or not told apart from it."""
     stored = json.loads(RUN.read_text(encoding="utf-8"))["tasks"]
-    found: list[Row] = []
+    rows: list[Row] = []
     for name, task in TASKS.items():
         if name not in stored or task.score is None:
             continue
         for world, measured in stored[name]["worlds"].items():
-            values = {one: read_number(measured[one][task.score.key]) for one in COLUMNS if one in measured}
-            seeds = {
-                one: [read_number(value) for value in of] for one, of in stored[name]["seeds"].get(world, {}).items()
-            }
+            values = {rule: read_number(measured[rule][task.score.key]) for rule in COLUMNS if rule in measured}
+            stored_seeds = stored[name]["seeds"].get(world, {})
+            seeds = {rule: tuple(map(read_number, numbers)) for rule, numbers in stored_seeds.items()}
             row = {"task": task, "world": world, "values": values, "seeds": seeds}
-            found.append({**row, "best": _best(row)})
-    return found
+            rows.append({**row, "best": _best(row)})
+    return rows
 
 
 def _best(row: Row) -> list[str]:
@@ -49,28 +48,30 @@ def _best(row: Row) -> list[str]:
     first, *others = sorted(values, key=lambda name: math.inf if math.isnan(values[name]) else sign * values[name])
     if not seeds:
         return [first, *(name for name in others if verdict(row, name, first) == NO_DIFFERENCE)]
-    measured = {name: Outcome({}, seeds=tuple(seeds[name])) for name in values}
-    return score.family(measured, with_best=True).leaders(score.key, [first, *others], lambda one: one.verdict)
+    world = {name: Outcome({}, seeds=seeds[name]) for name in values}
+    return score.family(world, with_best=True).leaders(
+        score.key, [first, *others], lambda difference: difference.verdict
+    )
 
 
 def verdict(row: Row, name: str, other: str) -> str:
     """Is one variant better than another in this row? Where there are no seeds: by what an eye can tell apart."""
     score, seeds = row["task"].score, row["seeds"]
     if seeds:
-        measured = {one: Outcome({}, seeds=tuple(of)) for one, of in seeds.items()}
-        return score.family(measured).difference(score.key, name, other).verdict  # of our default and another
-    ours, theirs = (row["values"][one] for one in (name, other))
+        world = {rule: Outcome({}, seeds=numbers) for rule, numbers in seeds.items()}
+        return score.family(world).difference(score.key, name, other).verdict  # of our default and another
+    ours, theirs = row["values"][name], row["values"][other]
     if math.isnan(ours) or math.isnan(theirs):
         return NO_DIFFERENCE if math.isnan(ours) and math.isnan(theirs) else WORSE if math.isnan(ours) else BETTER
     gap = ours - theirs if score.better == "higher" else theirs - ours
     return NO_DIFFERENCE if are_alike(ours, theirs) else BETTER if gap > 0 else WORSE
 
 
-def against(some: list[Row], name: str, others: Sequence[str]) -> str:
+def against(rows: list[Row], name: str, others: Sequence[str]) -> str:
     """In words: how often it is better than each of the others, and how often worse than one of them."""
-    found = [{verdict(row, name, other) for other in others} for row in some if name in row["values"]]
-    better, worse = sum(one == {BETTER} for one in found), sum(WORSE in one for one in found)
-    return f"better in {better} of {len(found)}, worse in {worse}"
+    verdicts = [{verdict(row, name, other) for other in others} for row in rows if name in row["values"]]
+    better, worse = sum(kinds == {BETTER} for kinds in verdicts), sum(WORSE in kinds for kinds in verdicts)
+    return f"better in {better} of {len(verdicts)}, worse in {worse}"
 
 
 def advice() -> str:
@@ -90,7 +91,7 @@ def advice() -> str:
 
 
 def text() -> str:
-    found = rows()
+    every = rows()
     run = json.loads(RUN.read_text(encoding="utf-8"))
     lines = [
         "# Which rule when",
@@ -101,54 +102,50 @@ def text() -> str:
         f"as alike within {APART:g} dB. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
     ]
     for has_leaves, heading in _SECTIONS.items():
-        some = [row for row in found if row["task"].has_leaves == has_leaves]
-        names = [name for name in COLUMNS if any(name in row["values"] for row in some)]
-        lines += ["", f"## {heading}", "", *_table(some, names), "", *_summary(some, names)]
+        part = [row for row in every if row["task"].has_leaves == has_leaves]
+        names = [name for name in COLUMNS if any(name in row["values"] for row in part)]
+        lines += ["", f"## {heading}", "", *_table(part, names), "", *_summary(part, names)]
     lines += ["", "## What it costs", "", *_costs()]
     return "\n".join(lines) + "\n"
 
 
-def _table(some: list[Row], names: list[str]) -> list[str]:
-    lines = [
-        "| problem | measured | " + " | ".join(f"`{name}`" for name in names) + " |",
-        "|---|---|" + "---:|" * len(names),
-    ]
-    for row in some:
-        task, values = row["task"], row["values"]
-        cells = []
-        for name in names:
-            if name not in values:
-                cells.append("")
-                continue
-            shown = "NaN" if values[name] != values[name] else format(values[name], task.score.places)
-            cells.append(f"**{shown}**" if name in row["best"] else shown)
-        over = (
-            f"{task.headline[1]}, {len(next(iter(row['seeds'].values())))} seeds"
-            if row["seeds"]
-            else f"{task.headline[1]}, one run"
-        )
-        lines.append(f"| {task.title}: {row['world']} | {over} | " + " | ".join(cells) + " |")
+def _table(rows: list[Row], names: list[str]) -> list[str]:
+    heading = "| problem | measured | " + " | ".join(f"`{name}`" for name in names) + " |"
+    lines = [heading, "|---|---|" + "---:|" * len(names)]
+    for row in rows:
+        task, seeds = row["task"], row["seeds"]
+        runs = f"{len(next(iter(seeds.values())))} seeds" if seeds else "one run"
+        cells = " | ".join(_cell(row, name) for name in names)
+        lines.append(f"| {task.title}: {row['world']} | {task.headline[1]}, {runs} | {cells} |")
     return lines
 
 
-def _summary(some: list[Row], names: list[str]) -> list[str]:
+def _cell(row: Row, name: str) -> str:
+    value = row["values"].get(name)
+    if value is None:
+        return ""
+    text = "NaN" if math.isnan(value) else format(value, row["task"].score.places)
+    return f"**{text}**" if name in row["best"] else text
+
+
+def _summary(rows: list[Row], names: list[str]) -> list[str]:
     """How often each is among the best of its row."""
     counts = {
-        name: (sum(name in row["best"] for row in some), sum(name in row["values"] for row in some)) for name in names
+        name: (sum(name in row["best"] for row in rows), sum(name in row["values"] for row in rows)) for name in names
     }
     ranked = sorted(counts, key=lambda name: -counts[name][0] / max(counts[name][1], 1))
     parts = [f"`{name}` {counts[name][0]} of {counts[name][1]}" for name in ranked]
     alike = [
         f"{row['task'].title}: {row['world']}"
-        for row in some
+        for row in rows
         if set(ERAS) <= set(row["best"]) and len(row["best"]) == len(row["values"])
     ]
     rules = [name for name in names if name not in (*ERAS, OURS)]
     lines = [
         f"Among the best of their row: {', '.join(parts)}.",
         "",
-        f"`{OURS}` against both eras of torch.clamp: {against(some, OURS, ERAS)}. Against `{OURS}`: "
-        + "; ".join(f"`{name}` {against(some, name, [OURS])}" for name in rules)
+        f"`{OURS}` against both eras of torch.clamp: {against(rows, OURS, ERAS)}. Against `{OURS}`: "
+        + "; ".join(f"`{name}` {against(rows, name, [OURS])}" for name in rules)
         + ".",
         "",
     ]
