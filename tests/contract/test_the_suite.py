@@ -9,7 +9,8 @@ import torch
 from pseudograd import engine, kernels
 from pseudograd.geometry import NOTHING, Constant, Reversal, Slope
 from pseudograd.kernels import bits
-from pseudograd.rule import OPS, Op
+from pseudograd.kernels.residuals import INPUTS
+from pseudograd.rule import OPS, Call, Op
 from pseudograd.testing.contract import all_inputs, derivatives, sides, transforms, values
 from pseudograd.testing.contract.cases import Case, cases_of
 
@@ -122,6 +123,30 @@ def test_a_wrong_kernel_fails_whichever_others_are_on(others: str, priority: int
     with _registered(wrong), alone, pytest.raises(AssertionError, match="kernel clamp for inputs, gradient 0"):
         values.check_gradient(INWARD, torch.float16)
     values.check_gradient(INWARD, torch.float16)
+
+
+def test_a_wrong_kernel_for_a_device_that_is_absent_fails_or_is_named() -> None:
+    absent = next(name for name in ("mps", "xpu", "cuda") if not getattr(torch, name).is_available())
+
+    def seven(grad: torch.Tensor, *how: object) -> tuple[object, ...]:
+        return grad * 7, None, None
+
+    def cannot(*how: object) -> tuple[object, ...]:
+        raise RuntimeError("no device")
+
+    def declines(*how: object) -> None:
+        return None
+
+    def serves(call: Call) -> bool:
+        return call.primitive.name == "clamp"
+
+    kinds = [kernels.Kernel("away", INPUTS, serves, backward, device=absent) for backward in (seven, cannot, declines)]
+    with _registered(kinds[0]), pytest.raises(AssertionError, match=f"kernel away for inputs on {absent}, gradient 0"):
+        values.check_gradient(INWARD, torch.float32)
+    with _registered(kinds[1]), pytest.warns(UserWarning, match="kernel away was not compared, .* raises no device"):
+        values.check_gradient(INWARD, torch.float32)
+    with _registered(kinds[2]):
+        values.check_gradient(INWARD, torch.float32)
 
 
 @pytest.mark.skipif("cpu" not in bits.devices, reason="without a kernel for codes on CPU none is kept")

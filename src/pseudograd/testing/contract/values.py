@@ -1,12 +1,13 @@
 """What must hold for a case, as functions that take one: the tests run them on the table, test_the_suite on broken rules."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...kernels import bits, only, residual_of, that_serve
+from ...kernels import Kernel, bits, only, residual_of, that_serve
 from ...kernels.residuals import INPUTS
 from ...ops.bounds import of_one_kind
 from ...rule import BOUNDED, Sample
@@ -65,10 +66,14 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
     expected = by_reference(case, inputs, grad)
     units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
     for kernel in that_serve(case.call()):  # each alone, or it would not run where another one is preferred
-        with only(kernel), bits.save_bits_from(bits.least if kernel.residual is INPUTS else 0):
-            fused = by_backward_of_first(case.function(), inputs, grad)
         what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
-        assert_equals_reference(fused, expected[:1], inputs, grad, what, **units)
+        with only(kernel), bits.save_bits_from(bits.least if kernel.residual is INPUTS else 0):
+            if kernel.device in ("", "cpu"):
+                fused = by_backward_of_first(case.function(), inputs, grad)
+            else:
+                what = f"{what} on {kernel.device}"
+                fused = _without_its_device(kernel, case, inputs, grad)
+        assert_equals_reference(fused, expected[: len(fused)], inputs, grad, what, **units)
     fused = by_backward_of_first(case.function(), inputs, grad)
     assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", **units)
     found = by_backward(case.function(), inputs, grad)
@@ -78,6 +83,27 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
     if functorch:
         found = by_vjp(case.function(), inputs, grad)
         assert_equals_reference(found, expected, inputs, grad, f"{name}, functorch", **units)
+
+
+def _without_its_device(kernel: Kernel, case: Case, inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+    """The gradient of the first tensor by a kernel for another device, called with tensors on CPU; none where it declines them."""
+    call = case.call()
+    if case.op.inputs == BOUNDED:
+        inputs = (inputs[0], *of_one_kind(*inputs))
+    first = [isinstance(value, Tensor) for value in inputs].index(True)
+    wants = tuple(position == first for position in range(len(inputs)))
+    if kernel.residual is not INPUTS and not kernel.residual.serves(call, inputs, wants):
+        return []
+    try:
+        with torch.no_grad():
+            made = None if kernel.forward is None else kernel.forward(call, inputs, wants)
+            _, kept = kernel.residual.encode(call, inputs, wants) if made is None else made
+            gradients = kernel.backward(grad, kept, wants, call)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        text = f"check_rule: kernel {kernel.name} was not compared, without {kernel.device} it raises {error}"
+        warnings.warn(text, stacklevel=2)
+        return []
+    return [] if gradients is None else [gradients[first]]
 
 
 OF_A_USER = 64
