@@ -37,7 +37,7 @@ from .arguments import has_negative_zero
 from .formula import Depth, own
 from .geometry import edge_reads_grad
 from .kernels import bits
-from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
+from .kernels.residuals import INPUTS, Residual, Saved, select_inputs
 from .kernels.table import CodedBetween, Prepared, PreparedBetween, device_of
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_table.private import (
@@ -69,14 +69,14 @@ _is_grad_enabled = torch.is_grad_enabled
 Around = Callable[[], Callable[[Tensor | None], None]]
 
 _lock = threading.RLock()  # a collection of garbage may run any code while it is held
-_watchers: tuple[Around, ...] = ()  # the doors below ask for no more than whether there is one
-_told = Depth()  # in a call that the watchers know of
+_watchers: tuple[Around, ...] = ()  # the doors below ask only whether there is any
+_watch_depth = Depth()  # above 0 in a call that the watchers know of
 
 
 @contextmanager
 def watch(around: Around) -> Iterator[None]:
-    """While it is entered, around() is called before each call that this engine runs eagerly, in every thread, and what that returns
-    after it, with its result; with None where it raised. The watcher sees to it that neither raises. Contexts may end in any order.
+    """Watch the calls that this engine runs eagerly, in every thread. around() runs before each call and returns a function, which runs
+    after the call with its result, or with None where the call raised. Neither may raise. Contexts may end in any order.
     """
     global _watchers
     with _lock:
@@ -85,17 +85,17 @@ def watch(around: Around) -> Iterator[None]:
         yield
     finally:
         with _lock:
-            found = list(_watchers)
-            found.remove(around)
-            _watchers = tuple(found)
+            remaining = list(_watchers)
+            remaining.remove(around)
+            _watchers = tuple(remaining)
 
 
-def _in_sight(door: Callable[..., Any], *arguments: object) -> Any:
-    """The call by one of the doors below, among the watchers. A door may find that it does not serve this call: it returns None."""
+def _run_watched(door: Callable[..., Any], *arguments: object) -> Any:
+    """Runs one of the doors below between the watchers. It returns None where the door does not serve this call."""
     endings = [around() for around in _watchers]
     result = None
     try:
-        with _told:
+        with _watch_depth:
             result = door(*arguments)
     finally:
         for end in reversed(endings):
@@ -115,10 +115,10 @@ def is_recording(*inputs: Any) -> bool:
 
 def run(call: Call, *inputs: Any) -> Tensor:
     """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
-    if _watchers and not _is_compiling() and not _told.depth:
-        return _in_sight(run, call, *inputs)
+    if _watchers and not _is_compiling() and not _watch_depth.depth:
+        return _run_watched(run, call, *inputs)
     if transforms_are_active() or in_forward_mode():
-        return _over_functorch(call, inputs) if _is_compiling() else _apply_functional(call, inputs)
+        return _apply_over_functorch(call, inputs) if _is_compiling() else _apply_functional(call, inputs)
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.primitive.forward(*inputs)
     if not _is_compiling():
@@ -136,8 +136,8 @@ def run_prepared(
     Not for compiled code, which must not see the memory of calls. At ten elements each line of this is a hundredth of the whole call
     with its backward.
     """
-    if _watchers and not _told.depth:
-        return _in_sight(run_prepared, op, x, rule, edge, maximize, low, high)
+    if _watchers and not _watch_depth.depth:
+        return _run_watched(run_prepared, op, x, rule, edge, maximize, low, high)
     if type(x) is not Tensor or maximize is not False:
         return None
     try:
@@ -155,14 +155,14 @@ def run_prepared(
 
 def prepare(x: Tensor, call: Call, rule: object, edge: object, low: object, high: object) -> None:
     """After a call between two numbers that went through `run`, with its arguments checked."""
-    asked = call.primitive.name, rule, edge, x.dtype, low, high
+    key = call.primitive.name, rule, edge, x.dtype, low, high
     if not torch.is_grad_enabled() or _is_watched():  # what is remembered must be a plain tensor
         return
-    if isinstance(low, Tensor) or isinstance(high, Tensor) or asked in prepared:
+    if isinstance(low, Tensor) or isinstance(high, Tensor) or key in prepared:
         return
     if not (call.maximize or has_negative_zero((low, high))):
-        made = kernels.prepare(call, low, high, x.dtype)
-        remember(prepared, asked, False if made is None else Ready(made))
+        recipe = kernels.prepare(call, low, high, x.dtype)
+        remember(prepared, key, False if recipe is None else Ready(recipe))
 
 
 def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
@@ -170,8 +170,8 @@ def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
 
     Leaf errors and version counters are torch's.
     """
-    if _watchers and not _is_compiling() and not _told.depth:
-        return _in_sight(run_in_place, call, x, *others)
+    if _watchers and not _is_compiling() and not _watch_depth.depth:
+        return _run_watched(run_in_place, call, x, *others)
     wants = tuple(isinstance(value, Tensor) for value in (x, *others))
     if not _is_compiling() and _keeps_another_residual(call, x, others, wants):
         return PseudogradInPlace.apply(call, x, *others)
@@ -246,25 +246,25 @@ def no_script(name: str) -> NotImplementedError:
 # --- what every lowering shares ---------------------------------------------------------------------------------------
 
 
-def _remember(ctx: Any, call: Call, residual: Residual, kept: Kept) -> None:
+def _remember(ctx: Any, call: Call, residual: Residual, saved: Saved) -> None:
     """Keep what backward needs: tensors where autograd can guard them.
 
-    The last goes first, as in torch's own ops: a checkpoint compares the two where one stands in for the other.
+    The last tensor goes first, as in torch's own ops: a checkpoint compares both where our op stands in for torch's.
     """
-    ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
+    ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in saved[::-1]])
     # One attribute, because each costs 0.1 us.
-    ctx.state = call, residual, [None if isinstance(value, Tensor) else value for value in kept]
+    ctx.state = call, residual, [None if isinstance(value, Tensor) else value for value in saved]
 
 
-def _recall(ctx: Any, saved: Any = None) -> list[object]:
-    """saved: its `saved_tensors`, where they were asked for already, which a checkpoint allows once."""
+def _recall(ctx: Any, unpacked: Any = None) -> list[object]:
+    """unpacked: its `saved_tensors`, where they were read already, which a checkpoint allows once."""
     *_, others = ctx.state
-    saved = ctx.saved_tensors if saved is None else saved
-    return [other if tensor is None else tensor for tensor, other in zip(saved[::-1], others)]  # noqa: B905  of one length
+    tensors = ctx.saved_tensors if unpacked is None else unpacked
+    return [other if tensor is None else tensor for tensor, other in zip(tensors[::-1], others)]  # noqa: B905  of one length
 
 
 class _State(NamedTuple):
-    """What `_remember` leaves at a node of ours, as a plain tuple, which is made faster."""
+    """What `_remember` leaves at a node of ours. There it is a plain tuple, because that costs less."""
 
     call: Call
     residual: Residual
@@ -272,7 +272,7 @@ class _State(NamedTuple):
 
 
 def _state_of(node: object) -> _State | None:
-    """None for the node of another, and for one that was ready before it was called."""
+    """None for the node of another library, and for a node of `Ready`."""
     state = getattr(node, "state", None)
     return None if state is None else _State(*state)
 
@@ -280,13 +280,13 @@ def _state_of(node: object) -> _State | None:
 def call_of(node: object) -> Call | None:
     """What a node of ours computes; None for another's."""
     state = _state_of(node)
-    found = getattr(function_of(type(node)), "call", None) if state is None else state.call
-    return found if isinstance(found, Call) else None  # a Function of another may have an attribute of that name
+    call = getattr(function_of(type(node)), "call", None) if state is None else state.call
+    return call if isinstance(call, Call) else None  # a Function of another may have an attribute of that name
 
 
-def inputs_kept_by(node: object, primitive: Primitive) -> tuple[Call, list[Any]] | None:
-    """The call of a node of ours and what it keeps; None for one of another primitive, or of another residual than the inputs, and
-    where a checkpoint, which unpacks once, will not hand it out.
+def saved_inputs_of(node: object, primitive: Primitive) -> tuple[Call, list[Any]] | None:
+    """The call of a node of ours, and the inputs that it saved. None for a node of another primitive or with another residual, and
+    where a checkpoint, which unpacks once, does not hand them out.
     """
     state = _state_of(node)
     if state is None or state.call.primitive is not primitive or state.residual is not INPUTS:
@@ -315,18 +315,18 @@ class Pseudograd(Function):
         wants = ctx.needs_input_grad[1:]
         residual = kernels.residual_of(call, inputs, wants)
         if residual is INPUTS:  # written out, because a function call costs as much as a line of this
-            _remember(ctx, call, INPUTS, kept_inputs(call, inputs, wants))
+            _remember(ctx, call, INPUTS, select_inputs(call, inputs, wants))
             y = _value(call, inputs) if kernels.have_values(call) and not _is_watched() else None
             return call.primitive.forward(*inputs) if y is None else y
-        made = None if _is_watched() else kernels.forward(residual, call, inputs, wants)
-        y, kept = residual.encode(call, inputs, wants) if made is None else made
-        _remember(ctx, call, residual, kept)
+        encoded = None if _is_watched() else kernels.forward(residual, call, inputs, wants)
+        y, saved = residual.encode(call, inputs, wants) if encoded is None else encoded
+        _remember(ctx, call, residual, saved)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+    def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
         call, residual, _ = ctx.state
-        return None, *_pull(grad, _recall(ctx, saved), ctx.needs_input_grad[1:], call, residual)
+        return None, *_pull(grad, _recall(ctx, unpacked), ctx.needs_input_grad[1:], call, residual)
 
 
 def _value(call: Call, inputs: tuple[Any, ...]) -> Tensor | None:
@@ -334,34 +334,34 @@ def _value(call: Call, inputs: tuple[Any, ...]) -> Tensor | None:
     return None if inputs[0].numel() < bits.least else kernels.value(call, inputs)
 
 
-def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call, residual: Residual) -> Gradients:
+def _pull(grad: Tensor, saved: Saved, wants: Wants, call: Call, residual: Residual) -> Gradients:
     """By a kernel, where nobody watches and no second derivative is recorded; else by the formula."""
     if not (torch.is_grad_enabled() or _is_watched() or is_batched(grad)):
-        found = kernels.backward(residual, grad, kept, wants, call)
-        if found is not None:
-            return found
+        gradients = kernels.backward(residual, grad, saved, wants, call)
+        if gradients is not None:
+            return gradients
     if residual is not INPUTS and layouts.are_sparse(grad, []):
         grad = grad.to_dense()
-    return residual.pull(grad, kept, wants, call)
+    return residual.pull(grad, saved, wants, call)
 
 
-# All have the one name, which users meet in graphs and diagnoses as that of their nodes.
+# All classes below have this name: users meet it in graphs and diagnoses.
 
 
 class _InPlace:
     class Pseudograd(Function):
-        """For a call that keeps another residual than its inputs: x is read and written in one pass."""
+        """For a call in place that saves bits: x is read and written in one pass."""
 
         @staticmethod
         def forward(ctx: Any, call: Call, x: Tensor, *others: object) -> Tensor:
             wants = ctx.needs_input_grad[1:]
             residual = kernels.residual_of(call, (x, *others), wants)
-            kept = kernels.forward_in_place(residual, call, (x, *others), wants)
-            if kept is None:
-                y, kept = residual.encode(call, (x, *others), wants)
+            saved = kernels.forward_in_place(residual, call, (x, *others), wants)
+            if saved is None:
+                y, saved = residual.encode(call, (x, *others), wants)
                 x.copy_(y)
             ctx.mark_dirty(x)
-            _remember(ctx, call, residual, kept)
+            _remember(ctx, call, residual, saved)
             return x
 
         @staticmethod
@@ -370,14 +370,14 @@ class _InPlace:
 
 
 class Ready:
-    """A call that is prepared, as Functions of x alone: one more argument and one more attribute would cost a microsecond.
+    """A prepared call as Functions of x alone: one more argument and one more attribute would cost a microsecond.
 
-    They are made when they are asked for, because a program may clamp between other numbers at every step.
+    Each Function is made at its first use, because a program may clamp between other numbers at every step.
     """
 
-    def __init__(self, made: Prepared) -> None:
-        self.made = made
-        self.has_zero, self.keeps_code = made.low == 0 or made.high == 0, made.keeps_code
+    def __init__(self, recipe: Prepared) -> None:
+        self.recipe = recipe
+        self.has_zero, self.keeps_code = recipe.low == 0 or recipe.high == 0, recipe.keeps_code
 
     def __call__(self, x: Tensor) -> Tensor | None:
         try:
@@ -391,50 +391,50 @@ class Ready:
 
     @cached_property
     def keeping_x(self) -> Callable[[Tensor], Tensor]:
-        return self.applied(_passing(self.made) if self.made.passes else _keeping_x(self.made))
+        return self.applied(_passing(self.recipe) if self.recipe.passes else _keeping_x(self.recipe))
 
     @cached_property
     def keeping_code(self) -> Callable[[Tensor], Tensor]:
-        return self.applied(_keeping_code(self.made))
+        return self.applied(_keeping_code(self.recipe))
 
     def applied(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
         return _apply_of(lowering)
 
 
 class ReadyInAMode(Ready):
-    """A rewritten call: torch puts the mode of functions back for its backward, in which it would see every attribute that is asked for."""
+    """A rewritten call. torch enters the mode of functions again for its backward, where the mode would see every attribute access."""
 
     def applied(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
         return _apply_of(_unseen(lowering))
 
 
 def ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
-    """For a rewritten call between two numbers, a function of x, or between tensors, a function of x and these; None where no kernel is.
+    """For a rewritten call: a function of x and of the bounds that are tensors; None where no kernel serves it.
 
-    It returns None where `run` must decide. No mode must be there that has to see it. It is remembered, because Python is slow to call
-    what is new to it, and a program may enter a context at every step.
+    The function returns None where `run` must decide. The caller sees to it that no mode has to see the call. The function is remembered,
+    because Python calls a new function slowly, and a program may enter a context at every step.
     """
     x, *others = inputs
-    asked = "ready", call, x.dtype, *[Tensor if isinstance(value, Tensor) else value for value in others]
+    key = "ready", call, x.dtype, *[Tensor if isinstance(value, Tensor) else value for value in others]
     if has_negative_zero([value for value in others if not isinstance(value, Tensor)]):
         return None
-    if asked not in prepared:
-        remember(prepared, asked, _made_ready(call, inputs))
-    return prepared[asked]  # type: ignore[no-any-return]
+    if key not in prepared:
+        remember(prepared, key, _make_ready(call, inputs))
+    return prepared[key]  # type: ignore[no-any-return]
 
 
-def _made_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
+def _make_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
     x, *others = inputs
     if any(isinstance(value, Tensor) for value in others):
         return _ready_between(call, inputs)
     if len(others) != 2 or call.maximize:
         return None
     low, high = others
-    made = kernels.prepare(call, low, high, x.dtype)
-    if made is None:
+    recipe = kernels.prepare(call, low, high, x.dtype)
+    if recipe is None:
         return None
-    found = ReadyInAMode(made)
-    keeping_x = found.keeping_x
+    in_mode = ReadyInAMode(recipe)
+    keeping_x = in_mode.keeping_x
 
     def run(x: Tensor) -> Tensor | None:
         if not x.requires_grad or not _is_grad_enabled() or not x.is_cpu or _watchers:
@@ -442,7 +442,7 @@ def _made_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | N
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None
         if x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
-            return found(x)
+            return in_mode(x)
         try:
             return keeping_x(x)
         except RuntimeError:  # as above
@@ -452,12 +452,12 @@ def _made_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | N
 
 
 def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
-    made = kernels.prepare_between(call, inputs)
-    if made is None:
+    recipe = kernels.prepare_between(call, inputs)
+    if recipe is None:
         return None
-    dtype, given = inputs[0].dtype, made.inputs
-    apply = _apply_of(_unseen(_between(made)))
-    coded = lru_cache(lambda wants: _coded_between(made, wants))
+    dtype, inputs_of = inputs[0].dtype, recipe.inputs
+    apply = _apply_of(_unseen(_keeping_tensors(recipe)))
+    coded = lru_cache(lambda wants: _coded_between(recipe, wants))
 
     def run(*tensors: Tensor) -> Tensor | None:
         x, *bounds = tensors
@@ -476,12 +476,12 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
             if x.is_nested:
                 return None
             if bits.pays_between(tensors) and device_of(tensors) == "cpu":
-                apply_coded = coded(tuple([one.requires_grad for one in tensors]))
+                apply_coded = coded(tuple([tensor.requires_grad for tensor in tensors]))
                 if apply_coded is not None:
                     return apply_coded(*tensors)
             if len(tensors) == 2:  # of which no kernel makes y, as some do between two bounds
                 return apply(*tensors)
-            return _apply_unseen(call, *given(tensors))
+            return _apply_unseen(call, *inputs_of(tensors))
         except RuntimeError:  # torch's own, which says it to the program
             return None
 
@@ -489,8 +489,8 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
 
 
 def _unseen(lowering: type[Function]) -> type[Function]:
-    """The same, with a backward that no mode of functions sees. What is kept is asked for in their sight: then a checkpoint runs its
-    forward again, which they have to rewrite as they did before.
+    """The lowering with a backward that no mode of functions sees. The modes still see how saved tensors are read: there a checkpoint runs
+    its forward again, which they have to rewrite as before.
     """
 
     pull, without = lowering.backward, without_torch_function
@@ -509,11 +509,11 @@ def _unseen(lowering: type[Function]) -> type[Function]:
     return Pseudograd
 
 
-def _between(made: PreparedBetween) -> type[Function]:
-    value, pull, columns = made.forward, made.backward, made.columns
+def _keeping_tensors(recipe: PreparedBetween) -> type[Function]:
+    value, pull, columns = recipe.forward, recipe.backward, recipe.columns
 
     class Pseudograd(Function):
-        call = made.call  # read by `call_of` alone
+        call = recipe.call  # read by `call_of` alone
 
         @staticmethod
         def forward(ctx: Any, *tensors: Tensor) -> Tensor:
@@ -521,38 +521,38 @@ def _between(made: PreparedBetween) -> type[Function]:
             return value(*tensors)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
-            tensors, wants = (ctx.saved_tensors if saved is None else saved)[::-1], ctx.needs_input_grad
+        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+            tensors, wants = (ctx.saved_tensors if unpacked is None else unpacked)[::-1], ctx.needs_input_grad
             if _is_unwatched(grad):
                 pulled: list[Tensor | None] = []
                 dtype = grad.dtype
                 try:
                     for column, want in zip(columns, wants):  # noqa: B905  of one length
-                        found = pull(grad, *tensors, column) if want else None
-                        if want and found.dtype is not dtype:  # type: ignore[union-attr]
+                        gradient = pull(grad, *tensors, column) if want else None
+                        if want and gradient.dtype is not dtype:  # type: ignore[union-attr]
                             break  # a hook of saved tensors has changed one, which no operator takes
-                        pulled.append(found)
+                        pulled.append(gradient)
                     else:
                         return tuple(pulled)
                 except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
                     pass
-            given, wanted = made.inputs(tensors), made.inputs(wants)
-            plain = _pull(grad, given, tuple(bool(want) for want in wanted), made.call, INPUTS)
-            return tuple(one for one, value in zip(plain, given, strict=True) if value is not None)
+            inputs, wanted = recipe.inputs(tensors), recipe.inputs(wants)
+            gradients = _pull(grad, inputs, tuple(map(bool, wanted)), recipe.call, INPUTS)
+            return tuple(gradient for gradient, value in zip(gradients, inputs, strict=True) if value is not None)
 
     return Pseudograd
 
 
-def _coded_between(made: PreparedBetween, wants: Wants) -> Callable[..., Tensor] | None:
-    found = made.coded(wants)
-    return None if found is None else _apply_of(_unseen(_keeping_code_between(made, found)))
+def _coded_between(recipe: PreparedBetween, wants: Wants) -> Callable[..., Tensor] | None:
+    coded = recipe.coded(wants)
+    return None if coded is None else _apply_of(_unseen(_keeping_code_between(recipe, coded)))
 
 
-def _keeping_code_between(made: PreparedBetween, coded: CodedBetween) -> type[Function]:
+def _keeping_code_between(recipe: PreparedBetween, coded: CodedBetween) -> type[Function]:
     encode, decode, columns = coded.encode, coded.decode, coded.columns
 
     class Pseudograd(Function):
-        call = made.call  # read by `call_of` alone
+        call = recipe.call  # read by `call_of` alone
 
         @staticmethod
         def forward(ctx: Any, *tensors: Tensor) -> Tensor:
@@ -561,8 +561,8 @@ def _keeping_code_between(made: PreparedBetween, coded: CodedBetween) -> type[Fu
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
-            (code,) = ctx.saved_tensors if saved is None else saved
+        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+            (code,) = ctx.saved_tensors if unpacked is None else unpacked
             wants = ctx.needs_input_grad
             # A hook of saved tensors may have changed the code.
             if _is_unwatched(grad) and type(code) is Tensor and bits.are_bytes(code):
@@ -572,18 +572,20 @@ def _keeping_code_between(made: PreparedBetween, coded: CodedBetween) -> type[Fu
                     return tuple(pulled)
                 except NotImplementedError:  # as above
                     pass
-            wanted = made.inputs(wants)
-            found = _pull(grad, [code, ctx.order, coded.code], tuple(map(bool, wanted)), made.call, coded.residual)
-            return tuple(one for one, want in zip(found, wanted, strict=True) if want is not None)
+            wanted = recipe.inputs(wants)
+            gradients = _pull(
+                grad, [code, ctx.order, coded.code], tuple(map(bool, wanted)), recipe.call, coded.residual
+            )
+            return tuple(gradient for gradient, want in zip(gradients, wanted, strict=True) if want is not None)
 
     return Pseudograd
 
 
-def _keeping_x(made: Prepared) -> type[Function]:
-    value, pull, settings = made.forward, made.backward, made.settings
+def _keeping_x(recipe: Prepared) -> type[Function]:
+    value, pull, settings = recipe.forward, recipe.backward, recipe.settings
 
     class Pseudograd(Function):
-        call = made.call  # read by `call_of` alone
+        call = recipe.call  # read by `call_of` alone
 
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -591,24 +593,24 @@ def _keeping_x(made: Prepared) -> type[Function]:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
-            (x,) = ctx.saved_tensors if saved is None else saved
+        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+            (x,) = ctx.saved_tensors if unpacked is None else unpacked
             # A hook of saved tensors may have changed x.
             if _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype:
                 try:
                     return pull(grad, x, settings)
                 except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
                     pass
-            return _pull(grad, [x, made.low, made.high], _X_ALONE, made.call, INPUTS)[0]
+            return _pull(grad, [x, recipe.low, recipe.high], _X_ALONE, recipe.call, INPUTS)[0]
 
     return Pseudograd
 
 
-def _keeping_code(made: Prepared) -> type[Function]:
-    encode, decode, settings = made.encode, made.decode, made.settings
+def _keeping_code(recipe: Prepared) -> type[Function]:
+    encode, decode, settings = recipe.encode, recipe.decode, recipe.settings
 
     class Pseudograd(Function):
-        call = made.call  # read by `call_of` alone
+        call = recipe.call  # read by `call_of` alone
 
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -617,31 +619,31 @@ def _keeping_code(made: Prepared) -> type[Function]:
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
-            (code,) = ctx.saved_tensors if saved is None else saved
+        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+            (code,) = ctx.saved_tensors if unpacked is None else unpacked
             # A hook of saved tensors may have changed the code.
             if _is_unwatched(grad) and type(code) is Tensor and bits.are_bytes(code):
                 try:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:
                     pass
-            return _pull(grad, [code, ctx.order, made.code], _X_ALONE, made.call, made.residual)[0]
+            return _pull(grad, [code, ctx.order, recipe.code], _X_ALONE, recipe.call, recipe.residual)[0]
 
     return Pseudograd
 
 
-def _passing(made: Prepared) -> type[Function]:
-    value, settings = made.forward, made.settings
+def _passing(recipe: Prepared) -> type[Function]:
+    value, settings = recipe.forward, recipe.settings
 
     class Pseudograd(Function):
-        call = made.call  # read by `call_of` alone
+        call = recipe.call  # read by `call_of` alone
 
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
             return grad
 
     return Pseudograd
@@ -686,9 +688,9 @@ class PseudogradFunctional(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         call, values = inputs[0], inputs[1:]
-        kept = kept_inputs(call, values, tuple(isinstance(value, Tensor) for value in values))
-        _remember(ctx, call, INPUTS, kept)
-        ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
+        saved = select_inputs(call, values, tuple(isinstance(value, Tensor) for value in values))
+        _remember(ctx, call, INPUTS, saved)
+        ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in saved[::-1]])
         ctx.shape = output.shape
 
     @staticmethod
@@ -731,7 +733,7 @@ class PseudogradCompiled(Function):
     def forward(ctx: Any, call: Call, *numbers_and_inputs: object) -> Tensor:
         count = len(call.numbers)
         inputs = numbers_and_inputs[count:]
-        _remember(ctx, call, INPUTS, kept_inputs(call, inputs, ctx.needs_input_grad[1 + count :]))
+        _remember(ctx, call, INPUTS, select_inputs(call, inputs, ctx.needs_input_grad[1 + count :]))
         ctx.numbers = numbers_and_inputs[:count]
         return call.primitive.forward(*inputs)
 
@@ -739,11 +741,13 @@ class PseudogradCompiled(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         call, count = ctx.state[0], len(ctx.numbers)
         numbers = dict(zip(call.numbers, ctx.numbers))  # noqa: B905  of one length
-        found = formula.plain(grad, _in_backward(grad, _recall(ctx)), ctx.needs_input_grad[1 + count :], call, numbers)
-        return None, *[None] * count, *found
+        gradients = formula.plain(
+            grad, _after_grad(grad, _recall(ctx)), ctx.needs_input_grad[1 + count :], call, numbers
+        )
+        return None, *[None] * count, *gradients
 
 
-def _in_backward(grad: Tensor, inputs: list[object]) -> list[object]:
+def _after_grad(grad: Tensor, inputs: list[object]) -> list[object]:
     """The inputs, x such that what is computed from it cannot be computed before grad is there.
 
     Else Inductor keeps where x is outside as bools, whose loops on CPU take ten times as long as those that read x again.
@@ -754,11 +758,11 @@ def _in_backward(grad: Tensor, inputs: list[object]) -> list[object]:
     return [torch.where(grad == grad, x, x), *others]
 
 
-def _over_functorch(call: Call, inputs: tuple[object, ...]) -> Tensor:
-    _told_at_last()
+def _apply_over_functorch(call: Call, inputs: tuple[object, ...]) -> Tensor:
+    _register_at_last()
     if call.rule.is_users:
         _show_to_dynamo(call, inputs)
-    return _in_graph(*call.spec, *inputs)
+    return _apply_in_graph(*call.spec, *inputs)
 
 
 def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
@@ -772,14 +776,14 @@ def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
         formula.plain(call.primitive.forward(*values), values, wants, call)
 
 
-def _in_graph(*leaves: object) -> Tensor:
+def _apply_in_graph(*leaves: object) -> Tensor:
     """What Dynamo puts into its graph as it is. A graph holds constants but no objects of ours: the first of `leaves` name the call."""
     call, inputs = split(leaves)
     return _apply_functional(call, inputs)
 
 
 def _register(imported: Any) -> None:
-    imported.allow_in_graph(_in_graph)
+    imported.allow_in_graph(_apply_in_graph)
     imported.assume_constant_result(_warn_of_export)
 
 
@@ -792,14 +796,14 @@ def registration() -> str:
             if dynamo.is_awaited()
             else "NOT registered: the import hook is gone"
         )
-    if is_allowed_in_graph(imported, _in_graph):
+    if is_allowed_in_graph(imported, _apply_in_graph):
         return "registered with Dynamo"
     return "NOT registered with Dynamo: import pseudograd before torch._dynamo, or report how it was imported"
 
 
 @constant_result
-def _told_at_last() -> None:
-    """For an import that went past our hook. Dynamo, which is here by now, runs this while it traces, instead of tracing it."""
+def _register_at_last() -> None:
+    """For an import that went past our hook. Dynamo, which is imported by now, runs this while it traces, instead of tracing it."""
     dynamo.tell(sys.modules["torch._dynamo"])
 
 

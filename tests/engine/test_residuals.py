@@ -260,15 +260,15 @@ def test_what_a_node_keeps_is_told_where_it_keeps_the_inputs_of_that_primitive(t
     x, threshold = torch.tensor([0.25, 2.0], requires_grad=True), torch.tensor([0.5, 0.5], requires_grad=True)
     y = pg.jumprelu(x, threshold, bandwidth=0.5)
     node = y.grad_fn
-    found = engine.inputs_kept_by(node, OPS["jumprelu"])
+    found = engine.saved_inputs_of(node, OPS["jumprelu"])
     assert found is not None
     call, (kept_x, kept_threshold, bandwidth, _) = found
     assert call.label == "jumprelu/window"
     assert (kept_x.tolist(), kept_threshold.tolist(), bandwidth) == ([0.25, 2], [0.5, 0.5], 0.5)
-    assert engine.inputs_kept_by(node, OPS["clamp"]) is None
-    assert engine.inputs_kept_by(torch.sin(x).grad_fn, OPS["jumprelu"]) is None
+    assert engine.saved_inputs_of(node, OPS["clamp"]) is None
+    assert engine.saved_inputs_of(torch.sin(x).grad_fn, OPS["jumprelu"]) is None
     bits = pg.clamp(x * 1, -1.0, 1.0)
-    assert engine.inputs_kept_by(bits.grad_fn, OPS["clamp"]) is None
+    assert engine.saved_inputs_of(bits.grad_fn, OPS["clamp"]) is None
 
 
 def _neighbours(value: float, dtype: torch.dtype) -> Tensor:

@@ -35,9 +35,9 @@ def _encode(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tup
     return y, [packed, tuple(x.shape)]
 
 
-def _pull(grad: Tensor, kept: list[Any], wants: tuple[bool, ...], call: Call) -> tuple[Any, ...]:
+def _pull(grad: Tensor, saved: list[Any], wants: tuple[bool, ...], call: Call) -> tuple[Any, ...]:
     """The rule's own formula, on an x that stands where the code says."""
-    packed, shape = kept
+    packed, shape = saved
     code = torch.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1).reshape(-1)
     code = code[: torch.Size(shape).numel()].reshape(shape)
     places = torch.tensor([0.5, 0.0, 1.0, 0.25], device=code.device)
@@ -66,8 +66,8 @@ def counting_kernel(ran: list[str]) -> Kernel:
         ran.append("forward")
         return _encode(call, inputs, wants)
 
-    def backward(grad: Tensor, kept: list[Any], wants: tuple[bool, ...], call: Call) -> tuple[Any, ...]:
+    def backward(grad: Tensor, saved: list[Any], wants: tuple[bool, ...], call: Call) -> tuple[Any, ...]:
         ran.append("backward")
-        return _pull(grad, kept, wants, call)
+        return _pull(grad, saved, wants, call)
 
     return Kernel("counting", TWO_BITS, _suits, backward, forward, priority=50)

@@ -39,7 +39,7 @@ from ..geometry import (
 )
 from ..rule import BOUNDED, Call, Gradients, Wants, remember
 from ..torch_table.private import saves
-from .residuals import Inputs, Kept, Residual
+from .residuals import Inputs, Residual, Saved
 from .table import are_plain, has_names, register
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -460,7 +460,7 @@ def pack_steps(x: Tensor, steps: Steps) -> Tensor:
     return planes
 
 
-def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
+def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved]:
     x, order = inputs[0], order_of(inputs[0])
     assert order is not None
     y = call.primitive.forward(*inputs)
@@ -478,8 +478,8 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
     return y, [torch.cat(planes), order, code]
 
 
-def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
-    planes, order, code = kept
+def _pull(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients:
+    planes, order, code = saved
     laid = in_memory_order(grad, order)
     parts = planes.to(torch.uint8).reshape(-1).chunk(code.planes) if code.planes else ()
     bits = [unpack(part, laid.shape) for part in parts]

@@ -11,15 +11,15 @@ from torch import Tensor
 from .. import formula
 from ..rule import Call, Gradients, Wants
 from . import bits
-from .residuals import INPUTS, Kept
+from .residuals import INPUTS, Saved
 from .table import Kernel, register
 
 LEAST = 2**22  # elements: fewer fit the cache anyhow
 PART = 2**15  # for each thread: torch shares no fewer among several
 
 
-def _backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    x, *others = kept
+def _backward(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    x, *others = saved
     if x.numel() < LEAST or x.dtype not in bits.DTYPES or grad.dtype is not x.dtype or grad.shape != x.shape:
         return None
     if any(isinstance(other, Tensor) for other in others) or bits.order_of(x) is None:

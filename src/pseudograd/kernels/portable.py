@@ -20,7 +20,7 @@ from ..arguments import flushes_subnormals, rounded_to
 from ..geometry import ALL, INWARD, NOTHING, Constant, Side
 from ..rule import Call, Gradients, Wants
 from . import bits
-from .residuals import INPUTS, Kept
+from .residuals import INPUTS, Saved
 from .table import Kernel, account, register
 
 _threshold_backward = torch.ops.aten.threshold_backward.default
@@ -77,8 +77,8 @@ def _bounds(low: Any, high: Any, dtype: torch.dtype) -> tuple[float | None, floa
     return (None if low is None else rounded_to(low, dtype), None if high is None else rounded_to(high, dtype))
 
 
-def _only_inside(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    x, low, high = kept
+def _only_inside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
     low, high = _bounds(low, high, x.dtype)
@@ -87,8 +87,8 @@ def _only_inside(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     return _between(grad, x, low, high), None, None
 
 
-def _only_inward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    x, low, high = kept
+def _only_inward(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    x, low, high = saved
     if wants[1] or wants[2] or not _are_of_one_dtype(x, low, high):
         return None
     return _inward_of(grad, x, low, high, call), None, None
@@ -101,9 +101,9 @@ def _inward_of(grad: Tensor, x: Tensor, low: object, high: object, call: Call) -
     return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
 
 
-def _only_inward_but_at_the_bounds(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def _only_inward_but_at_the_bounds(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     """As `_only_inward`, and 0 where x is at a bound: where |x - bound| <= 0."""
-    x, low, high = kept
+    x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
     if low == 0 and high is None:  # relu: x - y is min(x, 0)
@@ -118,9 +118,9 @@ def _only_inward_but_at_the_bounds(grad: Tensor, kept: Kept, wants: Wants, call:
     return grad_x, None, None
 
 
-def _sign_outside(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def _sign_outside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     """sign(x - y) outside, where the other addend is 0; grad inside, where sign(y - x) is 0."""
-    x, low, high = kept
+    x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
     towards = call.primitive.forward(x, low, high)
@@ -159,9 +159,9 @@ def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
     return serves
 
 
-def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def _pull_steps(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     """As the residual's formula, with slopes for one chunk at a time, into the only new tensor of the size of x, which lies as x does."""
-    planes, order, code = kept
+    planes, order, code = saved
     if grad.dtype not in bits.DTYPES:
         return None
     laid = bits.in_memory_order(grad, order)
@@ -178,7 +178,7 @@ def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
 def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The slope of each element; float32 for half precision, because 1/6 should be rounded no further."""
     rows = _slopes_of_four(code, torch.float64 if grad.dtype is torch.float64 else torch.float32, grad.device)
-    # As they were kept: a hook of saved tensors may have handed them back in another dtype.
+    # As they were saved: a hook of saved tensors may have handed them back in another dtype.
     parts = planes.to(torch.uint8).reshape(code.planes, -1)
     for start in range(0, grad.numel(), bits.CHUNK):
         stop = min(start + bits.CHUNK, grad.numel())

@@ -16,14 +16,14 @@ from ..record import Record
 from ..rule import Call, Gradients, Wants
 
 Inputs = tuple[Any, ...]
-Kept = list[Any]  # tensors, which autograd guards, and what is no tensor, each in its place
+Saved = list[Any]  # tensors, which autograd guards, and what is no tensor, each in its place
 
 
 class Residual(Record):
     """serves(call, inputs, wants) -> bool: from the call, the kinds, dtypes and shapes of its inputs and `wants`, never from a mode.
 
-    encode(call, inputs, wants) -> (y, kept): plain ATen; it says what the residual is.
-    pull(grad, kept, wants, call) -> one gradient per input, unreduced: plain ATen, differentiable. grad is dense.
+    encode(call, inputs, wants) -> (y, saved): plain ATen; it says what the residual is.
+    pull(grad, saved, wants, call) -> one gradient per input, unreduced: plain ATen, differentiable. grad is dense.
     nbytes(call, inputs, wants): how many bytes of tensors it keeps.
     suits(call): could it serve a call of these? Asked once for each call.
     priority: of two that serve a call, the one with the larger number is kept.
@@ -31,14 +31,14 @@ class Residual(Record):
 
     name: str
     serves: Callable[[Call, Inputs, Wants], bool]
-    encode: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept]]
-    pull: Callable[[Tensor, Kept, Wants, Call], Gradients]
+    encode: Callable[[Call, Inputs, Wants], tuple[Tensor, Saved]]
+    pull: Callable[[Tensor, Saved, Wants, Call], Gradients]
     nbytes: Callable[[Call, Inputs, Wants], int]
     suits: Callable[[Call], bool] = lambda call: True
     priority: int = 0
 
 
-def kept_inputs(call: Call, inputs: Inputs, wants: Wants) -> Kept:
+def select_inputs(call: Call, inputs: Inputs, wants: Wants) -> Saved:
     """The inputs that the call keeps, None in the place of others."""
     names = call.keeps(wants)
     if names == call.primitive.inputs:
@@ -46,12 +46,12 @@ def kept_inputs(call: Call, inputs: Inputs, wants: Wants) -> Kept:
     return [value if name in names else None for name, value in zip(call.primitive.inputs, inputs)]  # noqa: B905  Dynamo on torch 2.8
 
 
-def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
-    return call.primitive.forward(*inputs), kept_inputs(call, inputs, wants)
+def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved]:
+    return call.primitive.forward(*inputs), select_inputs(call, inputs, wants)
 
 
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
-    return sum(value.nbytes for value in kept_inputs(call, inputs, wants) if isinstance(value, Tensor))
+    return sum(value.nbytes for value in select_inputs(call, inputs, wants) if isinstance(value, Tensor))
 
 
 INPUTS = Residual("inputs", lambda call, inputs, wants: True, _encode, formula.pull, _nbytes)

@@ -17,13 +17,13 @@ from torch import Tensor
 from ..record import Record
 from ..rule import OPS, Call, Gradients, Primitive, Wants, prepared
 from ..torch_table.private import checkpoint_frame, dispatch_keys, is_zero
-from .residuals import INPUTS, Inputs, Kept, Residual
+from .residuals import INPUTS, Inputs, Residual, Saved
 
 
 class Prepared(Record):
     """A call between two numbers, with everything decided that does not depend on x.
 
-    Where x is kept, as of few elements: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
+    Where x is saved, as of few elements: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
     Where a code is, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
     passes: x gets grad as it is, so nothing is kept of few or many. residual: what a code is.
     """
@@ -78,9 +78,9 @@ class Kernel(Record):
     device: the type of the only device that it computes on; "" for any.
     serves(call) -> bool is asked once for each call.
     priority: of two that are ready, the one with the larger number runs; of equal ones the one whose name comes first.
-    backward(grad, kept, wants, call) -> one gradient per input, unreduced, or None to decline;
-    forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
-    forward_in_place(call, inputs, wants) -> kept, and the first input becomes y.
+    backward(grad, saved, wants, call) -> one gradient per input, unreduced, or None to decline;
+    forward(call, inputs, wants) -> (y, saved), or None to decline; for residuals other than the inputs, which cost nothing to keep.
+    forward_in_place(call, inputs, wants) -> saved, and the first input becomes y.
     All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
     prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline. prepare_between(call, inputs): the same
     with tensors; none of it may depend on more than which inputs are there, and on their dtype.
@@ -90,9 +90,9 @@ class Kernel(Record):
     name: str
     residual: Residual
     serves: Callable[[Call], bool]
-    backward: Callable[[Tensor, Kept, Wants, Call], Gradients | None]
-    forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept] | None] | None = None
-    forward_in_place: Callable[[Call, Inputs, Wants], Kept | None] | None = None
+    backward: Callable[[Tensor, Saved, Wants, Call], Gradients | None]
+    forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Saved] | None] | None = None
+    forward_in_place: Callable[[Call, Inputs, Wants], Saved | None] | None = None
     device: str = ""
     prepare: Callable[[Call, Any, Any, torch.dtype], Prepared | None] | None = None
     prepare_between: Callable[[Call, Inputs], PreparedBetween | None] | None = None
@@ -207,7 +207,7 @@ def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
 _NONE, _SEVERAL = "none", "several"
 
 
-def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
+def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
     """By the first kernel that can; None where none can."""
     return _first("forward", residual, call, inputs, call, inputs, wants)
 
@@ -222,7 +222,7 @@ def value(call: Call, inputs: Inputs) -> Tensor | None:
     return _first("value", INPUTS, call, inputs, call, inputs)
 
 
-def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
+def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
     """By the first kernel that can, into the first input; None where none can, and nothing has changed."""
     return _first("forward_in_place", residual, call, inputs, call, inputs, wants)
 
@@ -240,9 +240,9 @@ def _first(does: str, residual: Residual, call: Call, values: Iterable[object], 
     return None
 
 
-def backward(residual: Residual, grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     """By the first kernel that can; None where none can."""
-    return _first("backward", residual, call, (grad, *kept), grad, kept, wants, call)
+    return _first("backward", residual, call, (grad, *saved), grad, saved, wants, call)
 
 
 def prepare(call: Call, low: object, high: object, dtype: torch.dtype) -> Prepared | None:

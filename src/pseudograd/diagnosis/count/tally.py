@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...engine import call_of, inputs_kept_by
+from ...engine import call_of, saved_inputs_of
 from ...kernels.native import counts as at_once
 from ...listen.frames import Place
 from ...ops.bound_rules import DEFAULT_RULE, TRUE_RULE
@@ -254,7 +254,7 @@ def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
 
 def _window_of(node: object, leaving: Leaving) -> tuple[Tensor, Tensor, float, Tensor] | None:
     """What `Windows.add` takes; None for another node."""
-    read = inputs_kept_by(node, JUMPRELU)
+    read = saved_inputs_of(node, JUMPRELU)
     if read is None or read[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:
         return None
     x, threshold, bandwidth, _ = read[1]

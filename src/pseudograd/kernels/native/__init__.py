@@ -22,7 +22,7 @@ from ...rule import BOUNDED, Between, Call, Gradients, Wants, remember
 from ...torch_table.private import raw, without_torch_function
 from .. import bits
 from ..bits import BITS, DTYPES, MAX, MIN, MOST_DIMENSIONS, X_ALONE, Code, X
-from ..residuals import INPUTS, Inputs, Kept
+from ..residuals import INPUTS, Inputs, Saved
 from ..table import CodedBetween, Kernel, Prepared, PreparedBetween, account, register
 
 LIBRARY = Path(__file__).with_name("_native.so")
@@ -173,7 +173,7 @@ def _make_columns(call: Call, pieces: Any, there: tuple[bool, bool], dtype: torc
 # --- a code -----------------------------------------------------------------------------------------------------------
 
 
-def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
+def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
     if call.rule.steps is not None:
         return _encode_steps(call, inputs)
     x, code, between = inputs[0], bits.find_code(call, inputs, wants), call.between(inputs)
@@ -214,7 +214,7 @@ def _forward_of(call: Call, has_min: bool, has_max: bool) -> Callable[..., Tenso
     return (lambda x, low: forward(x, low, None)) if has_min else (lambda x, high: forward(x, None, high))
 
 
-def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
+def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
     between = call.between(inputs)
     if between is None or isinstance(between[0], Tensor) or isinstance(between[1], Tensor):
         return None
@@ -224,7 +224,7 @@ def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
     return [planes, order, code]
 
 
-def _encode_steps(call: Call, inputs: Inputs) -> tuple[Tensor, Kept] | None:
+def _encode_steps(call: Call, inputs: Inputs) -> tuple[Tensor, Saved] | None:
     x, steps = inputs[0], bits.steps_of(call, inputs)
     if not steps.thresholds and steps.interval is None:
         return None
@@ -232,8 +232,8 @@ def _encode_steps(call: Call, inputs: Inputs) -> tuple[Tensor, Kept] | None:
     return call.primitive.forward(*inputs), [planes, bits.order_of(x), bits.code_of_slopes(steps.slopes)]
 
 
-def _pull_bits(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    planes, order, code = kept
+def _pull_bits(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    planes, order, code = saved
     if grad.dtype not in DTYPES or not bits.are_bytes(planes):
         return None
     gradients: list[Tensor | None] = [None] * len(wants)
@@ -246,14 +246,14 @@ def _pull_bits(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients 
 # --- from x itself ----------------------------------------------------------------------------------------------------
 
 
-def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    x, *others = kept
+def _pull_inputs(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    x, *others = saved
     if x is None:  # nothing was kept of a rule that passes all of grad
         return grad, *[None] * len(others)
     # A hook of saved tensors may have changed the dtype of x.
     if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
         return None
-    between = call.between(tuple(kept))
+    between = call.between(tuple(saved))
     assert between is not None
     low, high, _ = between
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
@@ -314,8 +314,8 @@ def passes(call: Call) -> bool:
     return pieces is not None and {split.x for split in pieces} <= {1.0, ALL}
 
 
-def _pull_curve(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    x, *others = kept
+def _pull_curve(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    x, *others = saved
     if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
         return None
     curve = call.rule.curve(**call.parameters)  # type: ignore[misc]  # the kernel serves no other

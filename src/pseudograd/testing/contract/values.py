@@ -97,8 +97,8 @@ def _without_its_device(kernel: Kernel, case: Case, inputs: tuple[Any, ...], gra
     try:
         with torch.no_grad():
             made = None if kernel.forward is None else kernel.forward(call, inputs, wants)
-            _, kept = kernel.residual.encode(call, inputs, wants) if made is None else made
-            gradients = kernel.backward(grad, kept, wants, call)
+            _, saved = kernel.residual.encode(call, inputs, wants) if made is None else made
+            gradients = kernel.backward(grad, saved, wants, call)
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         text = f"check_rule: kernel {kernel.name} was not compared, without {kernel.device} it raises {error}"
         warnings.warn(text, stacklevel=2)
@@ -203,11 +203,11 @@ def _check_saved_inputs(
     case: Case, leaves: tuple[object, ...], wants: tuple[bool, ...], saved: list[Tensor], name: str
 ) -> None:
     names = case.rule.kept(wants) if any(wants) else ()
-    kept = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names]
-    given = {v.data_ptr() for v in kept if isinstance(v, Tensor)}
+    saved = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names]
+    given = {v.data_ptr() for v in saved if isinstance(v, Tensor)}
     new = [t for t in saved if t.data_ptr() not in given]
     assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == given, name
-    assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(kept))
+    assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(saved))
     # A number beside a tensor bound is a 0-d tensor by then; nothing else may be new.
     bounds = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names and n in ("min", "max")]
     beside = [v for v in bounds if isinstance(v, float)] if any(isinstance(v, Tensor) for v in bounds) else []
@@ -231,8 +231,8 @@ def by_reference(case: Case, inputs: tuple[object, ...], grad: Tensor) -> list[T
     of_one = case.reference_in(grad.dtype)
     first, *others = columns
     found = [of_one(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
-    kept = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
-    return [torch.tensor([f[k] for f in found], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in kept]
+    saved = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
+    return [torch.tensor([f[k] for f in found], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in saved]
 
 
 def assert_equals_reference(
