@@ -1,0 +1,52 @@
+"""What tests read of a diagnosis, and how they follow its advice."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pseudograd as pg
+from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.records import Finding, Site
+
+
+def codes(d: Diagnosis) -> list[str]:
+    assert d.errors == []
+    return [finding.code for finding in d.findings]
+
+
+def starved(d: Diagnosis) -> list[str]:
+    assert d.errors == []
+    return [record.parameter for record in d.starved]
+
+
+def only(d: Diagnosis, code: str) -> Finding:
+    """The one finding of this code."""
+    (finding,) = [finding for finding in d.findings if finding.code == code]
+    return finding
+
+
+def site_of(d: Diagnosis, op: str) -> Site:
+    """The one site of this op."""
+    (site,) = [site for site in d.sites if site.op == op]
+    return site
+
+
+def line_of(text: str) -> int:
+    """The line of the calling test's file that starts with this text."""
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    lines = Path(frame.f_back.f_code.co_filename).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.strip().startswith(text))
+
+
+def number_of(where: str) -> int:
+    """The number of the line in "file:line"."""
+    return int(where.rpartition(":")[2])
+
+
+def follow(advice: str, step: Callable[[], object]) -> None:
+    """Paste the advice of a finding around a training step."""
+    exec(advice.split("#")[0].replace("...", "step()"), {"pseudograd": pg, "step": step})
