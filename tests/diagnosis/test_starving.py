@@ -20,6 +20,9 @@ from pseudograd.diagnosis.count import leaves as leaves_module
 from pseudograd.diagnosis.count.optimisers import Optimisers
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
+from .checks import only, starved
+from .trainers import steps
+
 STEPPED_BY_NONE = (
     "4 parameters of {} are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
 )
@@ -29,9 +32,8 @@ def net(inputs: int = 4, outputs: int = 3) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, outputs))
 
 
-def starved(d: Diagnosis) -> list[str]:
-    assert d.to_json()["errors"] == []
-    return [one.parameter for one in d.starved]
+def x(width: int = 4) -> Tensor:
+    return torch.randn(16, width)
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
@@ -40,9 +42,16 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
+def sgd(*modules: nn.Module, rate: float = 0.1) -> torch.optim.SGD:
+    return torch.optim.SGD([parameter for module in modules for parameter in module.parameters()], rate)
+
+
+def said(d: Diagnosis) -> tuple[list[str], list[str]]:
+    return starved(d), d.calm
+
+
 @pytest.fixture(autouse=True)
 def _no_hook_is_left() -> Any:
-    torch.manual_seed(0)
     yield
     assert not torch_optimizer._global_optimizer_pre_hooks
     assert not torch_optimizer._global_optimizer_post_hooks
@@ -56,45 +65,36 @@ def _no_hook_is_left() -> Any:
 def test_a_target_net_is_a_calm_line(how: str, is_given: bool) -> None:
     online = net()
     target = copy.deepcopy(online)
-    optimizer = torch.optim.Adam(online.parameters())
-    with diagnose(online if is_given else None) as d:
-        for _ in range(3):
-            x = torch.randn(16, 4)
-            out = online(x + 1)
-            if how == "no_grad":
-                with torch.no_grad():
-                    y = target(x)
-            else:
-                y = target(x).detach() if how == "detach" else functional.one_hot(target(x).argmax(1), 3).float()
-            step(optimizer, functional.mse_loss(out, y))
-    assert starved(d) == []
-    assert [one for one in d.findings if one.code == "starved"] == []
-    assert d.calm == [STEPPED_BY_NONE.format("Sequential(2)")]
+
+    def loss() -> Tensor:
+        batch = x()
+        out = online(batch + 1)
+        if how == "no_grad":
+            with torch.no_grad():
+                y = target(batch)
+        else:
+            y = target(batch).detach() if how == "detach" else functional.one_hot(target(batch).argmax(1), 3).float()
+        return functional.mse_loss(out, y)
+
+    d = steps(online if is_given else None, loss, 3, torch.optim.Adam(online.parameters()))
+    assert said(d) == ([], [STEPPED_BY_NONE.format("Sequential(2)")])
+    assert "starved" not in [finding.code for finding in d.findings]
     assert d.calm[0][:40] in str(d)
     assert not set(d.parameters[:4]) & set(d.parameters[4:])  # never another root's names
     assert d.parameters[:4] == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
-class Byol(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.online, self.predictor = net(8, 8), nn.Linear(8, 8)
-        self.target = copy.deepcopy(self.online)
-
-    def forward(self, one: Tensor, other: Tensor) -> Tensor:
-        with torch.no_grad():
-            wanted = self.target(other)
-        return -functional.cosine_similarity(self.predictor(self.online(one)), wanted).mean()
-
-
 def test_a_target_inside_the_model_given() -> None:
-    model = Byol()
-    optimizer = torch.optim.SGD([*model.online.parameters(), *model.predictor.parameters()], 0.1)
-    with diagnose(model) as d:
-        for _ in range(3):
-            x = torch.randn(16, 8)
-            step(optimizer, model(x + 0.1, x - 0.1))
-    assert (starved(d), d.calm) == ([], [STEPPED_BY_NONE.format("target")])
+    online, predictor = net(8, 8), nn.Linear(8, 8)
+    model = nn.ModuleDict({"online": online, "predictor": predictor, "target": copy.deepcopy(online)})
+
+    def loss() -> Tensor:
+        batch = x(8)
+        with torch.no_grad():
+            wanted = model["target"](batch - 0.1)
+        return -functional.cosine_similarity(predictor(online(batch + 0.1)), wanted).mean()
+
+    assert said(steps(model, loss, 3, sgd(online, predictor))) == ([], [STEPPED_BY_NONE.format("target")])
 
 
 @pytest.mark.parametrize("is_given", [True, False])
@@ -102,28 +102,27 @@ def test_without_a_step_a_net_under_no_grad_is_calm(is_given: bool) -> None:
     online, target = net(), net()
     with diagnose(online if is_given else None) as d:
         with torch.no_grad():
-            y = target(torch.randn(16, 4))
-        functional.mse_loss(online(torch.randn(16, 4)), y).backward()
+            y = target(x())
+        functional.mse_loss(online(x()), y).backward()
     assert starved(d) == []
     (line,) = d.calm
-    assert ("not of the model given" in line) == is_given
-    assert ("under no_grad" in line) == (not is_given)
+    assert ("not of the model given" in line, "under no_grad" in line) == (is_given, not is_given)
 
 
 def test_gan_alternation() -> None:
     """The last bias of a critic whose loss is a difference of means gets zeros in its own steps: a constant cancels there."""
     generator, critic = net(4, 8), net(8, 1)
-    one, other = torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
+    of_generator, of_critic = sgd(generator), sgd(critic)
+
+    def critic_loss() -> Tensor:
+        return critic(generator(x()).detach()).mean() - critic(x(8)).mean()
+
     with diagnose() as d:
         for _ in range(3):
-            fake = generator(torch.randn(16, 4)).detach()
-            step(other, critic(fake).mean() - critic(torch.randn(16, 8)).mean())
-            step(one, -critic(generator(torch.randn(16, 4))).mean())
-    assert (starved(d), d.calm) == ([], [])
-    with diagnose() as d:
-        for _ in range(3):
-            fake = generator(torch.randn(16, 4)).detach()
-            step(other, critic(fake).mean() - critic(torch.randn(16, 8)).mean())
+            step(of_critic, critic_loss())
+            step(of_generator, -critic(generator(x())).mean())
+    assert said(d) == ([], [])
+    d = steps(None, critic_loss, 3, of_critic)
     assert starved(d) == []
     assert d.calm[0] == STEPPED_BY_NONE.format("Sequential")
     assert d.calm[1].startswith("1 parameter of Sequential(2) gets zeros alone while the weight beside it learns")
@@ -132,63 +131,53 @@ def test_gan_alternation() -> None:
 def test_frozen_or_without_a_rate() -> None:
     model = net()
     model[0].requires_grad_(False)
-    with diagnose(model) as d:
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in range(3):
-            step(optimizer, model(torch.randn(16, 4)).square().mean())
-    assert (starved(d), d.calm) == ([], [])
+    assert said(steps(model, lambda: model(x()).square().mean(), 3, sgd(model))) == ([], [])
     model = net()
+
+    def loss() -> Tensor:
+        return model[2](model[0](x()).detach()).square().mean()
+
     groups: list[dict[str, Any]] = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]
-    optimizer = torch.optim.SGD(groups, 0.1)
-    with diagnose(model) as d:
-        for _ in range(3):
-            step(optimizer, model[2](model[0](torch.randn(16, 4)).detach()).square().mean())
-    assert starved(d) == []
-    assert d.calm == ["2 parameters of Sequential stand in a group of an optimiser whose rate is 0"]
-    warmed = torch.optim.SGD(model.parameters(), 0.0)  # a rate of 0 everywhere freezes nothing: a warm-up starts so
-    with diagnose(model) as d:
-        step(warmed, model[2](model[0](torch.randn(16, 4)).detach()).square().mean())
-    assert starved(d) == ["0.weight", "0.bias"]
+    calm = ["2 parameters of Sequential stand in a group of an optimiser whose rate is 0"]
+    assert said(steps(model, loss, 3, torch.optim.SGD(groups, 0.1))) == ([], calm)
+    # A rate of 0 everywhere freezes nothing: a warm-up starts so.
+    assert starved(steps(model, loss, 1, sgd(model, rate=0.0))) == ["0.weight", "0.bias"]
 
 
-def _as_grads(model: nn.Module, x: Tensor) -> None:
-    values = {name: one.detach() for name, one in model.named_parameters()}
-    found = torch.func.grad(lambda p: torch.func.functional_call(model, p, x).square().mean())(values)
-    for name, one in model.named_parameters():
-        one.grad = found[name]
+def _by_func(model: nn.Module) -> list[Tensor]:
+    values = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    loss = torch.func.grad(lambda p: torch.func.functional_call(model, p, x()).square().mean())
+    return list(loss(values).values())
 
 
-def _by_autograd(model: nn.Module, x: Tensor) -> None:
-    for one, grad in zip(
-        model.parameters(), torch.autograd.grad(model(x).square().mean(), list(model.parameters())), strict=True
-    ):
-        one.grad = grad
+def _by_autograd(model: nn.Module) -> list[Tensor]:
+    return list(torch.autograd.grad(model(x()).square().mean(), list(model.parameters())))
 
 
-@pytest.mark.parametrize("compute", [_as_grads, _by_autograd])
-def test_a_gradient_that_the_program_puts_there_itself(compute: Callable[[nn.Module, Tensor], None]) -> None:
+@pytest.mark.parametrize("compute", [_by_func, _by_autograd])
+def test_a_gradient_that_the_program_puts_there_itself(compute: Callable[[nn.Module], list[Tensor]]) -> None:
     model = net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = sgd(model)
     with diagnose(model) as d:
         for _ in range(3):
-            compute(model, torch.randn(16, 4))
+            for parameter, grad in zip(model.parameters(), compute(model), strict=True):
+                parameter.grad = grad
             optimizer.step()
     assert starved(d) == []
 
 
 def test_a_closure_computes_within_the_step() -> None:
-    model, x = net(), torch.randn(16, 4)
+    model, batch = net(), x()
     optimizer = torch.optim.LBFGS(model.parameters(), 0.1)
 
     def closure() -> Any:
         optimizer.zero_grad()
-        loss = model(x).square().mean()
+        loss = model(batch).square().mean()
         loss.backward()
         return loss
 
     with diagnose(model) as d:
         for _ in range(3):
-            optimizer.zero_grad()
             optimizer.step(closure)
     assert starved(d) == []
 
@@ -196,19 +185,23 @@ def test_a_closure_computes_within_the_step() -> None:
 @pytest.mark.parametrize("is_before", [True, False])
 def test_an_optimiser_that_steps_in_the_backward(is_before: bool) -> None:
     model = net()
-    each = {one: torch.optim.SGD([one], 0.1) for one in model.parameters()}
+    each: dict[Tensor, torch.optim.Optimizer] = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
 
     def at_once(parameter: Tensor) -> None:
-        each[parameter].step()  # type: ignore[index]
-        each[parameter].zero_grad()  # type: ignore[index]
+        each[parameter].step()
+        each[parameter].zero_grad()
+
+    def register() -> None:
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(at_once)
 
     if is_before:
-        _ = [one.register_post_accumulate_grad_hook(at_once) for one in model.parameters()]
+        register()
     with diagnose(model) as d:
         if not is_before:
-            _ = [one.register_post_accumulate_grad_hook(at_once) for one in model.parameters()]
+            register()
         for _ in range(3):
-            model(torch.randn(16, 4)).square().mean().backward()
+            model(x()).square().mean().backward()
     assert starved(d) == []
 
 
@@ -224,8 +217,7 @@ def test_parameters_that_a_program_replaces() -> None:
                 optimizer.param_groups[0]["params"] = [points]
             optimizer.step()
             optimizer.zero_grad()
-    assert starved(d) == []
-    assert len(d.parameters) == 3
+    assert (starved(d), len(d.parameters)) == ([], 3)
 
 
 # --- not on purpose ---------------------------------------------------------------------------------------------------
@@ -234,78 +226,56 @@ def test_parameters_that_a_program_replaces() -> None:
 @pytest.mark.parametrize("is_given", [True, False])
 def test_an_unused_head_in_an_optimiser(is_given: bool) -> None:
     model = nn.ModuleDict({"used": net(), "unused": nn.Linear(3, 3)})
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with diagnose(model if is_given else None) as d:
-        for _ in range(2):
-            step(optimizer, model["used"](torch.randn(16, 4)).square().mean())
+    d = steps(model if is_given else None, lambda: model["used"](x()).square().mean(), 2, sgd(model))
     assert starved(d) == ["unused.weight", "unused.bias"]
     (finding,) = d.findings
     assert finding.cause == "it is on no path to the loss"
     assert finding.next_step == "Remove it from the optimiser, or use it in the loss."
 
 
-def test_an_encoder_that_an_optimiser_steps_behind_a_detach() -> None:
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_model_behind_a_detach(is_held: bool) -> None:
+    """If another alone is stepped, the advice is to add it, never to take the detach away."""
     encoder, head = net(), nn.Linear(3, 2)
-    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], 0.1)
-    with diagnose() as d:
-        for _ in range(2):
-            step(optimizer, head(encoder(torch.randn(16, 4)).detach()).square().mean())
-    assert [one.why for one in d.starved] == ["its only way to the loss is cut by .detach()"] * 4
+    optimizer = sgd(encoder, head) if is_held else sgd(head)
+    d = steps(None if is_held else encoder, lambda: head(encoder(x()).detach()).square().mean(), 2, optimizer)
+    assert [record.why for record in d.starved] == ["its only way to the loss is cut by .detach()"] * 4
+    add = "No optimiser that stepped here holds it: if it should learn, add it to one."
+    assert (d.findings[0].next_step == add) == (not is_held)
 
 
-def test_a_model_given_that_no_optimiser_holds() -> None:
-    """Another is stepped: the advice is to add it, never to take the detach away."""
-    model, other = net(), nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(other.parameters(), 0.1)
-    with diagnose(model) as d:
-        for _ in range(2):
-            step(optimizer, other(model(torch.randn(16, 4)).detach()).square().mean())
-    assert len(starved(d)) == 4
-    assert d.findings[0].next_step == "No optimiser that stepped here holds it: if it should learn, add it to one."
+def _zero(parameter: Any) -> None:
+    parameter.grad.zero_()
 
 
-def _hook(model: nn.Sequential) -> None:
-    model[0].weight.register_hook(lambda grad: grad * 0)
-
-
-def _later_hook(model: nn.Sequential) -> None:
-    def zero(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        parameter.grad.zero_()
-
-    model[0].weight.register_post_accumulate_grad_hook(zero)
-
-
-def _none(model: nn.Sequential) -> None:
-    model[0].weight.grad = None
-
-
-def _zero(model: nn.Sequential) -> None:
-    assert model[0].weight.grad is not None
-    model[0].weight.grad.zero_()
+def _forget(parameter: Any) -> None:
+    parameter.grad = None
 
 
 @pytest.mark.parametrize("is_stepped", [True, False])
-@pytest.mark.parametrize(("inside", "between"), [(_hook, None), (_later_hook, None), (None, _none), (None, _zero)])
-def test_a_gradient_that_is_taken_away(inside: Any, between: Any, is_stepped: bool) -> None:
+@pytest.mark.parametrize("how", ["hook", "later hook", "none", "zero"])
+def test_a_gradient_that_is_taken_away(how: str, is_stepped: bool) -> None:
     model = net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    weight, optimizer = model[0].weight, sgd(model)
+    between = {"none": _forget, "zero": _zero}.get(how)
     with diagnose(model) as d:
-        if inside is not None:
-            inside(model)
+        if how == "hook":
+            weight.register_hook(lambda grad: grad * 0)
+        elif how == "later hook":
+            weight.register_post_accumulate_grad_hook(_zero)
         for _ in range(3):
             optimizer.zero_grad()
-            model(torch.randn(16, 4)).square().mean().backward()
+            model(x()).square().mean().backward()
             if between is not None:
-                between(model)
+                between(weight)
             if is_stepped:
                 optimizer.step()
     if between is not None and not is_stepped:
         assert starved(d) == []  # nobody was to use it
         return
     assert starved(d) == ["0.weight"]
-    (finding,) = [one for one in d.findings if one.code == "starved"]
-    if inside is _hook:
+    finding = only(d, "starved")
+    if how == "hook":
         assert finding.cause == "all of the gradient is cut by hook"
     else:
         assert finding.evidence == "1 parameter got a gradient that was taken away in every backward: 0.weight"
@@ -314,28 +284,48 @@ def test_a_gradient_that_is_taken_away(inside: Any, between: Any, is_stepped: bo
 
 def test_frozen_for_a_while_by_its_gradient() -> None:
     model = net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = sgd(model)
     with diagnose(model) as d:
         for at in range(4):
             optimizer.zero_grad()
-            model(torch.randn(16, 4)).square().mean().backward()
+            model(x()).square().mean().backward()
             if at < 2:
                 model[2].weight.grad = None
             optimizer.step()
     assert starved(d) == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_complex_parameter_is_told_what_a_real_one_is(dtype: torch.dtype) -> None:
+    w, v = nn.Parameter(torch.ones(3, dtype=dtype)), nn.Parameter(torch.ones(3))
+    with diagnose() as d:
+        (w.detach().abs() * v).sum().backward()
+    assert [record.why for record in d.starved] == ["its only way to the loss is cut by .detach()"]
+
+
+@pytest.mark.skipif(installed_era() == CLOSED_ERA, reason="this torch passes the gradient at the bound")
+def test_what_an_era_cuts_at_the_bound_alone_is_mended_by_a_pin() -> None:
+    """A scorer that starts at 0 stands at every kink of its loss: no rule is wrong there, the edge is."""
+    scorer = nn.Linear(4, 1)
+    for parameter in scorer.parameters():
+        nn.init.zeros_(parameter)
+    with diagnose(scorer) as d:
+        for _ in range(3):
+            functional.margin_ranking_loss(scorer(x()), scorer(x()), torch.ones(16, 1)).backward()
+    assert only(d, "starved").next_step.startswith("with pseudograd.pin_edge('torch<=2.13')")
+
+
 # --- many -------------------------------------------------------------------------------------------------------------
 
 
-def test_two_hundred_parameters_of_no_module_are_counted_one_by_one() -> None:
-    some = [nn.Parameter(torch.ones(3)) for _ in range(200)]
+def _train_some(some: list[nn.Parameter], used: slice) -> Diagnosis:
     optimizer = torch.optim.SGD(some, 0.1)
-    with diagnose() as d:
-        for _ in range(2):
-            step(optimizer, torch.stack([one.square().sum() for one in some[:50]]).sum())
-    assert len(starved(d)) == 150
-    assert len(d.parameters) == 200
+    return steps(None, lambda: torch.stack([p.square().sum() for p in some[used]]).sum(), 2, optimizer)
+
+
+def test_two_hundred_parameters_of_no_module_are_counted_one_by_one() -> None:
+    d = _train_some([nn.Parameter(torch.ones(3)) for _ in range(200)], slice(50))
+    assert (len(starved(d)), len(d.parameters)) == (150, 200)
 
 
 def test_beyond_the_last_bit_they_are_counted_in_crowds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,12 +334,11 @@ def test_beyond_the_last_bit_they_are_counted_in_crowds(monkeypatch: pytest.Monk
     optimizer = torch.optim.SGD(some, 0.1)
     with diagnose() as d:
         for _ in range(2):
-            step(optimizer, torch.stack([one.square().sum() for one in some[5:20]]).sum())
+            step(optimizer, torch.stack([p.square().sum() for p in some[5:20]]).sum())
         del optimizer, some[30:]  # what is gone stays counted
-    last = d.starved[-1]
-    found = len(d.starved) - 1 + int(last.parameter.split(" of ")[0])
-    assert found == 35
-    assert last.parameter.endswith("of 40 parameters of shape (3,)")
+    last = starved(d)[-1]
+    assert len(d.starved) - 1 + int(last.split(" of ")[0]) == 35
+    assert last.endswith("of 40 parameters of shape (3,)")
 
 
 def test_a_new_leaf_in_each_step_keeps_memory_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,8 +346,7 @@ def test_a_new_leaf_in_each_step_keeps_memory_bounded(monkeypatch: pytest.Monkey
     model = net()
     with diagnose(model) as d:
         for _ in range(40):
-            x = torch.randn(2, 4, requires_grad=True)
-            model(x).square().sum().backward()
+            model(torch.randn(2, 4, requires_grad=True)).square().sum().backward()
     leaves = d._recorder.leaves
     assert starved(d) == []
     assert len(leaves.all) == 4 + 10 + 1
@@ -373,44 +361,34 @@ def test_a_new_model_in_each_step_keeps_memory_bounded(monkeypatch: pytest.Monke
 
     def train(number: int) -> None:
         model = net()
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        made: dict[str, Any] = {}
-        exec(compile("def f(x):\n    return x.clamp(-1, 1)\n", f"<made {number}>", "exec"), made)
-        alive.update([model, optimizer, made["f"], *model.parameters()])
-        step(optimizer, made["f"](model(torch.randn(2, 4))).sum())
+        optimizer = sgd(model)
+        space: dict[str, Any] = {}
+        exec(compile("def f(x):\n    return x.clamp(-1, 1)\n", f"<made {number}>", "exec"), space)
+        alive.update([model, optimizer, space["f"], *model.parameters()])
+        step(optimizer, space["f"](model(torch.randn(2, 4))).sum())
 
-    def kept() -> dict[str, int]:
+    def sizes() -> list[int]:
         gc.collect()
         recorder = d._recorder
         leaves = recorder.leaves
-        return {
-            "leaves": len(leaves.all),
-            "references": len(leaves._bits),
-            "owners": len(leaves.names._owners),
-            "members": sum(len(crowd.members) for _, crowd in leaves.crowds.values()),
-            "tallies": len(recorder.tallies),
-            "values": len(recorder.clamps.all),
-            "places": len(recorder.places._known),
-            "modules": len(recorder.places.roots) + len(leaves._named_roots),
-            "marks": len(recorder.influence._marks),
-        }
+        bounded = [leaves.all, leaves._bits, leaves.names._owners, recorder.tallies, recorder.clamps.all]
+        bounded += [recorder.places._known, recorder.places.roots, leaves._named_roots, recorder.influence._marks]
+        return [*map(len, bounded), sum(len(crowd.members) for _, crowd in leaves.crowds.values())]
 
     given = net()
     with diagnose() as d:
-        step(torch.optim.SGD(given.parameters(), 0.1), given(torch.randn(2, 4)).sum())
+        step(sgd(given), given(torch.randn(2, 4)).sum())
         for number in range(20):
             train(number)
-        before = kept()
+        before = sizes()
         for number in range(60):
             train(number)
-        assert kept() == before
+        assert sizes() == before
         assert len(alive) == 0
-    every = sum(crowd.count for _, crowd in d._recorder.leaves.crowds.values())
-    assert every + sum(leaf is not None for leaf in d._recorder.leaves.all) == 81 * len(list(given.parameters()))
+    leaves = d._recorder.leaves
+    every = sum(crowd.count for _, crowd in leaves.crowds.values()) + sum(leaf is not None for leaf in leaves.all)
+    assert every == 81 * len(list(given.parameters()))
     assert not any("Sequential(30)" in name for name in d.parameters)
-
-
-# --- the hooks --------------------------------------------------------------------------------------------------------
 
 
 def test_an_error_in_the_hook_of_a_step_is_noted_and_goes_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,32 +397,7 @@ def test_an_error_in_the_hook_of_a_step_is_noted_and_goes_no_further(monkeypatch
 
     monkeypatch.setattr(Optimisers, "_look", fail)
     model = net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     before = model[0].weight.detach().clone()
-    with diagnose(model) as d:
-        step(optimizer, model(torch.randn(16, 4)).square().mean())
+    d = steps(model, lambda: model(x()).square().mean(), 1, sgd(model))
     assert not torch.equal(before, model[0].weight)
-    assert any("a step of an optimiser: ZeroDivisionError: ours" in one for one in d.to_json()["errors"])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-def test_a_complex_parameter_is_told_what_a_real_one_is(dtype: torch.dtype) -> None:
-    w, v = nn.Parameter(torch.ones(3, dtype=dtype)), nn.Parameter(torch.ones(3))
-    with diagnose() as d:
-        (w.detach().abs() * v).sum().backward()
-    (one,) = d.starved
-    assert one.why == "its only way to the loss is cut by .detach()"
-
-
-@pytest.mark.skipif(installed_era() == CLOSED_ERA, reason="this torch passes the gradient at the bound")
-def test_what_an_era_cuts_at_the_bound_alone_is_mended_by_a_pin() -> None:
-    """A scorer that starts at 0 stands at every kink of its loss: no rule is wrong there, the edge is."""
-    scorer = nn.Linear(4, 1)
-    for parameter in scorer.parameters():
-        nn.init.zeros_(parameter)
-    with diagnose(scorer) as d:
-        for _ in range(3):
-            better, worse = scorer(torch.randn(8, 4)), scorer(torch.randn(8, 4))
-            nn.functional.margin_ranking_loss(better, worse, torch.ones(8, 1)).backward()
-    found = next(one for one in d.findings if one.code == "starved")
-    assert found.next_step.startswith("with pseudograd.pin_edge('torch<=2.13')")
+    assert any("a step of an optimiser: ZeroDivisionError: ours" in error for error in d.errors)
