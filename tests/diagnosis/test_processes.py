@@ -204,7 +204,7 @@ def test_a_process_without_torch_is_left_alone(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("sitecustomize.py").write_text("import builtins; builtins.theirs = 1")
-    source = "import sys; print(theirs, [name for name in sys.modules if name.startswith(('torch', 'pseudograd'))])"
+    source = "import sys; print(theirs, [name for name in sys.modules if name.startswith(('torch', 'pseudograd.'))])"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]))
     status, out, err = answer(capfd, *command(source))
     assert (status, out) == (0, "1 []\n"), err

@@ -51,19 +51,11 @@ class Diagnosis(Readable):
             recorder.optimisers.watching.append(self._stalls)
         if model is not None:
             recorder.leaves.add_module(model, is_given=True)
-        self._asking = self._ask(whatif, sensitivity) if whatif or sensitivity is not False else None
-        recorder.asking = self._asking if self._asking is not None and self._asking.is_needed else None
+        if whatif or sensitivity is not False:
+            recorder.asking = _make_asking(recorder, whatif, sensitivity, self._deliberate)
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
         self._final: Results | None = None
-
-    def _ask(self, whatif: Mapping[str, object] | None, sensitivity: int | bool) -> Asking:
-        from .count.sensitivity import Sensing, check_sensitivity
-        from .count.whatif import Asking, questions
-
-        every = check_sensitivity(sensitivity)
-        sensing = Sensing(every, self._recorder.tally_of, self._deliberate.place) if every else None
-        return Asking(questions(whatif), self._recorder.leaves, sensing)
 
     def __enter__(self) -> Diagnosis:
         if self._stack is not None or self._has_ended:
@@ -107,11 +99,21 @@ class Diagnosis(Readable):
         """The fields of the report: made when somebody reads them, and kept when the context has ended."""
         if name not in FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        from .count.whatif import Asking
         from .judge.results import Results
 
-        asking = self._asking or Asking([], self._recorder.leaves)
-        results = self._final or Results(self._recorder, self._deliberate, self._stalls, asking)
+        results = self._final or Results(self._recorder, self._deliberate, self._stalls)
         if self._has_ended:
             self._final = results
         return getattr(results, name)
+
+
+def _make_asking(
+    recorder: Recorder, whatif: Mapping[str, object] | None, sensitivity: int | bool, deliberate: Deliberate
+) -> Asking | None:
+    """None where nothing is to be asked."""
+    from .count.sensitivity import Sensing, check_sensitivity
+    from .count.whatif import Asking, questions
+
+    asked, every = questions(whatif), check_sensitivity(sensitivity)
+    sensing = Sensing(every, recorder.tally_of, deliberate.place) if every else None
+    return Asking(asked, recorder.leaves, sensing) if asked or sensing is not None else None

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from typing import TYPE_CHECKING
-
-import torch
-
-from ..torch_table.eras import installed_era
-from .records import Copied, Finding, Partly, Site, Starved, Structural
 
 if TYPE_CHECKING:
     from .count.norms import History, Norm
     from .count.sensitivity import Sensitivity
     from .count.swallowed import Stalled
     from .count.whatif import Changed
+    from .records import Copied, Finding, Partly, Site, Starved, Structural
 
 
 class Report:
@@ -56,31 +50,5 @@ class Report:
     errors: list[str]
     parameters: list[str]
 
-    def to_json(self) -> dict[str, object]:
-        """Everything, in plain lists, dictionaries and numbers."""
-        from .judge.findings import describe
-
-        return {
-            "kind": "pseudograd diagnose",
-            "torch": torch.__version__,
-            "era": installed_era(),
-            "kinds": describe(self.findings),
-            **{name: plain(getattr(self, name)) for name in FIELDS if name != "parameters"},
-        }
-
 
 FIELDS = tuple(Report.__annotations__)
-
-
-def plain(value: object) -> object:
-    """As JSON: a record is its fields and shares, without what only this process understands (the fields that its repr leaves out)."""
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.repr]
-        if isinstance(value, Site):
-            names += ["cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"]
-        return {name: plain(getattr(value, name)) for name in names}
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

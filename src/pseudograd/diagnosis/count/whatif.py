@@ -145,10 +145,6 @@ class Asking:
         self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes, with create_graph
         self._running: dict[int, Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
 
-    @property
-    def is_needed(self) -> bool:
-        return bool(self.questions) or self.sensing is not None
-
     def before_call(self, function: Any, args: Any, kwargs: Any, backwards: int) -> Any:
         """What stands at a kink where the node of the call will not keep it."""
         if self.sensing is None or function not in NOTED_CALLS or not self.sensing.is_asked(backwards + 1):
@@ -263,8 +259,6 @@ class Asking:
     def answers(self) -> dict[str, list[Changed]]:
         """By the name of the question; first what the program itself computed."""
         leaves = self._leaves.all
-        if not self.is_needed:
-            return {}
         return {question.name: question.answers(leaves) for question in (self._as_it_is, *self.questions)}
 
 

@@ -71,16 +71,16 @@ class Results(Evidence):
 
     @property
     def whatif(self) -> dict[str, list[Changed]]:
-        return self.asking.answers()
+        return self.asking.answers() if self.asking else {}
 
     @property
     def inexact(self) -> dict[str, list[str]]:
-        return self.asking.inexact
+        return self.asking.inexact if self.asking else {}
 
     @property
     def untouched(self) -> list[str]:
-        return self.asking.untouched
+        return self.asking.untouched if self.asking else []
 
     @property
     def unsensed(self) -> dict[str, int]:
-        return {} if self.asking.sensing is None else dict(self.asking.sensing.refused)
+        return dict(self.asking.sensing.refused) if self.asking and self.asking.sensing else {}

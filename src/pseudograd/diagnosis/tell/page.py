@@ -10,14 +10,16 @@ from pathlib import Path
 from ...listen.frames import lines_of
 from ..count.ranks import lines
 from ..records import Site, Structural
-from ..report import Report, plain
+from ..report import Report
+from .as_json import json_of, plain
+from .text import text
 
 _AROUND = 3  # lines of source before and behind the one that counts
 
 
 def page(report: Report) -> str:
     data = {
-        **report.to_json(),
+        **json_of(report),
         "sites": [_with_source(site) for site in report.sites],
         "structural": [_with_source(cut) for cut in report.structural],
         "parameters": len(report.parameters),
@@ -25,7 +27,7 @@ def page(report: Report) -> str:
     }
     # Inside a script element only "</" and "<!--" would end it.
     embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    parts = {"%DATA%": embedded, "%TEXT%": html.escape(str(report), quote=False)}
+    parts = {"%DATA%": embedded, "%TEXT%": html.escape(text(report), quote=False)}
     template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     # In one go: what is filled in may hold the name of a placeholder too.
     return re.sub("|".join(parts), lambda match: parts[match[0]], template)

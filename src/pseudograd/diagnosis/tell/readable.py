@@ -1,4 +1,4 @@
-"""A report with everything that a person reads: text, page, numbers for a logger."""
+"""A report with everything that a person reads: text, page, numbers for a logger. What writes these is imported when somebody asks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...listen.program.files import checked_file, write
-from ..records import Finding
-from ..report import Report, plain
+from ..report import Report
 
 if TYPE_CHECKING:
     from ..count.ranks import Difference
+    from ..records import Finding
 
 
 class Readable(Report):
     """What `Diagnosis` and the report of a program have in common."""
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, in plain lists, dictionaries and numbers."""
+        from .as_json import json_of
+
+        return json_of(self)
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
@@ -36,6 +41,7 @@ class Readable(Report):
 
     def write_html(self, file: str | Path) -> Path:
         """Write one self-contained page. Raises ValueError where that fails; an older file stays until the new one is complete."""
+        from ...listen.program.files import checked_file, write
         from .page import page
 
         target = checked_file("diagnose", "file", Path(file))
@@ -62,7 +68,3 @@ class ProgramReport(Readable):
         """The same report with these findings moved to `known`."""
         new = [finding for finding in self.findings if not any(finding is other for other in known)]
         return ProgramReport({**vars(self), "findings": new, "known": known})
-
-    def to_json(self) -> dict[str, object]:
-        names = "processes", "differences", "unseen"
-        return {**super().to_json(), **{name: plain(getattr(self, name)) for name in names}}

@@ -17,7 +17,6 @@ from ...count.sensitivity import Sensitivity
 from ...count.stalls import Stalls
 from ...count.tally import Tally
 from ...count.values import Values
-from ...count.whatif import Asking
 from ...records import Finding, Partly, Site, Starved, Structural, expression_at, site_of, structural_of
 from ..deliberate import Deliberate
 from ..starving import Starving
@@ -37,9 +36,9 @@ def part(read: Callable[[Any], Iterable[Record]]) -> cached_property[list[Record
 class Evidence:
     """What findings are made from: everything that one diagnosis has recorded."""
 
-    def __init__(self, recorder: Recorder, deliberate: Deliberate, stalls: Stalls, asking: Asking) -> None:
+    def __init__(self, recorder: Recorder, deliberate: Deliberate, stalls: Stalls) -> None:
         self.recorder, self.noted, self.leaves = recorder, recorder.noted, recorder.leaves
-        self.deliberate, self.stalls, self.asking = deliberate, stalls, asking
+        self.deliberate, self.stalls, self.asking = deliberate, stalls, recorder.asking
         self.tallies: list[Tally] = list(recorder.tallies.values())
         self.values: list[Values] = list(recorder.clamps.all.values())
 
@@ -78,7 +77,7 @@ class Evidence:
 
     @part
     def sensitivity(self) -> Iterable[Sensitivity]:
-        return self.asking.sensing.records() if self.asking.sensing is not None else []
+        return self.asking.sensing.records() if self.asking and self.asking.sensing else []
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,40 @@
+"""A diagnosis as plain lists, dictionaries and numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from ...torch_table.eras import installed_era
+from ..judge.findings import describe
+from ..records import Site
+from ..report import FIELDS, Report
+
+_NAMES = [name for name in FIELDS if name != "parameters"]
+_NAMES += ["processes", "differences", "unseen"]  # of the report of a program
+
+
+def json_of(report: Report) -> dict[str, object]:
+    return {
+        "kind": "pseudograd diagnose",
+        "torch": torch.__version__,
+        "era": installed_era(),
+        "kinds": describe(report.findings),
+        **{name: plain(getattr(report, name)) for name in _NAMES if hasattr(report, name)},
+    }
+
+
+def plain(value: object) -> object:
+    """As JSON: a record is its fields and shares, without what only this process understands (the fields that its repr leaves out)."""
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.repr]
+        if isinstance(value, Site):
+            names += ["cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"]
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
