@@ -13,7 +13,7 @@ from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.judge.findings import KINDS
 from pseudograd.diagnosis.processes import fields_of
-from pseudograd.diagnosis.tell.readable import ProgramReport
+from pseudograd.diagnosis.report import ProgramReport
 
 from .checks import site_of
 

@@ -19,8 +19,8 @@ from .count.recorder import Recorder
 from .count.stalls import Stalls
 from .force_eager import NOT_COMPILED, eagerly
 from .judge.deliberate import Deliberate
-from .report import FIELDS
-from .tell.readable import Readable
+from .records import FIELDS
+from .report import Readable
 
 if TYPE_CHECKING:
     from .count.whatif import Asking

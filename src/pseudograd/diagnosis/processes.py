@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 from ..listen.program.follow import Part
 from .count.ranks import differences, listed
-from .records import Finding, Site, Starved, Structural
-from .report import FIELDS, Report
-from .tell.readable import ProgramReport
+from .records import FIELDS, Finding, Report, Site, Starved, Structural
+from .report import ProgramReport
 
 Record = TypeVar("Record")
 

@@ -1,16 +1,22 @@
-"""What a diagnosis finds, as records: sites, structural cuts, starving parameters, findings. The JSON has the same names."""
+"""What a diagnosis finds, as records that another process can read. The JSON has the same names."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..listen.frames import Place, named, span_at
 from .count.grads import SIDES, SIGNS
 from .count.influence import Cut
 from .count.leaves import Leaves
 from .count.tally import Tally, name_of_calls, remedy_of_calls
+
+if TYPE_CHECKING:
+    from .count.norms import History, Norm
+    from .count.sensitivity import Sensitivity
+    from .count.swallowed import Stalled
+    from .count.whatif import Changed
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,48 @@ class Finding:
     number: str = ""
     parameters: tuple[str, ...] = ()
     is_muted: bool = field(default=False, repr=False)
+
+
+class Report:
+    """The fields of a diagnosis, of one process or of all processes of a program.
+
+    backwards: how many backward passes were recorded. findings: what a person should know, in the order in which a backward meets it.
+    muted: how many findings a comment at their line, or `ignore`, declares deliberate. starved: parameters without a gradient, or with
+    zeros alone, in every recorded backward. partly: parameters of which some entries got no gradient in any backward. calm: sentences
+    about parameters that get nothing on purpose (a target net) or naturally (words that no batch holds). copied: classes of the program
+    that are ops of this library by another name. sites: every op that a gradient arrived at, in the order of the backward. structural:
+    values that leave the graph with a parameter upstream; those that a loss depends on come first. norms: of the gradient of each
+    parameter, the parameter next to the loss first; empty with detail="counts". whatif: for each question what every parameter would
+    have got; "as it is" is what the program computed. inexact: why a what-if has no answer. untouched: what-ifs about ops that no
+    gradient arrived at. stalled: for each parameter that an optimiser stepped, the share of entries with a gradient that did not move;
+    empty with detail="counts". sensitivity: how much of the gradient is convention, by family, line and parameter; empty unless
+    requested. unsensed: why the sensitivity was not measured in some backward passes, and in how many. history: for each parameter the
+    norm, the zeros, the convention and the stalled share by step. errors: what failed inside pseudograd, so that numbers are
+    incomplete; the program is not affected. parameters: the names of all parameters that ran.
+    """
+
+    backwards: int
+    findings: list[Finding]
+    muted: int
+    starved: list[Starved]
+    partly: list[Partly]
+    calm: list[str]
+    copied: list[Copied]
+    sites: list[Site]
+    structural: list[Structural]
+    norms: list[Norm]
+    whatif: dict[str, list[Changed]]
+    inexact: dict[str, list[str]]
+    untouched: list[str]
+    stalled: list[Stalled]
+    sensitivity: list[Sensitivity]
+    unsensed: dict[str, int]
+    history: list[History]
+    errors: list[str]
+    parameters: list[str]
+
+
+FIELDS = tuple(Report.__annotations__)
 
 
 def site_of(tally: Tally, is_deliberate: bool = False) -> Site:

@@ -1,54 +1,70 @@
-"""What a diagnosis says, in plain records that another process can read. Text, JSON, page and metrics are made of it."""
+"""A report with everything that a person reads: text, page, numbers for a logger. What writes these is imported when somebody asks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .records import Report
+
 if TYPE_CHECKING:
-    from .count.norms import History, Norm
-    from .count.sensitivity import Sensitivity
-    from .count.swallowed import Stalled
-    from .count.whatif import Changed
-    from .records import Copied, Finding, Partly, Site, Starved, Structural
+    from .count.ranks import Difference
+    from .records import Finding
 
 
-class Report:
-    """The fields of a diagnosis, of one process or of all processes of a program.
+class Readable(Report):
+    """What `Diagnosis` and the report of a program have in common."""
 
-    backwards: how many backward passes were recorded. findings: what a person should know, in the order in which a backward meets it.
-    muted: how many findings a comment at their line, or `ignore`, declares deliberate. starved: parameters without a gradient, or with
-    zeros alone, in every recorded backward. partly: parameters of which some entries got no gradient in any backward. calm: sentences
-    about parameters that get nothing on purpose (a target net) or naturally (words that no batch holds). copied: classes of the program
-    that are ops of this library by another name. sites: every op that a gradient arrived at, in the order of the backward. structural:
-    values that leave the graph with a parameter upstream; those that a loss depends on come first. norms: of the gradient of each
-    parameter, the parameter next to the loss first; empty with detail="counts". whatif: for each question what every parameter would
-    have got; "as it is" is what the program computed. inexact: why a what-if has no answer. untouched: what-ifs about ops that no
-    gradient arrived at. stalled: for each parameter that an optimiser stepped, the share of entries with a gradient that did not move;
-    empty with detail="counts". sensitivity: how much of the gradient is convention, by family, line and parameter; empty unless
-    requested. unsensed: why the sensitivity was not measured in some backward passes, and in how many. history: for each parameter the
-    norm, the zeros, the convention and the stalled share by step. errors: what failed inside pseudograd, so that numbers are
-    incomplete; the program is not affected. parameters: the names of all parameters that ran.
+    def to_json(self) -> dict[str, object]:
+        """Everything, in plain lists, dictionaries and numbers."""
+        from .tell.as_json import json_of
+
+        return json_of(self)
+
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
+        from .tell.metrics import metrics_of
+
+        return metrics_of(self)
+
+    def __str__(self) -> str:
+        from .tell.text import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from ..notebook import framed
+        from .tell.page import page
+
+        return framed(page(self))
+
+    def write_html(self, file: str | Path) -> Path:
+        """Write one self-contained page. Raises ValueError where that fails; an older file stays until the new one is complete."""
+        from ..listen.program.files import checked_file, write
+        from .tell.page import page
+
+        target = checked_file("diagnose", "file", Path(file))
+        write("diagnose", "file", target, page(self))
+        return target
+
+
+class ProgramReport(Readable):
+    """The report about a program with all its processes.
+
+    processes: name, rank, backward passes and findings of each process. unseen: processes that ended without a report. differences: what
+    one rank has and another rank lacks. known: findings that a baseline holds; they are not among `findings`.
     """
 
-    backwards: int
-    findings: list[Finding]
-    muted: int
-    starved: list[Starved]
-    partly: list[Partly]
-    calm: list[str]
-    copied: list[Copied]
-    sites: list[Site]
-    structural: list[Structural]
-    norms: list[Norm]
-    whatif: dict[str, list[Changed]]
-    inexact: dict[str, list[str]]
-    untouched: list[str]
-    stalled: list[Stalled]
-    sensitivity: list[Sensitivity]
-    unsensed: dict[str, int]
-    history: list[History]
-    errors: list[str]
-    parameters: list[str]
+    processes: list[dict[str, object]]
+    unseen: list[str]
+    differences: list[Difference]
+    known: tuple[Finding, ...] = ()
 
+    def __init__(self, values: Mapping[str, object]) -> None:
+        vars(self).update(values)
 
-FIELDS = tuple(Report.__annotations__)
+    def without(self, known: tuple[Finding, ...]) -> ProgramReport:
+        """The same report with these findings moved to `known`."""
+        new = [finding for finding in self.findings if not any(finding is other for other in known)]
+        return ProgramReport({**vars(self), "findings": new, "known": known})

@@ -22,10 +22,10 @@ from .context import Diagnosis
 from .count import ranks
 from .judge import findings
 from .processes import fields_of, merge
-from .report import Report
+from .records import Report
+from .report import ProgramReport
 from .tell.notices import Output
 from .tell.page import page
-from .tell.readable import ProgramReport
 from .tell.text import between_ranks
 
 _SHOWN = 8

@@ -9,8 +9,7 @@ import torch
 
 from ...torch_table.eras import installed_era
 from ..judge.findings import describe
-from ..records import Site
-from ..report import FIELDS, Report
+from ..records import FIELDS, Report, Site
 
 _NAMES = [name for name in FIELDS if name != "parameters"]
 _NAMES += ["processes", "differences", "unseen"]  # of the report of a program

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..judge.findings import KINDS
-from ..records import Site
-from ..report import Report
+from ..records import Report, Site
 
 _USUAL = "relu"  # a family that cuts on purpose: half of what arrives, at every layer
 

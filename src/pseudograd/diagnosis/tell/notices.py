@@ -13,7 +13,7 @@ from pseudograd_notices.notice import Key, Notice, Problem, baseline_text, new_n
 
 from ..judge import findings
 from ..records import Finding
-from .readable import ProgramReport
+from ..report import ProgramReport
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ...listen.frames import lines_of
 from ..count.ranks import lines
-from ..records import Site, Structural
-from ..report import Report
+from ..records import Report, Site, Structural
 from .as_json import json_of, plain
 from .text import text
 

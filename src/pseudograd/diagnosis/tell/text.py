@@ -12,8 +12,7 @@ from ...wording import counted, percent
 from ..count import ranks
 from ..count.ranks import Difference
 from ..count.whatif import AS_IT_IS, Changed
-from ..records import Finding
-from ..report import Report
+from ..records import Finding, Report
 
 _WIDTH = 110
 _DIFFERENCES = 12  # between ranks
