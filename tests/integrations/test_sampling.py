@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -33,7 +35,7 @@ def _train(
 
 
 def _sampler(every: int = 3, window: int = 1, stop_on: str | tuple[str, ...] = ()) -> Sampler:
-    return Sampler("callback", every, window, stop_on, "full", ())
+    return Sampler(every, window=window, stop_on=stop_on)
 
 
 @pytest.mark.parametrize(
@@ -123,22 +125,22 @@ def test_between_the_windows_nothing_is_entered() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((0, 1, (), "full", ()), r"every_n_steps must be a number of steps, 1 or more, got 0"),
-        ((True, 1, (), "full", ()), r"every_n_steps must be a number of steps"),
-        ((2, 3, (), "full", ()), r"window must not exceed every_n_steps=2, got 3"),
-        ((2, 1, "nonsense", "full", ()), r"be a finding's code"),
-        ((2, 1, (), "half", ()), r"detail must be 'full' or 'counts'"),
+        ({"every_n_steps": 0}, r"Sampler: every_n_steps must be a number of steps, 1 or more, got 0"),
+        ({"every_n_steps": True}, r"every_n_steps must be a number of steps"),
+        ({"every_n_steps": 2, "window": 3}, r"window must not exceed every_n_steps=2, got 3"),
+        ({"stop_on": "nonsense"}, r"be a finding's code"),
+        ({"detail": "half"}, r"detail must be 'full' or 'counts'"),
     ],
 )
-def test_wrong_arguments_are_told_before_any_training(arguments: tuple[object, ...], text: str) -> None:
+def test_wrong_arguments_are_told_before_any_training(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        Sampler("callback", *arguments)  # type: ignore[arg-type]
+        Sampler(**arguments)
 
 
 def test_the_sensitivity_is_among_the_numbers() -> None:
     p = torch.nn.Parameter(torch.zeros(2))
     net = torch.nn.ParameterDict({"gain": p})
-    sampler = Sampler("DiagnoseCallback", 1, 1, (), "full", (), True)
+    sampler = Sampler(1, sensitivity=True)
     seen: list[dict[str, float]] = []
     sampler.before(0, net)
     (p.abs() + p).sum().backward()

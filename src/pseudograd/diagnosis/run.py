@@ -66,6 +66,18 @@ def condition(
     return holds
 
 
+def gate(conditions: str | Sequence[str]) -> Callable[[Report], str]:
+    """From one condition or several: a function that says which of them hold, and where; nothing if none does."""
+    texts = [conditions] if isinstance(conditions, str) else conditions
+    by_text = {text: condition(text) for text in texts}
+
+    def says(report: Report) -> str:
+        lines = {text: holds(report) for text, holds in by_text.items()}
+        return "; ".join(f"{text} at {', '.join(where[:5])}" for text, where in lines.items() if where)
+
+    return says
+
+
 def ignore_of(select: Sequence[str], ignore: Sequence[str], fail_on: str | None) -> list[str]:
     """The argument `ignore` of `diagnose`: patterns and the numbers of codes. `--fail-on` must not name a code that is left out."""
     known = findings.CODES

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from ..diagnosis.context import Diagnosis
 from ..errors import not_installed
 from .sampling import Sampler
 
-# A trainer takes the callbacks of its own package alone: the one that the program has imported is meant.
+# A trainer takes the callbacks of its own package alone: the package that the program has imported is meant.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -24,8 +22,8 @@ def _package() -> object:
     raise not_installed("pseudograd.integrations.lightning", "lightning or pytorch_lightning", "lightning")
 
 
-class DiagnoseCallback(_package().Callback):  # type: ignore[misc]
-    """Diagnose one step in every hundred, and log what was found.
+class DiagnoseCallback(Sampler, _package().Callback):  # type: ignore[misc]
+    """Diagnose one step in every hundred, and log the findings.
 
     Args:
         every_n_steps: of the optimiser; the first step is always one of them.
@@ -39,40 +37,19 @@ class DiagnoseCallback(_package().Callback):  # type: ignore[misc]
     Source: new in pseudograd. The numbers are those of `Diagnosis.metrics()`, in every logger of the trainer.
     """
 
-    def __init__(
-        self,
-        every_n_steps: int = 100,
-        *,
-        window: int = 1,
-        stop_on: str | Sequence[str] = (),
-        detail: str = "full",
-        ignore: Sequence[str] = (),
-        sensitivity: int | bool = False,
-    ) -> None:
-        super().__init__()
-        self._sampler = Sampler("DiagnoseCallback", every_n_steps, window, stop_on, detail, ignore, sensitivity)
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *batch: object) -> None:
+        self.before(trainer.global_step, pl_module)
 
-    @property
-    def last(self) -> Diagnosis | None:
-        """The newest diagnosis that has ended."""
-        return self._sampler.last
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: object, batch_idx: int) -> None:
-        self._sampler.before(trainer.global_step, pl_module)
-
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: object, outputs: object, batch: object, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, *batch: object) -> None:
         def log(metrics: dict[str, float]) -> None:
             for logger in trainer.loggers:
                 logger.log_metrics(metrics, step=trainer.global_step)
 
-        self._sampler.after(trainer.global_step, log)
-        if self._sampler.stops:
+        self.after(trainer.global_step, log)
+        if self.stops:
             trainer.should_stop = True
 
-    def on_train_end(self, trainer: object, pl_module: object) -> None:
-        self._sampler.end()
+    def on_train_end(self, *state: object) -> None:
+        self.end()
 
-    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
-        self._sampler.end()
+    on_exception = on_train_end

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..diagnosis import diagnose
 from ..diagnosis.context import Diagnosis
-from ..diagnosis.run import condition
+from ..diagnosis.run import gate
 
 
 @contextlib.contextmanager
@@ -34,14 +34,12 @@ def diagnosed(
         ...     net(torch.ones(1, 2)).sum().backward()
     Source: new in pseudograd.
     """
-    asked = {text: condition(text) for text in ([fail_on] if isinstance(fail_on, str) else fail_on)}
+    failures = gate(fail_on)
     with diagnose(model, ignore=ignore, detail=detail) as d:
         yield d
     if not d.backwards:
         raise AssertionError(
             "diagnosed: no backward pass was seen, so nothing is known to pass. Train inside the context."
         )
-    held = {text: where for text, holds in asked.items() if (where := holds(d))}
-    if held:
-        said = "; ".join(f"{text} at {', '.join(where[:5])}" for text, where in held.items())
-        raise AssertionError(f"diagnosed: {said}\n{d}")
+    if says := failures(d):
+        raise AssertionError(f"diagnosed: {says}\n{d}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
-from ..diagnosis.context import Diagnosis
 from ..errors import not_installed
 from .sampling import Sampler
 
@@ -16,11 +14,11 @@ except ModuleNotFoundError as error:
     raise not_installed("pseudograd.integrations.transformers", "transformers", "transformers") from error
 
 
-class DiagnoseCallback(TrainerCallback):  # type: ignore[misc]
-    """Diagnose one step in every hundred, and log what was found.
+class DiagnoseCallback(Sampler, TrainerCallback):  # type: ignore[misc]
+    """Diagnose one step in every hundred, and log the findings.
 
     Args:
-        trainer: the one that it is added to, whose `log` the numbers go through: a callback is not told.
+        trainer: the trainer that it is added to, whose `log` the numbers go through: the trainer does not tell a callback.
         every_n_steps: of the optimiser; the first step is always one of them.
         window: how many steps one diagnosis lasts. Findings that need ten steps, `stalled` and `wind-up`, need a window of ten.
         stop_on: what ends the training, as `--fail-on` takes it: "starved", "cut>0.5" or "any"; or several.
@@ -34,47 +32,27 @@ class DiagnoseCallback(TrainerCallback):  # type: ignore[misc]
     Source: new in pseudograd. The numbers are those of `Diagnosis.metrics()`, wherever the trainer reports to.
     """
 
-    def __init__(
-        self,
-        trainer: Any,
-        every_n_steps: int = 100,
-        *,
-        window: int = 1,
-        stop_on: str | Sequence[str] = (),
-        detail: str = "full",
-        ignore: Sequence[str] = (),
-        sensitivity: int | bool = False,
-    ) -> None:
-        self._trainer = trainer
-        self._sampler = Sampler("DiagnoseCallback", every_n_steps, window, stop_on, detail, ignore, sensitivity)
-        _close_after(trainer, self._sampler)
+    def __init__(self, trainer: Any, every_n_steps: int = 100, **options: Any) -> None:
+        super().__init__(every_n_steps, **options)
+        self._trainer, train = trainer, trainer.train
 
-    @property
-    def last(self) -> Diagnosis | None:
-        """The newest diagnosis that has ended."""
-        return self._sampler.last
+        # Of an error no callback hears, and an open diagnosis would go on in the rest of the notebook.
+        @functools.wraps(train)
+        def closing(*args: object, **kwargs: object) -> object:
+            try:
+                return train(*args, **kwargs)
+            finally:
+                self.end()
+
+        trainer.train = closing
 
     def on_step_begin(self, args: object, state: Any, control: object, **others: Any) -> None:
-        self._sampler.before(state.global_step, others["model"])
+        self.before(state.global_step, others["model"])
 
     def on_step_end(self, args: object, state: Any, control: Any, **others: object) -> None:
-        self._sampler.after(state.global_step, self._trainer.log)
-        if self._sampler.stops:
+        self.after(state.global_step, self._trainer.log)
+        if self.stops:
             control.should_training_stop = True
 
-    def on_train_end(self, args: object, state: object, control: object, **others: object) -> None:
-        self._sampler.end()
-
-
-def _close_after(trainer: Any, sampler: Sampler) -> None:
-    """Whatever way `train` ends: of an error no callback is told, and what is open would go on in the rest of the notebook."""
-    train = trainer.train
-
-    @functools.wraps(train)
-    def closing(*args: object, **kwargs: object) -> object:
-        try:
-            return train(*args, **kwargs)
-        finally:
-            sampler.end()
-
-    trainer.train = closing
+    def on_train_end(self, *state: object, **others: object) -> None:
+        self.end()
