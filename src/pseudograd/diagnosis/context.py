@@ -110,10 +110,10 @@ class Diagnosis(Readable):
 def _make_asking(
     recorder: Recorder, whatif: Mapping[str, object] | None, sensitivity: int | bool, deliberate: Deliberate
 ) -> Asking | None:
-    """None where nothing is to be asked."""
+    """None without a what-if and without sensitivity."""
     from .count.sensitivity import Sensing, check_sensitivity
     from .count.whatif import Asking, questions
 
-    asked, every = questions(whatif), check_sensitivity(sensitivity)
+    whatifs, every = questions(whatif), check_sensitivity(sensitivity)
     sensing = Sensing(every, recorder.tally_of, deliberate.place) if every else None
-    return Asking(asked, recorder.leaves, sensing) if asked or sensing is not None else None
+    return Asking(whatifs, recorder.leaves, sensing) if whatifs or sensing is not None else None

@@ -21,15 +21,15 @@ def fields_of(report: Report) -> dict[str, Any]:
 
 def merge(parts: Sequence[Part], unseen: Sequence[Part], nothing: Report) -> ProgramReport:
     """One report of all processes that had a backward; where they differ it says which. nothing: a report without a backward."""
-    seen = [part for part in parts if part.content["backwards"]]
-    values = _merge_fields(seen) if len(seen) > 1 else seen[0].content if seen else fields_of(nothing)
+    active = [part for part in parts if part.content["backwards"]]
+    values = _merge_fields(active) if len(active) > 1 else active[0].content if active else fields_of(nothing)
     processes = [
         {
             **{"name": str(part), "process": part.process, "rank": part.rank, "is_main": part.is_main},
             "backwards": part.content["backwards"],
             "findings": [f"{finding.code} {finding.where}" for finding in part.content["findings"]],
         }
-        for part in seen
+        for part in active
     ]
     unseen_names = [str(part) for part in unseen]
     return ProgramReport({**values, "differences": differences(parts), "processes": processes, "unseen": unseen_names})

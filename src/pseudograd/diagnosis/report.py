@@ -64,7 +64,7 @@ class ProgramReport(Readable):
     def __init__(self, values: Mapping[str, object]) -> None:
         vars(self).update(values)
 
-    def without(self, known: tuple[Finding, ...]) -> ProgramReport:
+    def drop_known(self, known: tuple[Finding, ...]) -> ProgramReport:
         """The same report with these findings moved to `known`."""
         new = [finding for finding in self.findings if not any(finding is other for other in known)]
         return ProgramReport({**vars(self), "findings": new, "known": known})

@@ -26,7 +26,7 @@ from .records import Report
 from .report import ProgramReport
 from .tell.notices import Output
 from .tell.page import page
-from .tell.text import between_ranks
+from .tell.text import rank_lines
 
 _SHOWN = 8
 _ANY = "any"  # code
@@ -96,7 +96,7 @@ def run(
     program: str,
     arguments: Sequence[str],
     is_module: bool,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     *,
     steps: int | None = None,
     html: Path | None = None,
@@ -106,14 +106,14 @@ def run(
 ) -> int:
     """Run it as `python program arguments` would, up to so many backward passes; then the report, on the standard error.
 
-    asked: the arguments of `diagnose` in each process of the program; what-ifs as texts. The exit status is the program's; or 4, if that is
-    0 and `fails` holds somewhere, or no backward was seen. output: the baseline, and a second format of the report.
+    options: the arguments of `diagnose` in each process of the program; what-ifs as texts. The exit status is the program's; or 4, if
+    that is 0 and `fails` holds somewhere, or no backward was seen. output: the baseline, and a second format of the report.
     """
     programs.check("diagnose", program, is_module)
     output = Output(program) if output is None else output
-    nothing = _diagnosis(asked)  # the errors of wrong arguments, before any work
+    nothing = _diagnosis(options)  # the errors of wrong arguments, before any work
     targets = _targets(output, html, json_file)
-    job = {"module": __name__, "asked": dict(asked), "steps": steps}
+    job = {"module": __name__, "asked": dict(options), "steps": steps}
     done = programs.run(programs.command_of(program, arguments, is_module), job)
     report = output.new(merge(done.parts, done.unseen, nothing))
     is_printed = output.file is None or output.format != "text"
@@ -131,7 +131,7 @@ def run(
     lines += errors
     status = status or (2 if errors else 0)
     if complete is not None and complete.differences and not report.differences:
-        lines += between_ranks(complete.differences)  # the last of the ranks to end knows the others
+        lines += rank_lines(complete.differences)  # the last of the ranks to end knows the others
     if fails is not None:
         why = _failures(fails, report, done)
         lines += why
@@ -162,9 +162,9 @@ def _write(targets: Sequence[_Target], done: programs.Run, nothing: Report) -> t
     report, errors = None, []
     for name, target, make in targets:
         try:
-            with ranks.gathered(target, done) as seen:
-                if seen is not None:
-                    report = merge(*seen, nothing)
+            with ranks.gathered(target, done) as pair:
+                if pair is not None:
+                    report = merge(*pair, nothing)
                     write("diagnose", name, target, make(report))
         except ValueError as error:
             errors.append(str(error))
@@ -201,19 +201,19 @@ def _describe_processes(report: ProgramReport, done: programs.Run) -> list[str]:
 # --- in each process of the program -----------------------------------------------------------------------------------
 
 
-def _diagnosis(asked: Mapping[str, Any]) -> Diagnosis:
+def _diagnosis(options: Mapping[str, Any]) -> Diagnosis:
     changes: dict[str, object] = {}
-    for text in asked["whatif"]:
+    for text in options["whatif"]:
         is_era = text.strip().startswith("torch") or "=" not in text
         changes[text] = text if is_era else rules_of([text], "diagnose", "--whatif")
-    return Diagnosis(None, changes, asked["detail"], asked["ignore"], asked.get("sensitivity", False))
+    return Diagnosis(None, changes, options["detail"], options["ignore"], options.get("sensitivity", False))
 
 
-class _Following:
+class _Follower:
     """A diagnosis from the moment torch is imported to the end of the process."""
 
-    def __init__(self, asked: Mapping[str, object], steps: int | None, process: Any) -> None:
-        self.diagnosis = _diagnosis(asked)
+    def __init__(self, options: Mapping[str, object], steps: int | None, process: Any) -> None:
+        self.diagnosis = _diagnosis(options)
         self.process, self.steps = process, steps
         self.shows = process.is_main and sys.stderr is not None and sys.stderr.isatty()
         self.last = time.monotonic()
@@ -237,6 +237,6 @@ class _Following:
         self.diagnosis.stop_listening()
 
 
-def begin(job: Mapping[str, Any], process: object) -> _Following:
+def begin(job: Mapping[str, Any], process: object) -> _Follower:
     """`listen.program` calls it in each process."""
-    return _Following(job["asked"], job["steps"], process)
+    return _Follower(job["asked"], job["steps"], process)

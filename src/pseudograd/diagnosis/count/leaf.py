@@ -168,12 +168,12 @@ class Leaf:
     def name(self) -> str:
         """As it is known now: a module that holds it may be found until the report is made."""
         kind = "parameter" if self.is_parameter else "leaf"
-        return self._names.of(self) or f"{kind} {self.number} of shape {self.shape}"
+        return self._names.name_of(self) or f"{kind} {self.number} of shape {self.shape}"
 
     @property
     def is_named(self) -> bool:
         """By a module, so that model.get_parameter finds it."""
-        return self._names.of(self) is not None
+        return self._names.name_of(self) is not None
 
     @property
     def _awaits_a_step(self) -> bool:

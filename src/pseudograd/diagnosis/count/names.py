@@ -46,7 +46,7 @@ class Names:
         self._owners.append(Owner(module, is_given))
         return self._owners[-1]
 
-    def of(self, leaf: object) -> str | None:
+    def name_of(self, leaf: object) -> str | None:
         entry = self._of.get(leaf)
         if entry is None:
             return None

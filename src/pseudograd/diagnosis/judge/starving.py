@@ -80,7 +80,7 @@ class Starving:
             return False
         parts = leaf.name.split(".")
         for at, part in enumerate(parts[:-1]):
-            before, after = (re.escape(".".join(some)) for some in (parts[:at], parts[at + 1 :]))
+            before, after = (re.escape(".".join(path)) for path in (parts[:at], parts[at + 1 :]))
             sibling = re.compile((f"{before}\\." if at else "") + f"\\d+\\.{after}")
             if part.isdigit() and any(map(sibling.fullmatch, self._learning)):
                 return True

@@ -50,7 +50,7 @@ class Output:
         notices = self._notices(report)
         new = set(map(id, new_notices(notices, self.known)))
         pairs = zip(report.findings, notices, strict=True)
-        return report.without(tuple(finding for finding, notice in pairs if id(notice) not in new))
+        return report.drop_known(tuple(finding for finding, notice in pairs if id(notice) not in new))
 
     def rendered(self, report: ProgramReport) -> str:
         """In the requested format. A process without a report is a problem, so that nothing seen is no pass."""

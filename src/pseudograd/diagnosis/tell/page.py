@@ -19,8 +19,8 @@ _AROUND = 3  # lines of source before and behind the one that counts
 def page(report: Report) -> str:
     data = {
         **json_of(report),
-        "sites": [_with_source(site) for site in report.sites],
-        "structural": [_with_source(cut) for cut in report.structural],
+        "sites": [_add_source(site) for site in report.sites],
+        "structural": [_add_source(cut) for cut in report.structural],
         "parameters": len(report.parameters),
         "between_ranks": lines(getattr(report, "differences", ())),
     }
@@ -32,7 +32,7 @@ def page(report: Report) -> str:
     return re.sub("|".join(parts), lambda match: parts[match[0]], template)
 
 
-def _with_source(record: Site | Structural) -> dict[str, object]:
+def _add_source(record: Site | Structural) -> dict[str, object]:
     """With some lines of the source, and where in the middle one the expression stands, counted in characters."""
     values, file_lines = dict(plain(record)), lines_of(record.source[0]) if record.source else []  # type: ignore[call-overload]
     values["source"] = None

@@ -33,7 +33,7 @@ def text(report: Report) -> str:
     for number, finding in enumerate(findings, 1):
         lines += _finding(number, finding)
     known = getattr(report, "known", ())
-    lines += between_ranks(getattr(report, "differences", ()))
+    lines += rank_lines(getattr(report, "differences", ()))
     lines += ["", *_parameters(report), *_usual(report, [*findings, *known]), *_sensitivity(report)]
     if report.muted:
         muted = counted(report.muted, "finding")
@@ -59,7 +59,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
         yield f"    known: {finding.issue}"
 
 
-def between_ranks(differences: Sequence[Difference]) -> list[str]:
+def rank_lines(differences: Sequence[Difference]) -> list[str]:
     """What differs; nothing where the ranks agree."""
     rows = ranks.lines(differences)
     shown = [line for label, row in rows[:_DIFFERENCES] for line in _wrap(f"{label}: ", row)]

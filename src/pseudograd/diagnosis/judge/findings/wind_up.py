@@ -25,7 +25,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if passes or not value.runs_away or cuts[named(call), expression_at(value.place)] > 0.5 * int(value.outside):
             continue
         leaves = evidence.leaves.named(value.leaf or value.detached)
-        names = [name for leaf in leaves if (name := evidence.leaves.names.of(leaf))]
+        names = [name for leaf in leaves if (name := evidence.leaves.names.name_of(leaf))]
         yield KIND.call_finding(
             value.place,
             f"over {int(climb.longest) + 1:,} steps the values that enter moved further outside, from {float(climb.first):.3g} to "
