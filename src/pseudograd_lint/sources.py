@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pseudograd_notices.notice import Notice, Problem
-from pseudograd_notices.source import split_lines, without_magics
+from pseudograd_notices.source import blank_magics, split_lines
 
 from .check import check, parse
 from .terms import words
@@ -116,7 +116,7 @@ def _check_notebook(content: bytes, path: str, numbers: Sequence[str]) -> Result
         starts.append(len(lines))
         tree, problem = _parse(source, path)
         if problem is not None:  # Python as it stands, or with what is IPython's
-            source = without_magics(source)
+            source = blank_magics(source)
             tree, problem = _parse(source, path)
         if problem is not None:
             problems.append(problem._replace(line=0, message=f"cell {cell}, line {problem.line}: {problem.message}"))

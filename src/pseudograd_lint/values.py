@@ -173,13 +173,13 @@ def tensor_values(term: Term) -> frozenset[float] | None:
         return frozenset({_FILLED[name]})
     if name in _FILL_VALUE:
         fill = find_keyword(node, "fill_value") or (node.args[1] if len(node.args) > 1 else None)
-        return _as_set(None if fill is None else number(term.part(fill)))
+        return _singleton(None if fill is None else number(term.part(fill)))
     if name in _TYPED and node.args:
         return _listed(term.part(node.args[0]))
-    return _as_set(fill_value(name, [term.part(argument) for argument in node.args]))
+    return _singleton(fill_value(name, [term.part(argument) for argument in node.args]))
 
 
-def _as_set(value: float | None) -> frozenset[float] | None:
+def _singleton(value: float | None) -> frozenset[float] | None:
     return None if value is None else frozenset({single(value)})
 
 
@@ -203,7 +203,7 @@ def _listed(term: Term) -> frozenset[float] | None:
     if isinstance(term.node, (ast.List, ast.Tuple)):
         parts = [_listed(term.part(element)) for element in term.node.elts]
         return None if None in parts or not parts else frozenset[float]().union(*(part for part in parts if part))
-    return _as_set(number(term))
+    return _singleton(number(term))
 
 
 def fill_value(name: str, arguments: Sequence[Term]) -> float | None:

@@ -137,7 +137,7 @@ class Walker:
             self._branches([node.body, []], env)
             self._block(node.orelse, env)
         elif isinstance(node, (ast.With, ast.AsyncWith)):
-            self._with(node, env)
+            self._context(node, env)
         elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
             self._try(node, env)
         elif isinstance(node, ast.Match):
@@ -180,7 +180,7 @@ class Walker:
             values = [end.get(key) for end in ends]
             env[key] = values[0] if all(value is values[0] for value in values) else None
 
-    def _with(self, node: ast.With | ast.AsyncWith, env: Env) -> None:
+    def _context(self, node: ast.With | ast.AsyncWith, env: Env) -> None:
         with self._recorded():
             for item in node.items:
                 self._expressions(item.context_expr, env, node)

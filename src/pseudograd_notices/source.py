@@ -27,7 +27,7 @@ def split_lines(text: str) -> list[str]:
     return re.split(r"\r\n|\r|\n", text)
 
 
-def without_magics(source: str) -> str:
+def blank_magics(source: str) -> str:
     """The cell with `pass` for each line that is IPython's, so that every other line keeps its number."""
     lines = split_lines(source)
     first = next((line for line in lines if line.strip()), "")

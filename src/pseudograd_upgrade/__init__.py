@@ -1,7 +1,7 @@
 """`pseudograd upgrade`: the first difference between a training under one torch and under another.
 
-In a process of the program: `following` hears it, `digests` makes four numbers of a tensor, `schedule` says of which steps, `pinning` pins
-lines, `shaking` moves parameters. Here: `runs` runs the program in interpreters, `recording` is what comes back and the file of it,
+In a process of the program: `following` hears it, `digests` makes four numbers of a tensor, `schedule` says of which steps, `changing` pins
+lines and moves parameters. Here: `runs` runs the program in interpreters, `recording` is what comes back and the file of it,
 `differences` compares two recordings, `growth` knows magnified rounding, `upgrade` asks one thing after the other, and `answer` says it.
 `cutting` makes a program of the call that differs, `routes` compares two routes through one torch.
 """

@@ -27,7 +27,7 @@ from pseudograd.torch_table.private import (
     without_torch_function,
 )
 
-from . import digests, pinning, shaking
+from . import changing, digests
 from .recording import BACKWARD, FORWARD, LEAF, UPDATE
 from .schedule import LOSSES_ALONE, MOST, Schedule
 
@@ -260,7 +260,7 @@ class Following:
             heard.listener_of_backward = partial(self.listens, heard)
         self._arrange(settings)
         if settings["is_shaken"]:
-            shaking.begin()
+            changing.shake_after_each_step()
         self.listening = listening(self.mode)
         self.listening.__enter__()
         process.mark()
@@ -271,7 +271,7 @@ class Following:
     def _arrange(self, settings: Mapping[str, Any]) -> None:
         """How the program runs."""
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
-        self.entered = [context.__enter__() for context in pinning.contexts(settings["pin"], settings["lines"])]
+        self.entered = [context.__enter__() for context in changing.pin_lines(settings["pin"], settings["lines"])]
 
     def content(self) -> Any:
         return self.heard.content()

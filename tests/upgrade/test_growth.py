@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pseudograd_upgrade.changing import shake
 from pseudograd_upgrade.differences import Comparison, compare_events, first_loss
 from pseudograd_upgrade.growth import explain_equality, explain_growth, may_have_grown
 from pseudograd_upgrade.recording import Recording, read_content
-from pseudograd_upgrade.shaking import shake
 
 from ..commands import answer
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pseudograd_notices.source import without_magics
+from pseudograd_notices.source import blank_magics
 
 from ..errors import must
 from ..notebook import shown
@@ -73,7 +73,7 @@ def _edit_notebook(text: str) -> tuple[list[OldClass], str]:
     for number, (cell, tree) in enumerate(zip(cells, trees, strict=True), 1):
         if tree is None:
             continue
-        source = without_magics(_source(cell))
+        source = blank_magics(_source(cell))
         in_cell = [replace(judge(node, source, program, program, unread), cell=number) for node in find_classes(tree)]
         if any(old.goes for old in in_cell):
             lines = _edit(_source(cell), tree, in_cell).splitlines(keepends=True)
@@ -94,7 +94,7 @@ def _source(cell: dict[str, Any]) -> str:
 def _parse(source: str) -> ast.Module | None:
     """None for a cell that is no Python, as IPython allows."""
     try:
-        return ast.parse(without_magics(source))
+        return ast.parse(blank_magics(source))
     except (SyntaxError, ValueError):
         return None
 

@@ -211,8 +211,8 @@ class _NoDigests:
 
 
 class _Keeping(Following):
-    def _hearing(self, schedule: Schedule, asked: Mapping[str, Any]) -> Keeper:
-        return Keeper(schedule, asked["targets"])
+    def _hearing(self, schedule: Schedule, settings: Mapping[str, Any]) -> Keeper:
+        return Keeper(schedule, settings["targets"])
 
 
 begin = _Keeping.begin

@@ -43,8 +43,8 @@ class InParts(Listening):
 class OnTheDevice(Following):
     listens = InParts
 
-    def _arrange(self, asked: Mapping[str, object]) -> None:
-        super()._arrange(asked)
+    def _arrange(self, settings: Mapping[str, object]) -> None:
+        super()._arrange(settings)
         self.library = Library("aten", "IMPL")
         for name in OPERATORS:
             self.library.impl(name, draw_on_the_cpu(find_operator(name)), "CUDA", allow_override=True)

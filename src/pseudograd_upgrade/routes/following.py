@@ -24,14 +24,14 @@ class InBlocks(Following):
     heard: BlockHeard
     hears_in_backward = False
 
-    def _hearing(self, schedule: Schedule, asked: Mapping[str, object]) -> BlockHeard:
+    def _hearing(self, schedule: Schedule, settings: Mapping[str, object]) -> BlockHeard:
         return BlockHeard(schedule)
 
-    def _arrange(self, asked: Mapping[str, Any]) -> None:
-        is_compiled = asked["route"] in COMPILED
-        compiler = _Compiler(asked["route"]) if is_compiled else None
-        segments = Segments(self.heard, compiler, is_cut=asked["cut"], out=asked["out"], moved=asked["moved"])
-        if not is_compiled and not asked["cut"]:
+    def _arrange(self, settings: Mapping[str, Any]) -> None:
+        is_compiled = settings["route"] in COMPILED
+        compiler = _Compiler(settings["route"]) if is_compiled else None
+        segments = Segments(self.heard, compiler, is_cut=settings["cut"], out=settings["out"], moved=settings["moved"])
+        if not is_compiled and not settings["cut"]:
             when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
         self.regions = Regions(self.heard, self.mode, segments)
         self.regions.install()
