@@ -77,8 +77,8 @@ def _begin(environment: Mapping[str, str], stdin: Any, errors: int | None) -> No
     os.environ.update(environment)
     nothing = os.open(os.devnull, os.O_RDWR)
     if stdin is not None:
-        given = stdin if isinstance(stdin, int) else stdin.fileno()
-        os.dup2(nothing if given == subprocess.DEVNULL else given, 0)
+        number = stdin if isinstance(stdin, int) else stdin.fileno()
+        os.dup2(nothing if number == subprocess.DEVNULL else number, 0)
     if errors is not None:
         os.dup2(nothing, 1)
         os.dup2(errors, 2)
@@ -126,13 +126,13 @@ def _ran(name: str, is_module: bool) -> int:
         print(stop.code, file=sys.stderr)
         return 1
     except BaseException as error:
-        error.__traceback__ = _of_the_program(error.__traceback__)
+        error.__traceback__ = _program_traceback(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
-def _of_the_program(at: types.TracebackType | None) -> types.TracebackType | None:
+def _program_traceback(at: types.TracebackType | None) -> types.TracebackType | None:
     """The traceback without the frames that run it."""
     while at is not None and at.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         at = at.tb_next

@@ -30,9 +30,9 @@ def marked(program: str, number: str) -> int:
 
 def ran(program: str, file: Path) -> dict[str, Any]:
     file.write_text(program)
-    found: dict[str, Any] = {"__name__": "example"}
-    exec(compile(program, str(file), "exec"), found)
-    return found
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(program, str(file), "exec"), names)
+    return names
 
 
 def test_every_code_has_an_example() -> None:
@@ -42,10 +42,12 @@ def test_every_code_has_an_example() -> None:
 
 @pytest.mark.parametrize("code", LINT, ids=lambda code: code.number)
 def test_lint_says_it_at_the_line(code: Code) -> None:
-    every = [one.number for one in LINT]
+    every = [row.number for row in LINT]
     for program, expected in ((code.bad, [marked(code.bad, code.number)]), (code.good, [])):
-        found = check(parse(program), program.split("\n"), "x.py", every)
-        assert [one.line for one in found if one.code == code.number] == expected
+        notices = check(parse(program), program.split("\n"), "x.py", every)
+        assert [notice.line for notice in notices if notice.code == code.number] == expected
+        others = {notice.code for notice in notices} - {code.number}
+        assert others <= {"PG151", "PG104"}, "no other rule speaks of it but an opinion"
 
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.number)
@@ -53,7 +55,7 @@ def test_diagnose_says_it_at_the_line(code: Code, tmp_path: Path) -> None:
     file = tmp_path / "example.py"
     for program, expected in ((code.bad, [(code.number, marked(code.bad, code.number))]), (code.good, [])):
         d = ran(program, file)["d"]
-        assert [(one.number, int(one.where.rpartition(":")[2])) for one in d.findings] == expected
+        assert [(finding.number, int(finding.where.rpartition(":")[2])) for finding in d.findings] == expected
         assert d.errors == []
 
 
@@ -173,8 +175,8 @@ def _crossed_bounds(bad: Any, good: Any) -> None:
 
 
 def _clamped_parameter(bad: Any, good: Any) -> None:
-    for found, moves in ((bad, False), (good, True)):
-        model = found["Leak"]()
+    for names, moves in ((bad, False), (good, True)):
+        model = names["Leak"]()
         torch.nn.init.constant_(model.beta, 1.5)
         assert learns(model) is moves
 

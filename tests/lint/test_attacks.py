@@ -21,9 +21,9 @@ GUARD = "x.clamp(min=0).sqrt()"
 
 
 def codes(text: str, name: str = "x.py") -> list[str]:
-    found, problems = check_bytes((HEAD + text).encode(), name, ALL)
+    notices, problems = check_bytes((HEAD + text).encode(), name, ALL)
     assert problems == []
-    return [one.code for one in found]
+    return [notice.code for notice in notices]
 
 
 def chain(line: str, depth: int = 60) -> str:
@@ -130,10 +130,10 @@ def test_an_index_is_no_mask() -> None:
     ],
 )
 def test_cells_are_python_or_what_ipython_makes_of_it(source: str, line: int) -> None:
-    cells = [{"cell_type": "code", "source": one} for one in (HEAD, source)]
-    found, problems = check_bytes(json.dumps({"cells": cells}).encode(), "n.ipynb", ALL)
+    cells = [{"cell_type": "code", "source": text} for text in (HEAD, source)]
+    notices, problems = check_bytes(json.dumps({"cells": cells}).encode(), "n.ipynb", ALL)
     assert problems == []
-    assert [(one.cell, one.line) for one in found] == [(2, line)]
+    assert [(notice.cell, notice.line) for notice in notices] == [(2, line)]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_cells_are_python_or_what_ipython_makes_of_it(source: str, line: int) ->
     ],
 )  # fmt: skip
 def test_what_is_no_notebook_is_a_line(text: str) -> None:
-    found, (problem,) = check_bytes(text.encode(), "n.ipynb", ALL)
-    assert (found, problem.message[:26]) == ([], "is no notebook of version ")
+    notices, (problem,) = check_bytes(text.encode(), "n.ipynb", ALL)
+    assert (notices, problem.message[:26]) == ([], "is no notebook of version ")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
@@ -160,6 +160,6 @@ def test_files_that_are_none(
         Path(link).symlink_to(to)
     Path("a b, c:%d ü.py").write_text(f"{HEAD}loss = {GUARD}\n")
     assert main(["lint", ".", "--output-format", "json"]) == 1
-    whole = json.loads(capsys.readouterr().out)
-    assert [one["path"] for one in whole["findings"]] == ["a b, c:%d ü.py"]
-    assert whole["problems"] == []
+    document = json.loads(capsys.readouterr().out)
+    assert [finding["path"] for finding in document["findings"]] == ["a b, c:%d ü.py"]
+    assert document["problems"] == []

@@ -117,8 +117,8 @@ def test_sarif_follows_the_published_schema(capsys: pytest.CaptureFixture[str]) 
     Path("broken.py").write_text("def (:\n")
     for options in ([], ["--select", "all"]):
         main(["lint", ".", *options, "--output-format", "sarif"])
-        whole: dict[str, Any] = json.loads(capsys.readouterr().out)
-        jsonschema.Draft7Validator(schema).validate(whole)
-        assert len(whole["runs"][0]["results"]) >= 2
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        jsonschema.Draft7Validator(schema).validate(document)
+        assert len(document["runs"][0]["results"]) >= 2
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft7Validator(schema).validate({**whole, "version": "2.0"})
+        jsonschema.Draft7Validator(schema).validate({**document, "version": "2.0"})

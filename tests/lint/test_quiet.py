@@ -69,7 +69,7 @@ def test_what_runs_in_evaluation_alone_is_not_trained(body: str, is_told: bool) 
 
 
 @pytest.mark.parametrize(
-    ("given", "is_told"),
+    ("argument", "is_told"),
     [
         ("torch.linalg.eigh(x)", True),
         ("torch.linalg.eigh(x.detach())", False),
@@ -81,9 +81,9 @@ def test_what_runs_in_evaluation_alone_is_not_trained(body: str, is_told: bool) 
         ("torch.linalg.eigh(self.other)", True),
     ],
 )
-def test_what_is_unpacked_is_made_of_what_was_given(given: str, is_told: bool) -> None:
+def test_what_is_unpacked_is_made_of_what_was_given(argument: str, is_told: bool) -> None:
     text = "class M(nn.Module):\n    def __init__(self, weight):\n        self.register_buffer('weight', weight)\n"
-    text += f"    def forward(self, x, y):\n        values, vectors = {given}\n        return vectors * values.clamp(min=0).sqrt()\n"
+    text += f"    def forward(self, x, y):\n        values, vectors = {argument}\n        return vectors * values.clamp(min=0).sqrt()\n"
     assert codes(text) == (["PG111"] if is_told else [])
 
 

@@ -23,7 +23,7 @@ def run(
     status: int = 0,
     **raw: Any,
 ) -> Recording:
-    """A run of which one step was kept. Of an event its site, a number that its tensor holds, and what else the op was called with."""
-    kept = [(site, "".join(said), [(1, f"{dtype} [4]", (x, abs(x), x / 2, 4.0))]) for site, x, *said in events]
-    content = {"torch": "2.13.0", "sites": SITES, "steps": {step: kept}, "losses": [[loss] for loss in losses], **raw}
+    """A run of which one step was kept. Of an event its site, a number that its tensor holds, and the other arguments of the op."""
+    rows = [(site, "".join(options), [(1, f"{dtype} [4]", (x, abs(x), x / 2, 4.0))]) for site, x, *options in events]
+    content = {"torch": "2.13.0", "sites": SITES, "steps": {step: rows}, "losses": [[loss] for loss in losses], **raw}
     return read_content(content, status)

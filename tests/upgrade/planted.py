@@ -55,8 +55,8 @@ def planted(change: str) -> str:
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "planted"], check=True)
     python = Path("planted", "Scripts" if os.name == "nt" else "bin", "python").absolute()
-    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip())
+    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(subprocess.run([python, "-c", query], capture_output=True, text=True, check=True).stdout.strip())
     (site / "planting.py").write_text(_HOOK, encoding="utf-8")
     (site / "planted.txt").write_text(_REPLACED + change, encoding="utf-8")
     paths = [path for path in sys.path if "site-packages" in path]

@@ -35,10 +35,10 @@ def test_a_block_is_heard_at_the_line_that_calls_it(monkeypatch: pytest.MonkeyPa
     regions = Regions(heard, None, Segments(heard, None, is_cut=False, out=(), moved=()))
     block = regions.block(doubled, "doubled")
     x = torch.ones(3, requires_grad=True)
-    here, y = frames.named(frames.place(0).call), block(x)
+    line, y = frames.named(frames.place(0).call), block(x)
     y.sum().backward()
     assert [(site[0], site[1], site[2], site[4]) for site in heard.sites] == [
-        (kind, "doubled, all of it", here, "block(x)") for kind in ("forward", "backward")
+        (kind, "doubled, all of it", line, "block(x)") for kind in ("forward", "backward")
     ]
     (came_forward, came_backward) = heard.content()["steps"][1]
     assert came_forward[2][0][2][0] == 6  # the sums of y, and of its gradient

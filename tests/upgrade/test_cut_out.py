@@ -62,15 +62,15 @@ def test_a_changed_gradient_is_cut_out(capfd: pytest.CaptureFixture[str]) -> Non
     status, out, err = upgrade(capfd, *arguments, new=new)
     assert status == 1, out + err
     assert "next: report it upstream, with the program below: SoftplusBackward0 of torch" in out
-    found = json.loads(Path("answer.json").read_text(encoding="utf-8"))["cut"]
-    lines = found["program"].splitlines()
+    cut = json.loads(Path("answer.json").read_text(encoding="utf-8"))["cut"]
+    lines = cut["program"].splitlines()
     assert lines[0] == "import torch"
     assert lines[2].startswith("x = torch.tensor(")
     assert lines[3:] == ["y = torch.nn.functional.softplus(x)", "y.backward()", "print(x.grad)"]
-    assert [printed(python, found["program"]) for python in (sys.executable, new)] == found["prints"]
-    old, changed = (float(text.removeprefix("tensor(").removesuffix(")")) for text in found["prints"])
+    assert [printed(python, cut["program"]) for python in (sys.executable, new)] == cut["prints"]
+    old, changed = (float(text.removeprefix("tensor(").removesuffix(")")) for text in cut["prints"])
     assert changed == pytest.approx(old / 2, rel=1e-3)
-    assert Path("alone.txt").read_text(encoding="utf-8").startswith(found["program"])
+    assert Path("alone.txt").read_text(encoding="utf-8").startswith(cut["program"])
     for line in lines:
         assert f"  {line}".rstrip() in out
 
@@ -104,6 +104,6 @@ def test_two_real_torches(capfd: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(lines.replace("for _ in", f"{zeros}\nfor _ in"), encoding="utf-8")
     status, out, err = upgrade(capfd, "--json", "answer.json", "train.py", new=OTHER)
     assert status == 1, out + err
-    found = json.loads(Path("answer.json").read_text(encoding="utf-8"))["cut"]
+    cut = json.loads(Path("answer.json").read_text(encoding="utf-8"))["cut"]
     old, new = ("tensor(1.)", "tensor(0.)") if installed_era() == "torch<=2.13" else ("tensor(0.)", "tensor(1.)")
-    assert found["prints"] == [old, new]
+    assert cut["prints"] == [old, new]

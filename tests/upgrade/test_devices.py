@@ -75,8 +75,8 @@ def test_every_operator_is_tried_here() -> None:
 @pytest.mark.parametrize(("name", "args"), DRAWS, ids=[name for name, _ in DRAWS])
 def test_the_numbers_are_those_of_the_cpu(name: str, args: tuple[Any, ...]) -> None:
     operator = drawing.find_operator(name)
-    (found, after), (expected, after_it) = draw(drawing.draw_on_the_cpu(operator), *args), draw(operator, *args)
-    assert all(map(torch.equal, found, expected))
+    (values, after), (expected, after_it) = draw(drawing.draw_on_the_cpu(operator), *args), draw(operator, *args)
+    assert all(map(torch.equal, values, expected))
     assert torch.equal(after, after_it)
 
 
@@ -89,9 +89,9 @@ def test_into_what_is_given(name: str, args: tuple[Any, ...], shape: tuple[int, 
     (expected,), _ = draw(operator, *args, **more, out=torch.zeros(shape, dtype=dtype))
     for size in (shape, (0,)) if name.startswith("randperm") else (shape,):
         out = torch.zeros(size, dtype=dtype)
-        (found,), _ = draw(drawing.draw_on_the_cpu(operator), *args, **more, out=out)
-        assert found is out
-        assert torch.equal(found, expected)
+        (value,), _ = draw(drawing.draw_on_the_cpu(operator), *args, **more, out=out)
+        assert value is out
+        assert torch.equal(value, expected)
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -117,11 +117,11 @@ def test_a_generator_of_a_device_has_a_twin_from_the_same_seed() -> None:
     expected = torch.Generator().manual_seed(7)
     for twin in twins:
         assert torch.equal(torch.rand(4, generator=twin), torch.rand(4, generator=expected.manual_seed(7)))
-    one = Elsewhere(7)
-    drawing.find_twin(one).manual_seed(8)
-    assert drawing.find_twin(one).initial_seed() == 8  # it is the same one
-    one.number = 9
-    assert drawing.find_twin(one).initial_seed() == 9  # seeded anew
+    generator = Elsewhere(7)
+    drawing.find_twin(generator).manual_seed(8)
+    assert drawing.find_twin(generator).initial_seed() == 8  # it is the same one
+    generator.number = 9
+    assert drawing.find_twin(generator).initial_seed() == 9  # seeded anew
 
 
 def backends(function: Any, *args: Any, **kwargs: Any) -> tuple[bool, bool]:
@@ -142,9 +142,11 @@ def test_what_drops_inside_a_fused_kernel_is_computed_in_parts() -> None:
     assert backends(functional.dropout, q, 0.1) == (True, True)
     layer, drops = nn.MultiheadAttention(4, 1), []
     for dropout in (0.0, 0.3):  # as the module calls it, and with all of it by position
-        given = (q[0], q[0], q[0], 4, 1, layer.in_proj_weight, layer.in_proj_bias, None, None, False)
-        drops.append(backends(functional.multi_head_attention_forward, *given, dropout, layer.out_proj.weight, None))
-        drops.append(backends(functional.multi_head_attention_forward, *given, dropout_p=dropout))
+        arguments = (q[0], q[0], q[0], 4, 1, layer.in_proj_weight, layer.in_proj_bias, None, None, False)
+        drops.append(
+            backends(functional.multi_head_attention_forward, *arguments, dropout, layer.out_proj.weight, None)
+        )
+        drops.append(backends(functional.multi_head_attention_forward, *arguments, dropout_p=dropout))
     assert drops == [(True, True)] * 2 + [(False, True)] * 2
 
 

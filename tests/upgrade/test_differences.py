@@ -16,19 +16,19 @@ from .by_hand import run
 
 
 def test_equal_runs_are_equal() -> None:
-    found = compare_events(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0)))
-    assert (found.first, found.largest, found.events) == (None, 0.0, 2)
+    comparison = compare_events(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0)))
+    assert (comparison.first, comparison.largest, comparison.events) == (None, 0.0, 2)
 
 
 @pytest.mark.parametrize(("apart", "is_first"), [(1e-7, False), (1e-6, False), (1e-5, True), (0.5, True)])
 def test_the_precision_of_the_dtype_is_rounding(apart: float, is_first: bool) -> None:
-    found = compare_events(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0 * (1 + apart))))
-    assert (found.first is not None) == is_first
-    if found.first is not None:
-        assert found.first.old.origin.where == "train.py:2"
-        assert found.first.distance == pytest.approx(apart, rel=1e-3 + apart)
+    comparison = compare_events(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0 * (1 + apart))))
+    assert (comparison.first is not None) == is_first
+    if comparison.first is not None:
+        assert comparison.first.old.origin.where == "train.py:2"
+        assert comparison.first.distance == pytest.approx(apart, rel=1e-3 + apart)
     else:
-        assert found.largest == pytest.approx(apart, rel=1e-2)
+        assert comparison.largest == pytest.approx(apart, rel=1e-2)
 
 
 @pytest.mark.parametrize(("dtype", "apart"), [("float64", 1e-13), ("bfloat16", 0.1), ("float16", 0.01)])
@@ -61,9 +61,9 @@ def test_nan_equals_nan_and_nothing_else() -> None:
 
 
 def test_another_op_of_the_same_values_is_no_difference() -> None:
-    found = compare_events(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.0), (0, 3.0)))
-    assert found.first is None
-    assert found.other_ops == ("train.py:2",)
+    comparison = compare_events(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.0), (0, 3.0)))
+    assert comparison.first is None
+    assert comparison.other_ops == ("train.py:2",)
 
 
 def test_another_op_before_a_difference_is_named_with_its_line() -> None:
@@ -121,8 +121,8 @@ def test_a_digest_sees_that_two_entries_were_swapped(count: int) -> None:
     y = x.clone()
     y[1], y[count - 2] = x[count - 2], x[1]
     pending = Pending()
-    for one in (x, y, x.clone()):
-        pending.add(one)
+    for tensor in (x, y, x.clone()):
+        pending.add(tensor)
     first, swapped, again = pending.fetch()
     assert first == again
     assert first[0] == pytest.approx(swapped[0])

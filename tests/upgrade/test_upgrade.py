@@ -61,11 +61,11 @@ def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[st
     status, out, err = upgrade(capfd, "--json", "answer.json", program("h = F.gelu(h)"))
     assert status == 0, out + err
     assert ": nothing differs; 2 runs, 4 backward passes each" in out.splitlines()[0]
-    found = json.loads(Path("answer.json").read_text(encoding="utf-8"))
-    assert found["survives"]
-    assert found["answer"] == "nothing differs"
-    assert found["losses"]["old"] == found["losses"]["new"]
-    assert len(found["losses"]["old"]) == 4
+    document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
+    assert document["survives"]
+    assert document["answer"] == "nothing differs"
+    assert document["losses"]["old"] == document["losses"]["new"]
+    assert len(document["losses"]["old"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ for _ in range(2):
 """
     Path("deep.py").write_text(text, encoding="utf-8")
     assert answer(capfd, "upgrade", "--from", sys.executable, "--keep", "deep.digests", "deep.py")[0] == 0
-    kept = json.loads(gzip.decompress(Path("deep.digests").read_bytes()))["runs"]["as it is"]["steps"]
-    assert len(kept["2"]) > 600  # an update, 202 calls, 201 nodes that are no views, 200 gradients
-    assert len(pickle.dumps(kept["2"])) < 2**20
+    steps = json.loads(gzip.decompress(Path("deep.digests").read_bytes()))["runs"]["as it is"]["steps"]
+    assert len(steps["2"]) > 600  # an update, 202 calls, 201 nodes that are no views, 200 gradients
+    assert len(pickle.dumps(steps["2"])) < 2**20
 
 
 @needs_other

@@ -91,13 +91,13 @@ def function_named(where: str, argument: str, path: str) -> Any:
     module, _, name = path.partition(":")
     if not module or not name:
         raise ValueError(must(where, argument, "be MODULE:FUNCTION", path))
-    found: object = imported(where, argument, module, path)
+    value: object = imported(where, argument, module, path)
     try:
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except AttributeError as error:
         raise ValueError(must(where, argument, "name a function that can be imported", path, str(error))) from error
-    return found
+    return value
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | Non
     """What `compare` and `tune` of Python take."""
     better = options.better or "lower"
     if "=" in better:
-        pairs = [one.partition("=") for one in items(better)]
+        pairs = [pair.partition("=") for pair in items(better)]
         better = {name.strip(): way.strip() for name, _, way in pairs}
     return {
         "run": function_named(where, "--task", options.task),

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     from ..rewrite.bisect import FOUND, bisect
 
     target = None if options.json is None else checked_file("bisect", "--json", options.json)
-    found = bisect(
+    answer = bisect(
         options.program,
         options.arguments,
         pin=options.pin,
@@ -38,6 +38,6 @@ def run(options: argparse.Namespace) -> int:
         ),
     )
     if target is not None:
-        write("bisect", "--json", target, json_text(found.to_json()))
-    print(found)
-    return 0 if found.outcome == FOUND else 1
+        write("bisect", "--json", target, json_text(answer.to_json()))
+    print(answer)
+    return 0 if answer.outcome == FOUND else 1

@@ -35,13 +35,13 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError("tune: --task must be given, got none. Name your training as MODULE:FUNCTION.")
         target = None if options.json is None else checked_file("tune", "--json", options.json)
         case = own_case(options, "tune", None if options.rules is None else items(options.rules))
-        found = tune(**case, budget=options.budget, steps=options.steps, on_trial=_told_on_a_terminal)
+        tuning = tune(**case, budget=options.budget, steps=options.steps, on_trial=_print_progress)
         if target is not None:
-            write("tune", "--json", target, json_text(found.to_json()))
-        print(found)
+            write("tune", "--json", target, json_text(tuning.to_json()))
+        print(tuning)
         return 0
 
 
-def _told_on_a_terminal(one: Any, done: int, of: int) -> None:
+def _print_progress(run: Any, done: int, of: int) -> None:
     if sys.stderr.isatty():
-        print(f"\rtune: {one.variant}, seed {one.seed}: {done} of {of} of this round\033[K", end="", file=sys.stderr)
+        print(f"\rtune: {run.variant}, seed {run.seed}: {done} of {of} of this round\033[K", end="", file=sys.stderr)
