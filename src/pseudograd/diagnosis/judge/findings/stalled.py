@@ -62,7 +62,7 @@ KIND = Kind(
     meaning="more than half of the entries of weights have a gradient and never move in ten steps or more, because rounding swallows the "
     "step. Not where an optimiser keeps what rounding takes, where something else holds the weights, or where gradients are noise",
     next_step="weights in float32 under `autocast`, compensated summation, or a larger rate",
-    details="What weight decay alone moves counts as not moved. `d.stalled` has the share by parameter and step",
+    details="Weight decay alone is no move. `d.stalled` has the share by parameter and step",
     is_alone=True,
     bad="""\
 layer = torch.nn.Linear(4, 4).to(torch.bfloat16)

@@ -126,8 +126,8 @@ KIND = Kind(
     "program took away before the step",
     details="It names the cut to blame: an op that cuts everything, or a value that left the graph (`.detach()`, `.data`, `.item()`, "
     "`argmax`, indices of `max` and `topk`, a comparison, a cast to integers, `no_grad`, `torch.tensor(x)`, what is written into `.data`, "
-    "a reentrant checkpoint of plain data) and still decides the loss. Also told are most thresholds of a `jumprelu` whose window holds "
-    "no x, and three of four units of a layer that stay where the slope of an op is 0",
+    "a reentrant checkpoint of plain data) and still decides the loss. It also names a `jumprelu` whose window holds no x for most of "
+    "its thresholds, and a layer of which three of four units stay where the slope of an op is 0",
     next_step="`override` at that line, the cut to remove, or a bandwidth",
     bad="""\
 layer, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)

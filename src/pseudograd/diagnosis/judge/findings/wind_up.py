@@ -43,7 +43,7 @@ KIND = Kind(
     find=_find,
     meaning="a value moved further outside its bound in ten steps or more, by half of all that it ever moved, because its gradient passes "
     "while the forward saturates",
-    details="Also where it came back later",
+    details="It counts if the value came back later",
     next_step=f"`project`, or `{DEFAULT_RULE}`",
     bad="""\
 p = torch.nn.Parameter(torch.tensor(0.9))
