@@ -123,7 +123,7 @@ def run(call: Call, *inputs: Any) -> Tensor:
         return call.primitive.forward(*inputs)
     if not _is_compiling():
         if layouts.is_nested(inputs[0]):
-            return layouts.by_components(partial(run, call), inputs[0], inputs[1:])
+            return layouts.apply_to_components(partial(run, call), inputs[0], inputs[1:])
         return _apply_eager(call, *inputs)
     return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
 

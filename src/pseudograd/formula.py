@@ -37,7 +37,7 @@ def pull(grad: Tensor, inputs: list[object], wants: Wants, call: Call) -> Gradie
         return plain(grad, inputs, wants, call)
     with own, fake_mode_of(grad):
         if layouts.are_sparse(grad, inputs):
-            return layouts.by_values(lambda grad, inputs: plain(grad, inputs, wants, call), grad, inputs)
+            return layouts.apply_to_values(lambda grad, inputs: plain(grad, inputs, wants, call), grad, inputs)
         return plain(grad, inputs, wants, call)
 
 

@@ -24,7 +24,7 @@ def are_sparse(grad: Tensor, inputs: list[object]) -> bool:
     return any(isinstance(value, Tensor) and value.layout not in _DENSE for value in inputs)
 
 
-def by_values(formula: _Formula, grad: Tensor, inputs: list[object]) -> Gradients:
+def apply_to_values(formula: _Formula, grad: Tensor, inputs: list[object]) -> Gradients:
     """The formula on the values of a sparse grad, of sparse inputs, or of both; the gradients in the layout of the inputs."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     sparse = [value for value in tensors if value.layout not in _DENSE]
@@ -33,13 +33,13 @@ def by_values(formula: _Formula, grad: Tensor, inputs: list[object]) -> Gradient
     layout = (sparse or [grad])[0].layout
     pattern = _union([grad, *sparse])
     at_pattern = [_values(value, pattern) if isinstance(value, Tensor) else value for value in inputs]
-    found = formula(_values(grad, pattern), at_pattern)
-    return tuple(None if values is None else _with(values, pattern, layout) for values in found)
+    gradients = formula(_values(grad, pattern), at_pattern)
+    return tuple(None if values is None else _restore(values, pattern, layout) for values in gradients)
 
 
 def _union(tensors: list[Tensor]) -> Tensor:
     """A coalesced COO tensor with a value wherever one of the sparse tensors has one."""
-    ones = [_as_coo(value.detach()) for value in tensors if value.layout not in _DENSE]
+    ones = [_to_coo(value.detach()) for value in tensors if value.layout not in _DENSE]
     pattern = ones[0]
     for other in ones[1:]:
         if not torch.equal(pattern.indices(), other.indices()):
@@ -47,7 +47,7 @@ def _union(tensors: list[Tensor]) -> Tensor:
     return pattern
 
 
-def _as_coo(value: Tensor) -> Tensor:
+def _to_coo(value: Tensor) -> Tensor:
     return (value if value.layout is torch.sparse_coo else value.to_sparse(layout=torch.sparse_coo)).coalesce()
 
 
@@ -59,13 +59,15 @@ def _ones_at(pattern: Tensor) -> Tensor:
 
 def _values(value: Tensor, pattern: Tensor) -> Tensor:
     """The values at the positions of the pattern, 0 where there is none."""
-    at = value if value.layout is torch.strided else _as_coo(value)
+    at = value if value.layout is torch.strided else _to_coo(value)
     return at.sparse_mask(pattern).coalesce().values()
 
 
-def _with(values: Tensor, pattern: Tensor, layout: torch.layout) -> Tensor:
-    made = torch.sparse_coo_tensor(pattern.indices(), values, pattern.shape, check_invariants=False, is_coalesced=True)
-    return made if layout is torch.sparse_coo else made.to_sparse(layout=layout)
+def _restore(values: Tensor, pattern: Tensor, layout: torch.layout) -> Tensor:
+    gradient = torch.sparse_coo_tensor(
+        pattern.indices(), values, pattern.shape, check_invariants=False, is_coalesced=True
+    )
+    return gradient if layout is torch.sparse_coo else gradient.to_sparse(layout=layout)
 
 
 def is_nested(x: object) -> bool:
@@ -73,7 +75,7 @@ def is_nested(x: object) -> bool:
     return isinstance(x, Tensor) and x.is_nested and x.layout is torch.strided
 
 
-def by_components(op: Callable[..., Tensor], x: Tensor, others: tuple[object, ...]) -> Tensor:
+def apply_to_components(op: Callable[..., Tensor], x: Tensor, others: tuple[object, ...]) -> Tensor:
     """The op on one tensor of the nested one after the other; autograd goes through both steps."""
-    made: Tensor = torch.nested.as_nested_tensor([op(part, *others) for part in x.unbind()], layout=torch.strided)
-    return made
+    y: Tensor = torch.nested.as_nested_tensor([op(part, *others) for part in x.unbind()], layout=torch.strided)
+    return y

@@ -17,32 +17,32 @@ def items(text: str) -> list[str]:
 
 def parsed(op: Op, text: str, argument: str) -> tuple[RuleLike, Edge | None]:
     """The rule of `op`, checked, and the edge if the text names one. `argument` is what an error calls the text."""
-    found = _FORM.fullmatch(text.strip())
-    if not found:
+    match = _FORM.fullmatch(text.strip())
+    if not match:
         raise ValueError(f"{argument} must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got {text!r}.")
-    name, given, edge = found["name"], found["given"], found["edge"]
+    name, values, edge = match["name"], match["given"], match["edge"]
     rule: RuleLike = name
-    if given and given.strip() and name in op.rules:
-        rule = RuleObject(name, _parameters(op.rules[name], items(given)))
-    made = make_call(op, rule, op.default_edge if edge is None else edge)
-    return rule, edge and made.edge
+    if values and values.strip() and name in op.rules:
+        rule = RuleObject(name, _parameters(op.rules[name], items(values)))
+    call = make_call(op, rule, op.default_edge if edge is None else edge)
+    return rule, edge and call.edge
 
 
-def _parameters(rule: Rule, given: list[str]) -> tuple[tuple[str, float], ...]:
+def _parameters(rule: Rule, texts: list[str]) -> tuple[tuple[str, float], ...]:
     """Values by name, or in the order in which the rule lists its parameters."""
-    if len(given) > len(rule.parameters):
+    if len(texts) > len(rule.parameters):
         allowed = f"be at most {len(rule.parameters)}" if rule.parameters else "be absent"
-        raise ValueError(must(rule.name, "parameters", allowed, ", ".join(given)))
-    found: dict[str, float] = {}
-    for position, text in enumerate(given):
+        raise ValueError(must(rule.name, "parameters", allowed, ", ".join(texts)))
+    parameters: dict[str, float] = {}
+    for position, text in enumerate(texts):
         before, equals, after = (part.strip() for part in text.partition("="))
         key, value = (before, after) if equals else (list(rule.parameters)[position], before)
         if key not in rule.parameters:
             raise unknown_name(rule.name, "parameter", rule.parameters, key)
-        if key in found:
-            raise ValueError(must(rule.name, key, "be given once", ", ".join(given)))
-        found[key] = _number(rule, key, value)
-    return tuple(found.items())
+        if key in parameters:
+            raise ValueError(must(rule.name, key, "be given once", ", ".join(texts)))
+        parameters[key] = _number(rule, key, value)
+    return tuple(parameters.items())
 
 
 def _number(rule: Rule, key: str, text: str) -> float:

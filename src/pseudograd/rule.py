@@ -100,19 +100,19 @@ class Rule(Record):
     @property
     def called(self) -> str:
         """Its name, with its parameters and what they are by default."""
-        given = ", ".join(key if value is None else f"{key}={value}" for key, value in self.parameters.items())
-        return f"{self.name}({given})" if given else self.name
+        parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in self.parameters.items())
+        return f"{self.name}({parameters})" if parameters else self.name
 
-    def keywords(self, edge: Edge | None, given: Mapping[str, object] | None = None) -> dict[str, Any]:
+    def keywords(self, edge: Edge | None, chosen: Mapping[str, object] | None = None) -> dict[str, Any]:
         """What pull, reference and jumps are called with: the parameters, and the edge where the op has one."""
-        parameters = {**self.parameters, **(given or {})}
+        parameters = {**self.parameters, **(chosen or {})}
         keywords = {"given": parameters} if self.is_users else parameters
         return keywords if edge is None else {**keywords, "edge": edge}
 
     def is_linear_at(self, edge: Edge | None) -> bool:
         return self.is_linear and (self.ignores_edge or not edge_reads_grad(edge))
 
-    def kept(self, wants: Wants) -> tuple[str, ...]:
+    def inputs_read(self, wants: Wants) -> tuple[str, ...]:
         """The names of the inputs that pull reads, when these gradients are asked for."""
         return self.keeps if isinstance(self.keeps, tuple) else self.keeps(wants)
 
@@ -164,8 +164,8 @@ class Primitive(Record, kw_only=True):
 
     def inputs_of(self, other: Primitive, inputs: tuple[object, ...]) -> tuple[object, ...]:
         """Those of another primitive that this one takes, too."""
-        given = other.by_name(inputs)
-        return tuple([given[name] for name in self.inputs])
+        values = other.by_name(inputs)
+        return tuple([values[name] for name in self.inputs])
 
 
 class Op(Primitive, kw_only=True):
@@ -214,13 +214,13 @@ class Call:
     )
 
     def __init__(
-        self, primitive: Primitive, rule: Rule, given: dict[str, object], edge: Edge | None, maximize: bool
+        self, primitive: Primitive, rule: Rule, parameters: dict[str, object], edge: Edge | None, maximize: bool
     ) -> None:
         self.primitive = primitive
         self.rule = rule
         self.edge = edge
         self.parameters = rule.keywords(
-            edge, {k: v.call if isinstance(v, UserFunction) else v for k, v in given.items()}
+            edge, {k: v.call if isinstance(v, UserFunction) else v for k, v in parameters.items()}
         )
         self.is_linear = rule.is_linear_at(edge)
         self.maximize = maximize and not self.is_linear
@@ -229,14 +229,14 @@ class Call:
         self.is_about_range = rule.sides is not None and primitive.inputs == BOUNDED
         self.served: Any = None  # by which residuals and kernels: `kernels` remembers it here
         self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before
-        ordered = [given[key] for key in rule.parameters]
+        ordered = [parameters[key] for key in rule.parameters]
         self._values = [(value.key or value.call) if isinstance(value, UserFunction) else value for value in ordered]
         self._pull = primitive.through(rule.pull) if primitive.through else rule.pull
         as_rule = primitive.saves == "rule" and isinstance(rule.keeps, tuple)
         self._keeps = rule.keeps if as_rule else primitive.inputs if primitive.saves == "as torch" else None
 
     @property
-    def given(self) -> dict[str, object]:
+    def arguments(self) -> dict[str, object]:
         """The rule's parameters in the order of its row; a function by its key."""
         values = [key_of(value) if callable(value) else value for value in self._values]
         return dict(zip(self.rule.parameters, values))  # noqa: B905  Dynamo on torch 2.8
@@ -244,7 +244,7 @@ class Call:
     @property
     def spec(self) -> tuple[object, ...]:
         """Flat, as a graph wants it: primitive, rule, edge, maximize, and what is given for the rule's parameters."""
-        return self.primitive.name, self.rule.name, self.edge, self.maximize, *self.given.values()
+        return self.primitive.name, self.rule.name, self.edge, self.maximize, *self.arguments.values()
 
     @property
     def label(self) -> str:
@@ -284,15 +284,15 @@ class Call:
         parameters = {**self.parameters, **numbers} if numbers else self.parameters
         if not self.maximize:
             return self._pull(grad, *inputs, y=y, wants=wants, **parameters)
-        found = self._pull(-grad, *inputs, y=y, wants=wants, **parameters)
-        return tuple(None if g is None else -g for g in found)
+        gradients = self._pull(-grad, *inputs, y=y, wants=wants, **parameters)
+        return tuple(None if gradient is None else -gradient for gradient in gradients)
 
     def keeps(self, wants: Wants) -> tuple[str, ...]:
         """The names of the inputs that backward needs."""
         if self._keeps is not None:
             return self._keeps  # type: ignore[return-value]
-        kept = self.rule.kept(wants)
-        return self.primitive.inputs if kept and self.primitive.saves == "a copy" else kept
+        names = self.rule.inputs_read(wants)
+        return self.primitive.inputs if names and self.primitive.saves == "a copy" else names
 
 
 OPS: dict[str, Op] = {}
@@ -351,20 +351,20 @@ def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     name, rule_name, edge, maximize, *rest = leaves
     primitive = PRIMITIVES[name]
     row = primitive.rules[rule_name]
-    given: dict[str, object] = {}
+    parameters: dict[str, object] = {}
     for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
-        given[key] = function_named(value) if isinstance(value, str) else value
-    return Call(primitive, row, given, edge, maximize), tuple(rest[len(given) :])
+        parameters[key] = function_named(value) if isinstance(value, str) else value
+    return Call(primitive, row, parameters, edge, maximize), tuple(rest[len(parameters) :])
 
 
 def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
     """The call for what the user asked; raises the errors of an unknown rule, edge or parameter."""
-    name, given = (rule.name, rule.parameters) if isinstance(rule, RuleObject) else (rule, ())
+    name, chosen = (rule.name, rule.parameters) if isinstance(rule, RuleObject) else (rule, ())
     row = op.rules.get(name) if isinstance(name, str) else None
     if row is None:
         raise _unknown_rule(op, rule)
     parameters = _defaults(row)
-    for key, value in given:
+    for key, value in chosen:
         if key not in parameters:
             raise TypeError(must(op.name, f"rule {name!r}", f"take {_listed(row.parameters) or 'no parameter'}", key))
         check_parameter(name, key, value, row.parameters[key])
@@ -395,26 +395,26 @@ def call_for(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: 
         return make_call(op, rule, edge, maximize)
     key = (op.name, rule, edge, maximize)
     try:
-        found = _by_request.get(key)
+        call = _by_request.get(key)
     except TypeError:  # an unhashable rule or edge is none: `make_call` says which
         return make_call(op, rule, edge, maximize)
-    return found or _call_for_the_first_time(key, op, rule, edge, maximize)
+    return call or _call_for_the_first_time(key, op, rule, edge, maximize)
 
 
 def _call_for_the_first_time(
     key: tuple[object, ...], op: Primitive, rule: RuleLike, edge: Edge | None, maximize: bool
 ) -> Call:
     """A call with a function is remembered by the function: what it holds, tensors perhaps, must go when the caller lets go of it."""
-    given = rule.parameters if isinstance(rule, RuleObject) else ()
-    for _, value in given:
+    parameters = rule.parameters if isinstance(rule, RuleObject) else ()
+    for _, value in parameters:
         if isinstance(value, UserFunction):
-            others = tuple(pair for pair in given if pair[1] is not value)
+            others = tuple(pair for pair in parameters if pair[1] is not value)
             key = (op.name, rule[0], edge, maximize, *others)
             return value.calls.get(key) or remember(value.calls, key, make_call(op, rule, edge, maximize))
     return remember(_by_request, key, make_call(op, rule, edge, maximize))
 
 
-def rule_named(name: str, /, *values: object, **given: Any) -> RuleObject:
+def rule_named(name: str, /, *values: object, **named: Any) -> RuleObject:
     """A rule object by name, its parameters checked: finite numbers above 0, or one of the rule's choices.
 
     values: of parameters in the order in which the rule lists them.
@@ -429,19 +429,19 @@ def rule_named(name: str, /, *values: object, **given: Any) -> RuleObject:
     if len(values) > len(row.parameters):
         raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", values))
     for key, value in zip(row.parameters, values):  # noqa: B905  Dynamo on torch 2.8
-        if key in given:
-            raise TypeError(must(name, key, "be given once", given[key]))
-        given[key] = value
-    for key, value in given.items():
+        if key in named:
+            raise TypeError(must(name, key, "be given once", named[key]))
+        named[key] = value
+    for key, value in named.items():
         if key not in row.parameters:
             raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
-        given[key] = value if isinstance(value, UserFunction) else as_number(value)
-        check_parameter(name, key, given[key], row.parameters[key])
+        named[key] = value if isinstance(value, UserFunction) else as_number(value)
+        check_parameter(name, key, named[key], row.parameters[key])
         if key in row.choices:
-            given[key] = _chosen(name, key, given[key], row.choices[key])
-        elif not isinstance(given[key], UserFunction):
-            given[key] = float(given[key])
-    return RuleObject(name, tuple(given.items()))
+            named[key] = _chosen(name, key, named[key], row.choices[key])
+        elif not isinstance(named[key], UserFunction):
+            named[key] = float(named[key])
+    return RuleObject(name, tuple(named.items()))
 
 
 def check_parameter(rule: str, key: str, value: object, default: object) -> None:
@@ -462,14 +462,14 @@ def _chosen(rule: str, key: str, value: object, choices: tuple[int, ...]) -> int
 
 
 def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
-    asked = rule.name if isinstance(rule, RuleObject) else rule
-    translation = next((row.name for row in op.rules.values() if asked in row.translates), None)
-    hint = f"{asked!r} is {translation!r} here" if translation else None
-    takers = [other for other in OPS.values() if other.rule_set == op.rule_set and asked in tuple(other.rules)]
+    name = rule.name if isinstance(rule, RuleObject) else rule
+    translation = next((row.name for row in op.rules.values() if name in row.translates), None)
+    hint = f"{name!r} is {translation!r} here" if translation else None
+    takers = [other for other in OPS.values() if other.rule_set == op.rule_set and name in tuple(other.rules)]
     if takers:
-        why = "needs both bounds" if takers[0].rules[asked].requires else "is a rule of others"  # type: ignore[index]
-        hint = f"{asked!r} {why}: use {_listed(other.name for other in takers)}"
-    return unknown_name(op.name, "rule", tuple(op.rules), asked, hint)
+        why = "needs both bounds" if takers[0].rules[name].requires else "is a rule of others"  # type: ignore[index]
+        hint = f"{name!r} {why}: use {_listed(other.name for other in takers)}"
+    return unknown_name(op.name, "rule", tuple(op.rules), name, hint)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -27,8 +27,8 @@ class Range:
 
     def at(self, values: Iterable[float]) -> str:
         """The rule as text, to three digits."""
-        found = [f"{name}={value:.3g}" for (name, _, _), value in zip(self.ends, values, strict=True)]
-        return f"{self.rule}({', '.join([*self.fixed, *found])}){self.edge}"
+        numbers = [f"{name}={value:.3g}" for (name, _, _), value in zip(self.ends, values, strict=True)]
+        return f"{self.rule}({', '.join([*self.fixed, *numbers])}){self.edge}"
 
 
 def range_of(where: str, text: str, op: Op, argument: str = "rules") -> Range | None:
@@ -39,18 +39,18 @@ def range_of(where: str, text: str, op: Op, argument: str = "rules") -> Range | 
     row = op.rules.get(form["rule"])
     names = list(row.parameters) if row is not None else []
     fixed, ends = [], []
-    for place, one in enumerate(items(form["given"])):
-        before, equals, after = (part.strip() for part in one.partition("="))
-        name = before if equals else names[place] if place < len(names) else "parameter"
+    for position, item in enumerate(items(form["given"])):
+        before, equals, after = (part.strip() for part in item.partition("="))
+        name = before if equals else names[position] if position < len(names) else "parameter"
         between = _RANGE.fullmatch(after if equals else before)
         if between is None:
             fixed.append(f"{name}={after if equals else before}")
             continue
         ends.append((name, *_ends(where, argument, text, between["low"], between["high"])))
-    made = Range(text, form["rule"], tuple(fixed), tuple(ends), form["edge"] or "")
-    for place in (0, 1):  # an unknown rule, parameter or edge, and an end that the rule refuses
-        parsed(op, made.at([(low, high)[place] for _, low, high in ends]), f"{where}: {argument}")
-    return made
+    rule_range = Range(text, form["rule"], tuple(fixed), tuple(ends), form["edge"] or "")
+    for end in (0, 1):  # an unknown rule, parameter or edge, and an end that the rule refuses
+        parsed(op, rule_range.at([(low, high)[end] for _, low, high in ends]), f"{where}: {argument}")
+    return rule_range
 
 
 def _ends(where: str, argument: str, text: str, low: str, high: str) -> tuple[float, float]:

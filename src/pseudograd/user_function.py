@@ -54,27 +54,27 @@ def _identity(call: Callable[..., Tensor]) -> object:
 
 def function_of(call: Callable[..., Tensor]) -> UserFunction:
     """The parameter that holds this function; one for each function."""
-    found = _known.get(_identity(call))
-    if found is None:
+    function = _known.get(_identity(call))
+    if function is None:
         module = getattr(call, "__module__", None) or type(call).__module__  # torch's own methods have none
         key = f"function:{module}.{getattr(call, '__qualname__', type(call).__qualname__)}"
         if key in _functions:  # another one of that name: a second lambda
             key = f"{key}#{next(_numbers)}"
-        found = _known[_identity(call)] = _functions[key] = UserFunction(call, key)
-    return found
+        function = _known[_identity(call)] = _functions[key] = UserFunction(call, key)
+    return function
 
 
 @constant_result
 def key_of(call: Callable[..., Tensor]) -> str:
     """The key of a function that a graph is to name. Dynamo runs this while it traces, instead of tracing it."""
-    found = function_of(call)
-    _in_graphs[found.key] = found
-    return found.key
+    function = function_of(call)
+    _in_graphs[function.key] = function
+    return function.key
 
 
 def function_named(key: str) -> UserFunction:
     """The function that a graph names, which keeps it from here on."""
-    found = _in_graphs.get(key)
-    if found is None:
-        found = _in_graphs[key] = _functions[key]
-    return found
+    function = _in_graphs.get(key)
+    if function is None:
+        function = _in_graphs[key] = _functions[key]
+    return function

@@ -45,7 +45,7 @@ def _rule_lines(op: Op, rule: Rule) -> str:
 
 def what_is_saved(op: Op, rule: Rule) -> str:
     """For a backward that x alone asks for, between the bounds that the op is drawn with."""
-    saved = rule.kept((True,) + (False,) * (len(op.inputs) - 1))
+    saved = rule.inputs_read((True,) + (False,) * (len(op.inputs) - 1))
     if op.picture.of is not None:
         drawn = zip(op.inputs, op.picture.of(torch.zeros(1)), strict=True)
         return ", ".join(name for name, value in drawn if name in saved and isinstance(value, Tensor)) or "nothing"

@@ -168,7 +168,7 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
         **how: object,
     ) -> Gradients:
         """`code_of`(x, scale, zero_point): the code before it is clamped, where a function of torch has a formula of its own."""
-        if not outside.kept(wants):  # x gets grad as it is, and nobody asks for more
+        if not outside.inputs_read(wants):  # x gets grad as it is, and nobody asks for more
             return grad, None, None, None, None
         low, high, grad = float(quant_min), float(quant_max), widened(grad)
         position, code, zero, step = _grid(x, scale, zero_point)

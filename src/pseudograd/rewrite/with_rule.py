@@ -62,7 +62,7 @@ class WithRule:
 
     def _rule_text(self) -> str:
         call = call_named(self.rewritten)
-        parameters = tuple(call.given.items())
+        parameters = tuple(call.arguments.items())
         rule = repr(RuleObject(call.rule.name, parameters)) if parameters else call.rule.name
         return rule if call.edge is None else f"{rule}/{call.edge}"
 

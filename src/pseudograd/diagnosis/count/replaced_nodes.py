@@ -62,7 +62,7 @@ def _reads_grad_alone(form: Form, replacement: Replacement) -> bool:
     if usual is None or replacement.is_pin:
         return False
     call = replacement.call(form, usual.primitive)
-    return call is None or not call.rule.kept((True,) * len(usual.inputs))
+    return call is None or not call.rule.inputs_read((True,) * len(usual.inputs))
 
 
 def _replaced(form: Form, replacement: Replacement, node: object, leaving: Gradients, grad: object) -> Gradients | None:

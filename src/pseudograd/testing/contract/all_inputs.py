@@ -39,10 +39,10 @@ def problems(case: Case) -> Iterator[Problem]:
                 yield Problem(f"{sample.name}, {kind}", f, tensors, weight)
 
 
-def assert_same_gradients(found: Gradients, expected: Gradients, tensors: list[Tensor], what: str) -> None:
+def assert_same_gradients(gradients: Gradients, expected: Gradients, tensors: list[Tensor], what: str) -> None:
     """Shapes and dtypes of the inputs; values equal but for the order of a sum."""
     near = 8 * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
-    for position, (ours, theirs, tensor) in enumerate(zip(found, expected, tensors, strict=True)):
+    for position, (ours, theirs, tensor) in enumerate(zip(gradients, expected, tensors, strict=True)):
         where = f"{what}, input {position}"
         assert (ours.shape, ours.dtype) == (tensor.shape, tensor.dtype), f"{where}: {ours.shape}, {ours.dtype}"
         assert torch.allclose(ours, theirs, rtol=near, atol=near), f"{where}: {ours}, by backward {theirs}"

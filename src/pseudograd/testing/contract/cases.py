@@ -19,9 +19,9 @@ class Case(NamedTuple):
     maximize: bool = False
 
     def __str__(self) -> str:
-        given = ",".join(f"{key}={value:g}" for key, value in self.parameters)
+        parameters = ",".join(f"{key}={value:g}" for key, value in self.parameters)
         edge = "" if self.edge is None else str(self.edge)
-        parts = [self.op.name, f"{self.rule.name}({given})" if given else self.rule.name, edge]
+        parts = [self.op.name, f"{self.rule.name}({parameters})" if parameters else self.rule.name, edge]
         return "-".join(part for part in [*parts, "ascent" if self.maximize else ""] if part)
 
     def __call__(self, *inputs: object) -> Tensor:
@@ -77,8 +77,8 @@ class Case(NamedTuple):
     def _lacks(self, sample: Sample) -> bool:
         if not self.rule.requires:
             return False
-        given = dict(zip(self.op.inputs, sample.build(torch.float64), strict=True))
-        return any(given[name] is None for name in self.rule.requires)
+        values = dict(zip(self.op.inputs, sample.build(torch.float64), strict=True))
+        return any(values[name] is None for name in self.rule.requires)
 
 
 def rounding_to(dtype: torch.dtype) -> Any:

@@ -15,8 +15,8 @@ def assert_same_values(
 ) -> None:
     """Equal numbers; None counts as zeros, because that is what autograd means by it."""
     if ours is None or theirs is None:
-        given = theirs if ours is None else ours
-        assert given is None or not given.count_nonzero(), f"{what}: one of the two is None, the other is not zero"
+        other = theirs if ours is None else ours
+        assert other is None or not other.count_nonzero(), f"{what}: one of the two is None, the other is not zero"
         return
     ours, theirs = ours.detach(), theirs.detach()
     wrong = differing_values(ours, theirs, ulps, of)

@@ -52,12 +52,12 @@ def _cases(op: Op, rule: str | RuleObject) -> list[Case]:
     if name not in op.rules:
         raise unknown_name("check_rule", f"rule of {op.name}", op.rules, name)
     if isinstance(rule, RuleObject) and rule.parameters:
-        found = [Case(op, op.rules[name], rule.parameters, edge) for edge in op.edges or (None,)]
+        cases = [Case(op, op.rules[name], rule.parameters, edge) for edge in op.edges or (None,)]
     else:
-        found = [case for case in cases_of(op) if case.rule.name == name]
-    if not found:
+        cases = [case for case in cases_of(op) if case.rule.name == name]
+    if not cases:
         raise ValueError(must("check_rule", "rule", "have samples it can work with", name))
-    return found
+    return cases
 
 
 def checks_of(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:

@@ -25,12 +25,12 @@ def check_sides(case: Case, dtype: torch.dtype) -> None:
         for pairs in (special_pairs, random_pairs):
             inputs, grad = pairs(sample.build(dtype), dtype)
             inputs = (inputs[0], *of_one_kind(*inputs))
-            (found, *_) = formula.pull(grad, list(inputs), bits.X_ALONE, call)
-            expected = by_the_row(call, inputs, grad)
-            assert_same_values(found, expected, f"{sample.name}, sides", x=inputs[0], grad=grad)
+            (gradient, *_) = formula.pull(grad, list(inputs), bits.X_ALONE, call)
+            expected = row_gradient(call, inputs, grad)
+            assert_same_values(gradient, expected, f"{sample.name}, sides", x=inputs[0], grad=grad)
 
 
-def by_the_row(call: Call, inputs: tuple[Any, ...], grad: Tensor) -> Tensor:
+def row_gradient(call: Call, inputs: tuple[Any, ...], grad: Tensor) -> Tensor:
     """What x gets by `Call.pieces` alone."""
     x, low, high = inputs
     pieces = call.pieces
@@ -56,7 +56,7 @@ def by_the_row(call: Call, inputs: tuple[Any, ...], grad: Tensor) -> Tensor:
 def _part(side: Side, grad: Tensor, call: Call, inputs: tuple[Any, ...]) -> Tensor:
     if isinstance(side, Slope) and Reversal in map(type, side):
         positive, negative = (
-            _reversed(factor, grad, *inputs)
+            _reverse(factor, grad, *inputs)
             if isinstance(factor, Reversal)
             else slope_times(Slope(factor, factor), grad)
             for factor in side
@@ -65,7 +65,7 @@ def _part(side: Side, grad: Tensor, call: Call, inputs: tuple[Any, ...]) -> Tens
     return slope_times(bits.round_side(side, call, grad.dtype), grad)
 
 
-def _reversed(reversal: Reversal, grad: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
+def _reverse(reversal: Reversal, grad: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
     """-grad * min(1, distance / (width * (max - min))), each step rounded; 0 where that range is not positive and finite."""
     span = rounded(high - low, grad)
     scale = rounded(rounded(reversal.width, grad) * span, grad) + torch.zeros_like(grad)

@@ -111,8 +111,8 @@ def check_layouts(case: Case, dtype: torch.dtype) -> None:
             what = f"{sample.name}, {layout.__name__}"
             assert_same_values(y, plain(case, laid), what)  # not layout(flat_y): torch's gelu rounds by how x lies
             assert y.device == laid[0].device
-            found = _gradients(case, laid, layout(grad))
-            for ours, theirs, leaf in zip(found, flat_gradients, tensors_of(laid), strict=True):
+            gradients = _gradients(case, laid, layout(grad))
+            for ours, theirs, leaf in zip(gradients, flat_gradients, tensors_of(laid), strict=True):
                 if theirs is not None:
                     assert ours is not None
                     assert ours.shape == leaf.shape

@@ -37,12 +37,12 @@ def check_forward(case: Case, dtype: torch.dtype) -> None:
         assert_same_bits(recorded, expected, f"{sample.name}, recording")
         with torch.no_grad():
             assert_same_bits(case(*requiring_grad(inputs)), expected, f"{sample.name}, no_grad")
-        assert_same_bits(by_vjp_forward(case, inputs), expected, f"{sample.name}, functorch")
+        assert_same_bits(forward_by_vjp(case, inputs), expected, f"{sample.name}, functorch")
         for tensor, old in zip(tensors_of(inputs), before, strict=True):
             assert_same_bits(tensor, old, f"{sample.name}, an input after the call")
 
 
-def by_vjp_forward(case: Case, inputs: tuple[object, ...]) -> Tensor:
+def forward_by_vjp(case: Case, inputs: tuple[object, ...]) -> Tensor:
     return torch.func.vjp(lambda x: case(x, *inputs[1:]), inputs[0])[0]
 
 
@@ -63,7 +63,7 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
     if case.ulps >= OF_A_USER:
         keep = _is_moderate(inputs[0]) & _is_moderate(grad)
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
-    expected = by_reference(case, inputs, grad)
+    expected = reference_gradients(case, inputs, grad)
     units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
     for kernel in that_serve(case.call()):  # each alone, or it would not run where another one is preferred
         what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
@@ -72,20 +72,20 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
                 fused = by_backward_of_first(case.function(), inputs, grad)
             else:
                 what = f"{what} on {kernel.device}"
-                fused = _without_its_device(kernel, case, inputs, grad)
+                fused = _gradients_off_device(kernel, case, inputs, grad)
         assert_equals_reference(fused, expected[: len(fused)], inputs, grad, what, **units)
     fused = by_backward_of_first(case.function(), inputs, grad)
     assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", **units)
-    found = by_backward(case.function(), inputs, grad)
-    assert_equals_reference(found, expected, inputs, grad, f"{name}, backward", **units)
+    gradients = by_backward(case.function(), inputs, grad)
+    assert_equals_reference(gradients, expected, inputs, grad, f"{name}, backward", **units)
     formula = by_backward(case.function(), inputs, grad, create_graph=True)
     assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", **units)
     if functorch:
-        found = by_vjp(case.function(), inputs, grad)
-        assert_equals_reference(found, expected, inputs, grad, f"{name}, functorch", **units)
+        gradients = by_vjp(case.function(), inputs, grad)
+        assert_equals_reference(gradients, expected, inputs, grad, f"{name}, functorch", **units)
 
 
-def _without_its_device(kernel: Kernel, case: Case, inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+def _gradients_off_device(kernel: Kernel, case: Case, inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
     """The gradient of the first tensor by a kernel for another device, called with tensors on CPU; none where it declines them."""
     call = case.call()
     if case.op.inputs == BOUNDED:
@@ -96,8 +96,8 @@ def _without_its_device(kernel: Kernel, case: Case, inputs: tuple[Any, ...], gra
         return []
     try:
         with torch.no_grad():
-            made = None if kernel.forward is None else kernel.forward(call, inputs, wants)
-            _, saved = kernel.residual.encode(call, inputs, wants) if made is None else made
+            encoded = None if kernel.forward is None else kernel.forward(call, inputs, wants)
+            _, saved = kernel.residual.encode(call, inputs, wants) if encoded is None else encoded
             gradients = kernel.backward(grad, saved, wants, call)
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         text = f"check_rule: kernel {kernel.name} was not compared, without {kernel.device} it raises {error}"
@@ -121,7 +121,7 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
         inputs = sample.build(dtype)
         y = plain(case, inputs)
         grad = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).reshape(y.shape).to(dtype)
-        unreduced = by_reference(case, inputs, grad)
+        unreduced = reference_gradients(case, inputs, grad)
         expected = [u.sum_to_size(t.shape) for u, t in zip(unreduced, tensors_of(inputs), strict=True)]
         # Summed in float32 and rounded once: nearer than the sum of what was rounded.
         if not case.rule.compares and dtype.itemsize == 2:
@@ -133,7 +133,7 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
             for u, e in zip(unreduced, expected, strict=True)
         ]
         of = [case.unit_of(grad) if case.rule.cancels else part for part in size]
-        for path in (by_backward, by_vjp, _by_formula):
+        for path in (by_backward, by_vjp, formula_gradients):
             for position, (ours, theirs) in enumerate(zip(path(case.function(), inputs, grad), expected, strict=True)):
                 what = f"{sample.name}, {path.__name__}, gradient {position}"
                 assert_same_values(ours, theirs, what, ulps=case.ulps, of=of[position])
@@ -141,16 +141,16 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
         assert_same_values(first, expected[0], f"{sample.name}, kernel", ulps=case.ulps, of=of[0])
 
 
-def assert_near(found: list[Tensor | None], unreduced: list[Tensor], inputs: list[Tensor], what: str) -> None:
+def assert_near(gradients: list[Tensor | None], unreduced: list[Tensor], inputs: list[Tensor], what: str) -> None:
     """Within one rounding of each addend and of the sum; None counts as zeros."""
-    for found_here, addends, leaf in zip(found, unreduced, inputs, strict=True):
-        ours = torch.zeros_like(leaf) if found_here is None else found_here
+    for gradient, addends, leaf in zip(gradients, unreduced, inputs, strict=True):
+        ours = torch.zeros_like(leaf) if gradient is None else gradient
         finite = addends.isfinite().all()
         total, size = (part.double().sum_to_size(leaf.shape) for part in (addends, addends.abs()))
         assert not finite or bool(((ours.double() - total).abs() <= torch.finfo(leaf.dtype).eps * size).all()), what
 
 
-def _by_formula(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
+def formula_gradients(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
     return by_backward(f, inputs, grad, create_graph=True)
 
 
@@ -202,12 +202,12 @@ def check_saved(case: Case) -> None:
 def _check_saved_inputs(
     case: Case, leaves: tuple[object, ...], wants: tuple[bool, ...], saved: list[Tensor], name: str
 ) -> None:
-    names = case.rule.kept(wants) if any(wants) else ()
-    saved = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names]
-    given = {v.data_ptr() for v in saved if isinstance(v, Tensor)}
-    new = [t for t in saved if t.data_ptr() not in given]
-    assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == given, name
-    assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(saved))
+    names = case.rule.inputs_read(wants) if any(wants) else ()
+    inputs = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names]
+    pointers = {v.data_ptr() for v in inputs if isinstance(v, Tensor)}
+    new = [t for t in saved if t.data_ptr() not in pointers]
+    assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == pointers, name
+    assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(inputs))
     # A number beside a tensor bound is a 0-d tensor by then; nothing else may be new.
     bounds = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names and n in ("min", "max")]
     beside = [v for v in bounds if isinstance(v, float)] if any(isinstance(v, Tensor) for v in bounds) else []
@@ -220,7 +220,7 @@ def _asks(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def by_reference(case: Case, inputs: tuple[object, ...], grad: Tensor) -> list[Tensor]:
+def reference_gradients(case: Case, inputs: tuple[object, ...], grad: Tensor) -> list[Tensor]:
     """One number at a time, unreduced: the shape of the result for every tensor input."""
     fl = rounding_to(grad.dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
@@ -228,15 +228,15 @@ def by_reference(case: Case, inputs: tuple[object, ...], grad: Tensor) -> list[T
         v.expand(shape).reshape(-1).tolist() if isinstance(v, Tensor) else [None if v is None else fl(v)] * grad.numel()
         for v in inputs
     ]
-    of_one = case.reference_in(grad.dtype)
+    reference = case.reference_in(grad.dtype)
     first, *others = columns
-    found = [of_one(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
-    saved = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
-    return [torch.tensor([f[k] for f in found], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in saved]
+    rows = [reference(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
+    tensors = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
+    return [torch.tensor([row[k] for row in rows], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in tensors]
 
 
 def assert_equals_reference(
-    found: Gradients,
+    gradients: Gradients,
     expected: list[Tensor],
     inputs: tuple[Any, ...],
     grad: Tensor,
@@ -246,5 +246,5 @@ def assert_equals_reference(
 ) -> None:
     """No difference on any pair."""
     shown = {"x": inputs[0].expand(grad.shape), "grad": grad}
-    for position, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+    for position, (ours, theirs) in enumerate(zip(gradients, expected, strict=True)):
         assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=ulps, of=of, **shown)

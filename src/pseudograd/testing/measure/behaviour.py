@@ -18,8 +18,8 @@ _EPS = torch.finfo(torch.float64).eps
 
 def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
     """dL/dx where dL/dy = grad, zeros where y does not depend on x."""
-    (found,) = by_backward(f, (x,), grad if isinstance(grad, Tensor) else torch.full_like(x, grad))
-    return torch.zeros_like(x) if found is None else found
+    (gradient,) = by_backward(f, (x,), grad if isinstance(grad, Tensor) else torch.full_like(x, grad))
+    return torch.zeros_like(x) if gradient is None else gradient
 
 
 class CrossTalk(NamedTuple):
@@ -74,10 +74,10 @@ def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges:
     for edge in edges:
         near = near[(near.double() - edge).abs() > 3 * info.eps * max(abs(edge), info.tiny)]
     x_narrow, grad = near.repeat_interleave(len(grads)), grads.repeat(len(near))
-    narrow, here = gradient_of(f, x_narrow, grad), gradient_of(wide, x_narrow.double(), grad.double())
-    leaks, lost = (here == 0) & (narrow != 0) & ~narrow.isnan(), (here.abs() > 4 * info.tiny) & (narrow == 0)
-    overflows = ~narrow.isfinite() & (here.abs() <= 1) & (grad.abs() <= 1)
-    return Underflow(x_narrow, grad, narrow, here, leaks, lost, overflows)
+    narrow, wider = gradient_of(f, x_narrow, grad), gradient_of(wide, x_narrow.double(), grad.double())
+    leaks, lost = (wider == 0) & (narrow != 0) & ~narrow.isnan(), (wider.abs() > 4 * info.tiny) & (narrow == 0)
+    overflows = ~narrow.isfinite() & (wider.abs() <= 1) & (grad.abs() <= 1)
+    return Underflow(x_narrow, grad, narrow, wider, leaks, lost, overflows)
 
 
 class Second(NamedTuple):
@@ -109,8 +109,8 @@ class Second(NamedTuple):
         return self.x_wrong | self.grad_wrong
 
     @staticmethod
-    def _wrong(found: Tensor, expected: Tensor, known: Tensor, error: Tensor, unit: float) -> Tensor:
-        return known & ~((found - expected).abs() <= 1e-4 * (unit + expected.abs()) + error)
+    def _wrong(derivative: Tensor, expected: Tensor, known: Tensor, error: Tensor, unit: float) -> Tensor:
+        return known & ~((derivative - expected).abs() <= 1e-4 * (unit + expected.abs()) + error)
 
 
 def second_order(
@@ -123,10 +123,10 @@ def second_order(
     if _is_once_differentiable(f, x, grad):
         raise RuntimeError("its backward is marked once_differentiable")
     by_x, by_grad = second_derivatives(f, (x,), grad, (1.0,))
-    here = gradient_of(f, x, grad)
+    unmoved = gradient_of(f, x, grad)
 
     def quotients(moved: Callable[[float], Tensor], by: float, unit: float) -> tuple[Tensor, Tensor]:
-        right, left = (moved(by) - here) / by, (here - moved(-by)) / by
+        right, left = (moved(by) - unmoved) / by, (unmoved - moved(-by)) / by
         return (right + left) / 2, torch.as_tensor(agree(right / unit, left / unit))
 
     # Coarser numbers need a longer step, over which a smooth gradient bends more.
@@ -134,11 +134,11 @@ def second_order(
     of_x = of_grad * scale
     x_expected, x_known = quotients(lambda by: gradient_of(f, x + by, grad), of_x, unit)
     grad_expected, grad_known = quotients(lambda by: gradient_of(f, x, grad + by), of_grad, 1.0)
-    x_error = grad_error = torch.zeros_like(here)
+    x_error = grad_error = torch.zeros_like(unmoved)
     if eps > _EPS:
         halved, _ = quotients(lambda by: gradient_of(f, x + by, grad), of_x / 2, unit)
-        x_error = 4 * (halved - x_expected).abs() + 16 * eps * (here.abs() + x.abs() * x_expected.abs()) / of_x
-        grad_error = 16 * eps * here.abs() / of_grad
+        x_error = 4 * (halved - x_expected).abs() + 16 * eps * (unmoved.abs() + x.abs() * x_expected.abs()) / of_x
+        grad_error = 16 * eps * unmoved.abs() / of_grad
     return Second(by_x, by_grad, x_expected, grad_expected, x_known, grad_known, x_error, grad_error, unit)
 
 
@@ -147,13 +147,13 @@ def _is_once_differentiable(f: Function, x: Tensor, grad: Tensor) -> bool:
     leaf = x.clone().requires_grad_()
     (first,) = torch.autograd.grad(f(leaf), leaf, grad.clone().requires_grad_(), create_graph=True, allow_unused=True)
     waiting = [first.grad_fn] if first is not None else []
-    seen = set()
+    visited = set()
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
         if node.name().endswith("Error"):
             return True
-        seen.add(node)
+        visited.add(node)
         waiting += [after for after, _ in node.next_functions]
     return False

@@ -15,8 +15,8 @@ def by_backward(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tens
     """One gradient per tensor input, through the recording path; create_graph=True forces the formula. grad is cast to what f returns."""
     leaves = requiring_grad(inputs)
     y = f(*leaves)
-    found = torch.autograd.grad(y, tensors_of(leaves), grad.to(y.dtype), allow_unused=True, **how)
-    return [None if g is None else g.detach() for g in found]
+    gradients = torch.autograd.grad(y, tensors_of(leaves), grad.to(y.dtype), allow_unused=True, **how)
+    return [None if g is None else g.detach() for g in gradients]
 
 
 def by_backward_of_first(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:

@@ -95,8 +95,8 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
             f, low, middle, high, low + step, middle - step, middle + step, high - step
         )
         after_low, before, after, before_high = (
-            (there - here) / step
-            for here, there in (
+            (y_far - y_near) / step
+            for y_near, y_far in (
                 (y_low, beside[0]),
                 (beside[1], y_middle),
                 (y_middle, beside[2]),
@@ -119,16 +119,16 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
             low, high, bend = low[keep], high[keep], bend[keep]
         level += 1
     # A break exactly at a point is in neither of its cells.
-    return _told_apart(f, torch.cat([low, x]), torch.cat([high, x]), near, eps)
+    return _classify_breaks(f, torch.cat([low, x]), torch.cat([high, x]), near, eps)
 
 
 def _bend(f: Function, low: Tensor, high: Tensor) -> Tensor:
     """How fast the slope changes in each cell, where it is smooth: the middle one of what the cell and its two neighbours show."""
     step = (high - low) / 32
     y_low, y_high, after, before = _values_at(f, low, high, low + step, high - step)
-    found = (((y_high - before) - (after - y_low)) / step / (high - low)).nan_to_num(0.0, 0.0, 0.0)
-    around = torch.cat([found[:1], found, found[-1:]])
-    return torch.stack([around[:-2], found, around[2:]]).median(0).values
+    bends = (((y_high - before) - (after - y_low)) / step / (high - low)).nan_to_num(0.0, 0.0, 0.0)
+    around = torch.cat([bends[:1], bends, bends[-1:]])
+    return torch.stack([around[:-2], bends, around[2:]]).median(0).values
 
 
 def _change(
@@ -140,7 +140,7 @@ def _change(
     return (at_the_ends + 2 * (mean - (after + before) / 2).abs()).nan_to_num(0.0, 0.0, 0.0)
 
 
-def _told_apart(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: float) -> Breaks:
+def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: float) -> Breaks:
     """Jumps, narrowed to neighbouring numbers; kinks; what was smooth after all is left out. Slopes are those beyond the bracket."""
     before, after = _values_at(f, low - near, high + near)
     left, right = _outside(f, low, -near), _outside(f, high, near)
@@ -153,8 +153,8 @@ def _told_apart(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: float
     keep = is_jump | ((change > STEEP * size + rounding / near) & (change > further / 2))
     low, high, left, right, is_jump = (part[keep] for part in (low, high, left, right, is_jump))
     if is_jump.any():
-        found = narrowed(lambda at: values(f, at), low[is_jump] - near, high[is_jump] + near)
-        low, high = low.masked_scatter(is_jump, found[0]), high.masked_scatter(is_jump, found[1])
+        bracket = narrowed(lambda at: values(f, at), low[is_jump] - near, high[is_jump] + near)
+        low, high = low.masked_scatter(is_jump, bracket[0]), high.masked_scatter(is_jump, bracket[1])
     order = low.argsort()
     return Breaks(*(part[order] for part in (low, high, left, right, is_jump)))
 
@@ -197,10 +197,10 @@ def jumps_of(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
 def simplest(low: float, high: float) -> float:
     """The number from low to high with the fewest decimals; of tiny numbers, with the fewest digits."""
     middle = low + (high - low) / 2
-    for found in (
+    for number in (
         *(round(middle, decimals) for decimals in range(18)),
         *(float(f"{middle:.{n}g}") for n in range(1, 18)),
     ):
-        if low <= found <= high:
-            return found + 0.0
+        if low <= number <= high:
+            return number + 0.0
     return low

@@ -19,16 +19,16 @@ Gradients = tuple[Tensor, ...]
 Way = Callable[..., Any]
 
 
-def _of_one_or_many(way: Callable[..., Gradients]) -> Way:
+def _accept_one_tensor(way: Callable[..., Gradients]) -> Way:
     """A way written for a list of tensors takes one tensor too, and returns its gradient."""
 
     @wraps(way)
-    def of_one_or_many(f: Function, given: Tensor | list[Tensor], weight: Tensor, **how: object) -> Tensor | Gradients:
-        if isinstance(given, Tensor):
-            return way(f, [given], weight, **how)[0]
-        return way(f, given, weight, **how)
+    def accepting_way(f: Function, tensors: Tensor | list[Tensor], weight: Tensor, **how: object) -> Tensor | Gradients:
+        if isinstance(tensors, Tensor):
+            return way(f, [tensors], weight, **how)[0]
+        return way(f, tensors, weight, **how)
 
-    return of_one_or_many
+    return accepting_way
 
 
 def loss_of(f: Function, weight: Tensor) -> Function:
@@ -44,41 +44,41 @@ def _all(tensors: list[Tensor]) -> tuple[int, ...]:
     return tuple(range(len(tensors)))
 
 
-def _or_zero(found: Any, leaves: list[Tensor]) -> Gradients:
-    return tuple(torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(found, leaves, strict=True))
+def _or_zero(gradients: Any, leaves: list[Tensor]) -> Gradients:
+    return tuple(torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(gradients, leaves, strict=True))
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_backward(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     leaves = _leaves(tensors)
     f(*leaves).backward(weight)
     return _or_zero([leaf.grad for leaf in leaves], leaves)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_create_graph(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     leaves = _leaves(tensors)
     return _or_zero(torch.autograd.grad(f(*leaves), leaves, weight, create_graph=True, allow_unused=True), leaves)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_func_grad(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return grad(loss_of(f, weight), _all(tensors))(*tensors)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_grad_of_recorded(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """func.grad inside a recorded graph: two levels of autograd at once."""
-    found = grad(loss_of(f, weight), _all(tensors))(*_leaves(tensors))
-    return tuple(g.detach() for g in found)
+    gradients = grad(loss_of(f, weight), _all(tensors))(*_leaves(tensors))
+    return tuple(g.detach() for g in gradients)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_vjp(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return vjp(f, *tensors)[1](weight)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_jacrev(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """The gradient of the loss, so that a rule which reads grad sees the same grad."""
     return jacrev(loss_of(f, weight), _all(tensors))(*tensors)
@@ -96,65 +96,65 @@ def _sliced(
     ]
     of_size_one = [has and at is None for has, at in zip(have_it, dims, strict=True)]
 
-    def one(*slices: Tensor) -> Tensor:
+    def slice_of_f(*slices: Tensor) -> Tensor:
         return f(*[part.squeeze(from_the_end) if of_size_one[i] else part for i, part in enumerate(slices)])
 
-    return one, tuple(dims)
+    return slice_of_f, tuple(dims)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0) -> Gradients:
     """One gradient a slice; what all slices share gets their sum."""
-    one, dims = _sliced(f, tensors, weight, dim)
+    slice_of_f, dims = _sliced(f, tensors, weight, dim)
 
-    def of_slice(weight: Tensor, *slices: Tensor) -> Gradients:
-        return grad(loss_of(one, weight), _all(tensors))(*slices)
+    def gradients_of_slice(weight: Tensor, *slices: Tensor) -> Gradients:
+        return grad(loss_of(slice_of_f, weight), _all(tensors))(*slices)
 
-    found = vmap(of_slice, in_dims=(dim, *dims), out_dims=tuple(at or 0 for at in dims))(weight, *tensors)
-    return tuple(g.sum(0) if at is None else g for g, at in zip(found, dims, strict=True))
+    gradients = vmap(gradients_of_slice, in_dims=(dim, *dims), out_dims=tuple(at or 0 for at in dims))(weight, *tensors)
+    return tuple(g.sum(0) if at is None else g for g, at in zip(gradients, dims, strict=True))
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_vmap_over_the_last_dim(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return by_vmap_of_grad(f, tensors, weight, dim=-1)
 
 
-def mapped(f: Function, given: Tensor | list[Tensor], weight: Tensor) -> Function:
+def mapped(f: Function, tensors: Tensor | list[Tensor], weight: Tensor) -> Function:
     """f by vmap over the slices of y."""
-    one, dims = _sliced(f, [given] if isinstance(given, Tensor) else given, weight)
-    return vmap(one, in_dims=dims)
+    slice_of_f, dims = _sliced(f, [tensors] if isinstance(tensors, Tensor) else tensors, weight)
+    return vmap(slice_of_f, in_dims=dims)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_grad_of_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return grad(loss_of(mapped(f, tensors, weight), weight), _all(tensors))(*tensors)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_recorded_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """vmap alone, recorded outside: inside it, nothing seems to require grad."""
     return by_backward(mapped(f, tensors, weight), tensors, weight)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_batched_grads(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     leaves = _leaves(tensors)
     batch = torch.stack([torch.zeros_like(weight), weight])
-    found = torch.autograd.grad(f(*leaves), leaves, batch, is_grads_batched=True, allow_unused=True)
-    return _or_zero([None if g is None else g[1] for g in found], leaves)
+    gradients = torch.autograd.grad(f(*leaves), leaves, batch, is_grads_batched=True, allow_unused=True)
+    return _or_zero([None if g is None else g[1] for g in gradients], leaves)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor, reentrant: bool = False) -> Gradients:
     return by_backward(lambda *leaves: checkpoint(f, *leaves, use_reentrant=reentrant), tensors, weight)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_reentrant_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return by_checkpoint(f, tensors, weight, reentrant=True)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """Saved tensors leave through a hook and come back as copies."""
 
@@ -165,7 +165,7 @@ def by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: Tensor) -
     return by_backward(hooked, tensors, weight)
 
 
-@_of_one_or_many
+@_accept_one_tensor
 def by_make_fx(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """Traced at other values than those it is asked at."""
     traced = make_fx(lambda tensors, weight: by_backward(f, tensors, weight))
