@@ -232,6 +232,14 @@ def test_a_number_is_the_slope_at_the_kink_and_nowhere_else(name: str) -> None:
         assert torch.equal(found, wanted), slope
 
 
+@pytest.mark.parametrize("name", AT_ITS_KINK)
+def test_no_part_of_an_infinite_gradient_is_0(name: str) -> None:
+    f, at = AT_ITS_KINK[name]
+    x = _x(at).requires_grad_()
+    with pin_edge("jax"), pin_edge(**{name: 0.0}):  # inside another, so that it acts where torch has 0, too
+        assert torch.autograd.grad(f(x), x, _x(INF))[0].item() == 0.0
+
+
 def test_a_family_counts_before_what_the_pin_is_to() -> None:
     x = _x(0.0)
     for edge in ("jax", "torch<=2.13", "torch>=2.14", "closed"):
@@ -280,6 +288,8 @@ def test_nan_is_pinned_when_it_is_asked_for() -> None:
         with pinned:
             assert _gradient(torch.linalg.vector_norm, x).isnan().all()
             assert _gradient(lambda x: x.reshape(2, 1).norm(dim=1), _x(0.0, 3.0)).isnan().tolist() == [True, False]
+            tangent = torch.func.jvp(lambda x: x.std(), (_x(1.0, 1.0),), (_x(1.0, 0.0),))[1]
+        assert tangent.equal(torch.func.jvp(lambda x: x.std(), (_x(1.0, 1.0),), (_x(1.0, 0.0),))[1])
 
 
 _PAIRS: dict[
