@@ -14,7 +14,7 @@ VENV ?= .venv
 JOBS ?= 2
 SAMPLE ?= 300
 SEED ?= 0
-VERSIONS ?= 2.8.0 2.10.0 2.13.0 2.14.1 2.15.0
+VERSIONS ?= $(shell sed -n 's/^SUPPORTED = tuple("\(.*\)".*/\1/p' src/pseudograd/torch_table/eras.py)
 export PYTHON TORCH JOBS
 unexport PYTHONDONTWRITEBYTECODE  # with it, each of the hundred processes of the tests compiles the library again
 
