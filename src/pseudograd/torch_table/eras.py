@@ -124,7 +124,7 @@ _ONE_SINCE_2_14 = pieces_of_min(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_
 
 CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
 # The versions of torch that the suite runs on; Makefile reads this line. A remark for a version names it as "torch 2.8" does.
-SUPPORTED = tuple("2.8.0 2.10.0 2.13.0 2.14.1 2.15.0".split())
+SUPPORTED = tuple("2.8.0 2.10.0 2.13.0 2.14.1 2.15.0".split())  # noqa: SIM905  one line
 FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured; and the first of an era that comes later
 ERAS: dict[str, Era] = {  # from the oldest on
     era.name: era
