@@ -400,8 +400,7 @@ def _run_compare() -> None:
 
 def _draw_strip() -> int:
     """1, and nothing drawn, if this processor or torch ends at other numbers than README tells."""
-    from pseudograd_tasks.report.figures import strip_figure
-    from pseudograd_tasks.report.pictures import strip
+    from pseudograd_tasks.report.figures import strip, strip_figure
     from pseudograd_tasks.report.sources import run_tasks
 
     found = strip(run_tasks(["retarget"]))

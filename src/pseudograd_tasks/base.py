@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from pseudograd.comparison.runs import Outcome
@@ -178,3 +179,42 @@ class Task(Subject):
     has_leaves: bool
     context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
     order: int = 1000
+
+
+def make_leaf(variant: Variant, start: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """A copy of the start that learns, inside the bounds where the variant projects."""
+    return (start.clamp(low, high) if variant.projects else start.clone()).requires_grad_()
+
+
+def descend(
+    variant: Variant,
+    x: Tensor,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    loss: Loss,
+    low: float = 0.0,
+    high: float = 1.0,
+) -> Iterator[Tensor]:
+    """Train the leaf `x` by the loss of its clamp. Yields x after each step, clipped where the variant projects."""
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(variant.clamp(x, low, high)).backward()
+        optimizer.step()
+        if variant.projects:
+            with torch.no_grad():
+                x.clamp_(low, high)
+        yield x.detach()
+
+
+@dataclass(frozen=True)
+class ElementByElement:
+    """Calls the loss with each element by itself, of shape (1,), all at once by torch.vmap.
+
+    Called with all of them it would return their sum or their mean: with a mean, the gradient of each would shrink with their number, and
+    a loss that couples them would be another problem.
+    """
+
+    loss: Loss
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return torch.vmap(lambda element: self.loss(element.reshape(1)).reshape(()))(y.reshape(-1)).reshape(y.shape)

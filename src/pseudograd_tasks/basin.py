@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pseudograd.wording import listed
 
-from .base import OURS, Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
+from .base import OURS, Gallery, Loss, Outcome, Settings, Task, Variant, Worlds, descend
 from .curve import bounds, losses
 
 STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
@@ -39,17 +39,8 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     low, high = bounds(settings)
     loss = losses(settings)[world]
     x = starts(settings).requires_grad_()
-    optimizer = torch.optim.SGD([x], RATE)
-    path = [x.detach().clone()]
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss(variant.clamp(x, low, high)).sum().backward()
-        optimizer.step()
-        if variant.projects:
-            with torch.no_grad():
-                x.clamp_(low, high)
-        path.append(x.detach().clone())
-    positions = torch.stack(path)
+    path = descend(variant, x, torch.optim.SGD([x], RATE), STEPS, lambda y: loss(y).sum(), low, high)
+    positions = torch.stack([x.detach().clone(), *(step.clone() for step in path)])
     shown = positions.clamp(low, high)[-LAST:]
     return Outcome(
         numbers=_numbers(positions, shown, loss, settings),

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import sentences
-from .base import OURS, PROJECT, Gallery, Outcome, Settings, Task, Variant, Worlds
+from .base import OURS, PROJECT, Gallery, Outcome, Settings, Task, Variant, Worlds, descend, make_leaf
 from .photos import HEIGHT, WIDTH, photo, psnr
 
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
@@ -46,16 +46,13 @@ def start(world: str) -> Tensor:
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     target = photo("china")
     goal = _blurred(target)
-    first = start(world)
-    x = (first.clamp(0, 1) if variant.projects else first.clone()).requires_grad_()
-    optimizer = torch.optim.Adam([x], RATE)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        (0.5 * (_blurred(variant.clamp(x, 0.0, 1.0)) - goal).pow(2).sum()).backward()
-        optimizer.step()
-        if variant.projects:
-            with torch.no_grad():
-                x.clamp_(0, 1)
+    x = make_leaf(variant, start(world))
+
+    def loss(y: Tensor) -> Tensor:
+        return 0.5 * (_blurred(y) - goal).pow(2).sum()
+
+    for _ in descend(variant, x, torch.optim.Adam([x], RATE), STEPS, loss):
+        pass
     outside = ((x < 0) | (x > 1)).float().mean()
     return Outcome(
         numbers={"psnr": psnr(x, target), "outside": float(outside)}, arrays={"picture": x.detach().clamp(0, 1)[0]}

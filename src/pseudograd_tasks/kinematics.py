@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import sentences
-from .base import PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
+from .base import PROJECT, Outcome, Score, Settings, Task, Variant, Worlds, descend, make_leaf
 
 TARGETS, DRAWS, SEED, STEPS, LAST, NEAR, SPREAD = 200, 20, 0, 400, 10, 0.01, 3.0
 RATES = {"Adam": 0.05, "gradient descent": 0.1}
@@ -69,17 +69,13 @@ def scipy_reaches() -> Tensor:
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     targets, first = targets_and_starts()
-    z = (first.clamp(-1, 1) if variant.projects else first.clone()).requires_grad_()
+    z = make_leaf(variant, first, -1.0, 1.0)
     optimizer = (torch.optim.Adam if world == "Adam" else torch.optim.SGD)([z], RATES[world])
-    shown = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        (0.5 * (hand(variant.clamp(z, -1.0, 1.0)) - targets).pow(2).sum()).backward()
-        optimizer.step()
-        if variant.projects:
-            with torch.no_grad():
-                z.clamp_(-1, 1)
-        shown.append(z.detach().clamp(-1, 1))
+
+    def loss(y: Tensor) -> Tensor:
+        return 0.5 * (hand(y) - targets).pow(2).sum()
+
+    shown = [step.clamp(-1, 1) for step in descend(variant, z, optimizer, STEPS, loss, -1.0, 1.0)]
     error = (hand(torch.stack(shown)) - targets).pow(2).sum(-1).sqrt()
     reached = (error[-LAST:] < NEAR).all(0).double()
     return Outcome(

@@ -13,7 +13,7 @@ from torch import Tensor
 from pseudograd.wording import listed
 
 from . import sentences
-from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
+from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds, descend, make_leaf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,18 +103,10 @@ def start() -> Tensor:
     return (0.5 + SPREAD * far).repeat(len(CONDITIONS), 1)
 
 
-def descend(x: Tensor, optimizer: torch.optim.Optimizer, steps: int, problems: Problems, variant: Variant) -> Tensor:
-    """(steps, problems, 40): what the clamp showed after each step. `x` is changed in place."""
-    shown = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        problems.loss(variant.clamp(x, 0.0, 1.0)).sum().backward()
-        optimizer.step()
-        if variant.projects:
-            with torch.no_grad():
-                x.clamp_(0, 1)
-        shown.append(x.detach().clamp(0, 1))
-    return torch.stack(shown)
+def descend_box(x: Tensor, optimizer: torch.optim.Optimizer, steps: int, box: Problems, variant: Variant) -> Tensor:
+    """(steps, problems, 40): the clamped x after each step. `x` is changed in place."""
+    path = descend(variant, x, optimizer, steps, lambda c: box.loss(c).sum())
+    return torch.stack([step.clamp(0, 1) for step in path])
 
 
 def arrivals(gap: Tensor) -> Tensor:
@@ -124,8 +116,8 @@ def arrivals(gap: Tensor) -> Tensor:
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
-    x = (start().clamp(0, 1) if variant.projects else start().clone()).requires_grad_()
-    gap = problems().gap(descend(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
+    x = make_leaf(variant, start())
+    gap = problems().gap(descend_box(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
     converged = (gap[-LAST:] < NEAR).all(0).double()
     # The same draw at each condition number is no problem of its own.
     of_draws = converged.view(len(CONDITIONS), EACH).mean(0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import sentences
 from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
-from .least_squares import COLUMNS, NEAR, Problems, arrivals, batch, descend, matrix, measurements
+from .least_squares import COLUMNS, NEAR, Problems, arrivals, batch, descend_box, matrix, measurements
 
 PROBLEMS, CONDITION, SEED, SEED_OF_CHANGES, SEED_OF_STARTS = 20, 100, 0, 7, 1
 PHASES, STEPS, LAST = 3, 300, 10
@@ -51,7 +51,7 @@ def _optimizer(world: str, x: Tensor) -> torch.optim.Optimizer:
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     x = start().requires_grad_()
     optimizer = _optimizer(world, x)
-    gaps = [phase.gap(descend(x, optimizer, STEPS, phase, variant)) for phase in phases()]
+    gaps = [phase.gap(descend_box(x, optimizer, STEPS, phase, variant)) for phase in phases()]
     kept_up = torch.stack([(gap[-LAST:] < NEAR).all(0) for gap in gaps[1:]]).all(0).double()
     steps = [float(arrivals(gap).double().median()) for gap in gaps]
     return Outcome(

@@ -15,7 +15,7 @@ from pseudograd.comparison.variants import eras, variants
 from pseudograd.torch_table.eras import ERAS, OPEN_ERA, Era
 from pseudograd_tasks import TASKS, Outcome, sentences
 from pseudograd_tasks.base import Section
-from pseudograd_tasks.report.pictures import display_name, strip
+from pseudograd_tasks.report.figures import display_name, strip
 from pseudograd_tasks.report.results import Results
 from pseudograd_tasks.report.sources import load_results, run_tasks
 from pseudograd_tasks.report.write import write

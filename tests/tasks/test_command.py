@@ -17,12 +17,11 @@ import torch
 from pseudograd.comparison.variants import variants
 from pseudograd.listen.program.signals import Stopped
 from pseudograd_tasks import TASKS, Task, basin, curve
-from pseudograd_tasks.base import Settings
+from pseudograd_tasks.base import ElementByElement, Settings
 from pseudograd_tasks.report.against import Row, common_rows, read_other, side_by_side
 from pseudograd_tasks.report.results import Results
 from pseudograd_tasks.report.sources import load_results, run_tasks
 from pseudograd_tasks.report.write import runs_so_far, write
-from pseudograd_tasks.scalar_loss import ElementByElement
 
 from ..commands import answer as run
 

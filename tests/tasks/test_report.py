@@ -26,7 +26,7 @@ from pseudograd.comparison.variants import INSTALLED, NO_CLAMP, eras
 from pseudograd_tasks import TASKS, report, sentences
 from pseudograd_tasks.base import Settings
 from pseudograd_tasks.report import terminal
-from pseudograd_tasks.report.pictures import display_name, strip
+from pseudograd_tasks.report.figures import display_name, strip
 from pseudograd_tasks.report.results import Results, cell
 from pseudograd_tasks.report.sources import FolderError, load_results, own_results, run_tasks
 from pseudograd_tasks.report.terminal import show

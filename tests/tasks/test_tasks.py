@@ -15,7 +15,7 @@ import torch
 from pseudograd_tasks import TASKS, Gallery, Outcome, Task, Variant, Worlds, report
 from pseudograd_tasks.base import KINDS, Settings
 from pseudograd_tasks.report import figures
-from pseudograd_tasks.report.pictures import PICTURES
+from pseudograd_tasks.report.figures import PICTURES
 from pseudograd_tasks.report.sources import load_results, run_tasks
 from pseudograd_tasks.report.terminal import show
 from pseudograd_tasks.report.write import write

@@ -191,7 +191,7 @@ def _loss(path: str) -> Callable[..., Any]:
     """The user's loss, tried once. One that returns a single number is asked for each element by itself."""
     import torch
 
-    from ..scalar_loss import ElementByElement
+    from ..base import ElementByElement
 
     function = function_named("compare", "--loss", path)
     x = torch.linspace(-1, 1, 5, dtype=torch.float64, requires_grad=True)

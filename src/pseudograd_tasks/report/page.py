@@ -10,7 +10,7 @@ from pseudograd import __version__
 from pseudograd.look.palette import colour
 
 from ..base import Section, Subject, World
-from .pictures import PICTURES, Tile, as_data, strip, tiles
+from .figures import PICTURES, Tile, as_data, strip, tiles
 from .results import Results, cell
 
 

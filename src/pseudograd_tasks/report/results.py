@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 
 from pseudograd import __version__
 from pseudograd.comparison.comparison import Comparison, plain_numbers
+from pseudograd.comparison.training import ONLY
 from pseudograd.torch_table.eras import ERAS, installed_era, measure
 from pseudograd.torch_table.forms import at_the_bound
 
@@ -103,6 +104,11 @@ class Results:
                 for variant, outcome in rows.items():
                     for key in KINDS[figure.kind]:
                         yield f"{name}/{world}/{variant}/{key}", outcome.arrays, key
+
+
+def own_worlds(comparison: Comparison) -> Mapping[str, str]:
+    """The numbers that the run returns, by the name that a reader sees."""
+    return {"result" if number == ONLY else number: number for number in comparison.values}
 
 
 def empty_results(rules: Sequence[str], **more: Any) -> Results:

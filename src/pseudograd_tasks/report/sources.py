@@ -17,7 +17,6 @@ from pseudograd.comparison.comparison import Comparison, from_json, read_number
 from pseudograd.comparison.statistics import spread
 from pseudograd.comparison.store import Store
 from pseudograd.comparison.text import closing_lines, headlines, sentences
-from pseudograd.comparison.training import ONLY
 from pseudograd.errors import UnknownNameError, must, unknown_name
 from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd.wording import listed
@@ -26,7 +25,7 @@ from .. import DEFAULT_TASKS, TASKS, Outcome, Task, World, find_tasks
 from ..base import Section, Settings, Subject
 from ..experiment import OnStep, measure_tasks
 from .page import words_and_tables
-from .results import ARRAYS, KIND, NUMBERS, Results, empty_results
+from .results import ARRAYS, KIND, NUMBERS, Results, empty_results, own_worlds
 
 
 def run_tasks(
@@ -63,11 +62,6 @@ def own_results(comparison: Comparison) -> Results:
     section = Section(_own_subject(comparison, name), {}, worlds, {world: {} for world in worlds})
     more = {"torch": comparison.torch, "seconds": comparison.seconds, "own": comparison}
     return empty_results(comparison.variants, sections={name: section}, **more)
-
-
-def own_worlds(comparison: Comparison) -> Mapping[str, str]:
-    """The numbers that the run returns, by the name that a reader sees."""
-    return {"result" if number == ONLY else number: number for number in comparison.values}
 
 
 def _own_world(comparison: Comparison, number: str) -> World:

@@ -15,7 +15,7 @@ from pseudograd.comparison.text import GAP, aligned
 
 from .. import World
 from ..base import Subject
-from .pictures import strip
+from .figures import strip
 from .results import Results, cell
 
 Step = Callable[[str, str, str, int, int], None]

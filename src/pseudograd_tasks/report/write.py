@@ -18,8 +18,8 @@ from pseudograd.comparison.store import Store
 from pseudograd.errors import must
 from pseudograd.listen.program.signals import hold_signals
 
+from .figures import figures, strip, strip_figure
 from .page import page
-from .pictures import strip
 from .results import Results, results_text, save
 from .sources import FolderError, is_report, stored_numbers
 
@@ -115,7 +115,6 @@ def _swap(staging: Path, folder: Path, old: Path) -> None:
 
 
 def _fill(folder: Path, results: Results) -> None:
-    from .figures import figures, strip_figure
 
     folder.mkdir()
     charts: dict[str, list[dict[str, str]]] = {}
