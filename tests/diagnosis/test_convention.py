@@ -100,17 +100,11 @@ def test_a_parameter_decides_where_it_is_mostly_convention_and_does_not_move(
     assert verdict(of(None, *[0.05] * 6), [of("p", *[share] * 6)]) == said
 
 
-def test_few_steps_cannot_tell() -> None:
-    (one,) = _find(nn.Parameter(torch.zeros(2)), 2)
-    assert one.evidence.endswith("2 steps are too few to say whether it matters")
-    assert one.share == 0.0
-
-
-def test_no_finding_below_a_tenth() -> None:
+def test_few_steps_a_small_share_and_what_is_deliberate() -> None:
+    (finding,) = _find(nn.Parameter(torch.zeros(2)), 2)
+    assert finding.evidence.endswith("2 steps are too few to say whether it matters")
+    assert finding.share == 0.0
     assert _find(nn.Parameter(torch.full((2,), 0.05)), 6) == []
-
-
-def test_what_is_deliberate_is_not_told() -> None:
     assert _find(nn.Parameter(torch.zeros(2)), 6, ignore=["test_convention.py:*"]) == []
 
 

@@ -116,46 +116,26 @@ def test_no_backward(capfd: pytest.CaptureFixture[str]) -> None:
     assert "no backward started inside the context" in err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["nowhere.py"], "diagnose: the script must be a file, got 'nowhere.py'."),
-        (["--steps", "0", "train.py"], "diagnose: --steps must be at least 1, got 0."),
-        (
-            ["--fail-on", "loss>1", "train.py"],
-            "diagnose: --fail-on must be a finding's code, with a share if wanted, got 'loss>1'.",
-        ),
-        (
-            ["--fail-on", "cut>1e", "train.py"],
-            "diagnose: --fail-on must be a finding's code, with a share if wanted, got 'cut>1e'.",
-        ),
-        (
-            ["--whatif", "clomp=inward", "train.py"],
-            "diagnose: whatif 'clomp=inward' must be what override or pin_edge takes",
-        ),
-        (
-            ["--whatif", "torch>=9.9", "train.py"],
-            "diagnose: whatif 'torch>=9.9' must be what override or pin_edge takes",
-        ),
-        (
-            ["--whatif", "clamp=", "train.py"],
-            "diagnose: --whatif must be FAMILY=RULE, such as clamp=inward, got 'clamp='.",
-        ),
-        (
-            ["--html", "no/page.html", "train.py"],
-            "diagnose: --html must lie where files can be written, got 'no/page.html'.",
-        ),
-        (["--json", ".", "train.py"], "diagnose: --json must be a file, got '.'."),
-        (["-m", "no_such_module"], "diagnose: the module must be one that python can run, got 'no_such_module'."),
-    ],
-)
-def test_bad_calls_say_so_in_one_line(
-    arguments: list[str], text: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+BAD_CALLS = {
+    "nowhere.py": "the script must be a file, got 'nowhere.py'.",
+    "--steps 0 train.py": "--steps must be at least 1, got 0.",
+    "--fail-on loss>1 train.py": "--fail-on must be a finding's code, with a share if wanted, got 'loss>1'.",
+    "--fail-on cut>1e train.py": "--fail-on must be a finding's code, with a share if wanted, got 'cut>1e'.",
+    "--whatif clomp=inward train.py": "whatif 'clomp=inward' must be what override or pin_edge takes",
+    "--whatif torch>=9.9 train.py": "whatif 'torch>=9.9' must be what override or pin_edge takes",
+    "--whatif clamp= train.py": "--whatif must be FAMILY=RULE, such as clamp=inward, got 'clamp='.",
+    "--html no/page.html train.py": "--html must lie where files can be written, got 'no/page.html'.",
+    "--json . train.py": "--json must be a file, got '.'.",
+    "-m no_such_module": "the module must be one that python can run, got 'no_such_module'.",
+}
+
+
+@pytest.mark.parametrize("call", BAD_CALLS)
+def test_bad_calls_say_so_in_one_line(call: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path))
-    code, out, err = run(capfd, *arguments)
+    code, out, err = run(capfd, *call.split())
     assert (code, out) == (2, "")
-    assert err.startswith(f"pseudograd: {text}")
+    assert err.startswith(f"pseudograd: diagnose: {BAD_CALLS[call]}")
     assert err.count("\n") == 1
     assert [name for name in sorted(os.listdir(tmp_path)) if name != "__pycache__"] == before
 
