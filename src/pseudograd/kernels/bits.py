@@ -189,31 +189,35 @@ def code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code
 def _make_code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code | None:
     if dtype not in DTYPES or not (fits(low, dtype) and fits(high, dtype)):
         return None
-    there, by_sides = (low is not None, high is not None), call.rule.between is None
+    has_bounds, by_sides = (low is not None, high is not None), call.rule.between is None
     between = call.between((None, low, high))
     low = -math.inf if low is None else rounded_to(low, dtype)
     high = math.inf if high is None else rounded_to(high, dtype)
-    if between is None or not low <= high or (low == high and by_sides and edge_reads_grad(call.edge) and all(there)):
+    if (
+        between is None
+        or not low <= high
+        or (low == high and by_sides and edge_reads_grad(call.edge) and all(has_bounds))
+    ):
         return None
     if by_sides:
-        return code_of_sides(call, *there, dtype)
+        return code_of_sides(call, *has_bounds, dtype)
     return make_code(between[2], X_ALONE, _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER, False, dtype)
 
 
 def code_of_tensors(
-    call: Call, pieces: Pieces, there: tuple[bool, bool], wants: Wants, dtype: torch.dtype
+    call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], wants: Wants, dtype: torch.dtype
 ) -> Code | None:
-    """there: is there a min, a max? wants: for each input of the call."""
-    key = (call, there, wants, dtype, flushes_subnormals())
+    """has_bounds: is there a min, a max? wants: for each input of the call."""
+    key = (call, has_bounds, wants, dtype, flushes_subnormals())
     if key in _codes:
         return _codes[key]
     if call.rule.between is None and edge_reads_grad(call.edge):
         return None  # it may ask which of two bounds x is at
     if call.rule.between is None and wants == X_ALONE:
-        return remember(_codes, key, code_of_sides(call, *there, dtype))  # type: ignore[no-any-return]
-    if call.rule.between is None and not there[0]:  # nor is the min at an infinite max
+        return remember(_codes, key, code_of_sides(call, *has_bounds, dtype))  # type: ignore[no-any-return]
+    if call.rule.between is None and not has_bounds[0]:  # nor is the min at an infinite max
         pieces = pieces._replace(at_point=pieces.at_max)
-    wanted = {column for column, want in zip(columns_of(wants, there[0]), wants, strict=True) if want}
+    wanted = {column for column, want in zip(columns_of(wants, has_bounds[0]), wants, strict=True) if want}
     code = make_code(pieces, (X in wanted, MIN in wanted, MAX in wanted), _ALL_REGIONS, False, dtype)
     return remember(_codes, key, code)  # type: ignore[no-any-return]
 

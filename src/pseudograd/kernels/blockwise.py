@@ -26,13 +26,13 @@ def _backward(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients
         return None
     grad_x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
     laid_grad = grad if grad.stride() == x.stride() else grad_x.copy_(grad)
-    flat_x, flat_grad, made = (tensor.as_strided((x.numel(),), (1,)) for tensor in (x, laid_grad, grad_x))
+    flat_x, flat_grad, flat = (tensor.as_strided((x.numel(),), (1,)) for tensor in (x, laid_grad, grad_x))
     size = PART * torch.get_num_threads()
     for start in range(0, x.numel(), size):
         part = slice(start, start + size)
         gradient = formula.pull(flat_grad[part], [flat_x[part], *others], wants, call)[0]
         assert gradient is not None
-        made[part] = gradient
+        flat[part] = gradient
     return grad_x, *[None] * len(others)
 
 

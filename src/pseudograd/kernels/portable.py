@@ -64,13 +64,13 @@ def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> 
     )
 
 
-def _between(grad: Tensor, x: Tensor, low: float | None, high: float | None) -> Tensor:
+def _pass_between(grad: Tensor, x: Tensor, low: float | None, high: float | None) -> Tensor:
     """grad where low < x < high, and where x is NaN; else 0. One allocation: a fresh tensor costs more than a pass over it."""
     if high is None:
         return _threshold_backward(grad, x, low)
-    found = -x
-    _threshold_backward_out(grad, found, -high, grad_input=found)
-    return found if low is None else _threshold_backward_out(found, x, low, grad_input=found)
+    result = -x
+    _threshold_backward_out(grad, result, -high, grad_input=result)
+    return result if low is None else _threshold_backward_out(result, x, low, grad_input=result)
 
 
 def _bounds(low: Any, high: Any, dtype: torch.dtype) -> tuple[float | None, float | None]:
@@ -84,7 +84,7 @@ def _only_inside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradie
     low, high = _bounds(low, high, x.dtype)
     if call.pieces is not None and call.pieces.at_min.x == ALL:
         low, high = _just_outside(low, high, x.dtype)
-    return _between(grad, x, low, high), None, None
+    return _pass_between(grad, x, low, high), None, None
 
 
 def _only_inward(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
@@ -125,7 +125,7 @@ def _sign_outside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradi
         return None
     towards = call.primitive.forward(x, low, high)
     towards.sub_(x).sign_()
-    inside = _between(grad, x, *_just_outside(*_bounds(low, high, x.dtype), x.dtype))
+    inside = _pass_between(grad, x, *_just_outside(*_bounds(low, high, x.dtype), x.dtype))
     return torch.sub(inside, towards, out=towards), None, None
 
 
@@ -165,14 +165,14 @@ def _pull_steps(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradien
     if grad.dtype not in bits.DTYPES:
         return None
     laid = bits.in_memory_order(grad, order)
-    made = torch.empty(laid.shape, dtype=grad.dtype, device=grad.device)
-    source = (laid if laid.is_contiguous() else made.copy_(laid)).view(-1)
-    flat = made.view(-1)
+    grad_x = torch.empty(laid.shape, dtype=grad.dtype, device=grad.device)
+    source = (laid if laid.is_contiguous() else grad_x.copy_(laid)).view(-1)
+    flat = grad_x.view(-1)
     for chunk, slope in _slopes_by_chunk(planes, code, grad):
         torch.mul(source[chunk], slope, out=flat[chunk])
         if NOTHING in code.slopes[bits.X]:
             flat[chunk].masked_fill_(slope == 0, 0.0)
-    return bits.in_own_order(made, order), *[None] * (len(wants) - 1)
+    return bits.in_own_order(grad_x, order), *[None] * (len(wants) - 1)
 
 
 def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -122,7 +122,7 @@ def register(*entries: Residual | Kernel) -> None:
     for entry in entries:
         table = _table_of(entry)
         table.append(entry)
-        table.sort(key=lambda one: (-one.priority, one.name))
+        table.sort(key=lambda entry: (-entry.priority, entry.name))
     _changed()
 
 
@@ -173,18 +173,20 @@ def _changed() -> None:
 
 def _served(call: Call) -> _Served:
     """Every call of every op comes by here, twice."""
-    found: _Served | None = call.served
-    if found is not None and found.state == _state:
-        return found
-    residuals = tuple(one for one in _residuals if one.suits(call)) if _may_keep_bits(call.primitive) else ()
+    served: _Served | None = call.served
+    if served is not None and served.state == _state:
+        return served
+    residuals = (
+        tuple([residual for residual in _residuals if residual.suits(call)]) if _may_keep_bits(call.primitive) else ()
+    )
     serving = [kernel for kernel in that_serve(call) if not {kernel.name, kernel} & _off]
     by_residual = {
         name: tuple(kernel for kernel in serving if kernel.residual.name == name)
         for name in {kernel.residual.name for kernel in serving}
     }
     has_values = any(kernel.value is not None for kernel in by_residual.get(INPUTS.name, ()))
-    call.served = found = _Served(_state, residuals, by_residual, has_values)
-    return found
+    call.served = served = _Served(_state, residuals, by_residual, has_values)
+    return served
 
 
 def _may_keep_bits(primitive: Primitive) -> bool:
@@ -234,9 +236,9 @@ def _first(does: str, residual: Residual, call: Call, values: Iterable[object], 
         run = getattr(kernel, does)
         if run is not None:
             device = device or device_of(values) or _NONE
-            found = run(*arguments) if device != _NONE and kernel.device in ("", device) else None
-            if found is not None:
-                return found
+            result = run(*arguments) if device != _NONE and kernel.device in ("", device) else None
+            if result is not None:
+                return result
     return None
 
 
@@ -249,9 +251,9 @@ def prepare(call: Call, low: object, high: object, dtype: torch.dtype) -> Prepar
     """The call between two numbers made ready, if a kernel on CPU can."""
     served = _served(call)
     for kernel in served.kernels.get(INPUTS.name, ()):
-        ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
-        if ready is not None:
-            return ready.replaced(keeps_code=served.residuals[:1] == (ready.residual,))
+        recipe = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
+        if recipe is not None:
+            return recipe.replaced(keeps_code=served.residuals[:1] == (recipe.residual,))
     return None
 
 
@@ -259,16 +261,16 @@ def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     """The call with tensors behind x made ready, if a kernel on CPU can."""
     served = _served(call)
     for kernel in served.kernels.get(INPUTS.name, ()):
-        found = None if kernel.prepare_between is None else kernel.prepare_between(call, inputs)
-        if found is not None:
-            return found.replaced(coded=lru_cache(partial(_first_residual, served.residuals, found.coded)))
+        recipe = None if kernel.prepare_between is None else kernel.prepare_between(call, inputs)
+        if recipe is not None:
+            return recipe.replaced(coded=lru_cache(partial(_first_residual, served.residuals, recipe.coded)))
     return None
 
 
 def _first_residual(residuals: tuple[Residual, ...], coded: Any, wants: Wants) -> CodedBetween | None:
     """A code only where the call would keep the same one unprepared."""
-    found: CodedBetween | None = coded(wants)
-    return found if found is not None and residuals[:1] == (found.residual,) else None
+    recipe: CodedBetween | None = coded(wants)
+    return recipe if recipe is not None and residuals[:1] == (recipe.residual,) else None
 
 
 # By a tensor's dispatch keys, which say all of it: the methods of `_device` would be calls of torch to every mode of functions.
@@ -322,26 +324,26 @@ def status() -> list[dict[str, str]]:
         of_each.setdefault(kernel.name, []).append(kernel)
     for name in _accounts:
         of_each.setdefault(name, [])
-    return [{"kernel": name, **_status_of(name, found)} for name, found in of_each.items()]
+    return [{"kernel": name, **_status_of(name, entries)} for name, entries in of_each.items()]
 
 
-def _status_of(name: str, found: list[Kernel]) -> dict[str, str]:
-    told = _accounts[name]() if name in _accounts else {"state": "active", "why": "registered"}
-    if told["state"] != "active" or not found:
-        return told
-    if name in _off or _off.issuperset(found):
+def _status_of(name: str, entries: list[Kernel]) -> dict[str, str]:
+    status = _accounts[name]() if name in _accounts else {"state": "active", "why": "registered"}
+    if status["state"] != "active" or not entries:
+        return status
+    if name in _off or _off.issuperset(entries):
         return {"state": "not active", "why": "switched off by kernels.off"}
-    devices = sorted({kernel.device.upper() for kernel in found})
+    devices = sorted({kernel.device.upper() for kernel in entries})
     on = " and ".join(devices) if all(devices) else "any device"
-    return {"state": "active", "why": f"{told['why']}, for {', '.join(rules_of(found))} on {on}"}
+    return {"state": "active", "why": f"{status['why']}, for {', '.join(rules_of(entries))} on {on}"}
 
 
 def rules_of(serving: Iterable[Kernel]) -> list[str]:
     """By the table of rules: those that these kernels compute, with some edge."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for op in OPS.values():
         for rule in op.rules.values():
             calls = [Call(op, rule, dict(rule.parameters), edge, False) for edge in op.edges or (None,)]
             if any(kernel.serves(call) for kernel in serving for call in calls):
-                found[f"{op.rule_set}/{rule.name}"] = None
-    return list(found)
+                names[f"{op.rule_set}/{rule.name}"] = None
+    return list(names)

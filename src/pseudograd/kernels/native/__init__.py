@@ -149,22 +149,22 @@ def _columns(call: Call, between: Between, dtype: torch.dtype) -> Sequence[Tenso
     for bound in (low, high):
         if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is dtype)):
             return None
-    there = low is not None, high is not None
-    key = "columns", call, there, dtype, flushes_subnormals()
-    return _memory[key] if key in _memory else remember(_memory, key, _make_columns(call, pieces, there, dtype))
+    has_bounds = low is not None, high is not None
+    key = "columns", call, has_bounds, dtype, flushes_subnormals()
+    return _memory[key] if key in _memory else remember(_memory, key, _make_columns(call, pieces, has_bounds, dtype))
 
 
 _memory: dict[Any, Any] = {}
 
 
-def _make_columns(call: Call, pieces: Any, there: tuple[bool, bool], dtype: torch.dtype) -> Any:
+def _make_columns(call: Call, pieces: Any, has_bounds: tuple[bool, bool], dtype: torch.dtype) -> Any:
     """From one code for all, but for x between the sides of a range: there it is one that C has loops for."""
-    columns, flags = bits.columns_of(call.primitive.inputs, there[0]), _flags(*there)
+    columns, flags = bits.columns_of(call.primitive.inputs, has_bounds[0]), _flags(*has_bounds)
     if call.rule.between is not None:
-        code = bits.code_of_tensors(call, pieces, there, (True,) * len(columns), dtype)
+        code = bits.code_of_tensors(call, pieces, has_bounds, (True,) * len(columns), dtype)
         return None if code is None else [settings_of(code, column, flags=flags) for column in columns]
-    of_x = bits.code_of_sides(call, *there, dtype)
-    of_bounds = bits.code_of_tensors(call, pieces, there, (False, True, True), dtype)
+    of_x = bits.code_of_sides(call, *has_bounds, dtype)
+    of_bounds = bits.code_of_tensors(call, pieces, has_bounds, (False, True, True), dtype)
     if of_x is None or of_bounds is None:
         return None
     return [settings_of(of_x, flags=flags), *_settings(of_bounds, flags)[MIN:]]
@@ -380,13 +380,13 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     if columns is None or _has_subnormal((), call):
         return None
     has_min, has_max, pieces = between[0] is not None, between[1] is not None, between[2]
-    there = [isinstance(value, Tensor) for value in inputs]
-    own = [column for column, is_there in zip(bits.columns_of(inputs, has_min), there, strict=True) if is_there]
+    are_tensors = [isinstance(value, Tensor) for value in inputs]
+    own = [column for column, is_there in zip(bits.columns_of(inputs, has_min), are_tensors, strict=True) if is_there]
     pull = operators.pull_bounds
 
     def inputs_of(values: Any) -> list[Any]:
         each = iter(values)
-        return [next(each) if is_there else None for is_there in there]
+        return [next(each) if is_there else None for is_there in are_tensors]
 
     def pull_min(grad: Tensor, x: Tensor, low: Tensor, column: Tensor) -> Tensor:
         return pull(grad, x, low, x, column)  # type: ignore[no-any-return]
@@ -406,7 +406,7 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     return PreparedBetween(
         _forward_of(call, has_min, has_max),
         pull if has_min and has_max else pull_min if has_min else pull_max,
-        tuple([column for column, is_there in zip(columns, there, strict=True) if is_there]),
+        tuple([column for column, is_there in zip(columns, are_tensors, strict=True) if is_there]),
         inputs_of,
         call,
         coded,

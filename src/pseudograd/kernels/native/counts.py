@@ -37,10 +37,10 @@ def tally(
     """
     if not _are_served(grad, leaving, x):
         return None
-    one, other = (*leaving, grad, grad)[:2]
+    first, second = (*leaving, grad, grad)[:2]
     settings = _settings(len(leaving), is_full, x is not None, low, high, grad.dtype)
-    found = native.operators.tally(grad, one, other, grad if x is None else x, settings).tolist()
-    return _named((*found, float(grad.numel())), is_full, x is not None) if found else None
+    counts = native.operators.tally(grad, first, second, grad if x is None else x, settings).tolist()
+    return _named((*counts, float(grad.numel())), is_full, x is not None) if counts else None
 
 
 class Sums:
@@ -54,10 +54,10 @@ class Sums:
         """How many were cut in this call."""
         if not _are_served(grad, leaving, x):
             return None
-        one, other = (*leaving, grad, grad)[:2]
+        first, second = (*leaving, grad, grad)[:2]
         settings = _settings(len(leaving), self._is_full, x is not None, low, high, grad.dtype)
         cut: int = native.operators.add_tally(
-            grad, one, other, grad if x is None else x, settings, self._of(x is not None)
+            grad, first, second, grad if x is None else x, settings, self._sums_of(x is not None)
         )
         return None if cut < 0 else cut
 
@@ -71,10 +71,10 @@ class Sums:
         if is_wrapped(grad) or is_wrapped(left) or native.operators is None or grad.dim() > MOST_DIMENSIONS:
             return None
         settings = _settings(1, self._is_full, False, None, None, dtype)
-        cut: int = native.operators.add_tally(grad, left, grad, grad, settings, self._of(False))
+        cut: int = native.operators.add_tally(grad, left, grad, grad, settings, self._sums_of(False))
         return None if cut < 0 else cut
 
-    def _of(self, has_x: bool) -> Tensor:
+    def _sums_of(self, has_x: bool) -> Tensor:
         sums = self._all.get(has_x)
         if sums is None:
             sums = self._all[has_x] = torch.zeros(len(_COUNTED), dtype=torch.float64, device="cpu")
@@ -88,8 +88,8 @@ def _are_served(grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None) -> bo
     dtype = grad.dtype
     if native.operators is None or len(leaving) > 2 or dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
         return False
-    for one in (grad, *leaving) if x is None else (grad, *leaving, x):  # noqa: SIM110  (each gradient comes here)
-        if one.dtype is not dtype or not is_plain(one):
+    for tensor in (grad, *leaving) if x is None else (grad, *leaving, x):
+        if tensor.dtype is not dtype or not is_plain(tensor):
             return False
     return True
 
@@ -101,13 +101,13 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided
 
 
-def _named(found: Sequence[float], is_full: bool, has_x: bool) -> dict[str, float]:
-    of = dict(zip(_COUNTED, found, strict=True))
-    counts = {name: of[name] for name in ("elements", "arrived", "cut")}
+def _named(numbers: Sequence[float], is_full: bool, has_x: bool) -> dict[str, float]:
+    by_name = dict(zip(_COUNTED, numbers, strict=True))
+    counts = {name: by_name[name] for name in ("elements", "arrived", "cut")}
     if is_full:
-        counts.update((name, of[name]) for name in ("nonfinite", "magnitude", "cut_magnitude"))
+        counts.update((name, by_name[name]) for name in ("nonfinite", "magnitude", "cut_magnitude"))
     if has_x:
-        counts.update((name, of[name]) for name in _SIDES)
+        counts.update((name, by_name[name]) for name in _SIDES)
     return counts
 
 
