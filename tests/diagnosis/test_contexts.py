@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import diagnose, engine
-from pseudograd.diagnosis import Diagnosis, force_eager
-from pseudograd.listen import functions, harmless, quietly
-from pseudograd.listen.around import backwards
+from pseudograd.diagnosis import Diagnosis
+from pseudograd.listen import patches
+from pseudograd.listen.around import backwards, clearings, swaps
 from pseudograd.torch_table.eras import installed_version
 from pseudograd.torch_table.private import mode_stack
 
@@ -41,22 +41,12 @@ HIDDEN_OUTSIDE = ("compiled", "checkpoint of compiled code")
 every_program = pytest.mark.parametrize("program", PROGRAMS)
 
 
-OF_TORCH = torch.utils.swap_tensors, torch.optim.Optimizer.zero_grad
-
-
 @pytest.fixture(autouse=True)
 def _compiled_afresh() -> Iterator[None]:
     torch._dynamo.reset()
     yield
-    assert (force_eager._count, force_eager._stance, functions._watchers, backwards.subscribers) == (
-        0,
-        None,
-        (),
-        (),
-    )
-    assert not quietly.unheard.depth
-    assert harmless._listening == ()
-    assert (torch.utils.swap_tensors, torch.optim.Optimizer.zero_grad) == OF_TORCH
+    assert [row for row in patches.status() if row["name"].startswith("torch.") and "_dynamo" not in row["name"]] == []
+    assert backwards.subscribers == swaps.subscribers == clearings.subscribers == ()
     assert not mode_stack()
 
 
@@ -183,9 +173,11 @@ def test_in_compiled_code_it_says_so_and_leaves_nothing() -> None:
         torch.compile(inside, backend="eager")(torch.tensor(X))
 
 
-def test_a_function_that_somebody_patched_meanwhile_stays_patched(monkeypatch: pytest.MonkeyPatch) -> None:
-    d = diagnose()
-    d.__enter__()
-    monkeypatch.setattr(torch.autograd.Function, "apply", foreign := classmethod(lambda cls, *args: args))
-    d.__exit__()
-    assert vars(torch.autograd.Function)["apply"] is foreign
+def test_a_function_that_somebody_patched_meanwhile_stays_patched() -> None:
+    function: Any = torch.autograd.Function
+    with diagnose():
+        function.apply = foreign = classmethod(lambda cls, *args: args)
+    try:
+        assert vars(function)["apply"] is foreign
+    finally:
+        del function.apply

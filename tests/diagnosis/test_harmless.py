@@ -5,7 +5,6 @@ No list of places is kept here: a tracer finds each line of ours that runs while
 
 from __future__ import annotations
 
-import dis
 import os
 import subprocess
 import sys
@@ -23,44 +22,27 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
-from pseudograd.diagnosis.count.recorder import Recorder
-from pseudograd.formula import Depth, own
+from pseudograd.formula import own
 from pseudograd.listen import functions, harmless, quietly
 from pseudograd.listen.around import backwards, clearings, swaps
+from pseudograd.listen.listener import Listener
 from pseudograd.torch_table.private import dispatch_modes, mode_stack
 
 SOURCE = Path(pg.__file__).parent
 OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "listen"))
-# What holds the wrapped places together: no more than calls of the program and of these. And what the user calls, not the program.
-NOT_WRAPPED = {
-    "harmless": {"harmless.<locals>.wrap.<locals>.call", "note", "_describe", "Errors.note", "listen", "leave"},
-    "recorder": {
-        "Recorder.on_backward",
-        "Recorder._end",
-        "_nothing",
-        "_InBackward.__torch_function__",
-        "Recorder.on_swap",
-        "Recorder._hears",
-    },
-    # torch swaps no tensor that somebody refers to: to let go is all that can be done
-    "leaves": {"Leaves.let_go", "Leaves.known", "Leaves._known", "Leaves._remember.<locals>.forget"},
-    "influence": {"Influence.let_go"},
-    "marks": {"noted"},
-    "listener": {"Listener.__init__", "Listener.__torch_function__", "Listener.run", "take_off"},
-    "optimisers": {"Rest.end", "Rest.end.<locals>.<genexpr>"},  # the last thing that can be done about a mode
-    "around": {"Around._announced.<locals>.call", "_end", "_read_backward", "<lambda>"},
-    "functions": {"_Apply.__get__", "_noting", "_ours_begins", "_ours_ended", "_tell", "is_inside"},
-    "checkpoints": {
-        "_RecomputeFn.__set__",
-        "_RecomputeFn.__get__",
-        "_Surrounded.__init__",
-        "_Surrounded.__call__",
-        "_notes",
-        "_noting.<locals>.noting",
-        "_recomputing.<locals>.recomputing",
-    },
-    "force_eager": {"_surround_as_noted", "<lambda>", "_arrived"},
-    "quietly": {"quiet.<locals>.wrap.<locals>.call", "quietly.__enter__", "quietly._enter", "quietly.__exit__"},
+# What catches an error of ours: a line that one of these has called may raise.
+CATCH = {harmless.harmless("")(print).__code__, quietly.quiet("")(print).__code__, Listener.__torch_function__.__code__}
+# To let go of a tensor that is swapped, and to put a mode back, is all that can be done there: no error could be made good.
+CANNOT_BE_UNDONE = {
+    "Recorder.on_swap",
+    "Leaves.let_go",
+    "Leaves.known",
+    "Leaves._known",
+    "Influence.let_go",
+    "Influence.mark_of",
+    "Rest.end",
+    "take_off",
+    "Listener.run",  # which is the program's own call
 }
 WHATIF: dict[str, Any] = {"inward": {"clamp": "inward"}, "open": "open"}
 Line = tuple[CodeType, int]
@@ -141,15 +123,16 @@ def numbers(program: Callable[[], list[Tensor]]) -> list[Tensor]:
     return [one.detach().clone() for one in [*program(), torch.get_rng_state()]]
 
 
-def is_of_ours(code: CodeType) -> bool:
-    path = Path(code.co_filename)
-    name = code.co_qualname.removesuffix(".<locals>.<listcomp>").removesuffix(".<locals>.<dictcomp>")
-    return code.co_filename.startswith(OURS) and name not in NOT_WRAPPED.get(path.stem, ())
-
-
-def test_the_exceptions_name_files_that_are_there() -> None:
-    stems = {file.stem for folder in OURS for file in Path(folder).rglob("*.py")}
-    assert set(NOT_WRAPPED) <= stems
+def is_tried(frame: FrameType) -> bool:
+    """Is it a line of ours, called by one that catches what it raises?"""
+    inner: FrameType | None = frame
+    while inner is not None and inner.f_code.co_filename.startswith(OURS):
+        if inner.f_code.co_qualname.split(".<locals>")[0] in CANNOT_BE_UNDONE:
+            return False
+        inner = inner.f_back
+        if inner is not None and inner.f_code in CATCH:
+            return frame.f_code not in CATCH and Path(frame.f_code.co_filename).stem not in ("harmless", "quietly")
+    return False
 
 
 def qualified(line: Line) -> str:
@@ -189,8 +172,7 @@ def run(
         return local
 
     def tracer(frame: FrameType, event: str, argument: Any) -> Any:
-        is_meant = is_of_ours(frame.f_code) if at is None else frame.f_code in codes
-        return local if is_meant else None
+        return local if (at is None or frame.f_code in codes) and is_tried(frame) else None
 
     def noted(errors: harmless.Errors, what: str, error: BaseException, note: Any = harmless.Errors.note) -> None:
         note(errors, what, error)
@@ -273,31 +255,27 @@ def test_any_line_of_ours_may_raise(together: int) -> None:
     assert wrong == []
 
 
-def test_what_is_not_wrapped_is_there() -> None:
-    """Or a file that is called otherwise from now on has its places tried."""
-    files = {path.stem for folder in OURS for path in Path(folder).rglob("*.py")}
-    assert set(NOT_WRAPPED) <= files
+def test_nothing_of_a_diagnosis_is_called_without_a_guard() -> None:
+    """But for what counts how deep a backward is, looks up a tensor that is gone, or asks whether a diagnosis is entered."""
+    bare = set[str]()
 
+    def tracer(frame: FrameType, event: str, argument: Any) -> Any:
+        outer = frame.f_back
+        is_entered = outer is not None and not outer.f_code.co_filename.startswith(str(SOURCE / "diagnosis"))
+        is_bare = is_entered and outer is not None and outer.f_code not in CATCH and not is_tried(frame)
+        if frame.f_code.co_filename.startswith(OURS[0]) and is_bare:
+            bare.add(frame.f_code.co_qualname.split(".<locals>")[0])
 
-def _called(function: Callable[..., Any]) -> set[str]:
-    """Every name that its code loads, but its own variables: there is nothing else that it could call."""
-    return {
-        one.argval
-        for one in dis.get_instructions(function)
-        if one.opname.startswith(("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME"))
-    }
-
-
-def test_what_surrounds_a_function_can_raise_nothing_of_its_own() -> None:
-    """The lines around a custom Function are exempt from the test above because they count, and call watchers that are wrapped."""
-    assert _called(functions._ours_begins) == {"_inside", "__enter__", "_ours_ended"}
-    assert _called(functions._ours_ended) == {"_inside", "__exit__", "_tell"}
-    assert _called(functions._tell) == {"_watchers"}
-    assert _called(Depth.__enter__) == _called(Depth.__exit__) == {"depth"}
-    with diagnose() as d:
-        assert functions._watchers == (d._recorder.on_function,)
-    assert Recorder.on_function.__wrapped__.__qualname__ == "Recorder.on_function"  # type: ignore[attr-defined]
-    assert Recorder.on_function.__code__ is harmless.harmless("")(print).__code__
+    for program in (trained, elsewhere, twice):
+        with diagnose(whatif=WHATIF):
+            sys.settrace(tracer)
+            try:
+                numbers(program)
+            finally:
+                sys.settrace(None)
+    depths = {"Recorder.on_backward", "Recorder._end", "_nothing", "_InBackward.__torch_function__", "Rest.end"}
+    gone, checkpoints = {"Leaves._remember"}, {"<lambda>", "_surround_as_noted"}
+    assert bare <= depths | gone | checkpoints
 
 
 class Tripled(torch.autograd.Function):

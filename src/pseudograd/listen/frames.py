@@ -242,13 +242,11 @@ def _walk_outwards(
             outermost = frame
             if innermost is None:
                 innermost = frame
-        elif program is None:
-            whose = _whose(code.co_filename)
-            if whose:
-                if call is None:
-                    call = frame
-                if whose == _OF_THE_PROGRAM:
-                    program = frame
+        elif program is None and (whose := _whose(code.co_filename)):
+            if call is None:
+                call = frame
+            if whose == _OF_THE_PROGRAM:
+                program = frame
         frame = frame.f_back
     if innermost is None or outermost is None:
         return call, program, None

@@ -80,7 +80,8 @@ class Influence:
         return noted(self._marks, tensor)
 
     def _mark(self, tensor: Tensor, bits: int) -> None:
-        note(self._marks, tensor, bits)
+        if bits:
+            note(self._marks, tensor, bits)
 
     def cut_from(self, tensor: Tensor) -> tuple[int, bool]:
         """The leaves upstream of what this tensor was detached from, and whether that was a leaf; none for another tensor."""
@@ -99,8 +100,7 @@ class Influence:
 
         def take_again() -> None:
             for swapped, bits in zip((tensor, other), marks, strict=True):
-                if bits:
-                    self._mark(swapped, bits)
+                self._mark(swapped, bits)
 
         return take_again
 
@@ -134,10 +134,7 @@ class Influence:
         if name is None:
             return
         inputs = tensors_in([args, kwargs])
-        marks = 0
-        if self._marks or self._arrays.all:
-            for value in inputs or args:  # torch.tensor(array) takes no tensor
-                marks |= self.mark_of(value) | self._arrays.mark_of(value)
+        marks = self._marks_of(inputs or args)  # torch.tensor(array) takes no tensor
         learning = [tensor for tensor in inputs if tensor.requires_grad and _is_continuous(tensor)]
         if not (learning or marks):
             return
@@ -150,12 +147,17 @@ class Influence:
         if is_in_place and (marks or outputs):
             marks &= ~self._values  # a projection sets a parameter, which is then no longer what the clamp was given
             for tensor in tensors_in([args[:1] or inputs[:1]]):  # several of a _foreach_ function
-                if marks:
-                    self._mark(tensor, marks)
-                self._mark_origin(tensor)
-        if marks:
-            for tensor in outputs:
                 self._mark(tensor, marks)
+                self._mark_origin(tensor)
+        for tensor in outputs:
+            self._mark(tensor, marks)
+
+    def _marks_of(self, values: Iterable[Any]) -> int:
+        marks = 0
+        if self._marks or self._arrays.all:
+            for value in values:
+                marks |= self.mark_of(value) | self._arrays.mark_of(value)
+        return marks
 
     def _cut_by(
         self, name: str, inputs: list[Tensor], learning: list[Tensor], outputs: list[Tensor], is_in_place: bool
@@ -200,9 +202,7 @@ class Influence:
         for cut in self._by_bit:
             if isinstance(cut, Cut) and cut.upstream & ~own:
                 bits |= 1 << cut.bit
-        bits &= self.mark_of(changed)
-        if bits:
-            self._mark(origin, bits)
+        self._mark(origin, bits & self.mark_of(changed))
 
     def _note_number(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
         """A number or an array of what learns, or of what was cut from it, leaves torch."""
@@ -237,9 +237,7 @@ class Influence:
             return
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
             grad = parameter.grad
-            marks = 0 if grad is None else self.mark_of(grad) & ~self._values
-            if marks:
-                self._mark(parameter, marks)
+            self._mark(parameter, 0 if grad is None else self.mark_of(grad) & ~self._values)
             self._mark_origin(parameter)
 
     def after_function(self, result: object) -> None:

@@ -323,23 +323,19 @@ class Leaves:
                 continue
             ahead: list[object] = []
             upstream = 0
-            if edges is None:
-                edges = node.next_functions
-                for other, _ in edges:
-                    if other in upstream_of:
-                        upstream |= upstream_of[other]
-                    elif (
-                        type(other) is accumulates
-                        and (known := bits.get(id(tensor := other.variable)))
-                        and known[0]() is tensor
-                    ):
-                        upstream_of[other] = bit = 1 << known[1]
-                        upstream |= bit
-                    else:
-                        ahead.append(other)
-            else:
-                for other, _ in edges:
+            edges = node.next_functions if edges is None else edges
+            for other, _ in edges:
+                if other in upstream_of:
                     upstream |= upstream_of[other]
+                elif (
+                    type(other) is accumulates
+                    and (known := bits.get(id(tensor := other.variable)))
+                    and known[0]() is tensor
+                ):
+                    upstream_of[other] = bit = 1 << known[1]
+                    upstream |= bit
+                else:
+                    ahead.append(other)
             if ahead:
                 stack.append((node, edges))
                 stack += [(other, None) for other in reversed(ahead)]

@@ -58,6 +58,10 @@ class _Held:
         self.are_plain = False  # its parameters
         self.steps = 0
 
+    @property
+    def leaves(self) -> list[Leaf]:
+        return [leaf for group in self.groups for leaf in group.leaves]
+
 
 class Optimisers:
     """Hears every step of every optimiser of torch. It changes nothing, and never raises into the step.
@@ -80,9 +84,8 @@ class Optimisers:
         """An optimiser whose rates are all 0, as before its first step of a warm-up, freezes nothing."""
         for held in self._held.values():
             if not any(group.has_moved for group in held.groups):
-                for group in held.groups:
-                    for leaf in group.leaves:
-                        leaf.stepped = True
+                for leaf in held.leaves:
+                    leaf.stepped = True
 
     @harmless("a step of an optimiser")
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -139,25 +142,27 @@ class Optimisers:
     def _meet(self, optimizer: Optimizer) -> _Held:
         held = self._held.get(id(optimizer))
         if held is None or held.optimizer() is not optimizer:
-            if len(self._held) >= _GONE:  # a program may make a new optimiser in each step
-                self.settle()
-                self._held = {key: held for key, held in self._held.items() if held.optimizer() is not None}
+            self._forget_gone()
             held = self._held[id(optimizer)] = _Held(optimizer)
         # Parameters are replaced in place where a program grows or prunes them, and frozen or set free.
         groups = [[tensor for tensor in group["params"] if tensor.requires_grad] for group in optimizer.param_groups]
         look = [(len(tensors), sum(map(id, tensors))) for tensors in groups]
         if held.look != look:
             held.look, held.are_plain = look, are_plain(optimizer)
-            for group in held.groups:
-                for leaf in group.leaves:
-                    leaf.is_frozen = not getattr(leaf.tensor(), "requires_grad", True)
+            for leaf in held.leaves:
+                leaf.is_frozen = not getattr(leaf.tensor(), "requires_grad", True)
             met = [[self._leaves.meet(tensor) for tensor in tensors] for tensors in groups]
             held.groups = [_Group([leaf for leaf in leaves if leaf is not None]) for leaves in met]
-            every = [leaf for group in held.groups for leaf in group.leaves]
-            held.pending = [leaf for leaf in every if leaf.seen is not True]
-            for leaf in every:
+            held.pending = [leaf for leaf in held.leaves if leaf.seen is not True]
+            for leaf in held.leaves:
                 leaf.held, leaf.is_frozen = True, False
         return held
+
+    def _forget_gone(self) -> None:
+        """A program may make a new optimiser in each step."""
+        if len(self._held) >= _GONE:
+            self.settle()
+            self._held = {key: held for key, held in self._held.items() if held.optimizer() is not None}
 
     def _look(self, held: _Held, optimizer: Optimizer, has_closure: bool) -> None:
         for group, settings in zip(held.groups, optimizer.param_groups, strict=True):

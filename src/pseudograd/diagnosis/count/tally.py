@@ -72,8 +72,8 @@ class Tally:
 
     def count(self, leaving: Any, arriving: Any, is_full: bool, leaves: Leaves) -> bool:
         """A node ran: False where what arrived and what left cannot be compared. The node is looked at when that is needed alone."""
-        is_first, is_own, is_slice = not self.calls, self.op == OWN_NODE, self.op == SLICE_NODE
-        node = current_node() if is_full or is_first or is_own or is_slice else None
+        is_first, is_slice = not self.calls, self.op == SLICE_NODE
+        node = current_node() if is_full or is_first or self.op in (OWN_NODE, SLICE_NODE) else None
         form, form_of_slice = self.form, None
         if is_slice:
             leaving, arriving, form_of_slice = read_slice(node, leaving, arriving)
@@ -92,13 +92,17 @@ class Tally:
         if is_first and node is not None:
             self.form = form
         if node is not None:
-            self.leaves |= leaves.upstream(node)  # one line may serve several parameters
-            if is_own and (call := call_of(node)) is not None and len(self.own_calls) < _MOST_CALLS:
-                self.own_calls.setdefault(call.spec, call)
+            self._note_node(node, leaves)
         if saved is not None and tells_sides:
             self.is_known = True
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
         return True
+
+    def _note_node(self, node: Any, leaves: Leaves) -> None:
+        self.leaves |= leaves.upstream(node)  # one line may serve several parameters
+        call = call_of(node) if self.op == OWN_NODE else None
+        if call is not None and len(self.own_calls) < _MOST_CALLS:
+            self.own_calls.setdefault(call.spec, call)
 
     def add(self, sums: Sums) -> None:
         with self._lock:
