@@ -175,9 +175,10 @@ def test_in_compiled_code_it_says_so_and_leaves_nothing() -> None:
 
 def test_a_function_that_somebody_patched_meanwhile_stays_patched() -> None:
     function: Any = torch.autograd.Function
-    with diagnose():
-        function.apply = foreign = classmethod(lambda cls, *args: args)
+    stock = vars(function)["apply"]
     try:
+        with diagnose():
+            function.apply = foreign = classmethod(lambda cls, *args: args)
         assert vars(function)["apply"] is foreign
     finally:
-        del function.apply
+        function.apply = stock
