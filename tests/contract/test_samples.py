@@ -24,12 +24,6 @@ def _number_samples(op: Op) -> list[Sample]:
     ]
 
 
-@pytest.mark.parametrize("op", CLAMPS, ids=lambda op: op.name)
-def test_number_bounds_of_every_kind(op: Op) -> None:
-    found = {sample.build(torch.float32)[1:] for sample in _number_samples(op)}
-    assert set(NUMBERS[op.name]) <= found
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", CLAMPS, ids=lambda op: op.name)
 def test_values_on_and_around_each_bound_and_at_the_ends_of_the_dtype(op: Op, dtype: torch.dtype) -> None:
@@ -92,10 +86,3 @@ def test_samples_are_fresh_tensors_of_the_dtype(op: Op) -> None:
             assert not {t.data_ptr() for t in first} & {t.data_ptr() for t in second}
     names = [sample.name for sample in op.samples()]
     assert len(set(names)) == len(names)
-
-
-def test_values_of_replace_grad_tell_its_elements_apart() -> None:
-    for sample in OPS["replace_grad"].samples():
-        for tensor in sample.build(torch.float64):
-            assert len(tensor.unique()) == tensor.numel()
-            assert tensor.numel() == 1 or bool((tensor < 0).any())

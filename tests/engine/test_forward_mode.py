@@ -195,22 +195,3 @@ def test_forward_mode_over_vmap_for_every_linear_case(case: Case) -> None:
 def test_rules_that_read_grad_raise_in_each(way: str) -> None:
     with pytest.raises(NotImplementedError, match="clamp/inward: forward mode must not be used"):
         WAYS[way](lambda x: pg.clamp(_bent(x), -1, 1))(_x())
-
-
-def test_a_plain_function_of_torch_loses_the_outer_tangent() -> None:
-    """Why the engine turns forward mode on inside jvp: torch turns it off for every level. The day this fails, that can go."""
-
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(x: Tensor) -> Tensor:
-            return x**3
-
-        @staticmethod
-        def setup_context(ctx, inputs, output) -> None:
-            ctx.save_for_forward(inputs[0])
-
-        @staticmethod
-        def jvp(ctx, tangent: Tensor) -> Tensor:
-            return tangent * 3 * ctx.saved_tensors[0] ** 2
-
-    assert _d(_d(Cube.apply))(torch.tensor(2.0)).item() == 0  # 12 would be right

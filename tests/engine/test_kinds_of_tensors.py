@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -167,16 +166,6 @@ def test_a_dispatch_mode_sees_only_plain_operations(rule: str) -> None:
     assert not {"hardtanh_backward", "threshold_backward"} & set(mode.ops)
 
 
-@every_rule
-def test_make_fx_traces_forward_and_backward(rule: str) -> None:
-    def gradient(x: Tensor, grad: Tensor) -> Tensor:
-        leaf = x.detach().requires_grad_()
-        return torch.autograd.grad(pg.clamp(leaf, -1, 1, rule=rule), leaf, grad)[0]
-
-    traced = make_fx(gradient)(torch.tensor([0.0] * 5), torch.tensor([1.0] * 5))
-    assert traced(torch.tensor(VALUES), torch.tensor(GRAD)).tolist() == _expected(rule)
-
-
 def test_export_shows_one_clamp() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -185,41 +174,6 @@ def test_export_shows_one_clamp() -> None:
     program = torch.export.export(Model(), (torch.zeros(3),))
     called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert called == ["aten.clamp.default"]
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_jit_trace_of_the_forward() -> None:
-    traced = torch.jit.trace(lambda x: pg.clamp(x, -1, 1), torch.zeros(3))
-    assert "aten::clamp" in str(traced.graph)
-    assert traced(torch.tensor([-2.0, 0.0, 2.0])).tolist() == [-1, 0, 1]
-
-
-@every_rule
-def test_autocast_changes_nothing(rule: str) -> None:
-    x = torch.tensor(VALUES, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = pg.clamp(x, -1, 1, rule=rule)
-    assert y.dtype is torch.float32
-    y.backward(torch.tensor(GRAD))
-    assert x.grad.tolist() == _expected(rule)
-
-
-def test_autocast_hands_us_half_precision_and_takes_the_gradient_back() -> None:
-    weight = torch.eye(2, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = pg.clamp(torch.tensor([[3.0, 0.5]]) @ weight, -1, 1)
-    assert y.dtype is torch.bfloat16
-    y.sum().backward()
-    assert weight.grad.dtype is torch.float32
-    assert weight.grad.tolist() == [[3, 3], [0.5, 0.5]]
-
-
-def test_inference_tensors_pass() -> None:
-    with torch.inference_mode():
-        x = torch.tensor(VALUES)
-        assert pg.clamp(x, -1, 1).is_inference()
-    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
-        pg.clamp(x, torch.tensor(-1.0, requires_grad=True))
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
@@ -235,22 +189,6 @@ def test_a_value_from_inference_mode_takes_a_gradient(compiled: bool) -> None:
     assert y.tolist() == [1, 2]
     y.backward(torch.tensor([3.0, -1.0]))
     assert soft.grad.tolist() == [3, -1]
-
-
-def test_forward_mode_of_mixed_dtypes_has_the_form_of_the_result() -> None:
-    """x is single, the bound double: so is the result, and so must its tangent be."""
-    high = torch.ones(3, dtype=torch.float64)
-    y, tangent = torch.func.jvp(lambda x: pg.clamp(x, max=high, rule="zero"), (torch.zeros(3),), (torch.ones(3),))
-    assert y.dtype is tangent.dtype is torch.float64
-    assert tangent.tolist() == [1, 1, 1]
-
-
-def test_forward_mode_adds_what_each_input_gives() -> None:
-    x, low = torch.tensor([-2.0, 0.0, 2.0]), torch.tensor([-1.0, -1.0, -1.0])
-    tangents = torch.tensor([3.0, 4.0, 5.0]), torch.tensor([10.0, 20.0, 30.0])
-    y, tangent = torch.func.jvp(lambda x, low: pg.clamp(x, low, rule="zero"), (x, low), tangents)
-    assert y.tolist() == [-1, 0, 2]
-    assert tangent.tolist() == [10, 4, 5]
 
 
 def test_export_while_recording_warns_that_the_rule_is_dropped() -> None:

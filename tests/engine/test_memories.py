@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import rule, user_function
-from pseudograd.rule import OPS, PRIMITIVES
+from pseudograd.rule import OPS
 
 
 class Module(torch.nn.Module):
@@ -121,14 +121,3 @@ def test_after_a_change_of_the_table_a_call_that_was_prepared_is_made_again() ->
     finally:
         rule.add_rule(op, before)
     assert grads == [0, 0, -1, -1]
-
-
-def test_the_memories_are_what_this_file_thinks_they_are() -> None:
-    """One entry for each op, rule, edge and direction: more would be a memory that nobody bounds."""
-    rule.forget_calls()
-    x = torch.ones(2, requires_grad=True)
-    for _ in range(3):
-        pg.clamp(x, -1, 1)
-        pg.relu(x, rule="leaky")
-    assert len(rule._by_request) == 2
-    assert set(OPS) <= set(PRIMITIVES)

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pseudograd as pg
 from pseudograd import engine, kernels
-from pseudograd.kernels import bits, table
+from pseudograd.kernels import bits
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.ops.bounds import of_one_kind
 from pseudograd.rule import OPS, call_for
@@ -225,16 +225,6 @@ def test_a_kernel_that_is_registered_after_the_first_call_is_asked() -> None:
     assert ran == ["forward", "backward", "forward"]  # and no more once it was removed
 
 
-def test_the_device_of_tensors_with_the_same_dispatch_keys_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """0 stands for no keys, where torch does not tell them: of these nothing is remembered."""
-    remembered: dict[int, str] = {}
-    monkeypatch.setattr(table, "_device_by_keys", remembered)
-    assert table._device(torch.zeros(1), 0) == "cpu"
-    assert remembered == {}
-    assert table._device(torch.zeros(1), 5) == "cpu"
-    assert remembered == {5: "cpu"}
-
-
 def test_a_residual_is_asked_with_one_want_for_each_input() -> None:
     asked: list[tuple[bool, ...]] = []
 
@@ -271,73 +261,10 @@ def test_what_a_node_keeps_is_told_where_it_keeps_the_inputs_of_that_primitive(t
     assert engine.saved_inputs_of(bits.grad_fn, OPS["clamp"]) is None
 
 
-def _neighbours(value: float, dtype: torch.dtype) -> Tensor:
-    """The number before it, itself and the number behind it."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-    bits = torch.tensor(abs(value), dtype=dtype).view(integers) + torch.arange(-1 if value else 0, 2, dtype=integers)
-    found = bits.view(dtype) * (1 if value >= 0 else -1)
-    return found if value else torch.cat([-found, found])
-
-
 ENDS = [
     *((0.0, 1.0), (-1.0, 0.0), (-3.0, 0.1), (-0.3, 2.0), (0.5, 0.5), (0.0, 0.0), (0.0, None), (1.0, None), (None, 0.0)),
     *((None, -4.0), (-torch.inf, 1.0), (-1.0, torch.inf), (-torch.inf, None), (None, torch.inf)),
 ]
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(
-    ("rule", "edge"),
-    [("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open"), ("sign", "closed")],
-)
-def test_a_range_ends_at_its_bounds_and_not_one_number_further(rule: str, edge: str, dtype: torch.dtype) -> None:
-    tiny = _neighbours(0.0, dtype)[-1:]
-    inner = torch.tensor([0.25, -0.25, torch.inf, -torch.inf, torch.nan], dtype=dtype)
-    for low, high in ENDS:
-        x = torch.cat([inner, *(_neighbours(bound, dtype) for bound in (low, high) if bound not in (None, *inner))])
-        below, above, at = torch.zeros(3, len(x), dtype=torch.bool)
-        if low is not None:
-            below, at = x < torch.tensor(low, dtype=dtype), x == torch.tensor(low, dtype=dtype)
-        if high is not None:
-            above, at = x > torch.tensor(high, dtype=dtype), at | (x == torch.tensor(high, dtype=dtype))
-        for one in (torch.ones(1, dtype=dtype), tiny, tiny * 0):
-            for grad in (one.expand(len(x)), -one.expand(len(x))):
-                blocked = below | above if rule == "zero" else (below & (grad > 0)) | (above & (grad < 0))
-                expected = torch.where(blocked, 0, grad)
-                if rule == "sign":
-                    expected = torch.where(above, 1, torch.where(below, -1, grad))
-                expected = torch.where(at, 0, expected) if edge == "open" else expected
-                for bounds in (
-                    (low, high),
-                    [None if end is None else torch.tensor(end, dtype=dtype) for end in (low, high)],
-                ):
-                    leaf = x.clone().requires_grad_()
-                    (found,) = torch.autograd.grad(pg.clamp(leaf, *bounds, rule=rule, edge=edge), leaf, grad)
-                    assert torch.equal(found, expected), (low, high, grad[0])
-
-
-def test_few_bits_are_read_by_a_kernel_too() -> None:
-    x, grad, wants = torch.linspace(-4, 4, 5000), torch.linspace(-1, 2, 5000), (True,)
-    call = call_for(OPS["silu"], "fewbit")
-    residual = kernels.residual_of(call, (x,), wants)
-    _, kept = residual.encode(call, (x,), wants)
-    found = kernels.backward(residual, grad, kept, wants, call)
-    assert found is not None
-    assert torch.equal(found[0], residual.pull(grad, kept, wants, call)[0])
-
-
-@pytest.mark.parametrize("kind", ["numbers", "tensors"])
-@pytest.mark.parametrize(
-    ("rule", "edge"), [("zero", "closed"), ("inward", "closed"), ("inward", "open"), ("sign", "closed")]
-)
-def test_hooks_that_keep_integers(rule: str, edge: str, kind: str) -> None:
-    bounds = (-1.0, 1.0) if kind == "numbers" else (torch.tensor(-1.0), torch.tensor(1.0))
-    x, grad = torch.tensor([-2.0, 0.0, 2.0]), torch.tensor([4.0, 5.0, 6.0])
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.int(), lambda t: t):
-        y = pg.clamp((leaf := x.requires_grad_()) * 1, *bounds, rule=rule, edge=edge)
-    (found,) = torch.autograd.grad(y, leaf, grad)
-    assert found.dtype is torch.float32
-    assert found.tolist() == {"zero": [0, 5, 0], "inward": [0, 5, 6], "sign": [-1, 5, 1]}[rule]
 
 
 IN_FUSED_CALLS = {("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open"), ("sign", "closed")}

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd import formula, kernels
 from pseudograd.kernels import bits, native
 from pseudograd.look.rule_table import what_is_saved
-from pseudograd.rule import OPS, make_call
+from pseudograd.rule import OPS
 from pseudograd.testing import check_rule
 from pseudograd.testing.contract import values
 from pseudograd.testing.measure.gradients import saved_by
@@ -78,35 +77,6 @@ def same(found: Tensor, expected: Tensor) -> bool:
 
 
 RULE = "tilted"
-
-
-@pytest.mark.parametrize("maximize", [False, True])
-@pytest.mark.parametrize("edge", OPS["clamp"].edges)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_values_are_those_of_the_formula_whoever_computes(dtype: torch.dtype, edge: str, maximize: bool) -> None:
-    rule = pg.rules.tilted(out=0.7)
-    call = make_call(OPS["clamp"], rule, edge, maximize)
-    for count in (250, 5000):  # of which x is kept, and of which bits are
-        x, grad = pairs(dtype, count)
-        (by_formula, *_) = formula.pull(grad, [x, -1.0, 1.0], bits.X_ALONE, call)
-        assert by_formula is not None
-
-        def fl(value: float) -> float:
-            return torch.tensor(value, dtype=torch.float32 if dtype.itemsize == 2 else dtype).to(dtype).item()
-
-        expected = [
-            by_hand(*pair, edge, maximize, fl) for pair in zip(x[:250].tolist(), grad[:250].tolist(), strict=True)
-        ]
-        assert same(by_formula[:250], torch.tensor(expected, dtype=torch.float64).to(dtype))
-        for off in ((), ("native",), ("native", "portable")):
-            with kernels.off(*off):
-                for _ in range(2):  # the second time it is prepared
-                    leaf = x.clone().requires_grad_()
-                    y = pg.clamp(leaf, -1, 1, rule=rule, edge=edge, maximize=maximize)
-                    assert same(torch.autograd.grad(y, leaf, grad)[0], by_formula), (count, off)
-        low, high = torch.full((), -1.0, dtype=dtype), torch.ones((), dtype=dtype)
-        y = pg.clamp(leaf := x.clone().requires_grad_(), low, high, rule=rule, edge=edge, maximize=maximize)
-        assert same(torch.autograd.grad(y, leaf, grad)[0], by_formula)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -186,37 +156,3 @@ def test_sides_are_those_of_a_range() -> None:
 
 
 # --- an audit reads rows ----------------------------------------------------------------------------------------------
-
-
-def test_an_audit_names_it_and_its_parameter() -> None:
-    found = pg.audit(lambda x: pg.clamp(x, -1, 1, rule=pg.rules.tilted(out=0.7)), -2, 2)
-    assert 'clamp(x, -1, 1, rule=rules.tilted(out=0.7), edge="closed")' in str(found)
-
-
-@pytest.mark.parametrize("refuses", [False, True])
-def test_an_audit_of_something_else_reads_its_row_too(refuses: bool) -> None:
-    """Where the row refuses the number that it is asked with, no parameter is estimated."""
-
-    def sides(scale: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        assert not refuses or scale > 1
-        return (scale, scale), (1 / scale, 1 / scale)
-
-    def scaled(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, scale: float = 2.0) -> Tensor:
-        return torch.where(x < y, scale * grad, torch.where(x > y, grad / scale, grad))
-
-    pg.register_rule("clamp", formula="scaled", source="a test", is_linear=True, sides=sides)(scaled)
-    assert 'rule="leaky"' in str(pg.audit(lambda x: pg.clamp(x, -1, 1, rule="leaky"), -2, 2))
-    assert "scaled" in str(pg.audit(lambda x: pg.clamp(x, -1, 1, rule="scaled"), -2, 2))
-
-
-def test_a_parameter_that_the_row_computes_with_is_not_estimated_from_another() -> None:
-    def mixed(
-        grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, low: float = 0.25, high: float = 2.0
-    ) -> Tensor:
-        return torch.where(x < y, low * grad, torch.where(x > y, grad / high, grad))
-
-    def sides(low: float, high: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        return (low, low), (1 / high, 1 / high)
-
-    pg.register_rule("clamp", formula="mixed", source="a test", is_linear=True, sides=sides)(mixed)
-    assert 'rule="mixed"' in str(pg.audit(lambda x: pg.clamp(x, -1, 1, rule="mixed"), -2, 2))
