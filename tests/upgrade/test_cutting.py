@@ -307,7 +307,6 @@ def test_an_index_is_written_between_brackets(index: Any, written: str) -> None:
         (torch.Tensor.__rsub__, text.OPERATOR, "__rsub__"),
         (torch.ops.aten.clamp.default, text.FUNCTION, "torch.ops.aten.clamp.default"),
     ],
-    ids=str,
 )
 def test_a_function_has_the_name_that_its_users_write(function: Any, form: str, name: str) -> None:
     assert text.name_function(function) == (form, name)
