@@ -30,15 +30,17 @@ def trains(
     make: Callable[[], nn.Module],
     batch: Callable[[], Iterable[Tensor]],
     trainer: Callable[..., Diagnosis] | None = None,
+    method: str = "forward",
+    **options: Any,
 ) -> Callable[[Callable[..., Tensor]], Callable[[], Diagnosis]]:
-    """The function that is decorated is the loss of a network, of a batch; the program trains the network that `make` makes."""
+    """The decorated function is a method of the network that `make` makes, in most programs its loss; the program trains the network."""
 
-    def program(loss: Callable[..., Tensor]) -> Callable[[], Diagnosis]:
-        @functools.wraps(loss)
+    def program(function: Callable[..., Tensor]) -> Callable[[], Diagnosis]:
+        @functools.wraps(function)
         def run() -> Diagnosis:
             net = make()
-            net.forward = functools.partial(loss, net)
-            return (trainer or by_hand)(net, *batch())
+            setattr(net, method, functools.partial(function, net))
+            return (trainer or by_hand)(net, *batch(), **options)
 
         return run
 

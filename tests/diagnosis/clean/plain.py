@@ -90,11 +90,8 @@ def a_regression_with_weights_from_its_own_error() -> Diagnosis:
 
 @clean()
 def tasks_weighed_by_learned_uncertainties() -> Diagnosis:
-    class Net(Parts):
-        pass
-
     net, (x, y) = (
-        Net(
+        Parts(
             body=mlp(8, 32, 16), kind=nn.Linear(16, 3), size=nn.Linear(16, 1), log_variance=nn.Parameter(torch.zeros(2))
         ),
         rows(),

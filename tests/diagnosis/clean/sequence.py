@@ -69,11 +69,8 @@ def attention_by_one_fused_call() -> Diagnosis:
 def a_recurrent_net_over_windows_of_a_long_text() -> Diagnosis:
     """The state goes on from window to window, as data."""
 
-    class Net(Parts):
-        pass
-
     net, text, state = (
-        Net(table=nn.Embedding(20, 8), cell=nn.LSTM(8, 16, 2, dropout=0.1), head=nn.Linear(16, 20)),
+        Parts(table=nn.Embedding(20, 8), cell=nn.LSTM(8, 16, 2, dropout=0.1), head=nn.Linear(16, 20)),
         torch.randint(20, (60, 4)),
         None,
     )

@@ -99,11 +99,8 @@ def a_segmentation_with_unlabelled_pixels() -> Diagnosis:
 
 @clean()
 def boxes_that_overlap() -> Diagnosis:
-    class Boxes(Parts):
-        pass
-
     net, target = (
-        Boxes(corners=nn.Parameter(torch.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 4.0, 3.0]]))),
+        Parts(corners=nn.Parameter(torch.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 4.0, 3.0]]))),
         torch.tensor([[0.5, 0.5, 2.5, 2.5], [1.5, 0.5, 3.5, 3.5]]),
     )
 
@@ -118,10 +115,7 @@ def boxes_that_overlap() -> Diagnosis:
 
 @clean()
 def pixels_are_drawn_inside_a_clamp() -> Diagnosis:
-    class Canvas(Parts):
-        pass
-
-    canvas, target = Canvas(pixels=nn.Parameter(torch.rand(3, 8, 8) * 0.6 + 0.2)), torch.rand(3, 8, 8)
+    canvas, target = Parts(pixels=nn.Parameter(torch.rand(3, 8, 8) * 0.6 + 0.2)), torch.rand(3, 8, 8)
 
     def loss() -> Tensor:
         shown = canvas.pixels.clamp(0, 1)
@@ -253,11 +247,8 @@ def a_field_is_rendered_along_rays() -> Diagnosis:
 def two_views_attract() -> Diagnosis:
     """SimSiam: the other side's projection is data."""
 
-    class Net(Parts):
-        pass
-
     net, (x, _) = (
-        Net(
+        Parts(
             encoder=nn.Sequential(*list(resnet())[:-1], nn.Linear(8, 16)),
             predictor=nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 16)),
         ),

@@ -106,10 +106,7 @@ def the_prediction_of_a_q_net_is_detached() -> Diagnosis:
 
 @planted("starved", "actor.weight", "actor.bias")
 def the_log_probability_is_taken_without_gradients() -> Diagnosis:
-    class Net(Parts):
-        pass
-
-    net = Net(actor=nn.Linear(4, 3), value=nn.Linear(4, 1))
+    net = Parts(actor=nn.Linear(4, 3), value=nn.Linear(4, 1))
     state, reward = torch.randn(32, 4), torch.randn(32)
 
     def loss() -> Tensor:
@@ -126,10 +123,7 @@ def the_log_probability_is_taken_without_gradients() -> Diagnosis:
 def every_reward_of_a_model_is_clipped() -> Diagnosis:
     model = nn.Linear(6, 1).requires_grad_(False)
 
-    class Net(Parts):
-        pass
-
-    net, state = Net(policy=nn.Linear(4, 2)), torch.randn(32, 4)
+    net, state = Parts(policy=nn.Linear(4, 2)), torch.randn(32, 4)
 
     def loss() -> Tensor:
         raw = 100 + model(torch.cat([state, torch.tanh(net.policy(state))], -1))
@@ -141,10 +135,7 @@ def every_reward_of_a_model_is_clipped() -> Diagnosis:
 
 @planted("cut")
 def an_action_is_clipped_to_its_box() -> Diagnosis:
-    class Net(Parts):
-        pass
-
-    net, critic = Net(policy=nn.Linear(4, 2)), Critic().requires_grad_(False)
+    net, critic = Parts(policy=nn.Linear(4, 2)), Critic().requires_grad_(False)
     state = torch.randn(32, 4) * 3
 
     def loss() -> Tensor:

@@ -93,14 +93,11 @@ def tokens_are_sorted_by_a_learned_score() -> Diagnosis:
 
 
 @planted("starved", "place.weight", "place.bias")
-def positions_are_looked_up_after_rounding() -> Diagnosis:
-    class Net(Transformer):
-        def hidden(self, x: Tensor) -> Tensor:
-            h = self.table(x)
-            at = (self.place(h)[..., 0].sigmoid() * 7).round().long()  # fault: embedding index from rounding
-            return self.norm(self.attention(h + self.places(at)))
-
-    return by_hand(Net(place=nn.Linear(16, 1), places=nn.Embedding(8, 16)), *words())
+@trains(lambda: Transformer(place=nn.Linear(16, 1), places=nn.Embedding(8, 16)), words, method="hidden")
+def positions_are_looked_up_after_rounding(net: Transformer, x: Tensor) -> Tensor:
+    h = net.table(x)
+    at = (net.place(h)[..., 0].sigmoid() * 7).round().long()  # fault: embedding index from rounding
+    return net.norm(net.attention(h + net.places(at)))
 
 
 @planted("starved", "table.weight")
@@ -144,12 +141,9 @@ class Recurrent(nn.Module):
 
 
 @planted("starved", "start")
-def a_recurrent_net_is_clipped_at_every_step() -> Diagnosis:
-    class Net(Recurrent):
-        def step(self, h: Tensor, x: Tensor) -> Tensor:
-            return functional.hardtanh(self.input(x) + self.again(h))  # fault: saturated hardtanh in a recurrent net
-
-    return by_hand(Net(12.0), *words())
+@trains(lambda: Recurrent(12.0), words, method="step")
+def a_recurrent_net_is_clipped_at_every_step(net: Recurrent, h: Tensor, x: Tensor) -> Tensor:
+    return functional.hardtanh(net.input(x) + net.again(h))  # fault: saturated hardtanh in a recurrent net
 
 
 @planted("starved", "start")

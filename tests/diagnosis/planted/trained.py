@@ -13,7 +13,7 @@ from pseudograd.diagnosis.context import Diagnosis
 
 from .. import trainers
 from ..programs import planted
-from ..trainers import Parts
+from ..trainers import Parts, trains
 
 
 def batch(count: int = 32) -> tuple[Tensor, Tensor]:
@@ -34,75 +34,54 @@ class Net(Parts):
 
 
 @planted("starved", "scale", needs="transformers.trainer")
-def by_hugging_face_with_a_scale_beyond_its_clamp() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            bounded = self.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, Hugging Face
-            return functional.silu(self.second(self.first(x))) * bounded
-
-    return trainers.by_hugging_face(Faulty(), *batch())
+@trains(Net, batch, trainers.by_hugging_face, method="hidden")
+def by_hugging_face_with_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:
+    bounded = net.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, Hugging Face
+    return functional.silu(net.second(net.first(x))) * bounded
 
 
 @planted("starved", "first.weight", "first.bias", needs="lightning")
-def by_lightning_with_a_frozen_looking_backbone() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                h = self.first(x)  # fault: no_grad around a trained layer, Lightning
-            return functional.silu(self.second(functional.silu(h))) * self.scale
-
-    return trainers.by_lightning(Faulty(), *batch())
+@trains(Net, batch, trainers.by_lightning, method="hidden")
+def by_lightning_with_a_frozen_looking_backbone(net: Net, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        h = net.first(x)  # fault: no_grad around a trained layer, Lightning
+    return functional.silu(net.second(functional.silu(h))) * net.scale
 
 
 @planted("starved", "first.weight", "first.bias", needs="accelerate")
-def accelerated_with_rounded_activations() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            h = torch.round(self.first(x) * 8) / 8  # fault: rounded activations, accelerate
-            return functional.silu(self.second(h)) * self.scale
-
-    return trainers.accelerated(Faulty(), *batch())
+@trains(Net, batch, trainers.accelerated, method="hidden")
+def accelerated_with_rounded_activations(net: Net, x: Tensor) -> Tensor:
+    h = torch.round(net.first(x) * 8) / 8  # fault: rounded activations, accelerate
+    return functional.silu(net.second(h)) * net.scale
 
 
 @planted("starved", "first.weight", "first.bias")
-def compiled_with_a_hard_gate() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            gate = (self.first(x) > 0).to(x.dtype)  # fault: comparison as a gate, compiled
-            return functional.silu(self.second(gate)) * self.scale
-
-    return trainers.compiled(Faulty(), *batch())
+@trains(Net, batch, trainers.compiled, method="hidden")
+def compiled_with_a_hard_gate(net: Net, x: Tensor) -> Tensor:
+    gate = (net.first(x) > 0).to(x.dtype)  # fault: comparison as a gate, compiled
+    return functional.silu(net.second(gate)) * net.scale
 
 
 @planted("cut")
-def compiled_ahead_of_time_with_clipped_logits() -> Diagnosis:
-    class Faulty(Net):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            logits = self.head(self.hidden(x) * 10)
-            bounded = torch.clamp(logits, -1.0, 1.0)  # fault: clipped logits, compiled ahead of time
-            return functional.cross_entropy(bounded, y)
-
-    return trainers.compiled(Faulty(), *batch(), backend="aot_eager")
+@trains(Net, batch, trainers.compiled, backend="aot_eager")
+def compiled_ahead_of_time_with_clipped_logits(net: Net, x: Tensor, y: Tensor) -> Tensor:
+    logits = net.head(net.hidden(x) * 10)
+    bounded = torch.clamp(logits, -1.0, 1.0)  # fault: clipped logits, compiled ahead of time
+    return functional.cross_entropy(bounded, y)
 
 
 @planted("starved", "scale")
-def checkpointed_with_a_scale_beyond_its_clamp() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            bounded = self.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, checkpoint
-            return functional.silu(self.second(functional.silu(self.first(x)))) * bounded
-
-    return trainers.checkpointed(Faulty(), *batch())
+@trains(Net, batch, trainers.checkpointed, method="hidden")
+def checkpointed_with_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:
+    bounded = net.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, checkpoint
+    return functional.silu(net.second(functional.silu(net.first(x)))) * bounded
 
 
 @planted("cut")
-def checkpointed_the_old_way_with_clipped_activations() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            h = torch.clamp(self.first(x), -0.3, 0.3)  # fault: clipped activations, reentrant checkpoint
-            return functional.silu(self.second(h)) * self.scale
-
-    return trainers.checkpointed(Faulty(), *batch(), use_reentrant=True)
+@trains(Net, batch, trainers.checkpointed, method="hidden", use_reentrant=True)
+def checkpointed_the_old_way_with_clipped_activations(net: Net, x: Tensor) -> Tensor:
+    h = torch.clamp(net.first(x), -0.3, 0.3)  # fault: clipped activations, reentrant checkpoint
+    return functional.silu(net.second(h)) * net.scale
 
 
 @planted("starved", "first.weight", "first.bias")
@@ -118,58 +97,45 @@ def a_checkpointed_block_detaches_its_input() -> Diagnosis:
 
 
 @planted("starved", "first.weight", "first.bias")
-def in_bfloat16_with_an_index_of_max() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            best = self.first(x).max(-1)[1]  # fault: index of max, bfloat16
-            return functional.silu(self.second(self.table(best))) * self.scale
-
-    return trainers.in_bfloat16(Faulty(table=nn.Embedding(16, 16)), *batch())
+@trains(lambda: Net(table=nn.Embedding(16, 16)), batch, trainers.in_bfloat16, method="hidden")
+def in_bfloat16_with_an_index_of_max(net: Net, x: Tensor) -> Tensor:
+    best = net.first(x).max(-1)[1]  # fault: index of max, bfloat16
+    return functional.silu(net.second(net.table(best))) * net.scale
 
 
 @planted("starved", "first.weight", "first.bias", "second.weight", "second.bias", "scale", "head.weight", "head.bias")
-def in_half_precision_without_a_scaler() -> Diagnosis:
+@trains(Net, batch)
+def in_half_precision_without_a_scaler(net: Net, x: Tensor, y: Tensor) -> Tensor:
     """A mean over many: what arrives at the half precision layer is below its smallest number."""
 
-    class Faulty(Net):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            with torch.autocast("cpu", torch.float16):
-                logits = self.head(self.hidden(x))
-            wide = logits.float()  # fault: half precision gradients underflow
-            return functional.cross_entropy(wide, y) * 1e-8
-
-    return trainers.by_hand(Faulty(), *batch())
+    with torch.autocast("cpu", torch.float16):
+        logits = net.head(net.hidden(x))
+    wide = logits.float()  # fault: half precision gradients underflow
+    return functional.cross_entropy(wide, y) * 1e-8
 
 
 @planted("cut")
-def with_a_scaler_and_a_clamp() -> Diagnosis:
-    class Faulty(Net):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            logits = self.head(self.hidden(x) * 10)
-            bounded = logits.clamp(-2.0, 2.0)  # fault: clipped logits, half precision
-            return functional.cross_entropy(bounded.float(), y)
-
-    return trainers.with_a_scaler(Faulty(), *batch())
+@trains(Net, batch, trainers.with_a_scaler)
+def with_a_scaler_and_a_clamp(net: Net, x: Tensor, y: Tensor) -> Tensor:
+    logits = net.head(net.hidden(x) * 10)
+    bounded = logits.clamp(-2.0, 2.0)  # fault: clipped logits, half precision
+    return functional.cross_entropy(bounded.float(), y)
 
 
 @planted("starved", "first.weight", "first.bias", ranks=2)
-def on_two_ranks_with_an_argmax() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            best = self.first(x).argmax(-1)  # fault: argmax, DDP
-            return functional.silu(self.second(self.table(best))) * self.scale
-
-    return trainers.on_two_ranks(Faulty(table=nn.Embedding(16, 16)), *batch(), find_unused_parameters=True)
+@trains(
+    lambda: Net(table=nn.Embedding(16, 16)), batch, trainers.on_two_ranks, method="hidden", find_unused_parameters=True
+)
+def on_two_ranks_with_an_argmax(net: Net, x: Tensor) -> Tensor:
+    best = net.first(x).argmax(-1)  # fault: argmax, DDP
+    return functional.silu(net.second(net.table(best))) * net.scale
 
 
 @planted("starved", "scale", ranks=2)
-def on_two_ranks_with_a_scale_beyond_its_clamp() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            bounded = self.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, DDP
-            return functional.silu(self.second(functional.silu(self.first(x)))) * bounded
-
-    return trainers.on_two_ranks(Faulty(), *batch())
+@trains(Net, batch, trainers.on_two_ranks, method="hidden")
+def on_two_ranks_with_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:
+    bounded = net.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, DDP
+    return functional.silu(net.second(functional.silu(net.first(x)))) * bounded
 
 
 @planted("starved", "first.weight", "first.bias", ranks=2)

@@ -44,65 +44,47 @@ class ResNet(Parts):
 
 
 @planted("starved", "stem.weight", "stem.bias")
-def a_cnn_rounds_its_activations() -> Diagnosis:
-    class Net(ResNet):
-        def features(self, x: Tensor) -> Tensor:
-            levels = torch.round(self.stem(x) * 16) / 16  # fault: round without a surrogate
-            return self.block(levels).mean((2, 3))
-
-    return by_hand(Net(), *pictures())
+@trains(ResNet, pictures, method="features")
+def a_cnn_rounds_its_activations(net: ResNet, x: Tensor) -> Tensor:
+    levels = torch.round(net.stem(x) * 16) / 16  # fault: round without a surrogate
+    return net.block(levels).mean((2, 3))
 
 
 @planted("starved", "weight")
-def binary_weights_without_a_surrogate() -> Diagnosis:
-    class Net(ResNet):
-        def features(self, x: Tensor) -> Tensor:
-            binary = self.weight.sign()  # fault: sign without a surrogate
-            return self.block(functional.conv2d(self.stem(x), binary, padding=1)).mean((2, 3))
-
-    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), *pictures())
+@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
+def binary_weights_without_a_surrogate(net: ResNet, x: Tensor) -> Tensor:
+    binary = net.weight.sign()  # fault: sign without a surrogate
+    return net.block(functional.conv2d(net.stem(x), binary, padding=1)).mean((2, 3))
 
 
 @planted("starved", "weight")
-def a_quantiser_with_a_scale_that_is_too_small() -> Diagnosis:
-    class Net(ResNet):
-        def features(self, x: Tensor) -> Tensor:
-            low = torch.fake_quantize_per_tensor_affine(self.weight, 1e-4, 0, -8, 7)  # fault: fake_quantize scale wrong
-            return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
-
-    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3) * 0.1 + 0.5)), *pictures())
+@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3) * 0.1 + 0.5)), pictures, method="features")
+def a_quantiser_with_a_scale_that_is_too_small(net: ResNet, x: Tensor) -> Tensor:
+    low = torch.fake_quantize_per_tensor_affine(net.weight, 1e-4, 0, -8, 7)  # fault: fake_quantize scale wrong
+    return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
 @planted("cut")
-def a_quantiser_of_four_bits_is_saturated() -> Diagnosis:
-    class Net(ResNet):
-        def features(self, x: Tensor) -> Tensor:
-            scaled = self.weight / 0.05
-            level = scaled + (scaled.round() - scaled).detach()
-            low = level.clamp(-8, 7) * 0.05  # fault: quantiser saturated
-            return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
-
-    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), *pictures())
+@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
+def a_quantiser_of_four_bits_is_saturated(net: ResNet, x: Tensor) -> Tensor:
+    scaled = net.weight / 0.05
+    level = scaled + (scaled.round() - scaled).detach()
+    low = level.clamp(-8, 7) * 0.05  # fault: quantiser saturated
+    return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
 @planted("cut")
-def a_grid_of_torch_that_is_too_narrow() -> Diagnosis:
-    class Net(ResNet):
-        def features(self, x: Tensor) -> Tensor:
-            low = torch.fake_quantize_per_tensor_affine(self.weight, 0.02, 0, -8, 7)  # fault: grid far too narrow
-            return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
-
-    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), *pictures())
+@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
+def a_grid_of_torch_that_is_too_narrow(net: ResNet, x: Tensor) -> Tensor:
+    low = torch.fake_quantize_per_tensor_affine(net.weight, 0.02, 0, -8, 7)  # fault: grid far too narrow
+    return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
 @planted("cut")
-def our_own_quantiser_clips_most_weights() -> Diagnosis:
-    class Net(ResNet):
-        def features(self, x: Tensor) -> Tensor:
-            low = pg.fake_quantize(self.weight, 0.02, 0, -8, 7)  # fault: pg.fake_quantize that clips most
-            return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
-
-    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), *pictures())
+@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
+def our_own_quantiser_clips_most_weights(net: ResNet, x: Tensor) -> Tensor:
+    low = pg.fake_quantize(net.weight, 0.02, 0, -8, 7)  # fault: pg.fake_quantize that clips most
+    return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
 class Canvas(nn.Module):
@@ -174,15 +156,12 @@ def boxes_that_do_not_overlap(net: Parts, target: Tensor) -> Tensor:
 
 
 @planted("starved", "locate.weight", "locate.bias")
-def a_spatial_transformer_samples_the_nearest_pixel() -> Diagnosis:
-    class Net(ResNet):
-        def features(self, x: Tensor) -> Tensor:
-            theta = self.locate(x.mean((2, 3))).view(-1, 2, 3) + torch.eye(2, 3)
-            grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
-            moved = functional.grid_sample(x, grid, mode="nearest", align_corners=False)  # fault: nearest sampling
-            return self.block(self.stem(moved)).mean((2, 3))
-
-    return by_hand(Net(locate=nn.Linear(3, 6)), *pictures())
+@trains(lambda: ResNet(locate=nn.Linear(3, 6)), pictures, method="features")
+def a_spatial_transformer_samples_the_nearest_pixel(net: ResNet, x: Tensor) -> Tensor:
+    theta = net.locate(x.mean((2, 3))).view(-1, 2, 3) + torch.eye(2, 3)
+    grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
+    moved = functional.grid_sample(x, grid, mode="nearest", align_corners=False)  # fault: nearest sampling
+    return net.block(net.stem(moved)).mean((2, 3))
 
 
 @planted("starved", "gamma")
@@ -223,10 +202,7 @@ def an_attack_that_takes_its_step_from_a_sign() -> Diagnosis:
     victim = ResNet().requires_grad_(False)
     x, y = pictures()
 
-    class Attack(Parts):
-        pass
-
-    attack = Attack(delta=nn.Parameter(torch.randn_like(x) * 1e-3))
+    attack = Parts(delta=nn.Parameter(torch.randn_like(x) * 1e-3))
 
     def loss() -> Tensor:
         bounded = 8 / 255 * attack.delta.sign()  # fault: perturbation through a sign
