@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from pseudograd.torch_table.eras import installed_version
-from pseudograd_upgrade.recording import read_content
 from pseudograd_upgrade.routes.interpreters import CPU, ENVIRONMENTS
-from pseudograd_upgrade.routes.question import computes_in_16_bits
 
 from ..commands import answer
 
@@ -116,15 +114,6 @@ def test_a_program_with_nothing_to_compile(capfd: pytest.CaptureFixture[str]) ->
     assert "nothing of the program was compiled" in out
 
 
-@pytest.mark.program
-def test_what_dynamo_captures_otherwise_is_not_blamed_on_a_line(capfd: pytest.CaptureFixture[str]) -> None:
-    loss = "F.cross_entropy(scores * (1.0 if torch.compiler.is_compiling() else 1.5) + h[:, :4], y)"
-    status, out, err = ask(capfd, "eager,aot_eager", loss)
-    assert status == 1, out + err
-    assert ": another op; " in out.splitlines()[0], out
-    assert "what Dynamo captures of the code differs already where nothing of it is compiled" in out
-
-
 def test_the_route_cpu_hides_the_accelerators() -> None:
     assert ENVIRONMENTS[CPU]["CUDA_VISIBLE_DEVICES"] == ENVIRONMENTS[CPU]["HIP_VISIBLE_DEVICES"] == "-1"
 
@@ -185,13 +174,3 @@ def test_a_difference_that_a_compiler_rounds_to_16_bits_is_no_other_op(capfd: py
     assert status == 1, out + err
     assert ": not known, it computes in 16 bits; " in out
     assert "next: ask again in float32, with autocast off" in out
-
-
-@pytest.mark.parametrize(
-    ("dtype", "is_narrow"), [("bfloat16", True), ("float16", True), ("float32", False), ("int16", False)]
-)
-def test_where_a_run_computes_in_16_bits(dtype: str, is_narrow: bool) -> None:
-    sites = [["forward", "linear", "train.py:9", "?", ""]]
-    rows = [(0, "", [(1, f"{shape} [4, 2]", (1.0, 1.0, 1.0, 4.0))]) for shape in ("float32", dtype)]
-    run = read_content({"torch": torch.__version__, "sites": sites, "steps": {1: rows}, "losses": [[1.0]]})
-    assert computes_in_16_bits(run) == is_narrow

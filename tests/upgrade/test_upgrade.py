@@ -69,41 +69,17 @@ def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("middle", "said"),
+    ("middle", "text"),
     [
-        pytest.param(
-            'h = F.gelu(h, approximate="tanh" if NEW else "none")',
-            ["train.py:13  step 1, forward of gelu", "called with approximate='none' and with approximate='tanh'"],
-            id="argument",
-        ),
-        pytest.param(
-            "h = F.gelu(h * (0.5 if NEW else 0.6))",
-            ["train.py:13  step 1, forward of mul", "called with 0.6 and with 0.5"],
-            id="constant",
-            marks=pytest.mark.program,
-        ),
-        pytest.param(
-            "h = F.gelu(F.silu(h)) if NEW else F.silu(F.gelu(h))",
-            ["train.py:13  step 1, forward of gelu", "the same ops, in another order"],
-            id="order",
-            marks=pytest.mark.program,
-        ),
-        pytest.param(
-            "h = F.selu(h) if NEW else F.gelu(h)",
-            ["train.py:13  step 1, forward of gelu", "gelu at train.py:13", "selu at train.py:13"],
-            id="op",
-            marks=pytest.mark.program,
-        ),
+        ('h = F.gelu(h, approximate="tanh" if NEW else "none")', "forward of gelu"),
+        pytest.param("h = F.gelu(h * (0.5 if NEW else 0.6))", "forward of mul", marks=pytest.mark.program),
     ],
 )
-def test_planted_differences_are_found_at_their_line(
-    capfd: pytest.CaptureFixture[str], middle: str, said: list[str]
-) -> None:
+def test_planted_differences_are_found_at_their_line(capfd: pytest.CaptureFixture[str], middle: str, text: str) -> None:
     status, out, err = upgrade(capfd, program(middle))
     assert status == 1, out + err
     assert ": another op; " in out.splitlines()[0], out
-    for text in said:
-        assert text in out, out
+    assert f"train.py:13  step 1, {text}" in out, out
 
 
 SCALED = """\
