@@ -218,6 +218,14 @@ def test_bare_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--help") == (0, out, "")
 
 
+def test_a_mistyped_command_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "lnit", "x.py")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(
+        r"pseudograd: COMMAND must be one of rules, .*, got 'lnit' \(did you mean 'lint'\?\)\. See .*\n", err
+    )
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"pseudograd {pseudograd.__version__}\n", "")
 
@@ -239,9 +247,9 @@ ALONE = """\
 import json, sys
 sys.modules.update(dict.fromkeys(("numpy", "matplotlib", "rich", "sklearn", "scipy")))
 from pseudograd.cli import main
-for asked in json.loads(sys.argv[1]):
+for words in json.loads(sys.argv[1]):
     try:
-        status = main(asked.split())
+        status = main(words.split())
     except SystemExit as stop:
         status = stop.code or 0
     for stream in (sys.stdout, sys.stderr):
@@ -254,11 +262,11 @@ def test_only_compare_needs_more_than_torch(tmp_path: Path) -> None:
     """NumPy is more, too: torch only suggests it. One process answers all."""
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, "-W", "ignore", "-c", ALONE, json.dumps(list(WITH_TORCH_ALONE))]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    answers = [re.split(r"answered (\d+)\n", stream) for stream in (found.stdout, found.stderr)]
-    for at, (asked, (status, text)) in enumerate(WITH_TORCH_ALONE.items()):
-        assert text in answers[0][2 * at] + answers[1][2 * at], asked
-        assert int(answers[0][2 * at + 1]) == status, asked
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    answers = [re.split(r"answered (\d+)\n", stream) for stream in (done.stdout, done.stderr)]
+    for at, (words, (status, text)) in enumerate(WITH_TORCH_ALONE.items()):
+        assert text in answers[0][2 * at] + answers[1][2 * at], words
+        assert int(answers[0][2 * at + 1]) == status, words
 
 
 def test_what_is_not_installed_is_named_with_an_install_that_exists(
@@ -330,16 +338,16 @@ def test_a_module_that_fails_is_told_in_one_line(
 
 
 def test_doctor_expects_an_edge(capsys: pytest.CaptureFixture[str]) -> None:
-    found, other = ("closed", "open") if installed_era() == CLOSED_ERA else ("open", "closed")
-    code, out, err = run(capsys, "doctor", "--expect", found)
+    edge, other = ("closed", "open") if installed_era() == CLOSED_ERA else ("open", "closed")
+    code, out, err = run(capsys, "doctor", "--expect", edge)
     assert (code, err) == (0, "")
-    assert re.fullmatch(rf"torch \S+: the edge of number bounds is {found}, as expected\n", out)
+    assert re.fullmatch(rf"torch \S+: the edge of number bounds is {edge}, as expected\n", out)
     code, out, err = run(capsys, "doctor", "--expect", other)
     assert (code, err) == (1, "")
-    assert re.fullmatch(rf"torch \S+: the edge of number bounds is {found}, expected {other}\n", out)
+    assert re.fullmatch(rf"torch \S+: the edge of number bounds is {edge}, expected {other}\n", out)
     code, out, err = run(capsys, "doctor", "--expect", other, "--json")
     assert (code, json.loads(out)["era"]) == (1, installed_era())
-    assert err.endswith(f"is {found}, expected {other}\n")
+    assert err.endswith(f"is {edge}, expected {other}\n")
 
 
 # --- terminals and pipes ----------------------------------------------------------------------------------------------
@@ -359,7 +367,7 @@ def test_a_stream_that_lacks_characters(monkeypatch: pytest.MonkeyPatch) -> None
     assert b"Leonard" in raw.getvalue()
 
 
-@pytest.mark.parametrize("terminal", [pytest.param(one, marks=pytest.mark.slow) for one in ("ascii", "cp1252", "C")])
+@pytest.mark.parametrize("terminal", [pytest.param(name, marks=pytest.mark.slow) for name in ("ascii", "cp1252", "C")])
 def test_a_terminal_that_lacks_characters(terminal: str, tmp_path: Path) -> None:
     encoding = {"C": "ascii"}.get(terminal, terminal)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONIOENCODING"} | POOR[terminal]
@@ -381,7 +389,7 @@ def _buffered() -> dict[str, str]:
 @pytest.mark.skipif(os.name == "nt", reason="a pipe without a reader is another error there")
 @pytest.mark.parametrize(
     "arguments",
-    [("rules", "clamp"), *(pytest.param((one,), marks=pytest.mark.slow) for one in ("rules", "doctor", "--help"))],
+    [("rules", "clamp"), *(pytest.param((word,), marks=pytest.mark.slow) for word in ("rules", "doctor", "--help"))],
     ids=" ".join,
 )
 def test_a_reader_who_leaves(arguments: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ from pseudograd_lint.check import check, parse
 from pseudograd_lint.rules import CODES as LINT
 from pseudograd_notices.code import Code
 
+Names = dict[str, Any]  # of a program that has run
 OLD, NEW = "torch<=2.13", "torch>=2.14"
 TABLE = (*LINT, *CODES)
 
@@ -28,9 +29,9 @@ def marked(program: str, number: str) -> int:
     return line
 
 
-def ran(program: str, file: Path) -> dict[str, Any]:
+def run_example(program: str, file: Path) -> Names:
     file.write_text(program)
-    names: dict[str, Any] = {"__name__": "example"}
+    names: Names = {"__name__": "example"}
     exec(compile(program, str(file), "exec"), names)
     return names
 
@@ -54,7 +55,7 @@ def test_lint_says_it_at_the_line(code: Code) -> None:
 def test_diagnose_says_it_at_the_line(code: Code, tmp_path: Path) -> None:
     file = tmp_path / "example.py"
     for program, expected in ((code.bad, [(code.number, marked(code.bad, code.number))]), (code.good, [])):
-        d = ran(program, file)["d"]
+        d = run_example(program, file)["d"]
         assert [(finding.number, int(finding.where.rpartition(":")[2])) for finding in d.findings] == expected
         assert d.errors == []
 
@@ -96,12 +97,12 @@ def learns(model: torch.nn.Module, era: str = NEW) -> bool:
     return all(p.grad is not None and bool((p.grad != 0).all()) for p in model.parameters())
 
 
-def _born(bad: Any, good: Any) -> None:
+def _born(bad: Names, good: Names) -> None:
     assert [learns(bad["Polar"](3), era) for era in (OLD, NEW)] == [True, False]
     assert [learns(good["Polar"](3), era) for era in (OLD, NEW)] == [True, True]
 
 
-def _era_guard(bad: Any, good: Any) -> None:
+def _era_guard(bad: Names, good: Names) -> None:
     x = torch.tensor([[1.0, 2.0]])
     assert not is_finite(gradient(bad["distance_loss"], x, x.clone(), era=OLD))
     assert gradient(bad["distance_loss"], x, x.clone(), era=NEW) == [[0, 0]]
@@ -109,7 +110,7 @@ def _era_guard(bad: Any, good: Any) -> None:
         assert gradient(good["distance_loss"], x, x.clone(), era=era) == [[0, 0]]
 
 
-def _era_guard_elsewhere(bad: Any, good: Any) -> None:
+def _era_guard_elsewhere(bad: Names, good: Names) -> None:
     x = torch.tensor([[1.0, 0.0]])
     assert not is_finite(gradient(bad["angle"], x, x.clone(), era=OLD))
     assert gradient(bad["angle"], x, x.clone(), era=NEW) == [[0, 0]]
@@ -117,20 +118,20 @@ def _era_guard_elsewhere(bad: Any, good: Any) -> None:
         assert is_finite(gradient(good["angle"], x, x.clone(), era=era))
 
 
-def _lost_epsilon(bad: Any, good: Any) -> None:
+def _lost_epsilon(bad: Names, good: Names) -> None:
     p, y = torch.tensor([1.0]), torch.tensor([0.0])
     assert bad["loss"](p, y).item() == float("inf")
     assert good["loss"](p, y).item() == pytest.approx(13.8, abs=0.1)
 
 
-def _late_guard(bad: Any, good: Any) -> None:
+def _late_guard(bad: Names, good: Names) -> None:
     p = torch.tensor([0.0, 0.5])
     assert not is_finite(gradient(bad["entropy"], p))
     assert is_finite(gradient(good["entropy"], p))
     assert bad["entropy"](p) == good["entropy"](p)
 
 
-def _inexact_identity(bad: Any, good: Any) -> None:
+def _inexact_identity(bad: Names, good: Names) -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     exact = x.clamp(-0.3, 0.7)
     assert (bad["clamp_ste"](x) != exact).any()
@@ -139,7 +140,7 @@ def _inexact_identity(bad: Any, good: Any) -> None:
     assert gradient(bad["clamp_ste"], x) == gradient(good["clamp_ste"], x) == [1.0] * 1000
 
 
-def _tied_margin(bad: Any, good: Any) -> None:
+def _tied_margin(bad: Names, good: Names) -> None:
     a, y = torch.zeros(2), torch.ones(2)
     grads = {era: gradient(bad["loss"], a, a.clone(), y, era=era) for era in (OLD, NEW)}
     assert grads == {OLD: [-0.5, -0.5], NEW: [0, 0]}
@@ -147,12 +148,12 @@ def _tied_margin(bad: Any, good: Any) -> None:
         assert gradient(good["loss"], a, a.clone(), y, era=era) == [-0.5, -0.5]
 
 
-def _flat_start(bad: Any, good: Any) -> None:
+def _flat_start(bad: Names, good: Names) -> None:
     assert not learns(bad["Gain"](3))
     assert learns(good["Gain"](3))
 
 
-def _copied_rule(bad: Any, good: Any) -> None:
+def _copied_rule(bad: Names, good: Names) -> None:
     """Of gradients whose product with the excess underflows in half precision, the copy passes the wrong ones."""
     x = torch.tensor([1.0 + 2**-9], dtype=torch.float16)
     small = 2.0**-20
@@ -162,32 +163,32 @@ def _copied_rule(bad: Any, good: Any) -> None:
     assert gradient(lambda x: good["bounded"](x) * small, x) == [small]
 
 
-def _rounded_parameter(bad: Any, good: Any) -> None:
+def _rounded_parameter(bad: Names, good: Names) -> None:
     assert not learns(bad["Quantised"](3))
     assert learns(good["Quantised"](3))
 
 
-def _crossed_bounds(bad: Any, good: Any) -> None:
+def _crossed_bounds(bad: Names, good: Names) -> None:
     x = torch.tensor([-3.0, 0.0, 3.0])
     assert bad["bounded"](x).tolist() == [-1, -1, -1]
     assert gradient(bad["bounded"], x) == [0, 0, 0]
     assert good["bounded"](x).tolist() == [-1, 0, 1]
 
 
-def _clamped_parameter(bad: Any, good: Any) -> None:
+def _clamped_parameter(bad: Names, good: Names) -> None:
     for names, moves in ((bad, False), (good, True)):
         model = names["Leak"]()
         torch.nn.init.constant_(model.beta, 1.5)
         assert learns(model) is moves
 
 
-def _clamped_grid(bad: Any, good: Any) -> None:
+def _clamped_grid(bad: Names, good: Names) -> None:
     x, scale = torch.tensor([1.0, 0.0]), torch.tensor(1.0)
     assert [gradient(bad["quantize"], x, scale, era=era) for era in (OLD, NEW)] == [[1, 1], [0, 1]]
     assert [gradient(good["quantize"], x, scale, era=era) for era in (OLD, NEW)] == [[1, 1], [1, 1]]
 
 
-def _inexact_straight_through(bad: Any, good: Any) -> None:
+def _inexact_straight_through(bad: Names, good: Names) -> None:
     x, code = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
     assert 0.1 < (bad["straight_through"](x, code) != code).float().mean() < 0.9
     assert torch.equal(good["straight_through"](x, code), code)
@@ -202,5 +203,5 @@ HOLDS = {
 
 @pytest.mark.parametrize("code", LINT, ids=lambda code: code.number)
 def test_what_lint_says_of_its_example_is_so(code: Code, tmp_path: Path) -> None:
-    bad, good = ran(code.bad, tmp_path / "bad.py"), ran(code.good, tmp_path / "good.py")
+    bad, good = run_example(code.bad, tmp_path / "bad.py"), run_example(code.good, tmp_path / "good.py")
     HOLDS[code.number](bad, good)

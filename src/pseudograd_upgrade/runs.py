@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pseudograd.errors import must
 from pseudograd.listen.program import follow as programs
@@ -62,7 +62,7 @@ class Interpreter:
         return {}
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> Mapping[str, object]:
         """What the module in the process is told."""
         return {"is_shaken": self.is_shaken}
 

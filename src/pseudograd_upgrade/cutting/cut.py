@@ -29,7 +29,7 @@ _SECONDS = 120
 class _Keeping(Interpreter):
     """targets: keys of events, the one that differs last."""
 
-    targets: Sequence[Sequence[Any]] = ()
+    targets: Sequence[Sequence[object]] = ()
     module: ClassVar[str] = "pseudograd_upgrade.cutting.keeping"
 
     @property
@@ -37,7 +37,7 @@ class _Keeping(Interpreter):
         return f"{super().details}, for the arguments of {self.targets[-1][1]}"
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> Mapping[str, object]:
         return {**super().options, "targets": self.targets}
 
 

@@ -24,6 +24,7 @@ from .text import UnwritableError, argument_text, index_text, name_function, own
 
 _MOST = 512 << 20  # bytes of one call
 _NAMES = "xabcdefghijklmnopqrstuvwz"
+Copies = Mapping[int, tuple[Tensor | str, bool]]  # by the id of a tensor: see `_copy`
 
 
 class KeptCall:
@@ -40,8 +41,8 @@ class KeptCall:
         self.outputs: list[int | None] = []
         self.grads: dict[int | None, Tensor] = {}
 
-    def write(self, function: object, args: Any, kwargs: Mapping[str, object], copies: Mapping[int, Any]) -> None:
-        """copies: by the id of each tensor among the arguments, see `_copy`."""
+    def write(self, function: object, args: Iterable[object], kwargs: Mapping[str, object], copies: Copies) -> None:
+        """copies: of the tensors among the arguments."""
         names: dict[int, str] = {}
 
         def name(tensor: Tensor) -> str:
@@ -121,10 +122,10 @@ class Keeper(Heard):
 
     def before_call(self, func: object, args: object, kwargs: object) -> Any:
         number = super().before_call(func, args, kwargs)
-        return None if number is None else (number, self._take(func, args, kwargs or {}))
+        return None if number is None else (number, self._take(func, args, kwargs))
 
     @harmless("the arguments of a call")
-    def _take(self, func: object, args: object, kwargs: Any) -> object:
+    def _take(self, func: object, args: object, kwargs: object) -> object:
         with quietly():
             line = frames.named(self._places.here(3).call)
             if (BACKWARD, line) not in self._lines and (FORWARD, name_of(func), line) not in self._forward:
@@ -143,7 +144,7 @@ class Keeper(Heard):
             raise Enough
 
     @harmless("a call that is to be cut out")
-    def _keep(self, func: object, args: Any, kwargs: Any, result: Any, copies: Any, autocast: object) -> KeptCall:
+    def _keep(self, func: object, args: Any, kwargs: Any, result: object, copies: Copies, autocast: object) -> KeptCall:
         call = KeptCall()
         call.spec["autocast"] = autocast
         with quietly():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pseudograd.errors import must, unknown_name
 
@@ -92,5 +92,5 @@ class Compiled(_Routed):
         return details + (f", {', '.join(self.moved)} moved off its point" if self.moved else "")
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> Mapping[str, object]:
         return {**super().options, "route": self.route, "cut": self.is_cut, "out": self.out, "moved": self.moved}
