@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 _NUMBERS = {kind + more for kind in ("float", "int", "bool") for more in ("", " | None")}
 _NUMBERS |= {"Optional[float]", "Optional[int]"}
 _DEPTH = 12  # of definitions that are followed one after another
@@ -243,3 +244,45 @@ def target_keys(nodes: Iterable[ast.expr]) -> Iterator[str]:
             yield key
         elif isinstance(node, (ast.Starred, ast.Subscript, ast.Attribute)):
             yield from target_keys([node.value])
+
+
+def assigned_keys(body: Iterable[ast.AST]) -> set[str]:
+    """Every name that anything in it gives a value, without those of inner scopes."""
+    keys: set[str] = set()
+    stack: list[ast.AST] = list(body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, _SCOPES):
+            keys.add(getattr(node, "name", ""))
+            continue
+        if isinstance(node, (ast.Assign, ast.Delete)):
+            keys.update(target_keys(node.targets))
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
+            keys.update(target_keys([node.target]))
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            keys.update(target_keys([node.optional_vars]))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            func = node.value.func
+            if isinstance(func, ast.Attribute) and func.attr.endswith("_"):
+                keys.update(target_keys([func.value]))
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            keys.add(node.name)
+        stack.extend(ast.iter_child_nodes(node))
+    return keys
+
+
+def bound_inside(root: ast.AST) -> Iterator[str]:
+    """Names that comprehensions, lambdas and walruses of this expression bind."""
+    for node in ast.walk(root):
+        if isinstance(node, (ast.comprehension, ast.NamedExpr)):
+            yield from target_keys([node.target])
+        elif isinstance(node, ast.Lambda):
+            yield from (argument.arg for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+
+
+def forget(env: Env, keys: Iterable[str]) -> None:
+    """They stand for something that nobody can say, and so do their attributes."""
+    unknown = set(keys)
+    env |= dict.fromkeys(unknown)
+    if unknown:
+        env |= {key: None for key in env if "." in key and key.rpartition(".")[0] in unknown}

@@ -13,9 +13,22 @@ from pseudograd_notices.code import Code
 from .calls import is_detached
 from .classes import read_class
 from .quiet import branch_that_learns, is_no_grad, is_quiet_class, is_quiet_folder, is_quiet_function, quiet_helpers
-from .terms import FUNCTIONS, Env, Module, Term, bind, bind_arguments, bindings, changes_in_place, key_of, target_keys
+from .terms import (
+    FUNCTIONS,
+    Env,
+    Module,
+    Term,
+    assigned_keys,
+    bind,
+    bind_arguments,
+    bindings,
+    bound_inside,
+    changes_in_place,
+    forget,
+    key_of,
+    target_keys,
+)
 
-_SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -64,7 +77,7 @@ class Walker:
         env: Env = {}
         with self._scope():
             self._block(self.tree.body, env)
-            counts = Counter(key for statement in self.tree.body for key in _assigned_keys([statement]))
+            counts = Counter(key for statement in self.tree.body for key in assigned_keys([statement]))
             constants = {key: None if counts[key] > 1 else value for key, value in env.items()}
             self._read_later(constants)
 
@@ -133,7 +146,7 @@ class Walker:
             self._if(node, env)
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             self._expressions(node.test if isinstance(node, ast.While) else node.iter, env, node)
-            _forget(env, _assigned_keys([node]))
+            forget(env, assigned_keys([node]))
             self._branches([node.body, []], env)
             self._block(node.orelse, env)
         elif isinstance(node, (ast.With, ast.AsyncWith)):
@@ -142,7 +155,7 @@ class Walker:
             self._try(node, env)
         elif isinstance(node, ast.Match):
             self._expressions(node.subject, env, node)
-            _forget(env, _assigned_keys([node]))
+            forget(env, assigned_keys([node]))
             self._branches([*(case.body for case in node.cases), []], env)
         else:
             self._expressions(node, env, node)
@@ -186,17 +199,17 @@ class Walker:
                 self._expressions(item.context_expr, env, node)
                 self.recorded = self.recorded and not is_no_grad(item.context_expr)
                 if item.optional_vars is not None:
-                    _forget(env, target_keys([item.optional_vars]))
+                    forget(env, target_keys([item.optional_vars]))
             self._block(node.body, env)
 
     def _try(self, node: Any, env: Env) -> None:
         before = dict(env)
         self._block([*node.body, *node.orelse], env)
-        _forget(before, _assigned_keys(node.body))
+        forget(before, assigned_keys(node.body))
         for handler in node.handlers:
             self._block(handler.body, dict(before))
         if not all(_leaves(handler.body) for handler in node.handlers):
-            _forget(env, _assigned_keys([*node.body, *(line for handler in node.handlers for line in handler.body)]))
+            forget(env, assigned_keys([*node.body, *(line for handler in node.handlers for line in handler.body)]))
         self._block(node.finalbody, env)
 
     # --- what names stand for -----------------------------------------------------------------------------------------
@@ -212,13 +225,13 @@ class Walker:
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             self._bind_in_place(node.value, env)
         elif isinstance(node, ast.Delete):
-            _forget(env, target_keys(node.targets))
+            forget(env, target_keys(node.targets))
 
     def _bind(self, target: ast.expr, value: ast.expr, env: Env) -> None:
         pairs = _pairs(target, value) or [(target, value)]
         terms = [bind(part, env, self.module) for _, part in pairs]
         for (name, _), term in zip(pairs, terms, strict=True):
-            _forget(env, target_keys([name]))
+            forget(env, target_keys([name]))
             key = key_of(name)
             if key is not None and key not in self.module.shared:
                 env[key] = term
@@ -226,7 +239,7 @@ class Walker:
     def _bind_augmented(self, node: ast.AugAssign, env: Env) -> None:
         key = key_of(node.target)
         if key is None or key in self.module.shared:
-            _forget(env, target_keys([node.target]))
+            forget(env, target_keys([node.target]))
             return
         old = ast.copy_location(ast.Name(key, ast.Load()), node.target)
         value = ast.copy_location(ast.BinOp(old, node.op, node.value), node)
@@ -234,7 +247,7 @@ class Walker:
 
     def _bind_in_place(self, call: ast.Call, env: Env) -> None:
         """`x.clamp_(0, 1)` as a statement gives x a new value, not through `x.data`; `torch.add(x, 1, out=x)` an unknown one."""
-        _forget(env, target_keys(keyword.value for keyword in call.keywords if keyword.arg == "out"))
+        forget(env, target_keys(keyword.value for keyword in call.keywords if keyword.arg == "out"))
         if isinstance(call.func, ast.Attribute) and changes_in_place(call.func.attr):
             key = key_of(call.func.value)
             if key is not None and not key.endswith(".data"):
@@ -243,7 +256,7 @@ class Walker:
     # --- expressions --------------------------------------------------------------------------------------------------
 
     def _expressions(self, root: ast.AST, env: Env, statement: ast.AST) -> None:
-        hidden = list(_names_bound_inside(root))
+        hidden = list(bound_inside(root))
         inner = {**env, **dict.fromkeys(hidden)} if hidden else env
         is_recorded = self.recorded and not isinstance(root, ast.Assert)
         self._visit(root, inner, (statement,) if root is not statement else (), is_recorded)
@@ -280,47 +293,4 @@ def _has_star(nodes: Iterable[ast.expr]) -> bool:
 
 
 def _item(value: ast.expr, at: int) -> ast.expr:
-    index = ast.copy_location(ast.Constant(at), value)
-    return ast.copy_location(ast.Subscript(value, index, ast.Load()), value)
-
-
-def _assigned_keys(body: Iterable[ast.AST]) -> set[str]:
-    """Every name that anything in it gives a value, without those of inner scopes."""
-    keys: set[str] = set()
-    stack: list[ast.AST] = list(body)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, _SCOPES):
-            keys.add(getattr(node, "name", ""))
-            continue
-        if isinstance(node, (ast.Assign, ast.Delete)):
-            keys.update(target_keys(node.targets))
-        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
-            keys.update(target_keys([node.target]))
-        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            keys.update(target_keys([node.optional_vars]))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            func = node.value.func
-            if isinstance(func, ast.Attribute) and func.attr.endswith("_"):
-                keys.update(target_keys([func.value]))
-        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
-            keys.add(node.name)
-        stack.extend(ast.iter_child_nodes(node))
-    return keys
-
-
-def _forget(env: Env, keys: Iterable[str]) -> None:
-    """They stand for something that nobody can say, and so do their attributes."""
-    unknown = set(keys)
-    env |= dict.fromkeys(unknown)
-    if unknown:
-        env |= {key: None for key in env if "." in key and key.rpartition(".")[0] in unknown}
-
-
-def _names_bound_inside(root: ast.AST) -> Iterator[str]:
-    """Names that comprehensions, lambdas and walruses of this expression bind."""
-    for node in ast.walk(root):
-        if isinstance(node, (ast.comprehension, ast.NamedExpr)):
-            yield from target_keys([node.target])
-        elif isinstance(node, ast.Lambda):
-            yield from (argument.arg for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+    return ast.copy_location(ast.Subscript(value, ast.copy_location(ast.Constant(at), value), ast.Load()), value)
