@@ -98,6 +98,9 @@ def test_curves_and_pictures_stand_beside_the_numbers(tmp_path: Path) -> None:
     drawn = torch.as_tensor(axes.get_lines()[0].get_ydata())
     assert drawn[:3].tolist() == torch.stack([first, second[:3]]).median(0).values.tolist()
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    assert axes.get_yscale() == "linear"
+    wide = pg.compare(lambda step: {"loss": 1.0, "curve": [1.0, 100.0]}, variants=TWO, seeds=1)
+    assert wide.plot("curve").get_yscale() == "log"
 
 
 @pytest.mark.parametrize("name", ["grey", "colours", "bytes"])

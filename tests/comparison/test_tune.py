@@ -56,7 +56,7 @@ class Stepped(Recorded):
 def test_the_worse_half_goes_in_each_round_and_the_rest_is_within_the_budget(budget: int) -> None:
     run = Recorded(noise=0.1)
     found = pg.tune(run, budget=budget)
-    assert [row.kept for row in found.rounds] == [("inward", "identity", "leaky"), ("inward", "identity")]
+    assert [row.remaining for row in found.rounds] == [("inward", "identity", "leaky"), ("inward", "identity")]
     assert [set(row.dropped) for row in found.rounds] == [{"elastic", "inverting", "sign"}, {"leaky"}]
     assert found.final.variants == (*ALWAYS[:2], "inward", "identity", *ALWAYS[2:])
     assert budget - 6 < len(run.calls) == found.spent <= budget

@@ -78,7 +78,7 @@ class Training:
         when = f"with {run.variant} and seed {run.seed}"
         values, arrays = read_result(self.where, result, when) if failure is None else ({}, {})
         draws = randomness.was_used
-        return Outcome(values, arrays, (), failure, entry.has_acted, seconds, draws, entry.reached, is_late)
+        return Outcome(values, arrays, (), failure, entry.has_acted, seconds, draws, entry.coverage, is_late)
 
     def check_travels(self) -> None:
         remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"

@@ -1,7 +1,7 @@
 """tune: the same as compare with a budget. Short trials first, the hopeless dropped, and a last round on seeds that chose no rule.
 
 The halving stays by hand: it works with torch alone, and Optuna's pruners know no budget, which here also pays for the last round. The
-search for a number in a range is Optuna's.
+search for a number in a range is Optuna's. It stands in this file, of more than 300 lines, because it spends the same budget.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Round:
     seeds: int
     steps: int | None
     medians: Mapping[str, float]
-    kept: tuple[str, ...]
+    remaining: tuple[str, ...]
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        return tuple(name for name in self.medians if name not in self.kept)
+        return tuple(name for name in self.medians if name not in self.remaining)
 
     def __str__(self) -> str:
         length = "" if self.steps is None else f" of {counted(self.steps, 'step')}"
@@ -114,7 +114,7 @@ class Tuning:
     def to_json(self) -> dict[str, Any]:
         """Plain data, as Comparison.to_json."""
         rounds = [
-            {"seeds": row.seeds, "steps": row.steps, "medians": plain_numbers(row.medians), "kept": list(row.kept)}
+            {"seeds": row.seeds, "steps": row.steps, "medians": plain_numbers(row.medians), "kept": list(row.remaining)}
             for row in self.rounds
         ]
         searches = [
@@ -258,9 +258,6 @@ def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | Non
         spare -= more * cost
         seeds.append(1 + more)
     return list(zip(seeds, parts, strict=True))
-
-
-# --- ranges -----------------------------------------------------------------------------------------------------------
 
 
 def _split_ranges(rules: Any, replace: str | Sequence[str] | None) -> tuple[Any, list[Range]]:

@@ -26,7 +26,6 @@ from .reached import OwnFunctions, Reached
 Clamp = Callable[[Tensor, float, float], Tensor]
 RuleRow = tuple[RuleLike, Edge | None]
 INSTALLED = "torch.clamp"
-UNCHANGED = "torch's own"  # the baseline where several functions are replaced
 NO_CLAMP = "no clamp"
 PROJECT = "project"
 
@@ -87,9 +86,6 @@ def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
     return [row for row in rows if row.is_users]
 
 
-# --- those of a training ----------------------------------------------------------------------------------------------
-
-
 class HandedClamp:
     """The argument `clamp` of a run: called as torch.clamp is, with `maximize=True` under gradient ascent. `name` is the variant's."""
 
@@ -105,9 +101,6 @@ class HandedClamp:
             self.was_called = True
         return (self._ascending if maximize else self._clamp)(input, min, max)
 
-    def __repr__(self) -> str:
-        return f"<clamp of compare: {self.name}>"
-
 
 @dataclass
 class Entry:
@@ -119,7 +112,7 @@ class Entry:
     own: OwnFunctions = field(default_factory=OwnFunctions, repr=False)
 
     @property
-    def reached(self) -> Reached:
+    def coverage(self) -> Reached:
         return Reached.from_report(None if self.rewriting is None else self.rewriting.report(), self.own.calls)
 
     @property
@@ -177,7 +170,7 @@ class Choice:
         if self.own_baseline is not None:
             return self.own_baseline
         if len(self.families) > 1:
-            return UNCHANGED
+            return "torch's own"  # of several functions
         family = self.families[0] if self.families else "clamp"
         return f"torch.{family}" if hasattr(torch, family) else f"torch's {family}"
 
@@ -240,7 +233,7 @@ def choose_rules(
         raise TypeError(must(where, "edges", "be a list of edges", edges, "Write [...] around it"))
     rows: dict[str, RuleRow] = {}
     for rule in rules:
-        for name, row in _with_each_edge(where, rule, edges, families):
+        for name, row in _expand_edges(where, rule, edges, families):
             rows.setdefault(name, row)
     return Choice(rows, families, has_project and not families)
 
@@ -253,15 +246,15 @@ def _default_rules(families: tuple[str, ...]) -> list[str]:
     return [name for name in COMPARED_RULES if name in common] if CLAMP.default_rule in common else common
 
 
-def _with_each_edge(
-    where: str, given: object, edges: Sequence[str] | None, families: tuple[str, ...]
+def _expand_edges(
+    where: str, rule_or_text: object, edges: Sequence[str] | None, families: tuple[str, ...]
 ) -> Iterator[tuple[str, RuleRow]]:
     """A rule as it is, or with each edge where it names none and has one."""
     op = OPS[SWITCHES[families[0]]] if families else CLAMP
-    rule, edge = _read_rule(where, "rules", given, op)
-    name = given.strip() if isinstance(given, str) else repr(given)
+    rule, edge = _parse_rule(where, "rules", rule_or_text, op)
+    name = rule_or_text.strip() if isinstance(rule_or_text, str) else repr(rule_or_text)
     if families and edge is not None:
-        raise ValueError(must(where, "rules", "name no edge with replace", given, "Each family has its own"))
+        raise ValueError(must(where, "rules", "name no edge with replace", rule_or_text, "Each family has its own"))
     for family in families[1:]:
         other = OPS[SWITCHES[family]]
         make_call(other, rule, other.default_edge)
@@ -274,35 +267,34 @@ def _with_each_edge(
         yield f"{name}/{chosen}", (rule, chosen)
 
 
-def _read_rule(where: str, argument: str, given: object, op: Any) -> RuleRow:
-    if isinstance(given, str):
-        return parsed(op, given, f"{where}: {argument}")
-    if isinstance(given, RuleObject):
-        make_call(op, given, op.default_edge)
-        return given, None
-    raise TypeError(
-        must(where, argument, "be names or rule objects", given, f"Such as {DEFAULT_RULE!r} or rules.{EXAMPLE}")
-    )
+def _parse_rule(where: str, argument: str, rule: object, op: Any) -> RuleRow:
+    if isinstance(rule, str):
+        return parsed(op, rule, f"{where}: {argument}")
+    if isinstance(rule, RuleObject):
+        make_call(op, rule, op.default_edge)
+        return rule, None
+    example = f"Such as {DEFAULT_RULE!r} or rules.{EXAMPLE}"
+    raise TypeError(must(where, argument, "be names or rule objects", rule, example))
 
 
-def choose_own(where: str, given: object, baseline: str | None, others: Mapping[str, object]) -> Choice:
+def choose_own(where: str, variants: object, baseline: str | None, others: Mapping[str, object]) -> Choice:
     """The user's own variants, checked. others: arguments that choose variants in another way, by name."""
-    if not isinstance(given, Mapping):
+    if not isinstance(variants, Mapping):
         remedy = 'Such as {"mine": partial(pg.sign, rule=...), "as it is": torch.sign}'
-        raise TypeError(must(where, "variants", "be functions or rules by name", given, remedy))
+        raise TypeError(must(where, "variants", "be functions or rules by name", variants, remedy))
     for name, value in others.items():
         if value is not None:
             raise ValueError(must(where, name, "be left out with variants", value, "They name all that is compared"))
-    if len(given) < 2:
-        raise ValueError(must(where, "variants", "be at least two, one of them the baseline", list(given)))
+    if len(variants) < 2:
+        raise ValueError(must(where, "variants", "be at least two, one of them the baseline", list(variants)))
     rows: dict[str, Any] = {}
-    for name, row in given.items():
+    for name, row in variants.items():
         if not isinstance(name, str) or not name.strip():
             raise TypeError(must(where, "variants", "have names that are texts", name))
         is_rule = isinstance(row, (str, RuleObject))
         if not is_rule and not callable(row):
             raise TypeError(must(where, "variants", "be functions, or rules of clamp", f"{name}={row!r}"))
-        rows[name] = _read_rule(where, "variants", row, CLAMP) if is_rule else row
+        rows[name] = _parse_rule(where, "variants", row, CLAMP) if is_rule else row
     if baseline is not None and baseline not in rows:
         raise unknown_name(where, "baseline", rows, baseline)
     return Choice(rows, own_baseline=next(iter(rows)) if baseline is None else baseline)
