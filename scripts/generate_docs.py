@@ -276,7 +276,7 @@ def _conventions() -> str:
     for family in FAMILIES.values():
         forms = [form for form in FORMS if form.kink is not None and form.kink.family is family]
         functions = dict.fromkeys(name for form in forms for name in form.names)
-        conventions = (family.torch[CLOSED_ERA], family.others.get("jax", ""), family.others.get("tensorflow", ""))
+        conventions = (family.torch, family.others.get("jax", ""), family.others.get("tensorflow", ""))
         texts = family.notes or [f"{part:g}" if isinstance(part, float) else part for part in conventions]
         rows.append(f"| `{family.name}` | {_quoted(functions)} | {family.at} | {' | '.join(texts)} |")
     return "\n".join(rows)

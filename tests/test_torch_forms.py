@@ -19,7 +19,7 @@ from pseudograd.rewrite import edges
 from pseudograd.rule import PRIMITIVES, forget_calls
 from pseudograd.torch_table import eras as torch_eras
 from pseudograd.torch_table import forms
-from pseudograd.torch_table.conventions import SLOPE, Kink, family, pin, pull_with_kink
+from pseudograd.torch_table.conventions import SLOPE, Family, Kink, pin, pull_with_kink
 from pseudograd.torch_table.eras import (
     CLOSED_ERA,
     ERAS,
@@ -213,7 +213,7 @@ def taught() -> Iterator[Form]:
         setup_context=keep,
         lib=library,
     )
-    bounded = family("bounded", "the bound", SLOPE, 0.0, 1.0)
+    bounded = Family("bounded", "the bound", SLOPE, 0.0, 1.0)
     slope = pull_with_kink(lambda x, low: x == low, lambda grad, x, low: torch.where(x > low, grad, 0.0))
     pin(bounded, "bounded", slope, _bounded, ("x", "low"))
     form = forms.add(

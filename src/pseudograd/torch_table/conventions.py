@@ -5,7 +5,7 @@ A convention is a number (the slope at the kink; of two tied inputs the share of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..record import Record
 from ..rule import BOUNDED, PRIMITIVES, Gradients, Primitive, Rule, register
-from .eras import CLOSED_ERA, OPEN_ERA, installed_era, installed_version
+from .eras import OPEN_ERA, installed_era, installed_version
 
 FRAMEWORKS = {"jax": "0.10", "tensorflow": "2.21"}  # with the version that was measured
 OWN, SHARED, NAN = "torch's own", "shared", "nan"
@@ -32,52 +32,33 @@ class Pinned(NamedTuple):
 class Family(Record):
     """Functions that one keyword of pin_edge pins.
 
-    at: the points in words. takes: what a number for the family means; empty where it takes none. torch: its convention, by the era that
-        began with it. others: those of the frameworks that have the function. singular: those that are infinity or NaN, pinned only on
-        demand. alike: what the same function gives where it is spelled otherwise.
+    at: the points in words. takes: what a number for the family means; empty where it takes none. torch, since_2_14, jax, tensorflow: their
+        conventions, as far as they have the function. singular: conventions that are infinity or NaN, pinned only on demand. alike: what
+        the same function gives where it is spelled otherwise.
     notes: what torch, JAX and TensorFlow do, for the docs, where their conventions do not say it.
-    pinned: by the name of the primitive that stands in under a pin.
     """
 
     name: str
     at: str
-    takes: str
-    torch: dict[str, Convention]
-    others: dict[str, Convention]
-    singular: dict[str, Convention]
-    alike: dict[str, Convention]
-    notes: tuple[str, str, str] | None
-    pinned: dict[str, Pinned]
+    takes: str = ""
+    torch: Convention = OWN
+    jax: Convention | None = None
+    tensorflow: Convention | None = None
+    since_2_14: Convention | None = None
+    singular: Mapping[str, Convention] = {}
+    alike: Mapping[str, Convention] = {}
+    notes: tuple[str, str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """pinned: by the name of the primitive that stands in under a pin. others: the conventions of the frameworks."""
+        self.pinned: dict[str, Pinned]
+        self.others: dict[str, Convention]
+        others = {name: getattr(self, name) for name in FRAMEWORKS}
+        others = {name: convention for name, convention in others.items() if convention is not None}
+        vars(self).update(pinned={}, others=others)
 
     def torch_convention(self, era: str) -> Convention:
-        return self.torch.get(era, self.torch[CLOSED_ERA])
-
-
-def family(
-    name: str,
-    at: str,
-    takes: str = "",
-    torch: Convention = OWN,
-    jax: Convention | None = None,
-    tensorflow: Convention | None = None,
-    *,
-    since_2_14: Convention | None = None,
-    singular: dict[str, Convention] | None = None,
-    alike: dict[str, Convention] | None = None,
-    notes: tuple[str, str, str] | None = None,
-) -> Family:
-    others = {"jax": jax, "tensorflow": tensorflow}
-    return Family(
-        name,
-        at,
-        takes,
-        {CLOSED_ERA: torch, **({} if since_2_14 is None else {OPEN_ERA: since_2_14})},
-        {framework: convention for framework, convention in others.items() if convention is not None},
-        singular or {},
-        alike or {},
-        notes,
-        {},
-    )
+        return self.since_2_14 if era == OPEN_ERA and self.since_2_14 is not None else self.torch
 
 
 class Kink(Record):

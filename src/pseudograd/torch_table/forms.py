@@ -171,4 +171,4 @@ for _file in (clamps, activations, rounding, ordered, singular, losses, normalis
         add(_form)
 # The families that an edge pins, too; and those that differ between versions of torch.
 EDGE_FAMILIES = frozenset(form.kink.family.name for form in FORMS if form.kink is not None and EDGE in form.switches)
-ERA_FAMILIES = frozenset(name for name, family in FAMILIES.items() if len(family.torch) > 1)
+ERA_FAMILIES = frozenset(name for name, family in FAMILIES.items() if family.since_2_14 is not None)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ...arguments import APPROXIMATE
 from ...rule import Gradients, Pull
-from ..conventions import IN_PLACE, OWN, SLOPE, Convention, Family, Kink, family, is_zero, pin, pull_with_kink, share
+from ..conventions import IN_PLACE, OWN, SLOPE, Convention, Family, Kink, is_zero, pin, pull_with_kink, share
 from ..private import hardtanh, in_forward_mode, saved, transforms_are_active
 from ..records import (
     CUTS,
@@ -77,10 +77,10 @@ def _pick_hardtanh(node: object, inputs: tuple[Any, ...]) -> tuple[str, str]:
     return ("relu6", "torch.relu6") if is_relu6 else ("hardtanh", "torch.hardtanh")
 
 
-_RELU = family("relu", "0", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(min=0) of torch<=2.13": 1.0})
-_RELU6 = family("relu6", "0 and 6", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(0, 6) of torch<=2.13": 1.0})
-_HARDTANH = family("hardtanh", "both bounds", SLOPE, 0.0, 1.0, 1.0)
-_HARDSIGMOID = family("hardsigmoid", "-3 and 3", SLOPE, 0.0, 0.0, 0.0)
+_RELU = Family("relu", "0", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(min=0) of torch<=2.13": 1.0})
+_RELU6 = Family("relu6", "0 and 6", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(0, 6) of torch<=2.13": 1.0})
+_HARDTANH = Family("hardtanh", "both bounds", SLOPE, 0.0, 1.0, 1.0)
+_HARDSIGMOID = Family("hardsigmoid", "-3 and 3", SLOPE, 0.0, 0.0, 0.0)
 _BOUNDS = pull_with_kink(_is_at_bounds, _slope_between)
 stand_in("torch.relu", lambda x, min, max: torch.relu(x), "relu6", saves="a copy")
 stand_in("torch.relu6", lambda x, min, max: functional.relu6(x), "relu6")
@@ -153,16 +153,16 @@ def _exponential(
         own = slope(grad, y, *others, of_result=True)
         return torch.where(x == 0, share(grad, float(convention)), own), *(None,) * len(others)
 
-    exponentials = family(name, "0", SLOPE, OWN, OWN, tensorflow, notes=("that below", "that below", note))
+    exponentials = Family(name, "0", SLOPE, OWN, OWN, tensorflow, notes=("that below", "that below", note))
     inputs = ("x", *others)
     pin(exponentials, f"torch.{name}", pull_with_kink(is_zero, slope), forward, inputs, compares=False)
     pin(exponentials, f"torch.{name}{IN_PLACE}", pull_in_place, forward, inputs)
     return Kink(exponentials, pass_on(f"torch.{name}"), **kink)
 
 
-_LEAKY_RELU = family("leaky_relu", "0", SLOPE, OWN, 1.0, OWN, notes=("its slope", "1", "its slope"))
+_LEAKY_RELU = Family("leaky_relu", "0", SLOPE, OWN, 1.0, OWN, notes=("its slope", "1", "its slope"))
 pin(_LEAKY_RELU, "leaky_relu", pull_with_kink(is_zero, _slope_of_leaky_relu), None, ("x", "negative_slope"), False)
-_ABS: Family = family("abs", "0", SLOPE, 0.0, 1.0, 0.0)
+_ABS: Family = Family("abs", "0", SLOPE, 0.0, 1.0, 0.0)
 pin(_ABS, "torch.abs", pull_with_kink(is_zero, _slope_of_abs), torch.abs, ("x",), False)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...rule import Gradients, Pull, Wants
-from ..conventions import FIRST, Family, Kink, family, pin, share
+from ..conventions import FIRST, Family, Kink, pin, share
 from ..eras import CLOSED_ERA, OPEN_ERA
 from ..records import (
     CUTS,
@@ -35,7 +35,7 @@ from ..records import (
 
 # --- with a lower and an upper bound ----------------------------------------------------------------------------------
 
-CLAMP = family(
+CLAMP = Family(
     "clamp",
     "a bound; x, the bound",
     FIRST,
@@ -204,7 +204,7 @@ _TWO: dict[str, object] = {
 
 def _tie(name: str, first: float, jax: float | str, tensorflow: str | None, later: float | None = None) -> Family:
     notes = ("see above", "0, 1", "") if later else (".5, .5", ".5, .5; NaN 0, 0", "1, 0; NaN 0, 1")
-    return family(name, "a tie", FIRST, first, jax, tensorflow, since_2_14=later, notes=notes)
+    return Family(name, "a tie", FIRST, first, jax, tensorflow, since_2_14=later, notes=notes)
 
 
 def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound: Literal["min", "max"]) -> list[Form]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ... import engine
 from ...ops.replace import REPLACE_GRAD
 from ...rule import call_for
-from ..conventions import OWN, SHARED, Family, Kink, family
+from ..conventions import OWN, SHARED, Family, Kink
 from ..eras import CLOSED_ERA, OPEN_ERA
 from ..records import MISSING, TENSORS, Called, Form
 
@@ -166,10 +166,10 @@ def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
-_MAX = family(
+_MAX = Family(
     "max", "ties, max and min over a dimension", "", OWN, SHARED, SHARED, notes=("one of them", "shared", "shared")
 )
-_SORT = family(
+_SORT = Family(
     "sort",
     "ties, also of msort, topk and kthvalue",
     "",
@@ -178,8 +178,8 @@ _SORT = family(
     "tensorflow",
     notes=("of no order", "in their order; descending in reverse", "in their order"),
 )
-_MEDIAN = family("median", "ties", "", OWN, "jax", notes=("shared, or one", "as they are sorted", ""))
-_QUANTILE = family(
+_MEDIAN = Family("median", "ties", "", OWN, "jax", notes=("shared, or one", "as they are sorted", ""))
+_QUANTILE = Family(
     "quantile",
     "ties, also of nanquantile",
     "",

@@ -14,7 +14,7 @@ from torch import Tensor
 from ... import engine
 from ...ops.shared_rules import alias
 from ...rule import Gradients, Primitive, Rule, Wants, call_for, register
-from ..conventions import NAN, OWN, SLOPE, Convention, Kink, family, pin, share
+from ..conventions import NAN, OWN, SLOPE, Convention, Family, Kink, pin, share
 from ..private import in_forward_mode
 from ..records import MISSING, Form, Node, pass_on, pass_pair
 from .ordered import Own, replace_gradient, values_of, written_form
@@ -37,8 +37,8 @@ def _pull_hypot(convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: T
     return torch.where(is_origin, at_origin, to_x), torch.where(is_origin, at_origin, to_other)
 
 
-_SQRT = family("sqrt", "0, where grad is 0", "", OWN, OWN, "tensorflow", notes=("NaN", "NaN", "0"))
-_HYPOT = family("hypot", "0, 0", SLOPE, OWN, 0.5, notes=("NaN", ".5, .5", ""))
+_SQRT = Family("sqrt", "0, where grad is 0", "", OWN, OWN, "tensorflow", notes=("NaN", "NaN", "0"))
+_HYPOT = Family("hypot", "0, 0", SLOPE, OWN, 0.5, notes=("NaN", ".5, .5", ""))
 pin(_SQRT, "torch.sqrt", _pull_sqrt, torch.sqrt, ("x",))
 pin(_HYPOT, "torch.hypot", _pull_hypot, torch.hypot, ("x", "other"))
 
@@ -151,7 +151,7 @@ def _write_xlogy(convention: str, own: Own, x: object, other: object) -> object:
 
 _IN_BOTH: dict[str, Convention] = {"jax": NAN, "tensorflow": NAN}
 _ON_DEMAND = ("0", "with `nan=True`: NaN", "with `nan=True`: NaN")
-_NORM = family(
+_NORM = Family(
     "norm",
     "zeros, of the norms 1 and infinity",
     "",
@@ -160,10 +160,10 @@ _NORM = family(
     singular={"jax": "jax, nan", "tensorflow": NAN},
     notes=("0", "1; .5 shared; others with `nan=True`: NaN", "with `nan=True`: NaN"),
 )
-_STD = family("std", "a constant", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
-_ATAN2 = family("atan2", "0, 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
-_POW = family("pow", "0 to the power 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
-_XLOGY = family(
+_STD = Family("std", "a constant", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
+_ATAN2 = Family("atan2", "0, 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
+_POW = Family("pow", "0 to the power 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
+_XLOGY = Family(
     "xlogy",
     "0, 0",
     "",
