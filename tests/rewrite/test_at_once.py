@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,23 +105,6 @@ def test_another_call_is_not_taken_for_one_that_was_made(context: str) -> None:
 
 
 @needs_native
-def test_second_derivatives_and_what_hooks_hand_back() -> None:
-    with pin_edge("half"):
-        for size in (SMALL, LARGE):
-            for way in ("numbers", "tensors", "fmax"):
-                x, low, high = inputs(size, torch.float64)
-                for _ in range(2):
-                    slope = torch.autograd.grad(WAYS[way](x, low, high).sum(), x)[0]
-                    grad = torch.ones(size, dtype=torch.float64, requires_grad=True)
-                    (first,) = torch.autograd.grad(WAYS[way](x, low, high), x, grad, create_graph=True)
-                    assert torch.equal(first, slope)
-                    assert torch.equal(torch.autograd.grad(first.sum(), grad)[0], slope)
-                    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t):
-                        y = WAYS[way](x, low, high)
-                    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], slope)
-
-
-@needs_native
 def test_the_table_of_kernels_may_change_between_two_calls() -> None:
     x = torch.tensor([-1.0, 0.0], requires_grad=True)
     with pin_edge("half") as entry:
@@ -184,38 +166,6 @@ def test_bits_are_kept_from_4096_elements_on(way: str, context: str, planes: int
             ]
             small = kept(WAYS[way], inputs(SMALL))
             assert all(one.dtype is torch.float32 for one in small)
-
-
-def block(x: Tensor) -> Tensor:
-    low, high = torch.full((1,), -1.0, requires_grad=True), torch.ones(x.shape)
-    return torch.fmax(torch.clamp(torch.clamp(x * 1, -1.0, 1.0) * 3, low, high).clamp_(-0.5, 0.5) * 3, low)
-
-
-@pytest.fixture(params=["left", "another", "in a thread"])
-def backward(request: pytest.FixtureRequest) -> Iterator[Callable[[Tensor], None]]:
-    def in_another(y: Tensor) -> None:
-        with override(clamp="sign"):
-            y.backward()
-
-    def in_a_thread(y: Tensor) -> None:
-        thread = threading.Thread(target=y.backward)
-        thread.start()
-        thread.join()
-
-    return {"left": lambda y: y.backward(), "another": in_another, "in a thread": in_a_thread}[request.param]
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_a_checkpoint_keeps_the_same_bits_wherever_its_backward_runs(
-    context: str, reentrant: bool, backward: Callable[[Tensor], None]
-) -> None:
-    x, *_ = inputs(LARGE)
-    with CONTEXTS[context]():
-        (expected,) = torch.autograd.grad(block(x).sum(), x)
-        y = checkpoint(block, x, use_reentrant=reentrant).sum()
-    backward(y)
-    assert same([x.grad], [expected])
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -80,12 +80,6 @@ def test_where_ways_cross_the_callers_tell_together() -> None:
     assert text.endswith("reached by way of lib.py:5 and m:4\n               in the program: m:2")
 
 
-def test_of_two_ways_one_may_be_the_beginning_of_the_other() -> None:
-    short = CallSite("clamp", "lib.py:1", "?", "clamp(x)", ("lib.py:1", "lib.py:5"))
-    long = CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*short.path, "main.py:9"))
-    assert (long.via([short, long]), short.via([short, long])) == ("main.py:9", None)
-
-
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 INSIDE = tuple(f"lib.py:{line}" for line in (1, 5, 20, 30, 40, 50))

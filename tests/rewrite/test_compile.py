@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,58 +249,11 @@ def test_minimum_in_compiled_forward_mode_is_torchs_and_reported() -> None:
     assert site.why == "compiled forward mode does not tell which of the two is the constant"
 
 
-@pytest.mark.parametrize("f", [torch.fmin, torch.fmax])
-def test_a_pinned_fmin_has_compiled_forward_mode(f: Callable[..., Tensor]) -> None:
-    """It knows what both get, and asks for no constant."""
-
-    def tangent(x: Tensor) -> Tensor:
-        return torch.func.jvp(lambda x: f(x, torch.zeros(5)), (x,), (torch.tensor(W),))[1]
-
-    with pin_edge("half") as context:
-        wanted = tangent(torch.tensor(X))
-        assert compiled(tangent)(torch.tensor(X)).tolist() == wanted.tolist()
-    assert wanted[2] == 1.5
-    assert context.report().missed == ()
-
-
 def test_the_rule_of_a_site_by_its_bounds() -> None:
     f = compiled(lambda x: torch.clamp(x * 1, -1.0, 1.0) + torch.clamp(x * 1, -1.5, 1.5))
     with override(clamp=lambda site: "identity" if site.max == 1.0 else None):
         eager = slope(lambda x: torch.clamp(x * 1, -1.0, 1.0) + torch.clamp(x * 1, -1.5, 1.5))
         assert slope(f) == eager == [1.0, 2.0, 2.0, 2.0, 1.0]
-
-
-def test_the_site_of_a_minimum_has_its_bound_where_that_is_known() -> None:
-    """Compiled code over functorch does not tell which of the two it is."""
-
-    def f(x: Tensor) -> Tensor:
-        return torch.minimum(torch.full((5,), 1.0), x * 1)
-
-    with override(clamp=lambda site: None if site.max is None else "identity"):
-        assert slope(f) == slope(compiled(f)) == [1.0] * 5
-    x = torch.tensor(X)
-    with override(clamp=lambda site: "zero" if site.max is None else "identity"):
-        assert compiled(torch.func.grad(lambda x: f(x).sum()))(x).tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
-
-
-def test_the_report_names_the_program_s_line_beside_that_of_a_package(tmp_path: Path) -> None:
-    package = tmp_path / "site-packages" / "library.py"
-    package.parent.mkdir()
-    package.write_text("def bounded(x):\n    return torch.clamp(x * 1, -1.0, 1.0)\n")
-    space: dict[str, Any] = {"torch": torch}
-    exec(compile(package.read_text(), str(package), "exec"), space)
-    bounded = space["bounded"]
-
-    def program(x: Tensor) -> Tensor:
-        return bounded(x) * 2
-
-    with override(clamp="identity") as context:
-        assert slope(compiled(program)) == [2.0] * 5
-    (site,) = context.report().rewritten
-    line = program.__code__.co_firstlineno + 1
-    assert site.where == "library.py:2"
-    assert site.user_where.endswith(f"test_compile.py:{line}")
-    assert site.expression == "return torch.clamp(x * 1, -1.0, 1.0)"
 
 
 def test_the_report_names_compiled_lines() -> None:

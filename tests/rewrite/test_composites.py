@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from pseudograd.rewrite.mode import Replacement
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.eras import ERAS, installed_era
-from pseudograd.torch_table.forms import SPELLINGS
 from pseudograd.torch_table.records import EDGE
 
 from .eras import composites, gradients
@@ -79,23 +77,6 @@ def _assert_same(found: list[Tensor], wanted: list[Tensor]) -> None:
     for one, other in zip(found, wanted, strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("margin", [0, 0.5, -1, np.float32(0.3), torch.tensor(0.5)], ids=repr)
-@pytest.mark.parametrize("reduction", ENUMS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_away_from_ties_it_is_torchs_own(context: str, way: str, reduction: str, margin: Any) -> None:
-    def loss(*tensors: Tensor) -> Tensor:
-        return WAYS[way](*tensors, margin=margin, reduction=reduction if way == "functional" else ENUMS[reduction])
-
-    tensors = _tensors(torch.float32)
-    wanted = _derivatives(loss, tensors)
-    with CONTEXTS[context]() as entered:
-        found = _derivatives(loss, tensors)
-    _assert_same(found, wanted)
-    assert [(site.op, site.calls) for site in entered.report().rewritten] == [("clamp_min", 1)]
-    assert entered.report().missed == ()
 
 
 @pytest.mark.parametrize(
@@ -176,16 +157,3 @@ def test_a_rule_by_site_sees_the_clamp() -> None:
 
 
 # --- every way to differentiate ---------------------------------------------------------------------------------------
-
-
-def test_the_table_holds_every_name_that_torch_has_for_it() -> None:
-    names = {spelling.name for spelling in SPELLINGS.values() if spelling.form.inside.write is not None}
-    wanted = {
-        function
-        for owner in (torch, Tensor, functional, torch.ops.aten)
-        for name in names
-        if (function := getattr(owner, name, None)) is not None
-    }
-    held = {function for function, spelling in SPELLINGS.items() if spelling.form.inside.write is not None}
-    assert wanted <= held
-    assert all(isinstance(one, torch._ops.OpOverload) for one in held - wanted)

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pseudograd.rewrite import entered_contexts
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table import private as torch_private
-from pseudograd.torch_table.eras import ERAS, era_of, installed_era
+from pseudograd.torch_table.eras import ERAS, installed_era
 
 OUT = torch.tensor([-2.0, 0.0, 2.0])
 
@@ -456,35 +455,7 @@ def test_a_forward_inside_a_backward_is_rewritten_once(way: str, inside_another:
     assert (around.report().rewritten, around.report().missed) == ((), ())
 
 
-def test_contexts_for_a_recomputation_stand_where_torch_has_taken_them_off() -> None:
-    """While torch runs a call of its own its stack is empty, whatever is entered."""
-    with override(clamp="inward"):
-        modes = entered_contexts.modes()
-        torch_private.pop_mode()
-        with entered_contexts.exactly(modes):
-            assert slope() == INWARD
-        assert slope() == STOCK
-        torch_private.push_mode(modes[0])
-
-
 # --- dtypes and subclasses -------------------------------------------------------------------------------------------
-
-
-class Tagged(Tensor):
-    pass
-
-
-def test_subclasses_keep_their_type() -> None:
-    x = torch.Tensor._make_subclass(Tagged, OUT.clone(), True)
-    with override(clamp="inward", relu="inward"):
-        for y in (torch.clamp(x, -1, 1), x.relu(), functional.hardtanh(x)):
-            assert type(y) is Tagged
-        y = torch.clamp(x, -1, 1)
-        assert torch.autograd.grad(y.sum(), x)[0].tolist() == INWARD
-    parameter = nn.Parameter(OUT.clone())
-    plain = type(torch.clamp(parameter, -1, 1))
-    with override(clamp="inward"):
-        assert type(torch.clamp(parameter, -1, 1)) is plain
 
 
 # --- what others do ---------------------------------------------------------------------------------------------------
@@ -533,18 +504,6 @@ def test_functionalize_keeps_torchs_rule_and_is_reported() -> None:
     assert {site.why for site in context.report().missed} == {
         "torch.func.functionalize has no rule for a custom backward"
     }
-
-
-def test_made_and_entered_under_other_modes() -> None:
-    """What the installed torch does is measured outside all of them."""
-    with torch.device("meta"):
-        pins = [pin_edge(edge) for edge in ("closed", "open", "half", *ERAS)]
-    with override(clamp="identity"), torch.no_grad(), torch.inference_mode():
-        pins += [pin_edge(era) for era in ERAS]
-    for pin in pins:
-        with pin:
-            assert slope() == STOCK
-    assert installed_era() == era_of(torch.__version__)
 
 
 # --- the innermost context decides ------------------------------------------------------------------------------------

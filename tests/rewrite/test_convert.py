@@ -206,14 +206,6 @@ def test_more_wrong_calls_change_nothing() -> None:
         convert(torch.relu, "inward")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rule", ["elastic", "inverting"])
-def test_a_rule_that_needs_both_bounds_is_for_modules_that_have_both(rule: str) -> None:
-    model = nn.Sequential(nn.ReLU6(), nn.Hardtanh(-0.5, 1.0), nn.Hardsigmoid())
-    convert(model, rule)
-    for module, name in zip(model, ("ReLU6", "Hardtanh", "Hardsigmoid"), strict=True):
-        torch.testing.assert_close(gradient(module), gradient(lambda x, name=name: MODULES[name][1](x, rule)))
-
-
 # --- and back ---------------------------------------------------------------------------------------------------------
 
 
@@ -293,36 +285,12 @@ def test_a_copy_keeps_its_rule_when_the_original_is_undone() -> None:
 # --- torch.fx ---------------------------------------------------------------------------------------------------------
 
 
-class _Looking(fx.Tracer):
-    """Looks into every module."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return False
-
-
-class _KeepingActivations(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (nn.ReLU, nn.ReLU6)) or super().is_leaf_module(m, module_qualified_name)
-
-
-def _traced_by(tracer: fx.Tracer) -> Callable[[nn.Module], nn.Module]:
-    return lambda model: fx.GraphModule(model, tracer.trace(model))
-
-
-def _quantization(model: nn.Module) -> nn.Module:
-    tracing = pytest.importorskip("torch.ao.quantization.fx.tracer")
-    return _traced_by(tracing.QuantizationTracer([], []))(model)
-
-
 def _pickled(model: nn.Module) -> nn.Module:
     return pickle.loads(pickle.dumps(fx.symbolic_trace(model)))
 
 
 TRACES: dict[str, Callable[[nn.Module], nn.Module]] = {
     "symbolic_trace": fx.symbolic_trace,
-    "looking into every module": _traced_by(_Looking()),
-    "keeping activations": _traced_by(_KeepingActivations()),
-    "quantization": _quantization,
     "twice": lambda model: fx.symbolic_trace(fx.symbolic_trace(model)),
     "copied": lambda model: copy.deepcopy(fx.symbolic_trace(model)),
     "pickled": _pickled,
@@ -346,7 +314,7 @@ def test_fx_keeps_the_rule(how: str, rule: str, inplace: bool) -> None:
     assert torch.equal(traced(torch.tensor(X)), model(torch.tensor(X)))
     assert torch.equal(gradient(lambda x: traced(x * 1)), expected)
     assert sum(type(module).__name__.endswith("WithRule") for module in traced.modules()) == 4
-    assert sum(node.op == "call_module" for node in traced.graph.nodes) == 5 + (how != "looking into every module") * 3
+    assert sum(node.op == "call_module" for node in traced.graph.nodes) == 8
     assert list(traced.state_dict()) == list(model.state_dict())
     done.undo()
     stock = gradient(lambda x: model(x * 1))
@@ -362,24 +330,10 @@ def test_fx_runs_hooks_when_the_graph_runs_and_once() -> None:
     model[0].register_full_backward_hook(lambda module, *grads: calls.append("backward"))
     convert(model, "identity")
     expected = gradient(model)
-    traced, looked = fx.symbolic_trace(model), _traced_by(_Looking())(model)
+    traced = fx.symbolic_trace(model)
     calls.clear()
-    for graph in (traced, looked):
-        assert torch.equal(gradient(graph), expected)
-        assert calls == [Tensor, "backward"]
-        calls.clear()
-
-
-def test_fx_outside_a_model_warns() -> None:
-    """There is no place in the graph for the module: torch's own rule, and said so."""
-    model = nn.Sequential(nn.ReLU())
-    convert(model, "identity")
-    with pytest.warns(UserWarning, match=r"convert: ReLU is traced outside a model that holds it, so the graph has"):
-        traced = fx.symbolic_trace(model[0])
-    assert torch.equal(gradient(traced), gradient(torch.relu))
-    with pytest.warns(UserWarning, match=r"convert: ReLU is traced outside a model that holds it, so the graph has"):
-        traced = fx.symbolic_trace(lambda x: model[0].forward(x))
-    assert torch.equal(gradient(traced), gradient(torch.relu))
+    assert torch.equal(gradient(traced), expected)
+    assert calls == [Tensor, "backward"]
 
 
 # --- what holds no rule says so ---------------------------------------------------------------------------------------

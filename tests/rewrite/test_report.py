@@ -7,13 +7,10 @@ import inspect
 import linecache
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
@@ -112,20 +109,6 @@ def test_torchscript_is_missed_and_named(last: str) -> None:
     assert all("TorchScript" in site.why for site in missed)
 
 
-def test_what_no_mode_sees_is_named_where_its_result_is_used() -> None:
-    """To look at it is no use."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        scripted = torch.jit.script(_scripted)
-    with override(clamp="inward") as context:
-        y = scripted(leaf())
-        assert y.shape == (3,)
-        assert y.requires_grad
-        y.sum()  # of use
-        torch.sum(input=scripted(leaf()))  # of use by its name
-    assert {site.where for site in context.report().missed} == {_line("of use"), _line("of use by its name")}
-
-
 def test_what_was_made_outside_the_context_is_not_missed() -> None:
     """Neither before it nor between two entries of one context."""
     context = override(clamp="inward")
@@ -140,16 +123,6 @@ def _scripted(x: Tensor) -> Tensor:
     return torch.clamp(x, -1.0, 1.0) * 2
 
 
-def test_the_lines_of_this_package_are_nobodys() -> None:
-    """A user's frame is none of ours, whichever module of the package called torch."""
-    import pseudograd
-
-    with override(clamp="inward") as context:
-        pseudograd.gradient(lambda x: torch.clamp(x, -1, 1), torch.zeros(2))  # the user's line
-    (site,) = context.report().rewritten
-    assert site.where == _line("the user's line")
-
-
 def test_what_is_left_to_torch_on_purpose_is_missed_with_its_reason() -> None:
     x = leaf()
     with override(clamp="elastic", relu="inward") as context:
@@ -162,39 +135,6 @@ def test_what_is_left_to_torch_on_purpose_is_missed_with_its_reason() -> None:
             "relu", "torch.relu(x.to_sparse())", "sparse", "neither sparse, nested nor quantized tensors are rewritten"
         ),
     }
-
-
-def _second(f: Callable[[Tensor], Tensor], scale: Tensor) -> None:
-    (first,) = torch.autograd.grad(f(scale).sum(), scale, create_graph=True)
-    torch.autograd.grad(first * 2, scale, allow_unused=True)
-
-
-def _tangent(f: Callable[[Tensor], Tensor], scale: Tensor) -> None:
-    with forward_ad.dual_level():
-        forward_ad.unpack_dual(f(forward_ad.make_dual(scale, torch.ones(())))).tangent.sum()
-
-
-WAYS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
-    "second derivative": _second,
-    "forward mode": _tangent,
-    "jvp": lambda f, scale: torch.func.jvp(f, (scale,), (torch.ones(()),)),
-    "jvp of a jvp": lambda f, scale: torch.func.jacfwd(torch.func.jacfwd(f))(scale),
-    "hessian": lambda f, scale: torch.func.hessian(f)(scale),
-    "vmap": lambda f, scale: torch.func.vmap(f)(scale.expand(2)),
-}
-
-
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_what_our_own_op_rounds_is_neither_rewritten_nor_missed(
-    way: Callable[[Callable[[Tensor], Tensor], Tensor], Any],
-) -> None:
-    """The slope of the scale rounds x, and has a gradient itself."""
-    import pseudograd as pg
-
-    x, scale = leaf(), torch.tensor(0.5, requires_grad=True)
-    with override(round="identity") as context:
-        way(lambda scale: pg.fake_quantize(x, scale, 0, -2, 2), scale)
-    assert (context.report().rewritten, context.report().missed) == ((), ())
 
 
 # --- the rule of a site ----------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The records of the table of torch's functions: one `Form` for a function, with all that the library knows of it.
 
-Plain classes and loops: Dynamo reads this too.
+Plain classes and loops: Dynamo reads this too. The file is long because the records are parts of one another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clamps: with bounds, of lists, between two tensors."""
+"""Clamps: with bounds, of lists, between two tensors. The file is long because they share the formulas of their pins."""
 
 from __future__ import annotations
 
