@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ...listen import frames
 from ...listen.frames import NOWHERE
@@ -47,13 +48,13 @@ class Stalls:
         self.place = NOWHERE
 
     @harmless("a step of an optimiser")
-    def before(self, optimizer: object) -> None:
+    def before(self, optimizer: Optimizer) -> None:
         steps = self._steps.setdefault(id(optimizer), _Steps())
         if steps.is_due:
             with quietly():
                 self._look(steps, optimizer)
 
-    def _look(self, steps: _Steps, optimizer: Any) -> None:
+    def _look(self, steps: _Steps, optimizer: Optimizer) -> None:
         steps.looked_at = []  # those of a step that raised
         for key, tensors in _stepped(optimizer).items():
             if self.place is NOWHERE:
@@ -71,7 +72,7 @@ class Stalls:
         return known
 
     @harmless("a step of an optimiser")
-    def after(self, optimizer: Any) -> None:
+    def after(self, optimizer: Optimizer) -> None:
         steps = self._steps.get(id(optimizer))
         if steps is None:
             return
@@ -92,7 +93,7 @@ class Stalls:
         return [watched for watched in self._all.values() if watched.leaf is not None and watched.steps]
 
 
-def _stepped(optimizer: Any) -> dict[_Group, list[Tensor]]:
+def _stepped(optimizer: Optimizer) -> dict[_Group, list[Tensor]]:
     """The parameters that move: with a gradient, and numbers that can be read here."""
     tensors: dict[_Group, list[Tensor]] = {}
     with without_torch_function():

@@ -179,7 +179,7 @@ class Together:
         self,
         tensors: Sequence[Tensor],
         group: Mapping[str, object],
-        states: Mapping[object, Any],
+        states: Mapping[Tensor, Any],
         step: int,
         backwards: int,
     ) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,19 +15,18 @@ from torch import Tensor
 
 from ...errors import must
 from ...listen import frames
-from ...listen.frames import Place, named
-from ...listen.nodes import LEAF
 from ...listen.quietly import quietly
 from ...ops.bound_rules import DEFAULT_RULE
 from ...rewrite.mode import Replacement
 from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
-from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, number_of, tells_unpack_hooks
+from ...torch_table.private import is_batched, is_fake, is_wrapped, number_of, tells_unpack_hooks
 from ...torch_table.records import Form
 from . import further_backward
 from .comparison import Comparison, compare_gradients
 from .course import dense
 from .further_backward import Graph, RefusalError
+from .hooks import note_hook, why_hooks_forbid
 from .leaf import Leaf
 from .leaves import Leaves
 from .noted_kinks import NOTED_CALLS, note_after, note_before
@@ -38,7 +35,6 @@ from .sensitivity import Answers, Sensing
 
 AS_IT_IS = "as it is"
 _SECOND = "the loss reads a gradient that create_graph made under torch's own rules"
-_HOOKED = "pseudograd: hooked"  # in the metadata of a node: who registered a hook at the tensor that the node made
 
 
 @dataclass(frozen=True)
@@ -145,21 +141,21 @@ class Asking:
         self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes, with create_graph
         self._running: dict[int, Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
 
-    def before_call(self, function: Any, args: Any, kwargs: Any, backwards: int) -> Any:
+    def before_call(self, function: Callable[..., object], args: Any, kwargs: Any, backwards: int) -> object:
         """What stands at a kink where the node of the call will not keep it."""
         if self.sensing is None or function not in NOTED_CALLS or not self.sensing.is_asked(backwards + 1):
             return None
         with quietly():
             return note_before(function, args, kwargs or {})
 
-    def after_call(self, at_kink: Any, function: Any, args: Any, result: Any) -> None:
+    def after_call(self, at_kink: Any, function: object, args: Any, result: object) -> None:
         if at_kink is not None:
             with quietly():
                 note_after(at_kink, args, result)
         if not tells_unpack_hooks:
             further_backward.note_unpack_hook(result)
         if function is Tensor.register_hook:
-            _note_hook(args[0], args[1], frames.place(3))
+            note_hook(args[0], args[1], frames.place(3))
 
     def begins(self, roots: object, grads: Any, behind: Sequence[object], backwards: int = 1) -> None:
         """behind: all nodes that a backward from these roots can reach. backwards: how many there were, with this one."""
@@ -183,7 +179,7 @@ class Asking:
         if not (self.questions or standing):
             current.is_plain = True
             return
-        why = further_backward.refusal(behind) or _why_hooks_forbid(behind)
+        why = further_backward.refusal(behind) or why_hooks_forbid(behind)
         if why is not None:
             raise RefusalError(why)
         graph = Graph(roots, grads, behind)
@@ -260,40 +256,6 @@ class Asking:
         """By the name of the question; first what the program itself computed."""
         leaves = self._leaves.all
         return {question.name: question.answers(leaves) for question in (self._as_it_is, *self.questions)}
-
-
-def _note_hook(tensor: Tensor, hook: object, place: Place) -> None:
-    """A node does not say that its tensor has a hook."""
-    if tensor.grad_fn is not None and may_change(hook):
-        module = getattr(hook, "__module__", None) or ""
-        owner = f"of {module}" if module.startswith("torch.") else f"at {named(place.call)}"
-        tensor.grad_fn.metadata[_HOOKED] = owner  # type: ignore[index]
-
-
-def _why_hooks_forbid(behind: Sequence[Any]) -> str | None:
-    """A hook that changes a gradient would change that of another rule too, in a way that nobody can know."""
-    for node in behind:
-        owner = node.metadata.get(_HOOKED)
-        if owner is None and node.name() == LEAF and any(map(may_change, hooks_of(node.variable).values())):
-            owner = "of a parameter"
-        if owner is not None:
-            return f"the hook {owner} may change gradients; ask without it, or let it return nothing at its end"
-    return None
-
-
-def may_change(hook: object) -> bool:
-    """False for a function that always returns None."""
-    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
-    if code is None or code.co_flags & inspect.CO_GENERATOR:
-        return True
-    before = None
-    for step in dis.get_instructions(code):
-        is_none = step.opname == "RETURN_CONST" and step.argval is None
-        is_none |= step.opname == "RETURN_VALUE" and before is not None and before == ("LOAD_CONST", None)
-        if step.opname.startswith("RETURN") and step.opname != "RETURN_GENERATOR" and not is_none:
-            return True
-        before = step.opname, step.argval
-    return False
 
 
 def _is_same(expected: Tensor, grad: Tensor) -> bool:
