@@ -211,12 +211,9 @@ def code_of_tensors(
     key = (call, has_bounds, wants, dtype, flushes_subnormals())
     if key in _codes:
         return _codes[key]
-    if call.rule.between is None and edge_reads_grad(call.edge):
-        return None  # it may ask which of two bounds x is at
-    if call.rule.between is None and wants == X_ALONE:
-        return remember(_codes, key, code_of_sides(call, *has_bounds, dtype))  # type: ignore[no-any-return]
-    if call.rule.between is None and not has_bounds[0]:  # nor is the min at an infinite max
-        pieces = pieces._replace(at_point=pieces.at_max)
+    if call.rule.between is None:  # of x alone; and not of an edge that may ask which of two bounds x is at
+        code = None if edge_reads_grad(call.edge) else code_of_sides(call, *has_bounds, dtype)
+        return remember(_codes, key, code)  # type: ignore[no-any-return]
     wanted = {column for column, want in zip(columns_of(wants, has_bounds[0]), wants, strict=True) if want}
     code = make_code(pieces, (X in wanted, MIN in wanted, MAX in wanted), _ALL_REGIONS, False, dtype)
     return remember(_codes, key, code)  # type: ignore[no-any-return]

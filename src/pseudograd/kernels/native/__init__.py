@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...arguments import flushes_subnormals, rounded_to
-from ...geometry import ALL, NOTHING, Reversal, Shape, Slope, pieces_of_sides
+from ...geometry import ALL, NOTHING, Reversal, Shape, Slope, edge_reads_grad, pieces_of_sides
 from ...rule import BOUNDED, Between, Call, Gradients, Wants, remember
 from ...torch_table.private import raw, without_torch_function
 from .. import bits
@@ -26,14 +26,14 @@ from ..residuals import INPUTS, Inputs, Saved
 from ..table import CodedBetween, Kernel, Prepared, PreparedBetween, account, register
 
 LIBRARY = Path(__file__).with_name("_native.so")
-_VERSION = 6  # of the operators and of what they read in their settings, as rules.h says it too
+_VERSION = 7  # of the operators and of what they read in their settings, as rules.h says it too
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 # As operators.c reads and writes them. Beside a plan: y is made, too; there is no such bound. Beside an order: zeros of both signs
 # meet, and torch alone knows which of them y is.
 _WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 11, 1 << 12, 1 << 60
 # Kinds of a rule: FROM_SHARES is 0; what reads how far x is outside, and the slopes of a step, have no code.
-_TURNED, _STANDING = 1, 5
+_TURNED, _STANDING, _OF_MIN, _OF_MAX = 1, 5, 6, 7  # the last two: what a tensor of bounds gets
 _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
 LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
 
@@ -158,16 +158,20 @@ _memory: dict[Any, Any] = {}
 
 
 def _make_columns(call: Call, pieces: Any, has_bounds: tuple[bool, bool], dtype: torch.dtype) -> Any:
-    """From one code for all, but for x between the sides of a range: there it is one that C has loops for."""
+    """From one code for all; between the sides of a range from settings that C has loops for."""
     columns, flags = bits.columns_of(call.primitive.inputs, has_bounds[0]), _flags(*has_bounds)
     if call.rule.between is not None:
         code = bits.code_of_tensors(call, pieces, has_bounds, (True,) * len(columns), dtype)
         return None if code is None else [settings_of(code, column, flags=flags) for column in columns]
     of_x = bits.code_of_sides(call, *has_bounds, dtype)
-    of_bounds = bits.code_of_tensors(call, pieces, has_bounds, (False, True, True), dtype)
-    if of_x is None or of_bounds is None:
+    if of_x is None or edge_reads_grad(call.edge):
         return None
-    return [settings_of(of_x, flags=flags), *_settings(of_bounds, flags)[MIN:]]
+    at_edge, no_shares = pieces.at_min.min, (0.0,) * 5
+    of_min, of_max = (
+        tensor_of(-math.inf, math.inf, has_bounds[0] | kind << 8 | flags, at_edge, *no_shares)
+        for kind in (_OF_MIN, _OF_MAX)
+    )
+    return [settings_of(of_x, flags=flags), of_min, of_max]
 
 
 # --- a code -----------------------------------------------------------------------------------------------------------

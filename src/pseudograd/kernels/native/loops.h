@@ -245,6 +245,17 @@ INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthe
     memcpy(out + i, made, left);
 }
 
+/* What min or max gets: grad where it is in the place of x, as max is where the two are crossed, and its share where x is at it. Where they
+   are one, min gets it. */
+INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
+    V zero = LANE(all)(0.0), of_edge = NAME(scaled)(grad, rule.shares[0].up);
+    M swapped = LANE(both)(p.below, crossed);
+    if (rule.kind == OF_MIN) return LANE(select)(swapped, zero, LANE(select)(p.below, grad, LANE(select)(p.at_min, of_edge, zero)));
+    V found = LANE(select)(p.at_max, of_edge, zero);
+    if (rule.first) found = LANE(select)(p.at_min, zero, found);
+    return LANE(select)(LANE(either)(p.above, swapped), grad, found);
+}
+
 /* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
@@ -262,8 +273,10 @@ INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *h
             V at = LOAD(v + i);
             NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(l + i), LOAD(h + i)) : NAME(places)(at, low, high, rule.edges);
             M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
-            STORE(o + i, rule.kind == TURNED ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
-                                             : NAME(pulled)(LOAD(g + i), first, second, rule));
+            V found = rule.kind == TURNED ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
+                      : rule.kind >= OF_MIN ? NAME(pulled_to_bound)(LOAD(g + i), p, LANE(less)(LOAD(h + i), LOAD(l + i)), rule)
+                                            : NAME(pulled)(LOAD(g + i), first, second, rule);
+            STORE(o + i, found);
         }
         if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
     }
@@ -273,6 +286,8 @@ static void NAME(pull_x)(const void *grad, const void *x, const void *lows, cons
                          Rule rule, int64_t n) {
     if (lows && is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, CUT_OUTSIDE_AND_AT, n);
     else if (lows && is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ONLY_INWARD, n);
+    else if (lows && rule.kind == OF_MIN) rule.kind = OF_MIN, NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
+    else if (lows && rule.kind == OF_MAX) rule.kind = OF_MAX, NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
     else if (lows && !rule.second && rule.shares[0].kind == BY_SIGN)
         rule.kind = FROM_SHARES, rule.second = 0, rule.shares_both = 0, rule.shares[0].kind = BY_SIGN,
         NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);

@@ -309,7 +309,7 @@ static int read_standing(const double *found, Work *work, int plan) {
 }
 
 /* A rule between two numbers: min, max, plan and the six numbers of its shares in a tensor of float64, because numbers take torch longer to
-   hand over than tensors do. codes.py says what they mean, native/__init__.py makes them. */
+   hand over than tensors do. bits.py says what they mean, native/__init__.py makes them. */
 static int read_settings(Value handle, Work *work, int *plan) {
     Tensor t = tensor((Handle)handle);
     double found[STOOD];
@@ -460,6 +460,7 @@ static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const
     int plan;
     Work work = {.numel = grad->numel, .has_tensors = low != 0};
     if (!is_served(grad) || grad->dtype != x->dtype || x->dim > MOST_DIMENSIONS || !read_settings(settings, &work, &plan)) return nothing();
+    if (!low && work.rule.kind >= OF_MIN) return nothing();
     order = order_of(dim == x->dim && grad->numel == x->numel ? x : grad);
     if (!strides_in(order, dim, sizes, strides) || !walk(grad, dim, sizes, order, &work.grad) || !walk(x, dim, sizes, order, &work.x))
         return nothing();

@@ -11,11 +11,12 @@ typedef double number_d;
 
 /* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
    compares it with its own before it calls anything else. */
-enum { VERSION = 6 };
+enum { VERSION = 7 };
 
 enum { FROM_SHARES, TURNED,                              /* kinds of a rule: what the shares say; what reads x and has no code, */
        TENT, WITCH, CUSP,                                /* as have these slopes of a step; */
-       STANDING };                                       /* a slope for each code, which knows more regions than four */
+       STANDING,                                         /* a slope for each code, which knows more regions than four; */
+       OF_MIN, OF_MAX };                                 /* what a tensor of bounds gets, of which no code is made */
 enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* regions of x */
 enum { ALIKE, BY_SIGN, NUMBER };                         /* kinds of a share */
 enum { REGIONS = 16, MOST_PLANES = 3 };                  /* of a rule of kind STANDING, in the order of geometry.Pieces */
@@ -34,6 +35,7 @@ typedef struct {
     uint8_t shares_both;   /* may x be in both planes? */
     Share shares[3];       /* of the first plane, of the second, of both. In the first one, instead:
                               up of TURNED: the distance from the range at which all of grad pulls back;
+                              up of OF_MIN and OF_MAX: what the bound gets where x is at it, for which `first` says whether there is a min;
                               up and down of a slope: its width and its height */
     uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions that have the bit of each plane, */
     double slopes[1 << MOST_PLANES]; /* and what each code gives, as a factor of grad */
