@@ -5,8 +5,8 @@ It stands beside the package, because pytest imports its plugins in every projec
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Around the fixtures of a test, too: models are often trained in them. The marker of a test goes before the option."""
     marker = item.get_closest_marker(_MARKER)
     edge = item.config.getoption(_OPTION) if marker is None else marker.args[0]
@@ -54,7 +54,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
 
 
-def _pin(edge: Any) -> Any:
+def _pin(edge: str) -> AbstractContextManager[object]:
     from pseudograd import pin_edge
 
     try:
@@ -64,7 +64,7 @@ def _pin(edge: Any) -> Any:
 
 
 @pytest.fixture
-def diagnosed() -> Any:
+def diagnosed() -> Callable[..., AbstractContextManager[object]]:
     """`with diagnosed(model, fail_on="starved"):` around training steps; see pseudograd.integrations.pytest."""
     from pseudograd.integrations.pytest import diagnosed
 

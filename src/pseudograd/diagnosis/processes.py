@@ -88,7 +88,7 @@ def _merge_starved(parts: Sequence[Part], are_replicas: bool) -> list[Starved]:
     return starved
 
 
-def _join(values: list[Any]) -> object:
+def _join(values: Sequence[Any]) -> object:
     """For fields of which no process has more to say than another."""
     first = values[0]
     if isinstance(first, int):

@@ -229,7 +229,7 @@ class _Follower:
         if self.steps is not None and backwards >= self.steps:
             raise programs.Enough
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, object]:
         self.diagnosis.stop_listening()
         return fields_of(self.diagnosis)
 

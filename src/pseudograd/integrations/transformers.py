@@ -9,7 +9,7 @@ from ..errors import not_installed
 from .sampling import Sampler
 
 try:
-    from transformers import TrainerCallback
+    from transformers import TrainerCallback, TrainerControl, TrainerState
 except ModuleNotFoundError as error:
     raise not_installed("pseudograd.integrations.transformers", "transformers", "transformers") from error
 
@@ -46,10 +46,10 @@ class DiagnoseCallback(Sampler, TrainerCallback):  # type: ignore[misc]
 
         trainer.train = closing
 
-    def on_step_begin(self, args: object, state: Any, control: object, **others: Any) -> None:
+    def on_step_begin(self, args: object, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         self.before(state.global_step, others["model"])
 
-    def on_step_end(self, args: object, state: Any, control: Any, **others: object) -> None:
+    def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **others: object) -> None:
         self.after(state.global_step, self._trainer.log)
         if self.stops:
             control.should_training_stop = True

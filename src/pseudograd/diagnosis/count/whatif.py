@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -141,7 +141,7 @@ class Asking:
         self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes, with create_graph
         self._running: dict[int, Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
 
-    def before_call(self, function: Callable[..., object], args: Any, kwargs: Any, backwards: int) -> object:
+    def before_call(self, function: Any, args: Any, kwargs: Any, backwards: int) -> object:
         """What stands at a kink where the node of the call will not keep it."""
         if self.sensing is None or function not in NOTED_CALLS or not self.sensing.is_asked(backwards + 1):
             return None
