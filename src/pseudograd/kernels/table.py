@@ -23,9 +23,9 @@ from .residuals import INPUTS, Inputs, Residual, Saved
 class Prepared(Record):
     """A call between two numbers, with everything decided that does not depend on x.
 
-    Where x is saved, as of few elements: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
-    Where a code is, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
-    passes: x gets grad as it is, so nothing is kept of few or many. residual: what a code is.
+    With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
+    With many it saves planes, if it `keeps_code`: encode(x, settings) -> (y, planes, order), decode(grad, planes, settings, order) -> grad_x.
+    passes: x gets grad as it is, so nothing is saved. residual: the one of the planes; code: what it saves beside them and the order.
     """
 
     forward: Callable[[Tensor, Tensor], Tensor]
@@ -43,10 +43,10 @@ class Prepared(Record):
 
 
 class CodedBetween(Record):
-    """A call with tensors behind x that keeps a code in place of all of them.
+    """A call with tensors behind x that saves planes in place of all of them.
 
-    encode(*tensors) -> (y, code, order). decode(grad, code, column, order) -> the gradient of one of them, whose column it is; None where
-    nobody asked for it. code: what `residual` keeps beside the planes and the order.
+    encode(*tensors) -> (y, planes, order). decode(grad, planes, column, order) -> the gradient of the tensor with this column; a column is
+    None where nobody asks for the gradient. code: what `residual` saves beside the planes and the order.
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int]]
@@ -57,11 +57,11 @@ class CodedBetween(Record):
 
 
 class PreparedBetween(Record):
-    """A call with tensors behind x, or None there, that keeps them all; with everything decided that depends on no value.
+    """A call with tensors or None behind x that saves all its tensors, with everything decided that depends on no value.
 
-    forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of one of them, whose column it is. inputs(values): those of
-    the call, of values that are one for each tensor. coded(wants): how it keeps a code where that serves the tensors and these are
-    wanted; None where it keeps none.
+    forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of the tensor with this column. inputs(values): the inputs of
+    the call, from one value for each tensor. coded(wants): how the call saves planes when these gradients are wanted; None where it does
+    not.
     """
 
     forward: Callable[..., Tensor]
@@ -118,7 +118,7 @@ _state = 0  # of the table: another number after each change
 
 
 def register(*entries: Residual | Kernel) -> None:
-    """From now on they are asked, in the order of their priorities, whichever came first."""
+    """Put residuals and kernels into the table, which asks them in the order of their priorities."""
     for entry in entries:
         table = _table_of(entry)
         table.append(entry)
@@ -131,20 +131,20 @@ def _table_of(entry: Residual | Kernel) -> list[Any]:
 
 
 def remove(*entries: Residual | Kernel) -> None:
-    """Take them out again. A backward still to come finds the residual that its forward kept."""
+    """Take them out again. A backward still to come uses the residual of its forward."""
     for entry in entries:
         _table_of(entry).remove(entry)
     _changed()
 
 
 def account(name: str, of: Callable[[], dict[str, str]]) -> None:
-    """How kernels of this name are, as `state` and `why`, also where none is registered because something lacks."""
+    """Say how kernels of this name are, as `state` and `why`, also where none is registered because something is missing."""
     _accounts[name] = of
 
 
 @contextmanager
 def off(*names: str | Kernel) -> Iterator[None]:
-    """Without these kernels, or all of these names, in every thread. What calls keep stays the same."""
+    """Switch off these kernels, or all kernels of these names, in every thread. What calls save stays the same."""
     added = set(names) - _off
     _off.update(added)
     _changed()
@@ -156,12 +156,12 @@ def off(*names: str | Kernel) -> Iterator[None]:
 
 
 def only(kernel: Kernel) -> AbstractContextManager[None]:
-    """Without all others: what they compute, this one computes or the formula."""
+    """Switch off all other kernels: this kernel or the formula computes."""
     return off(*(other for other in _kernels if other is not kernel))
 
 
 def that_serve(call: Call) -> list[Kernel]:
-    """All that may compute it, on or off."""
+    """All kernels that may compute the call, switched on or off."""
     return [] if call.primitive.through is not None else [kernel for kernel in _kernels if kernel.serves(call)]
 
 
@@ -172,7 +172,7 @@ def _changed() -> None:
 
 
 def _served(call: Call) -> _Served:
-    """Every call of every op comes by here, twice."""
+    """What the table has for the call. Every call of every op asks twice, so the answer stays at the call."""
     served: _Served | None = call.served
     if served is not None and served.state == _state:
         return served

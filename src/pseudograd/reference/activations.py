@@ -90,8 +90,8 @@ def jumprelu_of_users(
     """The same with a user's function, which says what the threshold gets of one x."""
     passed = 0.0 if x <= threshold else grad
     usable = math.isfinite(x) and math.isfinite(threshold)
-    found = of_one(grad, x, threshold, bandwidth, fl=fl, given=given) if usable else 0.0
-    return fl(_wide(fl)(passed - found)) if window_to_x else passed, fl(found), 0.0, 0.0
+    to_threshold = of_one(grad, x, threshold, bandwidth, fl=fl, given=given) if usable else 0.0
+    return fl(_wide(fl)(passed - to_threshold)) if window_to_x else passed, fl(to_threshold), 0.0, 0.0
 
 
 def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Number:

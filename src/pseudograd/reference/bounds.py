@@ -89,7 +89,7 @@ def _inverting(x: Number, grad: Number, low: Number, high: Number, y: Number, fl
     return fl(grad * room)
 
 
-def _at_the_edge(edge: str, grad: Number, at_low: bool, at_high: bool, fl: Round) -> tuple[Number, Number]:
+def _edge_gradients(edge: str, grad: Number, at_low: bool, at_high: bool, fl: Round) -> tuple[Number, Number]:
     """(what x gets, what the bound gets)."""
     if edge == "closed":
         return grad, 0.0
@@ -132,7 +132,7 @@ def gradient(
         assert high is not None
         return _inverting(x, grad, low, high, y, fl), grad_low, grad_high
     if rule != "identity" and (at_low or at_high):
-        grad_x, grad_bound = _at_the_edge(edge, grad, at_low, at_high, fl)
+        grad_x, grad_bound = _edge_gradients(edge, grad, at_low, at_high, fl)
         return (grad_x, grad_bound, 0.0) if at_low else (grad_x, 0.0, grad_bound)
     if x > y or x < y:
         return _outside(rule, x, grad, low, high, y, fl, **parameters), grad_low, grad_high

@@ -128,13 +128,13 @@ def fake_quantize(
     r = _wide(fl)
     position = r(x * r(1 / scale))
     code = r(_nearest_even(position) + _nearest_even(zero_point))
-    found = of_the_clamp(code, grad, quant_min, quant_max, edge=edge, maximize=maximize, fl=r, **parameters)[0]
+    to_code = of_the_clamp(code, grad, quant_min, quant_max, edge=edge, maximize=maximize, fl=r, **parameters)[0]
     clamped = bounds.forward(code, quant_min, quant_max)
     to_scale = r(grad * r(clamped - _nearest_even(zero_point)))
-    if not (found == 0 and math.isinf(position)):
-        to_scale = r(to_scale - r(found * position))
-    to_zero_point = 0.0 if found == grad and math.isinf(grad) else r(r(found - grad) * scale)
-    return fl(found), fl(to_scale), fl(to_zero_point), 0.0, 0.0
+    if not (to_code == 0 and math.isinf(position)):
+        to_scale = r(to_scale - r(to_code * position))
+    to_zero_point = 0.0 if to_code == grad and math.isinf(grad) else r(r(to_code - grad) * scale)
+    return fl(to_code), fl(to_scale), fl(to_zero_point), 0.0, 0.0
 
 
 def _nearest_even(value: Number) -> Number:

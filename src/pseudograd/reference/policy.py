@@ -50,7 +50,7 @@ def gradient(
     to_advantage = fl(-r(grad * of_value))
     slope = -advantage
     if of_clamp is not None:
-        least, most = (None if bound is None else _in_space(bound, in_log, r) for bound in (lowest, highest))
+        least, most = (None if bound is None else _limit_in_space(bound, in_log, r) for bound in (lowest, highest))
         slope = of_clamp(x, -advantage, least, most, edge=edge, fl=r, **parameters)[0]
     if at_ceiling:
         slope = r(_SHARES[edge] * slope)
@@ -102,7 +102,7 @@ def _exp(value: Number) -> Number:
         return math.inf
 
 
-def _in_space(bound: Number, in_log: Number, r: Round) -> Number:
+def _limit_in_space(bound: Number, in_log: Number, r: Round) -> Number:
     """The bound in the space of the clip."""
     return r(math.log(bound)) if in_log else r(bound)
 
@@ -111,7 +111,7 @@ def _side(x: Number, bound: Number | None, in_log: Number, r: Round, sign: int) 
     """(is x beyond the bound, is it on it)."""
     if bound is None:
         return False, False
-    limit = _in_space(bound, in_log, r)
+    limit = _limit_in_space(bound, in_log, r)
     return sign * x > sign * limit, x == limit
 
 
