@@ -24,7 +24,8 @@ class Prepared(Record):
     """A call between two numbers, with everything decided that does not depend on x.
 
     With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
-    With many it saves planes, if it `keeps_code`: encode(x, settings) -> (y, planes, order), decode(grad, planes, settings, order) -> grad_x.
+    With many it saves planes, if it `keeps_code`: encode(x, settings) -> (y, planes, order), decode(grad, planes, settings, order) ->
+    grad_x.
     passes: x gets grad as it is, so nothing is saved. residual: the one of the planes; code: what it saves beside them and the order.
     """
 
