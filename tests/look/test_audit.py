@@ -15,7 +15,6 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.geometry import SHARES
-from pseudograd.look import measure
 from pseudograd.look.audit import Audit, restrict
 from pseudograd.look.audit_figure import merge_regions
 from pseudograd.look.audit_record import Region
@@ -352,13 +351,6 @@ def test_a_line_runs_along_its_direction_which_is_scaled_to_about_one() -> None:
     assert line(torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)).tolist() == pytest.approx(expected)
 
 
-def test_usual_sizes_are_measured_as_they_are_and_others_in_a_power_of_two() -> None:
-    usual, small = (torch.linspace(-scale, scale, 5, dtype=torch.float64) for scale in (3.0, 3e-9))
-    assert measure._units(lambda x: 7 * x, usual) == (1.0, 1.0)
-    assert measure._units(lambda x: x * 1e-9, usual) == (1.0, 2.0**-28)  # 3e-9 is 0.8 of it
-    assert measure._units(lambda x: x * 1e9, small) == (2.0**-28, 1.0)
-
-
 def test_a_function_of_whole_tensors_that_knows_no_vmap() -> None:
     one_sided = of(clamped, inward)
     found = pg.audit(lambda x: one_sided(x.sum(-1)), -2, 2, shape=(2, 3), points=33)
@@ -381,13 +373,6 @@ def test_json_has_everything_and_only_plain_values() -> None:
     assert "curves" not in plain
 
 
-def test_a_record_cannot_be_changed_and_asking_twice_gives_the_same() -> None:
-    found = pg.audit(torch.relu, -1, 1)
-    with pytest.raises(AttributeError):
-        found.rule = "another"  # type: ignore[misc]
-    assert str(found) == str(pg.audit(torch.relu, -1, 1))
-
-
 def test_the_plot_draws_these_numbers() -> None:
     pytest.importorskip("matplotlib")
     figure = pg.audit(lambda x: pg.clamp(x, -1, 1), -2, 2).plot()
@@ -406,13 +391,6 @@ def test_the_plot_draws_these_numbers() -> None:
     assert (backward.get_xlim(), backward.get_xlabel()) == ((-2, 2), "x")
 
 
-def test_what_has_no_error_is_flat_only_where_it_is_zero() -> None:
-    found = torch.tensor([0.0, 1e-300, 1.0], dtype=torch.float64)
-    exact = torch.zeros(3, dtype=torch.float64)
-    m: Any = SimpleNamespace(x=torch.arange(3.0), y=exact, slope=exact, error=exact, breaks=())
-    assert measure._kinds(m, found) == ["flat", "pseudo", "pseudo"]
-
-
 def test_stretches_of_one_kind_are_drawn_as_one_unless_a_kink_lies_between() -> None:
     def region(low: float, high: float, kind: str) -> SimpleNamespace:
         return SimpleNamespace(low=low, high=high, positive=SimpleNamespace(kind=kind))
@@ -425,64 +403,44 @@ def test_stretches_of_one_kind_are_drawn_as_one_unless_a_kink_lies_between() -> 
 # --- bad calls ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (lambda: pg.audit(3, 0, 1), TypeError, "audit: f must be a function, a module or an autograd.Function, got 3."),
-        (
-            lambda: pg.audit(torch.nn.ReLU, 0, 1),
-            TypeError,
-            "audit: f must be a module that was made, got 'ReLU'. Call it",
-        ),
-        (
-            lambda: pg.audit(torch.sin, 1, 0),
-            ValueError,
-            "audit: low must be below high, got low=1.0 and high=0.0. Swap",
-        ),
-        (lambda: pg.audit(torch.sin, 1, 1), ValueError, "audit: low must be below high"),
-        (lambda: pg.audit(torch.sin, math.nan, 1), ValueError, "audit: low must be finite, got nan."),
-        (lambda: pg.audit(torch.sin, 0, math.inf), ValueError, "audit: high must be finite, got inf."),
-        (lambda: pg.audit(torch.sin, "0", 1), TypeError, "audit: low must be a number, got '0'."),
-        (lambda: pg.audit(torch.sin, 0, 1, points=32), ValueError, "audit: points must be at least 33, got 32."),
-        (lambda: pg.audit(torch.sin, 0, 1, points=60.0), TypeError, "audit: points must be an integer, got 60.0."),
-        (lambda: pg.audit(torch.sin, 0, 1, at=[math.nan]), ValueError, "audit: at must be finite, got nan."),
-        (
-            lambda: pg.audit(torch.sum, 0, 1),
-            ValueError,
-            "audit: f must return one number for each of the 601 numbers in x",
-        ),
-        (lambda: pg.audit(lambda x: (x, x), 0, 1), TypeError, "audit: f must return one floating-point tensor, got ("),
-        (lambda: pg.audit(lambda x: x > 0, 0, 1), TypeError, "audit: f must return one floating-point tensor"),
-        (
-            lambda: pg.audit(lambda x: x.detach(), 0, 1),
-            ValueError,
-            "audit: f must be differentiable, got values from which no",
-        ),
-        (lambda: pg.audit(lambda x: (x > 0).double(), 0, 1), ValueError, "audit: f must be differentiable"),
-        (lambda: pg.audit(lambda x, y: x, 0, 1), ValueError, "audit: f must take one float64 tensor, got TypeError: "),
-        (lambda: pg.audit(torch.nn.Dropout(), 0, 1), ValueError, "audit: f must return the same values for the same x"),
-        (
-            lambda: pg.audit(of(clamped, lambda g, x: g * torch.rand_like(x)), 0, 1),
-            ValueError,
-            "audit: f must give the same gradient for the same x",
-        ),
-        (
-            lambda: pg.audit(lambda x: torch.softmax(x, 0), 0, 1),
-            ValueError,
-            "audit: f must be element-wise, got a y that depends on other elements of x at 100% of the points. Give the shape",
-        ),
-        (
-            lambda: pg.audit(torch.sin, 0, 1, shape=()),
-            ValueError,
-            "audit: shape must be the sizes of a tensor, each at least 1",
-        ),
-        (lambda: pg.audit(torch.sin, 0, 1, shape=(0,)), ValueError, "audit: shape must be the sizes of a tensor"),
-    ],
-)
-def test_bad_calls(call: Callable[[], object], error: type[Exception], text: str) -> None:
-    with pytest.raises(error) as raised:
-        call()
-    assert str(raised.value).startswith(text)
+RANDOM = of(clamped, lambda g, x: g * torch.rand_like(x))
+BAD: dict[str, Callable[[], object]] = {
+    "TypeError: audit: f must be a function, a module or an autograd.Function, got 3.": lambda: pg.audit(3, 0, 1),
+    "TypeError: audit: f must be a module that was made, got 'ReLU'. Call it": lambda: pg.audit(torch.nn.ReLU, 0, 1),
+    "TypeError: audit: low must be a number, got '0'.": lambda: pg.audit(torch.sin, "0", 1),  # type: ignore[arg-type]
+    "TypeError: audit: points must be an integer, got 60.0.": lambda: pg.audit(torch.sin, 0, 1, points=60.0),  # type: ignore[arg-type]
+    "TypeError: audit: f must return one floating-point tensor, got (": lambda: pg.audit(lambda x: (x, x), 0, 1),
+    "TypeError: audit: f must return one floating-point tensor": lambda: pg.audit(lambda x: x > 0, 0, 1),
+    "ValueError: audit: low must be below high, got low=1.0 and high=0.0. Swap": lambda: pg.audit(torch.sin, 1, 0),
+    "ValueError: audit: low must be below high": lambda: pg.audit(torch.sin, 1, 1),
+    "ValueError: audit: low must be finite, got nan.": lambda: pg.audit(torch.sin, math.nan, 1),
+    "ValueError: audit: high must be finite, got inf.": lambda: pg.audit(torch.sin, 0, math.inf),
+    "ValueError: audit: points must be at least 33, got 32.": lambda: pg.audit(torch.sin, 0, 1, points=32),
+    "ValueError: audit: at must be finite, got nan.": lambda: pg.audit(torch.sin, 0, 1, at=[math.nan]),
+    "ValueError: audit: f must return one number for each of the 601 numbers in x": lambda: pg.audit(torch.sum, 0, 1),
+    "ValueError: audit: f must be differentiable, got values from": lambda: pg.audit(lambda x: x.detach(), 0, 1),
+    "ValueError: audit: f must be differentiable": lambda: pg.audit(lambda x: (x > 0).double(), 0, 1),
+    "ValueError: audit: f must take one float64 tensor, got TypeError: ": lambda: pg.audit(lambda x, y: x, 0, 1),
+    "ValueError: audit: f must return the same values for the same x": lambda: pg.audit(torch.nn.Dropout(), 0, 1),
+    "ValueError: audit: f must give the same gradient for the same x": lambda: pg.audit(RANDOM, 0, 1),
+    "ValueError: audit: f must be element-wise, got a y that depends on other elements of x at 100% of the points. Give the shape": (
+        lambda: pg.audit(lambda x: torch.softmax(x, 0), 0, 1)
+    ),
+    "ValueError: audit: shape must be the sizes of a tensor, each": lambda: pg.audit(torch.sin, 0, 1, shape=()),
+    "ValueError: audit: shape must be the sizes of a tensor": lambda: pg.audit(torch.sin, 0, 1, shape=(0,)),
+    "ValueError: audit: low and high must hold 4096 numbers of float64 between two of 601 points": (
+        lambda: pg.audit(torch.sin, 1e15 - 1, 1e15 + 2)
+    ),
+    "ValueError: audit: low and high must hold 4096 numbers": lambda: pg.audit(torch.sin, -1e-306, 1e-306),
+    "ValueError: audit: low and high must be a finite distance apart": lambda: pg.audit(torch.sin, -1.7e308, 1.7e308),
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_calls(text: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        BAD[text]()
+    assert f"{raised.typename}: {raised.value}".startswith(text)
 
 
 # --- small, large, far away, coarse, steep ----------------------------------------------------------------------------
@@ -511,19 +469,6 @@ def test_a_gradient_ten_times_too_large_is_biased_in_every_unit(x: float, y: flo
 def test_a_range_far_from_zero_is_looked_at(offset: float) -> None:
     found = pg.audit(lambda x: torch.clamp(x, offset, offset + 1), offset - 1, offset + 2)
     assert [kink.low for kink in found.kinks] == [offset, offset + 1]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "why"),
-    [
-        (1e15 - 1, 1e15 + 2, "low and high must hold 4096 numbers of float64 between two of 601 points"),
-        (-1e-306, 1e-306, "low and high must hold 4096 numbers of float64 between two of 601 points"),
-        (-1.7e308, 1.7e308, "low and high must be a finite distance apart"),
-    ],
-)
-def test_a_range_without_room_for_differences_is_refused(low: float, high: float, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        pg.audit(torch.sin, low, high)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])

@@ -61,51 +61,29 @@ def test_a_function_class_further_points_and_a_shape(capsys: pytest.CaptureFixtu
     assert "along 3 random lines" in capsys.readouterr().out
 
 
-_ASKED = ["audit", "audited:bounded", "--low", "-2", "--high", "2"]
+RANGE = ("--low", "-2", "--high", "2")
+WRONG = {
+    "the following arguments are required: --low, --high. See pseudograd audit --help.": ("audited:bounded",),
+    "audit: the function must be MODULE:FUNCTION, got 'audited'.": ("audited", *RANGE),
+    "audit: the function must name a function that can be imported, got 'no_such_module:f'. No module": (
+        *("no_such_module:f", *RANGE),
+    ),
+    "audit: the function must name a function that can be imported, got 'audited:nothing'. module 'audited' has no attribute": (
+        *("audited:nothing", *RANGE),
+    ),
+    "audit: low must be below high, got low=1.0 and high=0.0.": ("audited:bounded", "--low", "1", "--high", "0"),
+    "audit: --at must be numbers with commas between, got '1;2'.": ("audited:bounded", *RANGE, "--at", "1;2"),
+    "audit: --shape must be integers with commas between, got '2.5'.": ("audited:bounded", *RANGE, "--shape", "2.5"),
+    "audit: --plot must end in .png, .svg, .pdf, got 'found.txt'.": ("audited:bounded", *RANGE, "--plot", "found.txt"),
+    "audit: --json must lie where files can be written": ("audited:bounded", *RANGE, "--json", "nowhere/found.json"),
+}
 
 
 @pytest.mark.usefixtures("_here")
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (
-            ["audit", "audited:bounded"],
-            "the following arguments are required: --low, --high. See pseudograd audit --help.",
-        ),
-        (
-            ["audit", "audited", "--low", "0", "--high", "1"],
-            "audit: the function must be MODULE:FUNCTION, got 'audited'.",
-        ),
-        (
-            ["audit", "no_such_module:f", "--low", "0", "--high", "1"],
-            "audit: the function must name a function that can be imported, got 'no_such_module:f'. No module named",
-        ),
-        (
-            ["audit", "audited:nothing", "--low", "0", "--high", "1"],
-            "audit: the function must name a function that can be imported, got 'audited:nothing'. "
-            "module 'audited' has no attribute 'nothing'.",
-        ),
-        (
-            ["audit", "audited:bounded", "--low", "1", "--high", "0"],
-            "audit: low must be below high, got low=1.0 and high=0.0.",
-        ),
-        (["audit", "audited:bounded", "--low", "nan", "--high", "0"], "audit: low must be finite, got nan."),
-        ([*_ASKED, "--points", "3"], "audit: points must be at least 33, got 3."),
-        ([*_ASKED, "--at", "1;2"], "audit: --at must be numbers with commas between, got '1;2'."),
-        ([*_ASKED, "--shape", "2.5"], "audit: --shape must be integers with commas between, got '2.5'."),
-        ([*_ASKED, "--plot", "found.txt"], "audit: --plot must end in .png, .svg, .pdf, got 'found.txt'."),
-        ([*_ASKED, "--json", "nowhere/found.json"], "audit: --json must lie where files can be written"),
-        (
-            ["audit", "audited:torch", "--low", "0", "--high", "1"],
-            "audit: f must be a function, a module or an autograd",
-        ),
-    ],
-)
-def test_what_is_asked_wrongly_is_told_in_one_line(
-    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_argument_is_told_in_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        status = main(arguments)
+        status = main(["audit", *WRONG[text]])
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 1
     printed = capsys.readouterr()
@@ -113,4 +91,4 @@ def test_what_is_asked_wrongly_is_told_in_one_line(
     assert printed.err.startswith(f"pseudograd: {text}")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
-    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["audited.py"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["audited.py"]

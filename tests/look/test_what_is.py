@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +59,33 @@ class LowerBoundFunction(Function):
         x, bound = ctx.saved_tensors
         return lower_bound_bwd(x, bound, g)
 """
+POPULAR = classes.POPULAR
+DEFAULTS = POPULAR.replace("low, high):", "low=0, high=1):", 1)
+LEAKY = POPULAR.replace(classes.PRODUCT, "torch.where((x < ctx.low) | (x > ctx.high), 0.2 * g, g)")
+NUMBER = """\
+class LowerBound(Function):
+    @staticmethod
+    def forward(ctx, x, bound: float):
+        ctx.save_for_backward(x)
+        ctx.bound = bound
+        return x.clamp_min(bound)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * ((x >= ctx.bound) | (grad < 0)), None
+"""
+REVERSAL = """\
+class Reversal(Function):
+    @staticmethod
+    def forward(ctx, x, alpha):
+        ctx.alpha = alpha
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.neg() * ctx.alpha, None
+"""
 SETUP = """\
 class WithSetup(Function):
     @staticmethod
@@ -97,52 +125,74 @@ def _class(folder: Path, text: str) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "meaning", "instead"),
-    [
-        (classes.POPULAR, 'clamp with rule "inward"', "from pseudograd.familiar import ClampWithGrad"),
-        (classes.PROPOSED, 'clamp with rule "sign"', "from pseudograd.familiar import ClampWithGradProposed as Pushed"),
-        (classes.REPLACE, "replace_grad", "from pseudograd.familiar import ReplaceGrad"),
-        (
-            classes.IDENTITY,
-            'clamp with rule "identity"',
-            'import pseudograd  # pseudograd.clamp(x, min, max, rule="identity")',
-        ),
-        (
-            SETUP,
-            'clamp with rule "zero" and edge "open"',
-            'import pseudograd  # pseudograd.clamp(x, min, max, rule="zero", edge="open")',
-        ),
-        (ROUND, 'round with rule "identity"', 'import pseudograd  # pseudograd.round(x, rule="identity")'),
-        (BINARY, 'sign with rule "window"', 'import pseudograd  # pseudograd.sign(x, at_zero=1, rule="window")'),
-        (
-            LOWER,
-            'lower_bound with rule "inward"',
-            'import pseudograd  # pseudograd.lower_bound(x, bound, rule="inward")',
-        ),
-    ],
-    ids=["popular", "proposed", "replace", "straight", "setup", "round", "binary", "CompressAI"],
-)
-def test_a_copy_is_known_and_the_line_that_replaces_it_works(
-    tmp_path: Path, text: str, meaning: str, instead: str
-) -> None:
+CALLS = {
+    "popular": (classes.POPULAR, 'clamp with rule "inward"', ""),
+    "proposed": (classes.PROPOSED, 'clamp with rule "sign"', ""),
+    "replace": (classes.REPLACE, "replace_grad", ""),
+    "straight": (classes.IDENTITY, 'clamp with rule "identity"', 'clamp(x, min, max, rule="identity")'),
+    "setup": (SETUP, 'clamp with rule "zero" and edge "open"', 'clamp(x, min, max, rule="zero", edge="open")'),
+    "round": (ROUND, 'round with rule "identity"', 'round(x, rule="identity")'),
+    "binary": (BINARY, 'sign with rule "window"', 'sign(x, at_zero=1, rule="window")'),
+    "CompressAI": (LOWER, 'lower_bound with rule "inward"', 'lower_bound(x, bound, rule="inward")'),
+    "a number as bound": (NUMBER, 'lower_bound with rule "inward"', 'lower_bound(x, bound, rule="inward")'),
+    "leaky": (
+        LEAKY,
+        'clamp with rule "leaky(slope=0.2)"',
+        "clamp(x, min, max, rule=pseudograd.rules.leaky(slope=0.2))",
+    ),
+    "default bounds": (DEFAULTS, 'clamp with rule "inward"', 'clamp(x, min, max, rule="inward")'),
+    "reversal": (REVERSAL, "reverse_grad", "reverse_grad(x, scale)"),
+}
+FAMILIAR = {"popular": "ClampWithGrad", "proposed": "ClampWithGradProposed as Pushed", "replace": "ReplaceGrad"}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_copy_is_known_and_the_line_that_replaces_it_works(tmp_path: Path, name: str) -> None:
+    text, meaning, call = CALLS[name]
     cls = _class(tmp_path, text)
-    found = what_is(cls)
-    assert found is not None
-    assert (found.meaning, found.instead) == (meaning, instead)
-    names: dict[str, Any] = {"x": torch.tensor([-3.0, 0.2, 3.0], requires_grad=True), "min": -1.0, "max": 1.0}
-    names["bound"] = torch.tensor([0.5])
+    match = what_is(cls)
+    assert match is not None
+    instead = (
+        f"from pseudograd.familiar import {FAMILIAR[name]}"
+        if name in FAMILIAR
+        else f"import pseudograd  # pseudograd.{call}"
+    )
+    assert (match.meaning, match.instead) == (meaning, instead)
+    assert what_is(cls.apply) is match
+    assert "float32" in match.dtypes
+    names: dict[str, Any] = {
+        "x": torch.tensor([-3.0, 0.2, 3.0], requires_grad=True),
+        "min": -1.0,
+        "max": 1.0,
+        "scale": 0.5,
+    }
+    names["bound"] = torch.tensor([0.5]) if name == "CompressAI" else 0.5
     exec(instead, names)
-    _, _, call = instead.partition("# ")
-    inputs = [names[name] for name in ("x", *[one for one in ("min", "max", "bound") if f" {one}" in call])]
-    if not call:
-        call = f"{cls.__name__}.apply(x, {'x' if found.familiar == 'ReplaceGrad' else 'min, max'})"
-        inputs = [names["x"]] * 2 if found.familiar == "ReplaceGrad" else [names["x"], -1.0, 1.0]
-    y, theirs = eval(call, names), cls.apply(*inputs)
+    if name == "replace":
+        inputs = [names["x"]] * 2
+    else:
+        wanted = re.findall(r"[(] ?x(?:, (min|bound|scale))?(?:, (max))?", call or "clamp(x, min, max")
+        inputs = [names["x"], *(names[argument] for argument in wanted[0] if argument)]
+    y = eval(f"pseudograd.{call}", names) if call else names[cls.__name__].apply(*inputs)
+    theirs = cls.apply(*inputs)
     assert torch.equal(y, theirs)
     for grad in (torch.ones(3), -torch.ones(3)):
-        pair = [torch.autograd.grad(one, names["x"], grad, retain_graph=True)[0] for one in (y, theirs)]
+        pair = [torch.autograd.grad(value, names["x"], grad, retain_graph=True)[0] for value in (y, theirs)]
         assert torch.equal(*pair)
+
+
+def test_it_tells_where_a_copy_differs_and_which_dtypes_are_equal(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    match = what_is(_class(tmp_path / "a", classes.POPULAR))
+    assert match is not None
+    assert match.dtypes == ("float16", "bfloat16", "float32", "float64")
+    assert match.differences[:2] == (
+        "float16: grad = inf gives nan instead of 0 at x = -3",
+        "float16: grad = 1.01328e-06 gives 1.01328e-06 instead of 0 at x = -0.30029",  # the product is 0
+    )
+    match = what_is(_class(tmp_path, classes.BY_WHERE))
+    assert match is not None
+    assert match.differences == ()
 
 
 BODY = classes.POPULAR.replace("        ctx.low, ctx.high", "{}\n        ctx.low, ctx.high")
@@ -184,10 +234,14 @@ def test_a_class_that_does_more_than_compute_is_never_called(tmp_path: Path, lin
     assert not (tmp_path / "log").exists()
 
 
+GUARDED = [POPULAR.replace("x, = ctx", f"g = {guard}\n        x, = ctx") for guard in classes.GUARDS]
+BESIDE = POPULAR.replace("x - x.clamp(ctx.low, ctx.high)", "(x - x.clamp(ctx.low, ctx.high)).round(decimals=6)")
 SECOND = classes.REPLACE.replace("return value", "return through * torch.ones_like(value)")
 
 
-@pytest.mark.parametrize("text", [classes.BROKEN, classes.POPULAR + "\nClampWithGrad.backward = print\n", SECOND])
+@pytest.mark.parametrize(
+    "text", [classes.BROKEN, POPULAR + "\nClampWithGrad.backward = print\n", SECOND, BESIDE, *GUARDED]
+)
 def test_what_computes_something_else_is_not_known(tmp_path: Path, text: str) -> None:
     assert what_is(_class(tmp_path, text)) is None
     assert what_is(print) is None
