@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,12 +19,12 @@ from .count.optimisers import Rest
 from .count.recorder import Recorder
 from .count.stalls import Stalls
 from .force_eager import NOT_COMPILED, eagerly
-from .judge.deliberate import Deliberate
 from .records import FIELDS
 from .report import Readable
 
 if TYPE_CHECKING:
     from .count.whatif import Asking
+    from .judge.deliberate import Deliberate
     from .judge.results import Results
 
 
@@ -43,7 +44,9 @@ class Diagnosis(Readable):
             raise TypeError(must("diagnose", "model", "be a torch.nn.Module", model, remedy))
         if detail not in ("full", "counts"):
             raise ValueError(must("diagnose", "detail", "be 'full' or 'counts'", detail))
-        self._deliberate = Deliberate(ignore)
+        self._ignore = ignore
+        if ignore or isinstance(ignore, str):
+            _ = self._deliberate  # its errors, before any training
         self._recorder = recorder = Recorder(detail == "full")
         self.noted = recorder.noted
         self._stalls = Stalls(recorder.leaves, self.noted)
@@ -56,6 +59,12 @@ class Diagnosis(Readable):
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
         self._final: Results | None = None
+
+    @cached_property
+    def _deliberate(self) -> Deliberate:
+        from .judge.deliberate import Deliberate
+
+        return Deliberate(self._ignore)
 
     def __enter__(self) -> Diagnosis:
         if self._stack is not None or self._has_ended:
