@@ -9,7 +9,7 @@ import torch
 from . import engine, kernels
 from .errors import unknown_name
 from .listen import patches
-from .torch_table.eras import ERAS, Slopes, era_of, installed_era, measure, outside_every_mode
+from .torch_table.eras import ERAS, era_of, installed_era, measure, outside_every_mode
 from .torch_table.forms import at_the_bound
 from .torch_table.private import status
 from .torch_table.records import AtTheBound
@@ -35,14 +35,14 @@ def examine() -> dict[str, Any]:
 
 
 def _row(way: AtTheBound, others: list[str]) -> dict[str, object]:
-    found = outside_every_mode(lambda: measure(way.f))
+    measured = outside_every_mode(lambda: measure(way.f))
     elsewhere = {name: way.slopes_in(name) for name in others}
     return {
         "form": way.text,
-        "installed": found._asdict(),
+        "installed": measured._asdict(),
         "other_eras": {name: slopes._asdict() for name, slopes in elsewhere.items()},
-        "changes": any(slopes != found for slopes in elsewhere.values()),
-        "as_known": found == way.slopes_in(era_of(torch.__version__)),
+        "changes": any(slopes != measured for slopes in elsewhere.values()),
+        "as_known": measured == way.slopes_in(era_of(torch.__version__)),
     }
 
 
@@ -51,9 +51,9 @@ def edge_text(expected: str) -> tuple[bool, str]:
     edges = list(dict.fromkeys(era.edge for era in ERAS.values()))
     if expected not in edges:
         raise unknown_name("doctor", "--expect", edges, expected)
-    found = ERAS[installed_era()].edge
-    verdict = "as expected" if found == expected else f"expected {expected}"
-    return found == expected, f"torch {torch.__version__}: the edge of number bounds is {found}, {verdict}"
+    edge = ERAS[installed_era()].edge
+    verdict = "as expected" if edge == expected else f"expected {expected}"
+    return edge == expected, f"torch {torch.__version__}: the edge of number bounds is {edge}, {verdict}"
 
 
 def text(findings: dict[str, Any]) -> str:
@@ -68,7 +68,7 @@ def text(findings: dict[str, Any]) -> str:
     for row in findings["forms"]:
         note = "  changed" if row["changes"] else ""
         odd = "" if row["as_known"] else "  NOT what was measured for this version: please report it"
-        cells = [_shown(row["installed"]), *(_shown(row["other_eras"][name]) for name in others)]
+        cells = [_slopes_text(row["installed"]), *(_slopes_text(row["other_eras"][name]) for name in others)]
         lines.append(f"{row['form']:{width}}  {'  '.join(f'{cell:12}' for cell in cells)}".rstrip() + note + odd)
     lines += ["", "second number: what a tensor bound gets", "", "kernels"]
     lines += [f"  {row['kernel']:10}  {row['state']:12}  {row['why']}" for row in findings["kernels"]]
@@ -84,6 +84,6 @@ def text(findings: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _shown(slopes: dict[str, float | None]) -> str:
-    found = Slopes(**slopes)  # type: ignore[arg-type]
-    return f"{found.x:g}" if found.bound is None else f"{found.x:g}, {found.bound:g}"
+def _slopes_text(slopes: dict[str, float | None]) -> str:
+    bound = slopes["bound"]
+    return f"{slopes['x']:g}" if bound is None else f"{slopes['x']:g}, {bound:g}"

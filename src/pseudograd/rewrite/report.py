@@ -188,9 +188,9 @@ class Log:
             self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
         result = func(*args, **kwargs)
         if node_number() != before:
-            made = nodes.since(before, result)
-            if made:
-                self._note(mode, made, f"inside {_name(func)}, which torch runs as one call")
+            hidden = nodes.since(before, result)
+            if hidden:
+                self._note(mode, hidden, f"inside {_name(func)}, which torch runs as one call")
         return result
 
     def look_at(self, mode: object, values: Iterable[object]) -> None:
