@@ -68,19 +68,18 @@ class StandardInput:
                     self._has_ended = True
                 self._changed.notify_all()
 
-    def _play(self, to: int, is_over: threading.Event) -> None:
+    def _play(self, descriptor: int, is_over: threading.Event) -> None:
         """From the beginning, as fast as the program reads; then on as it comes."""
-        with contextlib.suppress(OSError), os.fdopen(to, "wb", buffering=0) as pipe:
+        with contextlib.suppress(OSError), os.fdopen(descriptor, "wb", buffering=0) as pipe:
             at = 0
-            while not is_over.is_set():
-                with self._changed:
-                    if at == len(self._chunks):
-                        if self._has_ended:
-                            return
-                        if not is_over.is_set():
-                            self._changed.wait()
-                        continue
-                    chunk = memoryview(self._chunks[at])
+            while (chunk := self._wait_for_chunk(at, is_over)) is not None:
                 at += 1
                 while chunk:
                     chunk = chunk[pipe.write(chunk) :]
+
+    def _wait_for_chunk(self, at: int, is_over: threading.Event) -> memoryview | None:
+        """None where the input or the run has ended."""
+        with self._changed:
+            while at == len(self._chunks) and not self._has_ended and not is_over.is_set():
+                self._changed.wait()
+            return None if at == len(self._chunks) or is_over.is_set() else memoryview(self._chunks[at])

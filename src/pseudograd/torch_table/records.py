@@ -5,6 +5,7 @@ Plain classes and loops: Dynamo reads this too. The file is long because the rec
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -257,20 +258,20 @@ def spellings_of(form: Form, arrange: Arrange | None = None) -> list[tuple[objec
     """Every function of torch with a name and an owner of the form; aten's packet and its overloads too."""
     spellings: list[tuple[object, Spelling]] = []
     stand_in, called = form.stand_in, form.called
-    for name in form.names:
-        for owner in called.owners:
-            own = stand_in.aten_arrange if owner is _aten and stand_in.aten_arrange else stand_in.arrange
-            for suffix in ("", "_"):
-                function = getattr(owner, name + suffix, None)
-                if function is None:
-                    continue
-                takes_inplace = owner in called.with_inplace and not suffix
-                spelling = Spelling(form, name + suffix, arrange or own, bool(suffix), takes_inplace)
-                spellings.append((function, spelling))
-                for overload in called.overloads if hasattr(function, "overloads") else ():
-                    if overload in function.overloads():
-                        spellings.append((getattr(function, overload), spelling))
+    for name, owner, suffix in itertools.product(form.names, called.owners, ("", "_")):
+        own = stand_in.aten_arrange if owner is _aten and stand_in.aten_arrange else stand_in.arrange
+        takes_inplace = owner in called.with_inplace and not suffix
+        spelling = Spelling(form, name + suffix, arrange or own, bool(suffix), takes_inplace)
+        spellings += [(function, spelling) for function in _functions_of(owner, name + suffix, called.overloads)]
     return spellings
+
+
+def _functions_of(owner: object, name: str, overloads: tuple[str, ...]) -> list[object]:
+    function = getattr(owner, name, None)
+    if function is None:
+        return []
+    known = function.overloads() if hasattr(function, "overloads") else ()
+    return [function, *(getattr(function, overload) for overload in overloads if overload in known)]
 
 
 # --- what rows are written with ---------------------------------------------------------------------------------------
