@@ -708,8 +708,8 @@ FIRST: dict[str, tuple[Callable[[Tensor], Tensor], list[str]]] = {
     "one tensor": (lambda x: pg.clamp(x, ZERO - 1), ["pull_bounds"]),
     "elastic": (lambda x: pg.clamp(x, -1, 1, rule="elastic"), ["pull_x"]),
     "narrow elastic": (lambda x: pg.clamp(x, -1, 1, rule=pg.rules.elastic(0.25)), ["pull_x"]),
-    "gelu": (lambda x: pg.gelu(x, rule="fewbit"), ["steps", "slopes"]),
-    "window": (pg.sign, ["inside", "slopes"]),
+    "gelu": (lambda x: pg.gelu(x, rule="fewbit"), ["steps", "pull_code"]),
+    "window": (pg.sign, ["steps", "pull_code"]),
     "triangle": (lambda x: pg.sign(x, rule="triangle"), ["pull_x"]),
 }
 
