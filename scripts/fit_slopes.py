@@ -134,8 +134,8 @@ def main() -> None:
                 shared = error(gelu_tanh_slope, steps)
                 print(f'    with approximate="tanh" {shared:.6f}, with steps fitted to it {own:.6f}')
             others = {"normal": steps, "uniform": fit(slope, bits, uniform, 10.0, 0.0125)}
-            for weight, found in others.items():
-                row = "".join(f"{error(slope, found, width):10.5f}" for width in widths)
+            for weight, fitted in others.items():
+                row = "".join(f"{error(slope, fitted, width):10.5f}" for width in widths)
                 lines.append(f"{name}, {bits} bits, {weight:8}{row}")
     print("\nmean squared error for normal inputs of a standard deviation of")
     print(" " * 22 + "".join(f"{width:10}" for width in widths))

@@ -124,8 +124,8 @@ def _check(texts: dict[Path, str]) -> int:
 def _filled(text: str) -> str:
     """Replace what stands between `<!-- NAME: generated -->` and `<!-- end -->` by the part of that name."""
 
-    def part(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{_PARTS[found[2]]()}\n{found[3]}"
+    def part(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{_PARTS[match[2]]()}\n{match[3]}"
 
     return re.sub(r"(<!-- (\w+): generated -->)\n.*?(<!-- end -->)", part, text, flags=re.DOTALL)
 
@@ -164,13 +164,13 @@ def _support_matrix() -> str:
     columns: dict[str, Function] = {
         "linear rules (`clamp`, `zero`)": lambda x: pg.clamp(x, -1.0, 1.0, rule="zero"),
         "directional rules (`clamp`, `inward`)": lambda x: pg.clamp(x, -1.0, 1.0, rule="inward"),
-        "the other ops, default rules": _of_all_other_linear_ops,
+        "the other ops, default rules": _sum_of_other_linear_ops,
     }
     rows = ["| transform | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
-    found: dict[tuple[str, ...], list[str]] = {}
+    names_by_outcome: dict[tuple[str, ...], list[str]] = {}
     for name, transform in _TRANSFORMS.items():
-        found.setdefault(tuple(_outcome(transform, f) for f in columns.values()), []).append(name)
-    rows += [f"| {', '.join(names)} | {' | '.join(outcomes)} |" for outcomes, names in found.items()]
+        names_by_outcome.setdefault(tuple(_outcome(transform, f) for f in columns.values()), []).append(name)
+    rows += [f"| {', '.join(names)} | {' | '.join(outcomes)} |" for outcomes, names in names_by_outcome.items()]
     return "\n".join(
         [
             *rows,
@@ -180,7 +180,7 @@ def _support_matrix() -> str:
     )
 
 
-def _of_all_other_linear_ops(x: Tensor) -> Tensor:
+def _sum_of_other_linear_ops(x: Tensor) -> Tensor:
     parts = []
     for op in OPS.values():
         if op.rule_set != "clamp" and op.rules[op.default_rule].is_linear_at(op.default_edge):
@@ -196,11 +196,11 @@ def _outcome(transform: Callable[[Function, Tensor, Tensor], Tensor], f: Functio
     (expected,) = torch.autograd.grad(f(leaf), leaf, weights)
     torch._dynamo.reset()
     try:
-        found = transform(f, x, weights)
+        gradient = transform(f, x, weights)
     except NotImplementedError:
         return "our error: no forward mode"
     # gelu and silu are torch's own, whose vector loops round exp otherwise than their remainders do.
-    return "equal" if torch.allclose(found, expected, rtol=1e-6, atol=0) else "DIFFERENT"
+    return "equal" if torch.allclose(gradient, expected, rtol=1e-6, atol=0) else "DIFFERENT"
 
 
 def _loss(f: Callable[[Tensor], Tensor], weights: Tensor) -> Callable[[Tensor], Tensor]:
@@ -283,16 +283,16 @@ def _conventions() -> str:
 
 
 def _composites() -> str:
-    """What scripts/find_composites.py found: by function, in how many samples of each torch, and do contexts reach it?"""
-    found = json.loads(COMPOSITES.read_text(encoding="utf-8"))
-    versions = sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+    """What scripts/find_composites.py counts_by_version: by function, in how many samples of each torch, and do contexts reach it?"""
+    counts_by_version = json.loads(COMPOSITES.read_text(encoding="utf-8"))
+    versions = sorted(counts_by_version, key=lambda version: [int(part) for part in version.split(".")])
     rows = [
         f"| function | hides | {' | '.join(f'torch {version}' for version in versions)} | reached |",
         "|---|---|" + "---|" * (len(versions) + 1),
     ]
-    for name in sorted({name for of in found.values() for name in of}):
-        of = [found[version].get(name) for version in versions]
-        hides = ", ".join(f"`{one}`" for one in sorted({hidden for row in of if row for hidden in row["hides"]}))
+    for name in sorted({name for of in counts_by_version.values() for name in of}):
+        of = [counts_by_version[version].get(name) for version in versions]
+        hides = ", ".join(f"`{function}`" for function in sorted({hidden for row in of if row for hidden in row["hides"]}))
         counts = " | ".join(str(row["samples"]) if row else "–" for row in of)
         is_reached = all(row["reached"] == row["samples"] for row in of if row)
         rows.append(f"| `{name}` | {hides} | {counts} | {'yes' if is_reached else 'no, and that is said'} |")
@@ -328,19 +328,19 @@ def _repairs() -> str:
     versions = list(figures)
     rows = ["| line | finding | edit | zeros in the gradient, before → after |", "|---|---|---|---|"]
     for name, last in figures[versions[-1]].items():
-        told = [f"torch {version}: {_before_and_after(figures[version][name])}" for version in versions]
-        same = len({one.split(": ", 1)[1] for one in told}) == 1
+        changes = [f"torch {version}: {_before_and_after(figures[version][name])}" for version in versions]
+        same = len({change.split(": ", 1)[1] for change in changes}) == 1
         edit = f"`{last['old']}` → `{last['new']}`" if last["new"] else f"`{last['old']}` removed"
         rows.append(
-            f"| `{last['line']}` | {', '.join(last['findings'])} | {edit} | {_before_and_after(last) if same else '; '.join(told)} |"
+            f"| `{last['line']}` | {', '.join(last['findings'])} | {edit} | {_before_and_after(last) if same else '; '.join(changes)} |"
         )
     return "\n".join(rows)
 
 
-def _before_and_after(found: dict[str, Any]) -> str:
-    after = found["zeros after"]
+def _before_and_after(shares: dict[str, Any]) -> str:
+    after = shares["zeros after"]
     return ", ".join(
-        f"{name} {100 * share:.0f} % → {100 * after[name]:.0f} %" for name, share in found["zeros before"].items()
+        f"{name} {100 * share:.0f} % → {100 * after[name]:.0f} %" for name, share in shares["zeros before"].items()
     )
 
 
@@ -350,15 +350,15 @@ def _audit_inward() -> str:
     def bounded(x: Tensor) -> Tensor:
         return pg.clamp(x, -1, 1)
 
-    return _without_version(str(pg.audit(bounded, -2, 2)))
+    return _drop_version(str(pg.audit(bounded, -2, 2)))
 
 
 def _audit_silu() -> str:
     """Its regions. What torch says of transforms is in torch's own words, which change."""
-    return _without_version(str(pg.audit(Silu, -4, 4)).rpartition("\n\n")[0])
+    return _drop_version(str(pg.audit(Silu, -4, 4)).rpartition("\n\n")[0])
 
 
-def _without_version(report: str) -> str:
+def _drop_version(report: str) -> str:
     return "\n".join(["```text", re.sub(r", torch \S+", "", report, count=1), "```"])
 
 
@@ -394,8 +394,8 @@ def _run_compare() -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = write(run_tasks(tuple(TASKS), jobs=2), Path(folder) / "report")
         which_rule.RUN.parent.mkdir(parents=True, exist_ok=True)
-        for name, kept in (("strip.png", STRIP), ("results.json", which_rule.RUN)):
-            kept.write_bytes((page.parent / name).read_bytes())
+        for name, target in (("strip.png", STRIP), ("results.json", which_rule.RUN)):
+            target.write_bytes((page.parent / name).read_bytes())
 
 
 def _draw_strip() -> int:
@@ -403,12 +403,12 @@ def _draw_strip() -> int:
     from pseudograd_tasks.report.figures import strip, strip_figure
     from pseudograd_tasks.report.sources import run_tasks
 
-    found = strip(run_tasks(["retarget"]))
-    assert found is not None
-    if found.sentence != _finding():
-        print(f"The kept run says otherwise: {_finding()}\nThis one: {found.sentence}", file=sys.stderr)
+    picture = strip(run_tasks(["retarget"]))
+    assert picture is not None
+    if picture.sentence != _finding():
+        print(f"The kept run says otherwise: {_finding()}\nThis one: {picture.sentence}", file=sys.stderr)
         return 1
-    strip_figure(found).savefig(STRIP, metadata={"Software": None})
+    strip_figure(picture).savefig(STRIP, metadata={"Software": None})
     return 0
 
 

@@ -33,11 +33,11 @@ _BESIDE = 1e-4  # how far from a jump "just beside" is, as a share of the range
 
 
 def text() -> str:
-    data = json.dumps([_of(op) for op in OPS.values()], separators=(",", ":"), ensure_ascii=False)
+    data = json.dumps([_record(op) for op in OPS.values()], separators=(",", ":"), ensure_ascii=False)
     return TEMPLATE.read_text(encoding="utf-8").replace("/* data */ []", data)
 
 
-def _of(op: Op) -> dict[str, Any]:
+def _record(op: Op) -> dict[str, Any]:
     movable = op.inputs == BOUNDED and op.name not in _FIXED
     names = [name for name in op.rules if name != "custom"]  # which is the reader's own
     x = grid(op, [curve_of(name, op, op.picture, None, False, 0) for name in names])
@@ -71,24 +71,24 @@ def _rule(op: Op, name: str, x: Tensor) -> dict[str, Any]:
         "formula": rule.formula,
         "colour": colour(name),
         "linear": rule.is_linear_at(op.default_edge) if op.edges else rule.is_linear,
-        "slopes": dict(_by_edge(op, name, x)),
+        "slopes": dict(_slopes_by_edge(op, name, x)),
     }
 
 
-def _by_edge(op: Op, name: str, x: Tensor) -> Iterator[tuple[str, Any]]:
+def _slopes_by_edge(op: Op, name: str, x: Tensor) -> Iterator[tuple[str, Any]]:
     """For the default edge the gradient at every x, for each other edge where it differs: [place, one for each of GRADS]."""
     before = None
     for edge in sorted(op.edges or (None,), key=lambda edge: edge != op.default_edge):
-        found = slopes(op, name, edge, x)
+        gradients = slopes(op, name, edge, x)
         if before is None:
-            before = found
+            before = gradients
             yield (
                 str(edge) if op.edges else "null",
-                [_short(row) for row in found],
+                [_short(row) for row in gradients],
             )  # null: JavaScript's name of no edge
         else:
-            places = (found != before).any(0).nonzero().flatten().tolist()
-            yield str(edge), [[place, *_short(found[:, place])] for place in places]
+            places = (gradients != before).any(0).nonzero().flatten().tolist()
+            yield str(edge), [[place, *_short(gradients[:, place])] for place in places]
 
 
 def slopes(op: Op, name: str, edge: Edge | None, x: Tensor) -> Tensor:

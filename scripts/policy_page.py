@@ -132,8 +132,8 @@ def _draw_panel(policy: Policy, panel: Any) -> None:
     )
     for i, bound in enumerate(bounds):
         if bound is not None:
-            told = "bounds of the clip" if i == 0 else None  # once in the legend
-            panel.axvline(bound, color="#999999", linestyle=":", linewidth=1, label=told)
+            label = "bounds of the clip" if i == 0 else None  # once in the legend
+            panel.axvline(bound, color="#999999", linestyle=":", linewidth=1, label=label)
     panel.axhline(0, color="#dddddd", linewidth=0.8, zorder=0)
     panel.set_title(policy.name, fontsize=11)
     panel.set_xlim(least, most)

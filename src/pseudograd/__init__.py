@@ -128,7 +128,7 @@ _MODULES = (
 )  # a script that clamps by a rule's name needs none of them
 
 
-def _on_demand(name: str) -> object:
+def _load(name: str) -> object:
     if name == "__version__":
         from pseudograd_notices import own_version
 
@@ -136,8 +136,8 @@ def _on_demand(name: str) -> object:
     if name in _ELSEWHERE:  # most programs plot, rewrite and audit nothing
         from importlib import import_module
 
-        globals()[name] = found = getattr(import_module(_ELSEWHERE[name], __name__), name)
-        return found
+        globals()[name] = function = getattr(import_module(_ELSEWHERE[name], __name__), name)
+        return function
     if name in _MODULES:
         from importlib import import_module
 
@@ -146,7 +146,7 @@ def _on_demand(name: str) -> object:
 
 
 if not TYPE_CHECKING:  # to a type checker any name would be there
-    __getattr__ = _on_demand
+    __getattr__ = _load
 
 
 __dir__ = dir_of(globals())

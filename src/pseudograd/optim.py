@@ -69,7 +69,7 @@ def _clamp(bounded: Bounded) -> None:
 def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | None, name: str) -> None:
     numbers = [(p, pair[side]) for p, pair in bounded if is_number(pair[side])]
     # torch 2.10 takes no list of sharded ones.
-    together = [] if clamp_all is None else [one for one in numbers if not hasattr(one[0], "device_mesh")]
+    together = [] if clamp_all is None else [pair for pair in numbers if not hasattr(pair[0], "device_mesh")]
     if together:
         clamp_all([p for p, _ in together], [number for _, number in together])  # type: ignore[misc]
     for p, pair in bounded:
@@ -77,10 +77,10 @@ def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | No
         if is_number(bound) and (clamp_all is None or hasattr(p, "device_mesh")):
             p.clamp_(**{name: bound})  # type: ignore[arg-type]
         if isinstance(bound, Tensor):
-            local(p).clamp_(**{name: _beside(p, bound)})
+            local(p).clamp_(**{name: _bound_on_device(p, bound)})
 
 
-def _beside(p: Tensor, bound: Tensor) -> Tensor:
+def _bound_on_device(p: Tensor, bound: Tensor) -> Tensor:
     """The bound on the device of p; where p is sharded (a DTensor), what stands beside this rank's part of it. torch 2.8 clamps no DTensor
     by a tensor.
     """

@@ -63,7 +63,7 @@ class Rule(Record):
     ulps: how many units in the last place two computations of its arithmetic may differ: 0 for what every device rounds alike, more for
         exp or tanh. cancels: its slope crosses 0 as a sum of larger numbers, so that these are units of grad.
     is_users: a user's function stands behind it. Its parameters have names that he chose, so they come to pull, reference and jumps as
-        one mapping, `given`. `author` is that function, if it was registered.
+        one mapping, `settings`. `author` is that function, if it was registered.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Rule(Record):
     def keywords(self, edge: Edge | None, chosen: Mapping[str, object] | None = None) -> dict[str, Any]:
         """What pull, reference and jumps are called with: the parameters, and the edge where the op has one."""
         parameters = {**self.parameters, **(chosen or {})}
-        keywords = {"given": parameters} if self.is_users else parameters
+        keywords = {"settings": parameters} if self.is_users else parameters
         return keywords if edge is None else {**keywords, "edge": edge}
 
     def is_linear_at(self, edge: Edge | None) -> bool:
@@ -254,7 +254,7 @@ class Call:
     def pieces(self) -> Pieces | None:
         """What passes in every region, for a rule of a range whose row says what passes on its two sides; None for others."""
         if self._pieces is None and self.rule.sides is not None:
-            parameters = self.parameters["given"] if self.rule.is_users else self.parameters
+            parameters = self.parameters["settings"] if self.rule.is_users else self.parameters
             sides = self.rule.sides(**{key: parameters[key] for key in self.rule.parameters})
             self._pieces = pieces_of_sides(sides, "closed" if self.rule.ignores_edge else self.edge, self.maximize)
         return self._pieces

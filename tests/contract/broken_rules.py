@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pseudograd import engine, kernels
 from pseudograd.kernels.residuals import INPUTS
-from pseudograd.ops.bounds import of_one_kind
+from pseudograd.ops.bounds import unify_bounds
 from pseudograd.rule import OPS, Call, Op, Rule, call_for
 
 CLAMP = OPS["clamp"]
@@ -103,7 +103,7 @@ def broken_op(name: str, rule: Rule, **changes: Any) -> Op:
     """clamp with one rule exchanged, under a name and a family of its own, so that no kernel and no remembered call is shared."""
 
     def public(x: Tensor, min: Any, max: Any, *, rule: str, edge: str = "closed", maximize: bool = False) -> Tensor:
-        return engine.run(call_for(op, rule, edge, maximize), x, *of_one_kind(x, min, max))
+        return engine.run(call_for(op, rule, edge, maximize), x, *unify_bounds(x, min, max))
 
     op = CLAMP.replaced(
         name=f"broken: {name}",

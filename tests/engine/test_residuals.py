@@ -20,7 +20,7 @@ import pseudograd as pg
 from pseudograd import engine, kernels
 from pseudograd.kernels import bits
 from pseudograd.kernels.residuals import INPUTS
-from pseudograd.ops.bounds import of_one_kind
+from pseudograd.ops.bounds import unify_bounds
 from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -121,7 +121,7 @@ def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.M
     for sample in case.samples():
         inputs = sample.build(torch.float32)
         if case.op.rule_set == "clamp":
-            inputs = (inputs[0], *of_one_kind(*inputs))
+            inputs = (inputs[0], *unify_bounds(*inputs))
         wants = tuple(isinstance(value, Tensor) and value.is_floating_point() for value in inputs)
         for asked in {wants, (True, *[False] * (len(wants) - 1))}:
             residual = kernels.residual_of(call, inputs, asked)

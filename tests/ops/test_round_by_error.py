@@ -129,7 +129,7 @@ def test_a_users_rule_of_round_has_nothing_for_decimals() -> None:
     assert torch.equal(_grad_x(lambda x: pg.round(x, decimals=1, rule="resized")), GRAD * 0.5)
     assert "round" not in _ops_of_backward(lambda x: pg.round(x, rule="resized"))
     reference = OPS["round"].rules["resized"].reference
-    assert reference(0.3, 3.0, 1, fl=lambda value: value, given={"size": 0.5}) == (1.5, 0.0)
+    assert reference(0.3, 3.0, 1, fl=lambda value: value, settings={"size": 0.5}) == (1.5, 0.0)
 
 
 @pytest.mark.parametrize("rule", ["trust", "fourier"])

@@ -272,14 +272,14 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
     )
 
 
-def _by_place(x: Tensor, is_tanh: float, **how: Any) -> Tensor:
+def _gelu_of_inputs(x: Tensor, is_tanh: float, **how: Any) -> Tensor:
     return gelu(x, approximate=APPROXIMATE[int(is_tanh)], **how)
 
 
 GELU = _op(
     "gelu",
     lambda x, is_tanh: functional.gelu(x, approximate=APPROXIMATE[int(is_tanh)]),
-    _by_place,
+    _gelu_of_inputs,
     _exact(
         "gelu",
         _exact_gelu,

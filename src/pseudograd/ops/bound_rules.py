@@ -135,10 +135,10 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
                 grad_x = torch.where(at_min | at_max, to_x, grad_x)
         if wants_min:
             crossed = min > max if max is not None else False
-            grad_min = torch.where(below & ~_as_mask(crossed, at), grad, torch.where(at_min, to_bound, 0.0))
+            grad_min = torch.where(below & ~_expand_bool(crossed, at), grad, torch.where(at_min, to_bound, 0.0))
         if wants_max:
             crossed = min > max if min is not None else False
-            replaced = above | (below & _as_mask(crossed, at))
+            replaced = above | (below & _expand_bool(crossed, at))
             grad_max = torch.where(replaced, grad, torch.where(at_max & ~at_min, to_bound, 0.0))
         return grad_x, grad_min, grad_max
 
@@ -163,10 +163,10 @@ def adapted(
     """
 
     def outside(
-        grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, given: dict[str, float]
+        grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, settings: dict[str, float]
     ) -> Tensor:
         wide = [widened(value) if isinstance(value, Tensor) else value for value in (grad, x, y, min, max)]
-        return torch.where(below | above, function(*wide, **given), wide[0]).to(grad.dtype)
+        return torch.where(below | above, function(*wide, **settings), wide[0]).to(grad.dtype)
 
     return Rule(
         pull=_pull_of(outside),
@@ -185,7 +185,7 @@ def _pull_of_identity(grad: Tensor, x: object, min: object, max: object, *, want
     return _pull_of(lambda grad, *_: grad, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
 
 
-def _as_mask(value: object, like: Tensor) -> Tensor:
+def _expand_bool(value: object, like: Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else torch.full_like(like, bool(value))
 
 

@@ -53,19 +53,19 @@ def _checked(
     Numbers that passed once are remembered: checking them costs as much as a small clamp.
     """
     if type(x) is Tensor and type(min) in _NUMBER_OR_NONE and type(max) in _NUMBER_OR_NONE and not is_compiling():
-        asked = (min, max, x.dtype)
-        if asked not in call.admitted:
+        arguments = (min, max, x.dtype)
+        if arguments not in call.admitted:
             _check_all(op, call, x, min, max, names)
             if min == max and flushes_subnormals():  # 2e-310 and 1e-310 are equal there, and an error elsewhere
                 return min, max
             if len(call.admitted) > 1000:  # bounds that change at every step
                 call.admitted.clear()
-            call.admitted.add(asked)
+            call.admitted.add(arguments)
         return min, max
-    min, max = _as_python(min), _as_python(max)
+    min, max = _python_number(min), _python_number(max)
     _check_all(op, call, x, min, max, names)
     _warn_of_ranks(op, call, x)
-    return of_one_kind(x, min, max)
+    return unify_bounds(x, min, max)
 
 
 def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str]) -> None:
@@ -177,14 +177,14 @@ def _unprepared(
     return engine.run(call, x, low, high)
 
 
-def _as_python(bound: object) -> Any:
+def _python_number(bound: object) -> Any:
     """NumPy's scalars as the numbers they are. A compiler reads them as it reads arrays; so does torch.clamp, as tensors."""
     if is_compiling() and not isinstance(bound, (Tensor, *_NUMBER_OR_NONE)) and hasattr(bound, "dtype"):
         return torch.as_tensor(bound)
     return as_number(bound)
 
 
-def of_one_kind(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
+def unify_bounds(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
     """torch.clamp takes two numbers or two tensors, but not one of each: there the number becomes a 0-d tensor."""
     if min is None or max is None or isinstance(min, Tensor) is isinstance(max, Tensor):
         return min, max
@@ -356,7 +356,7 @@ def hardtanh(
     Source: torch.nn.functional.hardtanh.
     """
     for name, bound in (("min_val", min_val), ("max_val", max_val)):
-        if not is_number(bound) and (isinstance(bound, Tensor) or _as_python(bound) is bound):
+        if not is_number(bound) and (isinstance(bound, Tensor) or _python_number(bound) is bound):
             raise TypeError(must("hardtanh", name, "be a number", bound, "Use clamp for tensor bounds"))
     return _bounded(HARDTANH, x, (min_val, max_val), ("min_val", "max_val"), rule, edge, maximize)
 
@@ -405,7 +405,7 @@ CLAMP = _op(
     torch.clamp,
     clamp,
     picture=(-1.0, 1.0),
-    plain_torch=lambda x, min, max: torch.clamp(x, *of_one_kind(x, min, max)),  # type: ignore[arg-type]
+    plain_torch=lambda x, min, max: torch.clamp(x, *unify_bounds(x, min, max)),  # type: ignore[arg-type]
     samples=samples_of(low=True, high=True),
     **_CLAMP_DEFAULTS,
 )

@@ -147,7 +147,7 @@ def _pull_of(name: str) -> Callable[..., Gradients]:
 def _adapted(
     function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
 ) -> Rule:
-    """A row from a user's function(grad, x, threshold, bandwidth, **given): what the threshold gets of each x."""
+    """A row from a user's function(grad, x, threshold, bandwidth, **settings): what the threshold gets of each x."""
 
     def pull(
         grad: Tensor,
@@ -158,16 +158,16 @@ def _adapted(
         *,
         y: None,
         wants: tuple[bool, ...],
-        given: dict[str, float],
+        settings: dict[str, float],
     ) -> Gradients:
         wants_x, wants_threshold, *_ = wants
-        found = grad_x = None
+        gradient = grad_x = None
         if wants_threshold or window_to_x:
-            found = _of_finite(function, widened(grad), x, threshold, bandwidth, given)
+            gradient = _gradient_of_finite(function, widened(grad), x, threshold, bandwidth, settings)
         if wants_x:
             grad_x = torch.where(_is_below(x, threshold), 0.0, grad)
-            grad_x = grad_x - found if found is not None and window_to_x else grad_x
-        return grad_x, found if wants_threshold else None, None, None
+            grad_x = grad_x - gradient if gradient is not None and window_to_x else grad_x
+        return grad_x, gradient if wants_threshold else None, None, None
 
     return row_of(
         pull=pull,
@@ -179,26 +179,26 @@ def _adapted(
     )
 
 
-def _of_finite(
+def _gradient_of_finite(
     function: Callable[..., Tensor],
     grad: Tensor,
     x: Tensor,
     threshold: Tensor | float,
     bandwidth: float,
-    given: dict[str, float],
+    settings: dict[str, float],
 ) -> Tensor:
     """What the function gives; 0 where x or its threshold is not finite, of which the function sees nothing."""
     x = widened(x)
     high = widened(threshold) if isinstance(threshold, Tensor) else torch.full_like(x, rounded(threshold, x))
     usable = (x.abs() < torch.inf) & (high.abs() < torch.inf)
-    found = function(
+    gradient = function(
         torch.where(usable, grad, 0.0),
         torch.where(usable, x, 0.0),
         torch.where(usable, high, 0.0),
         bandwidth,
-        **given,
+        **settings,
     )
-    return torch.where(usable, found, 0.0)
+    return torch.where(usable, gradient, 0.0)
 
 
 def _trial() -> tuple[object, ...]:

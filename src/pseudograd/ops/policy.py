@@ -133,7 +133,7 @@ def _run(rules: tuple[RuleLike, ...], edge: str, log_ratio: Tensor, advantage: T
     for rule, is_seen in zip(rules, (is_positive, ~is_positive)):  # noqa: B905  Dynamo on torch 2.8
         tokens = [torch.where(is_seen, tensor, 0.0) for tensor in (log_ratio, advantage)]
         losses.append(engine.run(call_for(POLICY_LOSS, rule, edge), *tokens, *numbers))
-    return torch.where(is_positive, *losses)
+    return torch.where(is_positive, losses[0], losses[1])
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def adapted(
     def formula(
         grad: Tensor, log_ratio: Tensor, advantage: Tensor, bounds: Bounds, edge: str, **parameters: dict[str, float]
     ) -> Tensor:
-        own = parameters["given"]
+        own = parameters["settings"]
         clip = _Clip(log_ratio, advantage, bounds)
         least = 0.0 if clip.lowest is None else rounded(clip.lowest, log_ratio)
         most = math.inf if clip.highest is None else rounded(clip.highest, log_ratio)
@@ -380,7 +380,7 @@ def adapted(
 
     return row_of(
         pull=_pull_from(formula),
-        reference=partial(reference.of_users, reference_of_one),
+        reference=partial(reference.users_gradient, reference_of_one),
         is_linear=is_linear,
         keeps=INPUTS,
         ignores_edge=True,

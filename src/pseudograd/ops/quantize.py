@@ -197,7 +197,7 @@ def _keeps_for_the_grid_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
     return _INPUTS if wants_scale or wants_zero_point else ()
 
 
-def _on_the_grid(rule: Rule) -> Rule:
+def _grid_rule(rule: Rule) -> Rule:
     return rule.replaced(
         pull=_pull_of(rule),
         reference=partial(reference.fake_quantize, rule.reference),
@@ -230,13 +230,13 @@ FAKE_QUANTIZE = register(
         rule_set="fake_quantize",
         forward=_forward,
         inputs=_INPUTS,
-        rules={rule.name: _on_the_grid(rule) for rule in bound_rules.RULES.values()},
+        rules={rule.name: _grid_rule(rule) for rule in bound_rules.RULES.values()},
         default_rule="zero",
         edges=bound_rules.EDGES,
         default_edge="closed",
         takes_maximize=True,
         has_outside=True,
-        adapt=lambda *given, **row: _on_the_grid(bound_rules.adapted(*given, **row)),
+        adapt=lambda *arguments, **row: _grid_rule(bound_rules.adapted(*arguments, **row)),
         formula_takes=bound_rules.FORMULA_TAKES,
         trial=bound_rules.trial,
         public=fake_quantize,

@@ -80,7 +80,7 @@ def register_rule(
         row = takers[op].adapt(  # type: ignore[misc]
             function,
             is_linear,
-            _without_rounding(reference) if reference else _itself(function),
+            _reference_from(reference) if reference else _itself(function),
             name=name,
             formula=formula,
             source=source,
@@ -110,20 +110,18 @@ def _name_of(function: Callable[..., Tensor], family: list[Op], author: str) -> 
 
 def _parameters_of(function: Callable[..., Tensor], op: Op) -> dict[str, float]:
     """The keyword-only arguments with their defaults; and one call, so that a wrong function fails here and not in a backward."""
-    found = inspect.signature(function).parameters.values()
-    parameters = {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY}
+    arguments = inspect.signature(function).parameters.values()
+    parameters = {p.name: p.default for p in arguments if p.kind is p.KEYWORD_ONLY}
     for key, default in parameters.items():
         check_parameter(function.__name__, key, default, "a number above 0")
     x = torch.linspace(-2, 2, 5)
-    given = (torch.ones(5), x) if op.trial is None else op.trial()
+    inputs = (torch.ones(5), x) if op.trial is None else op.trial()
     try:
-        grad_x = function(*given)
+        grad_x = function(*inputs)
     except TypeError as error:
-        arguments = ", ".join(op.formula_takes)
+        names = ", ".join(op.formula_takes)
         raise ValueError(
-            must(
-                "register_rule", function.__name__, f"take ({arguments})", str(inspect.signature(function)), str(error)
-            )
+            must("register_rule", function.__name__, f"take ({names})", str(inspect.signature(function)), str(error))
         ) from error
     if not isinstance(grad_x, Tensor) or grad_x.shape != x.shape:
         raise ValueError(must("register_rule", function.__name__, "return one gradient for each element of x", grad_x))
@@ -142,11 +140,11 @@ def _checked_sides(
             must("register_rule", "sides", f"be left out for {op.name}", sides, "They are those of a range")
         )
 
-    def found(**given: float) -> Sides:
-        return read_sides(sides(**given))
+    def user_sides(**parameters: float) -> Sides:
+        return read_sides(sides(**parameters))
 
     try:
-        of_defaults = found(**parameters)
+        of_defaults = user_sides(**parameters)
     except (TypeError, ValueError) as error:
         remedy = "Such as lambda: ((0.0, 1.0), (1.0, 0.0)): the factors of grad > 0 and of grad < 0, below and above"
         raise ValueError(must("register_rule", "sides", "return two sides", str(error), remedy)) from error
@@ -156,24 +154,24 @@ def _checked_sides(
             computed = function(grad, torch.full_like(grad, x), torch.full_like(grad, x / 2), -1.0, 1.0)
             expected = slope_times(side, grad)
             if not torch.equal(
-                *(torch.nan_to_num(one, nan=1e9, posinf=2e9, neginf=-2e9) for one in (computed, expected))
+                *(torch.nan_to_num(gradient, nan=1e9, posinf=2e9, neginf=-2e9) for gradient in (computed, expected))
             ):
                 remedy = f"{function.__name__} gives {computed.tolist()} for grads of {grad.tolist()}"
                 written = side.value if isinstance(side, Constant) else tuple(side)
                 raise ValueError(must("register_rule", f"sides {name}", "be what the function gives", written, remedy))
-    return found
+    return user_sides
 
 
-def _without_rounding(reference: Callable[..., float]) -> Callable[..., float]:
+def _reference_from(reference: Callable[..., float]) -> Callable[..., float]:
     """A user's reference, which rounds nothing between its steps."""
-    return lambda *values, fl, given: reference(*values, **given)
+    return lambda *values, fl, settings: reference(*values, **settings)
 
 
 def _itself(function: Callable[..., Tensor]) -> Callable[..., float]:
     """The function on 0-d tensors of the precision that backward computes in: float32 for float32 and less, else float64."""
 
-    def reference(*values: float | None, fl: Callable[[float], float], given: dict[str, float]) -> float:
+    def reference(*values: float | None, fl: Callable[[float], float], settings: dict[str, float]) -> float:
         dtype = torch.float64 if fl(0.1) == 0.1 else torch.float32
-        return float(function(*(None if v is None else torch.tensor(v, dtype=dtype) for v in values), **given))
+        return float(function(*(None if v is None else torch.tensor(v, dtype=dtype) for v in values), **settings))
 
     return reference

@@ -62,13 +62,13 @@ def adapted(
     """A row of an element-wise op from a user's function(grad, x, **given). Inputs other than x are numbers and get nothing."""
 
     def pull(
-        grad: Tensor, x: Tensor, *others: None, y: None, wants: tuple[bool, ...], given: dict[str, float]
+        grad: Tensor, x: Tensor, *others: None, y: None, wants: tuple[bool, ...], settings: dict[str, float]
     ) -> Gradients:
-        return function(widened(grad), widened(x), **given), *others
+        return function(widened(grad), widened(x), **settings), *others
 
     def reference(
-        x: float, grad: float, *others: float, fl: Callable[[float], float], given: dict[str, float]
+        x: float, grad: float, *others: float, fl: Callable[[float], float], settings: dict[str, float]
     ) -> tuple[float, ...]:
-        return fl(reference_of_one(grad, x, fl=fl, given=given)), *(0.0 for _ in others)
+        return fl(reference_of_one(grad, x, fl=fl, settings=settings)), *(0.0 for _ in others)
 
     return row_of(pull=pull, reference=reference, is_linear=is_linear, keeps=("x",), is_users=True, **row)

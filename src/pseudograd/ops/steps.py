@@ -59,7 +59,7 @@ def _gaussian(u: Tensor, scale: float, height: float) -> Tensor:
     return torch.exp(u * u * -0.5) * (height / (scale * 2.5066282746310002))  # sqrt(2 pi)
 
 
-def _of_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tensor, float, float], Tensor]:
+def _slope_by_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tensor, float, float], Tensor]:
     """A slope as a function of x from an even one of u = |x| / scale; 0 where x is NaN, infinite, or so far that squares overflow.
 
     `where` stands before the arithmetic, so that a second derivative never meets an infinity.
@@ -89,16 +89,19 @@ class Slope(Record):
 
 SLOPES = {
     "window": Slope(_window, lambda bandwidth: (bandwidth / 2, 1 / bandwidth), "box"),
-    "triangle": Slope(_of_width(_triangle), lambda bandwidth: (bandwidth, 1 / bandwidth), "tent"),
+    "triangle": Slope(_slope_by_width(_triangle), lambda bandwidth: (bandwidth, 1 / bandwidth), "tent"),
     "arctan": Slope(
-        _of_width(_arctan), lambda bandwidth: (bandwidth, 1.0), "witch", lambda scale, height: height / scale
+        _slope_by_width(_arctan), lambda bandwidth: (bandwidth, 1.0), "witch", lambda scale, height: height / scale
     ),
     "sigmoid": Slope(
-        _of_width(_sigmoid), lambda bandwidth: (bandwidth, 1.0), "bump", lambda scale, height: 0.25 * height / scale
+        _slope_by_width(_sigmoid),
+        lambda bandwidth: (bandwidth, 1.0),
+        "bump",
+        lambda scale, height: 0.25 * height / scale,
     ),
-    "fast_sigmoid": Slope(_of_width(_fast_sigmoid), lambda bandwidth: (bandwidth, 0.5 / bandwidth), "cusp"),
+    "fast_sigmoid": Slope(_slope_by_width(_fast_sigmoid), lambda bandwidth: (bandwidth, 0.5 / bandwidth), "cusp"),
     "gaussian": Slope(
-        _of_width(_gaussian),
+        _slope_by_width(_gaussian),
         lambda bandwidth: (bandwidth, 1.0),
         "normal",
         lambda scale, height: height / (scale * math.sqrt(2 * math.pi)),
@@ -130,9 +133,9 @@ def _custom(
     *,
     y: None,
     wants: tuple[bool, ...],
-    given: dict[str, Callable[[Tensor], Tensor]],
+    settings: dict[str, Callable[[Tensor], Tensor]],
 ) -> Gradients:
-    slope, grad = given["slope"](widened(x)), widened(grad)
+    slope, grad = settings["slope"](widened(x)), widened(grad)
     # A finite grad stays, so that the second derivative follows a slope that crosses 0.
     return torch.where((slope == 0) & ~grad.isfinite(), 0.0, grad) * slope, None
 

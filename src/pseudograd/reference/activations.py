@@ -85,12 +85,12 @@ def jumprelu_of_users(
     window_to_x: Number,
     *,
     fl: Round,
-    given: dict[str, float],
+    settings: dict[str, float],
 ) -> tuple[Number, ...]:
     """The same with a user's function, which says what the threshold gets of one x."""
     passed = 0.0 if x <= threshold else grad
     usable = math.isfinite(x) and math.isfinite(threshold)
-    to_threshold = of_one(grad, x, threshold, bandwidth, fl=fl, given=given) if usable else 0.0
+    to_threshold = of_one(grad, x, threshold, bandwidth, fl=fl, settings=settings) if usable else 0.0
     return fl(_wide(fl)(passed - to_threshold)) if window_to_x else passed, fl(to_threshold), 0.0, 0.0
 
 

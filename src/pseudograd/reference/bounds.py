@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 Number = float
 Round = Callable[[float], float]
-# A name, or a user's reference(grad, x, y, low, high, *, fl, given) of what x gets outside.
+# A name, or a user's reference(grad, x, y, low, high, *, fl, settings) of what x gets outside.
 Rule = str | Callable[..., float]
 
 

@@ -66,7 +66,7 @@ def gradient(
     return fl(r(r(grad * slope) * weight)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
 
 
-def of_users(
+def users_gradient(
     of_one: Callable[..., Number],
     log_ratio: Number,
     grad: Number,
@@ -79,7 +79,7 @@ def of_users(
     *,
     edge: str,
     fl: Round,
-    given: dict[str, float],
+    settings: dict[str, float],
 ) -> tuple[Number, ...]:
     """The same of a user's rule, whose function says what the log ratio gets; the ceiling and the value are the op's."""
     _, to_advantage, *none = gradient(
@@ -88,7 +88,7 @@ def of_users(
     r = _wide(fl)
     least, most = 0.0 if low is None else r(1 - low), math.inf if high is None else r(1 + high)
     ratio = r(_exp(log_ratio))
-    slope = of_one(grad, ratio, advantage, least, most, fl=fl, given=given)
+    slope = of_one(grad, ratio, advantage, least, most, fl=fl, settings=settings)
     over, at_ceiling = _side(log_ratio if in_log else ratio, ceiling, in_log, r, 1)
     if advantage < 0 and (over or at_ceiling):
         slope = r(_SHARES[edge] * slope) if at_ceiling else 0.0

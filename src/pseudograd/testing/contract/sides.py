@@ -9,7 +9,7 @@ from ... import formula
 from ...arguments import rounded
 from ...geometry import Reversal, Side, Slope, slope_times
 from ...kernels import bits
-from ...ops.bounds import of_one_kind
+from ...ops.bounds import unify_bounds
 from ...rule import Call
 from ..measure.inputs import random_pairs, special_pairs
 from .cases import Case
@@ -24,7 +24,7 @@ def check_sides(case: Case, dtype: torch.dtype) -> None:
     for sample in case.samples():
         for pairs in (special_pairs, random_pairs):
             inputs, grad = pairs(sample.build(dtype), dtype)
-            inputs = (inputs[0], *of_one_kind(*inputs))
+            inputs = (inputs[0], *unify_bounds(*inputs))
             (gradient, *_) = formula.pull(grad, list(inputs), bits.X_ALONE, call)
             expected = row_gradient(call, inputs, grad)
             assert_same_values(gradient, expected, f"{sample.name}, sides", x=inputs[0], grad=grad)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...kernels import Kernel, bits, only, residual_of, that_serve
 from ...kernels.residuals import INPUTS
-from ...ops.bounds import of_one_kind
+from ...ops.bounds import unify_bounds
 from ...rule import BOUNDED, Sample
 from ..measure.gradients import Gradients, additivity, by_backward, by_backward_of_first, by_vjp, saved_by
 from ..measure.inputs import random_pairs, requiring_grad, special_pairs, tensors_of
@@ -189,7 +189,7 @@ def check_saved(case: Case) -> None:
         for leaves in (requiring_grad(inputs), (inputs[0].clone().requires_grad_(), *inputs[1:])):
             wants = tuple(_asks(v) for v in leaves)
             saved = saved_by(case.function(), leaves)
-            as_run = (leaves[0], *of_one_kind(*leaves)) if case.op.inputs == BOUNDED else leaves
+            as_run = (leaves[0], *unify_bounds(*leaves)) if case.op.inputs == BOUNDED else leaves
             residual = residual_of(case.call(), as_run, wants)
             if residual is INPUTS:
                 _check_saved_inputs(case, leaves, wants, saved, sample.name)
