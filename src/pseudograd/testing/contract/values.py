@@ -89,7 +89,7 @@ def _gradients_off_device(kernel: Kernel, case: Case, inputs: tuple[Any, ...], g
     """The gradient of the first tensor by a kernel for another device, called with tensors on CPU; none where it declines them."""
     call = case.call()
     if case.op.inputs == BOUNDED:
-        inputs = (inputs[0], *of_one_kind(*inputs))
+        inputs = (inputs[0], *unify_bounds(*inputs))
     first = [isinstance(value, Tensor) for value in inputs].index(True)
     wants = tuple(position == first for position in range(len(inputs)))
     if kernel.residual is not INPUTS and not kernel.residual.serves(call, inputs, wants):
