@@ -292,7 +292,9 @@ def _composites() -> str:
     ]
     for name in sorted({name for of in counts_by_version.values() for name in of}):
         of = [counts_by_version[version].get(name) for version in versions]
-        hides = ", ".join(f"`{function}`" for function in sorted({hidden for row in of if row for hidden in row["hides"]}))
+        hides = ", ".join(
+            f"`{function}`" for function in sorted({hidden for row in of if row for hidden in row["hides"]})
+        )
         counts = " | ".join(str(row["samples"]) if row else "–" for row in of)
         is_reached = all(row["reached"] == row["samples"] for row in of if row)
         rows.append(f"| `{name}` | {hides} | {counts} | {'yes' if is_reached else 'no, and that is said'} |")
