@@ -11,7 +11,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.ops.bound_rules import RULES as RULES_OF_CLAMP
-from pseudograd.ops.quantize import FAKE_QUANTIZE, _on_the_grid
+from pseudograd.ops.quantize import FAKE_QUANTIZE, _grid_rule
 from pseudograd.rule import Sample
 from pseudograd.testing.contract.cases import cases_of
 from pseudograd.testing.contract.equality import assert_same_bits, differing_bits
@@ -293,7 +293,7 @@ def test_the_rule_of_the_clamp_is_asked_for_the_gradient_of_x_alone() -> None:
         asked.append(wants)
         return RULES_OF_CLAMP["zero"].pull(*given, wants=wants, **how)
 
-    row = _on_the_grid(RULES_OF_CLAMP["zero"].replaced(pull=pull))
+    row = _grid_rule(RULES_OF_CLAMP["zero"].replaced(pull=pull))
     x, scale, zero_point = torch.linspace(-3, 3, 7), torch.tensor(0.5), torch.tensor(0.0)
     row.pull(x, x, scale, zero_point, -4, 3, y=None, wants=(True, True, True, False, False), edge="closed")
     assert asked == [(True, False, False)]
