@@ -18,18 +18,18 @@ from ..notebook import shown
 from ..testing.measure.behaviour import gradient_of
 from ..testing.measure.gradients import by_backward
 from .audit_answers import (
-    at_infinite_grad,
-    at_infinite_x,
-    in_half_precision,
+    answer_half_precision,
+    answer_infinite_grad,
+    answer_transforms,
     is_element_wise,
     is_linear,
-    under_transforms,
+    list_infinite_x,
+    name_rule,
     write_error,
 )
 from .audit_figure import draw
 from .audit_record import Answer, AuditRecord
 from .measure import measure, regions_of, shares_of
-from .what_is import name_measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -184,9 +184,9 @@ def _audit_numbers(f: object, call: Function, low: float, high: float, points: i
     talk = is_element_wise(call, torch.linspace(low, high, points, dtype=torch.float64))
     measured = measure(call, low, high, points, at)
     regions = regions_of(measured)
-    half = in_half_precision(lambda dtype: _callable(f, dtype), call, measured)
+    half = answer_half_precision(lambda dtype: _callable(f, dtype), call, measured)
     underflows = [f"{dtype} {answer.detail}" for dtype, answer in half.items() if answer.word == "underflows"]
-    rule, note = name_measured(call, measured, underflows)
+    rule, note = name_rule(call, measured, underflows)
     return Audit(
         name=_name_of(f),
         low=low,
@@ -199,11 +199,11 @@ def _audit_numbers(f: object, call: Function, low: float, high: float, points: i
         rule_note=note,
         linear=is_linear(call, measured, call, measured.x),
         element_wise=talk,
-        not_finite=at_infinite_x(call),
+        not_finite=list_infinite_x(call),
         curves=measured.curves,
         **half,
-        **under_transforms(call, measured),
-        **at_infinite_grad(call, measured),
+        **answer_transforms(call, measured),
+        **answer_infinite_grad(call, measured),
     )
 
 
@@ -244,7 +244,7 @@ def _audit_lines(
         curves=first.curves,
         infinite_grad=unknown,
         nan_grad=unknown,
-        **under_transforms(line, first),
+        **answer_transforms(line, first),
     )
 
 
@@ -252,22 +252,22 @@ def restrict(f: Function, start: Tensor, direction: Tensor, weight: Tensor) -> F
     """t -> sum(weight * f(start + t * direction)), element-wise in t; the direction is scaled to elements of about 1."""
     direction = direction / direction.square().mean().sqrt()
 
-    def at_number(t: Tensor) -> Tensor:
+    def evaluate(t: Tensor) -> Tensor:
         return (f(start + t * direction) * weight).sum()
 
     def in_turn(t: Tensor) -> Tensor:
-        return torch.stack([at_number(number) for number in t.reshape(-1).unbind()]).reshape(t.shape)
+        return torch.stack([evaluate(number) for number in t.reshape(-1).unbind()]).reshape(t.shape)
 
-    def at_once(t: Tensor) -> Tensor:
-        return torch.func.vmap(at_number)(t.reshape(-1)).reshape(t.shape)
+    def evaluate_all(t: Tensor) -> Tensor:
+        return torch.func.vmap(evaluate)(t.reshape(-1)).reshape(t.shape)
 
     t = torch.linspace(-1, 1, 7, dtype=torch.float64)
     try:  # does f work under vmap, with the same values and gradients?
-        pairs = [(at_once(t), in_turn(t))]
-        pairs += [(gradient_of(at_once, t, grad), gradient_of(in_turn, t, grad)) for grad in (1.0, -1.0)]
+        pairs = [(evaluate_all(t), in_turn(t))]
+        pairs += [(gradient_of(evaluate_all, t, grad), gradient_of(in_turn, t, grad)) for grad in (1.0, -1.0)]
     except Exception:
         return in_turn
-    return at_once if all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs) else in_turn
+    return evaluate_all if all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs) else in_turn
 
 
 def _name_of(f: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,9 @@ from ..testing.measure.behaviour import cross_talk, gradient_of, second_order, u
 from ..testing.measure.gradients import additivity
 from ..testing.measure.numeric import resolution_of
 from .audit_record import Answer, NotFinite
+from .candidates import CLOSE, GRADS, Candidate, candidates, forwards
 from .measure import Measured
+from .what_is import are_equal
 
 Function = Callable[[Tensor], Tensor]
 
@@ -48,7 +50,7 @@ def is_element_wise(f: Function, x: Tensor) -> Answer:
     return Answer("yes", 0.0)
 
 
-def in_half_precision(narrow: Callable[[torch.dtype], Function], f: Function, m: Measured) -> dict[str, Answer]:
+def answer_half_precision(narrow: Callable[[torch.dtype], Function], f: Function, m: Measured) -> dict[str, Answer]:
     """Does half precision block what float64 blocks, and pass what it passes? Most x lie beside kinks, jumps and steps of the gradient."""
     ends = [at.x for at in m.breaks] + [low for low, _ in m.pairs]
     beside = [x + by * max(1.0, abs(x)) for x in ends for by in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
@@ -79,7 +81,7 @@ def _compare_half(
     return Answer("as float64", 0.0)
 
 
-def under_transforms(f: Function, m: Measured) -> dict[str, Answer]:
+def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
     """Double backward on smooth ground; forward mode and vmap everywhere."""
     smooth, ones = m.x[~m.is_break & m.slope.isfinite()], torch.ones_like(m.x)
     return {
@@ -118,7 +120,7 @@ def _compare(with_what: str, way: Callable[[], Tensor], m: Measured) -> Answer:
     )
 
 
-def at_infinite_x(f: Function) -> tuple[NotFinite, ...]:
+def list_infinite_x(f: Function) -> tuple[NotFinite, ...]:
     """NaN, the infinities and both zeros as x, for both signs of grad."""
     x = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0], dtype=torch.float64)
     try:
@@ -129,7 +131,7 @@ def at_infinite_x(f: Function) -> tuple[NotFinite, ...]:
     return tuple(NotFinite(x[i].item(), grad, y[i], grad_x[i]) for i in range(len(x)) for grad, grad_x in gradients)
 
 
-def at_infinite_grad(f: Function, m: Measured) -> dict[str, Answer]:
+def answer_infinite_grad(f: Function, m: Measured) -> dict[str, Answer]:
     """An infinite grad should come back infinite where a finite grad passes, and as 0 where it is blocked; NaN as NaN where it passes."""
     wrong = torch.zeros_like(m.x, dtype=torch.bool)
     for sign, slopes in ((1.0, m.positive), (-1.0, m.negative)):
@@ -140,6 +142,46 @@ def at_infinite_grad(f: Function, m: Measured) -> dict[str, Answer]:
         nan = Answer("passes in part", None, _where(passes))
     infinite = Answer("makes NaN", _share(wrong), _where(wrong)) if wrong.any() else Answer("no NaN", 0.0)
     return {"infinite_grad": infinite, "nan_grad": nan}
+
+
+# --- which rule is it? ----------------------------------------------------------------------------------------------
+
+
+def name_rule(f: Function, m: Measured, underflows: Sequence[str]) -> tuple[str | None, str]:
+    """The call that does the same, as it is written, and where it differs in what the name does not promise; or None, and why."""
+    gradients = [gradient_of(f, m.x, grad) for grad in GRADS]
+    for op, others, difference in sorted(forwards(m), key=lambda forward: forward[2] > 0):
+        for candidate in candidates(op, others, m, gradients):
+            pairs = zip(GRADS, gradients, strict=True)
+            if all(_is_close(gradient_of(candidate.function, m.x, grad), gradient) for grad, gradient in pairs):
+                call = candidate.write()
+                if difference:
+                    return None, f"the gradients of {call}, but its values differ from y by up to {difference:.2g}"
+                return call, "; ".join([*underflows, *_list_differences(f, m, candidate)])
+    return None, ""
+
+
+def _is_close(a: Tensor, b: Tensor) -> bool:
+    near = (a - b).abs() <= CLOSE * torch.maximum(a.abs(), b.abs())
+    return bool((near | (a.isnan() & b.isnan())).all())
+
+
+def _list_differences(f: Function, m: Measured, candidate: Candidate) -> Iterator[str]:
+    """Where x or grad is no finite number."""
+    for value in (torch.nan, torch.inf, -torch.inf):
+        x = torch.tensor([value], dtype=torch.float64)
+        ours, theirs = gradient_of(candidate.function, x, 1.0), gradient_of(f, x, 1.0)
+        if not _is_close(ours, theirs) and not torch.equal(ours, theirs):
+            yield f"at x = {value:g} the slope is {theirs.item():g} instead of {ours.item():g}"
+    for grad in (torch.inf, -torch.inf, torch.nan):
+        ours, theirs = gradient_of(candidate.function, m.x, grad), gradient_of(f, m.x, grad)
+        wrong = ~are_equal(ours, theirs)
+        if wrong.any():
+            i = int(wrong.nonzero()[0])
+            yield f"grad = {grad:g} gives {theirs[i]:g} instead of {ours[i]:g} at x = {m.x[i].item():.4g}"
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
 
 
 def _differ(a: Tensor, b: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ class Side(NamedTuple):
     least: float
     most: float
 
-    def written(self, slope: tuple[float, float]) -> str:
+    def write(self, slope: tuple[float, float]) -> str:
         """The kind, and the slopes that it leaves open. slope: the derivative."""
         if self.kind in ("exact", "flat", "cut"):
             return self.kind
@@ -52,7 +52,7 @@ class Region(NamedTuple):
         else:
             ends = "[" if self.has_low else "(", "]" if self.has_high else ")"
             x, slope = f"{ends[0]}{_number(self.low)}, {_number(self.high)}{ends[1]}", _span(*self.slope)
-        return x, slope, self.positive.written(self.slope), self.negative.written(self.slope)
+        return x, slope, self.positive.write(self.slope), self.negative.write(self.slope)
 
 
 class Answer(NamedTuple):

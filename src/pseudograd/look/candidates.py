@@ -45,7 +45,7 @@ class Candidate(NamedTuple):
         grad_x = self.case.call().pull(grad, (x, *self.others), y, wants)[0]
         return y, torch.zeros_like(x) if grad_x is None else grad_x.to(x.dtype)
 
-    def written(self, names: Sequence[str] = (), *, says_default_edge: bool = True) -> str:
+    def write(self, names: Sequence[str] = (), *, says_default_edge: bool = True) -> str:
         """The call as a user writes it. names: of variables that stand for the inputs behind x."""
         op, rule = self.case.op, self.case.rule
         others = [value for value in self.others if value is not None] if names else self.others

@@ -177,7 +177,7 @@ def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], n
 def regions_of(m: Measured) -> tuple[Region, ...]:
     """Neighbouring points of the same kinds are one region, up to a jump of the gradient; a break is one by itself."""
     x, is_break = m.x.tolist(), m.is_break.tolist()
-    by_sign = (_without_lone_points(_kinds(m, slopes), is_break) for slopes in (m.positive, m.negative))
+    by_sign = (_drop_lone_points(_kinds(m, slopes), is_break) for slopes in (m.positive, m.negative))
     kinds = list(zip(*by_sign, strict=True))
     after_jump = {x for pair in m.pairs for x in (simplest(*pair), pair[1]) if x != pair[0]}
     starts = [0]
@@ -217,7 +217,7 @@ def _kinds(m: Measured, slopes: Tensor) -> list[str]:
 _WHERE_CURVES_CROSS = {"exact": ("flat",), "biased": ("exact", "flat", "cut", "pseudo")}
 
 
-def _without_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
+def _drop_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
     """Where a curve crosses another, or 0, a single point has another kind. It is what is beside it."""
     result = list(kinds)
     for i, kind in enumerate(kinds):

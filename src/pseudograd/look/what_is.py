@@ -2,7 +2,7 @@
 
 `what_is` takes an autograd.Function of somebody's program and does no harm: it calls forward and backward alone, with a ctx and numbers
 of its own. It calls no `apply` and makes no graph, so no hook and no mode of the program sees it. It calls a class only where the source
-shows that the class does nothing but compute: see `purity`. `name_measured` takes what an audit measured of any function.
+shows that the class does nothing but compute: see `purity`. `audit` compares any function with the same candidates.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,8 +20,7 @@ from torch import Tensor
 
 from ..public_names import public_path
 from ..rule import OPS, Op, Rule
-from ..testing.measure.behaviour import gradient_of
-from .candidates import CLOSE, GRADS, Candidate, candidates, forwards
+from .candidates import GRADS, Candidate, candidates, forwards
 from .measure import Measured
 from .purity import Compute, compute_alone, outside_of_everything
 
@@ -117,11 +116,11 @@ def _trials(compute: Compute, inputs: int) -> Iterator[Callable[[], Match | None
     elif inputs == 2:
         yield lambda: _match_replace_grad(compute)
     for name, names, numbers in _BEHIND_X.get(inputs, ()):
-        for as_input in (float, _as_tensor):  # a class may need its bound as a tensor
+        for as_input in (float, _to_tensor):  # a class may need its bound as a tensor
             yield partial(_match_op, _asking(compute, as_input), OPS[name], names, numbers)
 
 
-def _as_tensor(number: float) -> Tensor:
+def _to_tensor(number: float) -> Tensor:
     return torch.tensor([number])
 
 
@@ -180,10 +179,10 @@ def _match_rule(
             op.name == "clamp" and len(names) == 2 and edge == "closed" and not changed and not candidate.case.maximize
         )
         call = (
-            candidate.written(names, says_default_edge=False).partition("(")[2].replace("=rules.", "=pseudograd.rules.")
+            candidate.write(names, says_default_edge=False).partition("(")[2].replace("=rules.", "=pseudograd.rules.")
         )
-        given = f"({', '.join(f'{key}={value:g}' for key, value in candidate.case.parameters)})" if changed else ""
-        meaning = op.name if len(op.rules) == 1 else f'{op.name} with rule "{rule.name}{given}"'
+        values = f"({', '.join(f'{key}={value:g}' for key, value in candidate.case.parameters)})" if changed else ""
+        meaning = op.name if len(op.rules) == 1 else f'{op.name} with rule "{rule.name}{values}"'
         meaning += "" if rule.ignores_edge or edge == op.default_edge else f' and edge "{edge}"'
         return Match(
             meaning,
@@ -229,12 +228,12 @@ def _compare(
                 continue
             y_ours, grad_ours = ours.pull(x, grad)
             passes = torch.stack([ours.pull(x, torch.full_like(x, sign))[1] for sign in (1.0, -1.0)]).ne(0).all(0)
-            wrong = ~_equal(grad_x, grad_ours)
+            wrong = ~are_equal(grad_x, grad_ours)
             is_other = _far(grad_x, grad_ours) & (is_usual | (passes & x.isfinite() & grad_x.isfinite()))
             is_other |= _far(y, y_ours) & is_usual
             if ours.case.op.rule_set != "step":
                 is_other |= y_ours.isnan() & ~y.isnan()
-            is_exact &= not bool((is_usual & (wrong | ~_equal(y, y_ours))).any())
+            is_exact &= not bool((is_usual & (wrong | ~are_equal(y, y_ours))).any())
             if is_other.any() or (dtype == torch.float32 and not is_exact):
                 return None
             for at in wrong.nonzero().flatten().tolist():
@@ -264,7 +263,7 @@ def _pairs(bounds: Numbers, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]
     )
 
 
-def _equal(a: Tensor, b: Tensor) -> Tensor:
+def are_equal(a: Tensor, b: Tensor) -> Tensor:
     """To the bit, but for the sign of a zero."""
     return (a == b) | (a.isnan() & b.isnan())
 
@@ -274,7 +273,7 @@ def _far(a: Tensor, b: Tensor) -> Tensor:
     near = (a - b).abs() <= 8 * max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps) * torch.maximum(
         a.abs(), b.abs()
     )
-    return ~(near | _equal(a, b))
+    return ~(near | are_equal(a, b))
 
 
 def _match_replace_grad(compute: Compute) -> Match | None:
@@ -287,45 +286,8 @@ def _match_replace_grad(compute: Compute) -> Match | None:
             _, summed = compute((torch.stack([first, first]), second), torch.stack([grad, grad]))
         except Exception:
             return None
-        if not (len(gradients) == len(summed) == 2 and gradients[0] is None and _equal(y, first).all()):
+        if not (len(gradients) == len(summed) == 2 and gradients[0] is None and are_equal(y, first).all()):
             return None
-        if not (_equal(gradients[1], grad).all() and _equal(summed[1], 2 * grad).all()):
+        if not (are_equal(gradients[1], grad).all() and are_equal(summed[1], 2 * grad).all()):
             return None
     return Match("replace_grad", "", "ReplaceGrad", tuple(str(dtype).removeprefix("torch.") for dtype in _DTYPES))
-
-
-# --- what an audit measured -----------------------------------------------------------------------------------------
-
-
-def name_measured(f: Callable[[Tensor], Tensor], m: Measured, underflows: Sequence[str]) -> tuple[str | None, str]:
-    """The call that does the same, as it is written, and where it differs in what the name does not promise; or None, and why."""
-    gradients = [gradient_of(f, m.x, grad) for grad in GRADS]
-    for op, others, difference in sorted(forwards(m), key=lambda forward: forward[2] > 0):
-        for candidate in candidates(op, others, m, gradients):
-            pairs = zip(GRADS, gradients, strict=True)
-            if all(_is_close(gradient_of(candidate.function, m.x, grad), gradient) for grad, gradient in pairs):
-                call = candidate.written()
-                if difference:
-                    return None, f"the gradients of {call}, but its values differ from y by up to {difference:.2g}"
-                return call, "; ".join([*underflows, *_differences(f, m, candidate)])
-    return None, ""
-
-
-def _is_close(a: Tensor, b: Tensor) -> bool:
-    near = (a - b).abs() <= CLOSE * torch.maximum(a.abs(), b.abs())
-    return bool((near | (a.isnan() & b.isnan())).all())
-
-
-def _differences(f: Callable[[Tensor], Tensor], m: Measured, candidate: Candidate) -> Iterator[str]:
-    """Where x or grad is no finite number."""
-    for value in (torch.nan, torch.inf, -torch.inf):
-        x = torch.tensor([value], dtype=torch.float64)
-        ours, theirs = gradient_of(candidate.function, x, 1.0), gradient_of(f, x, 1.0)
-        if not _is_close(ours, theirs) and not torch.equal(ours, theirs):
-            yield f"at x = {value:g} the slope is {theirs.item():g} instead of {ours.item():g}"
-    for grad in (torch.inf, -torch.inf, torch.nan):
-        ours, theirs = gradient_of(candidate.function, m.x, grad), gradient_of(f, m.x, grad)
-        wrong = ~_equal(ours, theirs)
-        if wrong.any():
-            i = int(wrong.nonzero()[0])
-            yield f"grad = {grad:g} gives {theirs[i]:g} instead of {ours[i]:g} at x = {m.x[i].item():.4g}"
