@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -147,32 +146,6 @@ def test_a_zero_grad_that_raises(heard: list[str]) -> None:
     assert heard.count("relu") == 2
     assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 3)
     assert d.to_json()["errors"] == []
-
-
-def test_a_zero_grad_that_somebody_else_replaces_meanwhile() -> None:
-    """It stays, and ours behind it does nothing any more."""
-    own, calls = Optimizer.zero_grad, []
-    model = net()
-    try:
-        with diagnose(model):
-            ours = Optimizer.zero_grad
-
-            @functools.wraps(ours)
-            def counted(self: Optimizer, set_to_none: bool = True) -> None:
-                calls.append(set_to_none)
-                ours(self, set_to_none)
-
-            Optimizer.zero_grad = counted  # type: ignore[method-assign]
-            train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
-        assert Optimizer.zero_grad is counted
-        train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
-        with diagnose(model) as d:
-            train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
-        assert Optimizer.zero_grad is counted
-        assert len(calls) == 6
-        assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 2)
-    finally:
-        Optimizer.zero_grad = own  # type: ignore[method-assign]
 
 
 def test_a_mode_of_the_program_sees_what_it_saw() -> None:

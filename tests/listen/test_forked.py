@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -52,26 +50,3 @@ def test_it_is_what_it_is_in_a_process_of_its_own(end: str, tmp_path: Path, monk
     assert found[0] == found[1]
     assert found[0][1] == [("said", True)]
     assert "['train.py', '--lr', '1'] True of the input of the environment\n" in found[0][3]
-
-
-def test_a_pipe_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its other end is open here."""
-    monkeypatch.chdir(tmp_path)
-    Path("reads.py").write_text("import sys; sys.exit(sys.stdin.read() != 'x')")
-    reading, writing = os.pipe()
-    os.write(writing, b"x")
-    threading.Timer(0.2, os.close, [writing]).start()
-    monkeypatch.setattr(program, "_process", forked.run)
-    done = program.run(program.command_of("reads.py", (), False), {"module": "saying"}, stdin=reading, is_quiet=True)
-    os.close(reading)
-    assert done.status == 0
-
-
-def test_what_python_or_torch_reads_at_its_start_takes_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
-    monkeypatch.setattr(forked, "begun", lambda *arguments: begun.append(arguments[0]) or (0, b""))
-    command = program.command_of("train.py", (), False)
-    for capability in ("default", "avx2"):
-        forked.run(command, {**os.environ, "ATEN_CPU_CAPABILITY": capability}, None, True)
-    forked.run(["another", *command[1:]], {**os.environ}, None, True)
-    assert begun == [command, command, ["another", *command[1:]]]
