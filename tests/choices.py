@@ -1,11 +1,15 @@
 """What every run tests of a product of parameters: a choice of its cells, made from what they show. `--slow` runs the others."""
 
+import contextlib
 import heapq
+import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import wraps
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
 Cell = TypeVar("Cell")
 
@@ -91,3 +95,80 @@ def _name(value: Any) -> str:
     if type(value) is tuple:
         return "/".join(map(_name, value))
     return str(getattr(value, "__name__", value)).removeprefix("torch.")
+
+
+def folded(test: Callable[..., None]) -> Callable[..., None]:
+    """Makes one test of all cells of the `parametrize` decorators below. A failure names its cell.
+
+    Cells with the marker `slow` or `program` become a second and a third test. A cell that is expected to fail stays a test of its own.
+    """
+    marks = test.pytestmark  # type: ignore[attr-defined]
+    axes = [mark for mark in marks if mark.name == "parametrize"]
+    names = [name for axis in axes for name in _names(axis)]
+    groups: dict[str, list[Any]] = {}
+    for product in itertools.product(*(_cells(axis) for axis in axes)):
+        cell = pytest.param(
+            *(value for part in product for value in part.values),
+            id="-".join(str(part.id) for part in product),
+            marks=[mark for part in product for mark in part.marks],
+        )
+        own = {mark.name for mark in cell.marks}
+        groups.setdefault(str(cell.id) if own - {"slow", "program"} else "-".join(sorted(own)) or "usual", []).append(
+            cell
+        )
+
+    @wraps(test)
+    def run(cells: list[Any], **fixtures: Any) -> None:
+        for number, cell in enumerate(cells):
+            torch.default_generator.manual_seed(0)
+            try:
+                with _renewed(fixtures, number) as own_fixtures:
+                    test(**dict(zip(names, cell.values, strict=True)), **own_fixtures)
+            except pytest.skip.Exception:
+                if len(cells) == 1:
+                    raise
+            except Exception as error:
+                raise AssertionError(f"{cell.id}: {type(error).__name__}: {error}") from error
+
+    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would read its parameters
+    fixtures = [name for name in inspect.signature(test).parameters if name not in names]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("cells", *fixtures)]
+    )
+    run.pytestmark = [mark for mark in marks if mark.name != "parametrize"]  # type: ignore[attr-defined]
+    params = [pytest.param(cells, id=name, marks=cells[0].marks) for name, cells in groups.items()]
+    return pytest.mark.parametrize("cells", params)(run)
+
+
+@contextlib.contextmanager
+def _renewed(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
+    """pytest's own fixtures as each cell would get them."""
+    renewed = dict(fixtures)
+    with contextlib.ExitStack() as stack:
+        if "monkeypatch" in fixtures:
+            renewed["monkeypatch"] = stack.enter_context(fixtures["monkeypatch"].context())
+        if "tmp_path" in fixtures:
+            renewed["tmp_path"] = fixtures["tmp_path"] / str(number)
+            renewed["tmp_path"].mkdir()
+        for name in {"capsys", "capfd"} & set(fixtures):
+            fixtures[name].readouterr()
+        yield renewed
+
+
+def _names(axis: pytest.Mark) -> list[str]:
+    names = axis.args[0]
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+
+
+def _cells(axis: pytest.Mark) -> list[Any]:
+    """The values of one `parametrize`, each as pytest.param with an id."""
+    ids, count = axis.kwargs.get("ids"), len(_names(axis))
+    cells = []
+    for position, value in enumerate(axis.args[1]):
+        if not hasattr(value, "marks"):
+            value = pytest.param(*(value if count > 1 else (value,)))
+        label = value.id
+        if label is None and ids is not None:
+            label = "-".join(str(ids(part)) for part in value.values) if callable(ids) else list(ids)[position]
+        cells.append(value._replace(id=label or "-".join(_name(part) for part in value.values)))
+    return cells

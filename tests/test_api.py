@@ -23,6 +23,8 @@ from pseudograd import ops, rules
 from pseudograd.public_names import public_path
 from pseudograd.rule import OPS, RuleObject
 
+from .choices import folded
+
 FUNCTIONS = {name: getattr(pg, name) for name in pg.__all__ if inspect.isfunction(getattr(pg, name))}
 FUNCTIONS["optim.project"] = pg.optim.project
 FUNCTIONS |= {
@@ -99,6 +101,7 @@ def test_every_row_is_complete() -> None:
             assert set(rule.requires) <= set(op.inputs)
 
 
+@folded
 @pytest.mark.parametrize("name", OPS)
 def test_every_rule_that_an_op_lists_can_be_asked_of_it(name: str) -> None:
     op = OPS[name]
@@ -148,6 +151,7 @@ def test_any_rule_takes_its_parameters_by_position_and_by_name() -> None:
         rules.fourier(0.1, amplitude=0.2)
 
 
+@folded
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_docstring_has_its_seven_parts_in_order(name: str) -> None:
     text = inspect.getdoc(FUNCTIONS[name]) or ""
@@ -158,6 +162,7 @@ def test_docstring_has_its_seven_parts_in_order(name: str) -> None:
     assert text.splitlines()[1] == ""
 
 
+@folded
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_docstring_names_every_argument_and_everything_is_annotated(name: str) -> None:
     function = FUNCTIONS[name]
@@ -169,6 +174,7 @@ def test_docstring_names_every_argument_and_everything_is_annotated(name: str) -
     assert inspect.signature(function).return_annotation is not inspect.Signature.empty
 
 
+@folded
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_options_are_keyword_only(name: str) -> None:
     options = {"rule", "edge", "maximize", "loss", "ax", "backward"}

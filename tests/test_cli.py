@@ -27,7 +27,7 @@ from pseudograd_tasks import DEFAULT_TASKS, TASKS
 from pseudograd_tasks.cli.compare import _task_names
 from pseudograd_tasks.report.write import write
 
-from .choices import one_in
+from .choices import folded, one_in
 from .commands import answer as run
 
 TASK_NAMES = ", ".join(sorted(TASKS))
@@ -183,6 +183,7 @@ WRONG = {
 }
 
 
+@folded
 @pytest.mark.parametrize("arguments", WRONG, ids=lambda arguments: " ".join(arguments)[:40])
 def test_a_wrong_call_gets_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

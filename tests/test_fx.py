@@ -16,6 +16,8 @@ from torch.nn import Parameter
 import pseudograd as pg
 from pseudograd import clamp as imported_clamp
 
+from .choices import folded
+
 X = torch.tensor([-2.0, -1.0, 0.0, 0.3, 1.0, 2.5])
 GRAD = torch.tensor([1.0, -2.0, 3.0, -4.0, 0.5, -0.25])
 BOUND = torch.tensor([-1.0, -0.5, 0.0, 0.0, 0.5, 1.0])
@@ -121,6 +123,7 @@ def test_every_public_function_is_here() -> None:
     assert set(pg.nn.__all__) <= set(MODULES)
 
 
+@folded
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     """Traced, traced again, copied, and from its printed code."""
@@ -154,6 +157,7 @@ class Model(torch.nn.Module):
         return y[0] if isinstance(y, tuple) else pg.round(y + self.layer(x))
 
 
+@folded
 @pytest.mark.parametrize("name", MODULES)
 def test_modules(name: str) -> None:
     """Alone, and inside a model whose function also calls them; the layers' own parameters learn as before."""
@@ -186,6 +190,7 @@ FAMILIAR = [name for name in pg.familiar.__all__ if name.startswith("clamp_with_
 DIRECT = [name for name in pg.ops.__all__ if name.islower() and name not in ("straight_through", "surrogate")]
 
 
+@folded
 @pytest.mark.parametrize("name", [name for name in DIRECT if name not in ("register_rule", "policies")])
 def test_a_name_of_its_own_is_an_error_that_says_what_to_write(name: str) -> None:
     """`from pseudograd import clamp` makes one; torch.fx exchanges only what it was told of."""

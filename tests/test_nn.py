@@ -21,6 +21,8 @@ import pseudograd as pg
 from pseudograd import nn, rules
 from pseudograd.public_names import public_path
 
+from .choices import folded
+
 X = torch.tensor([[-9.0, -1.0, -0.5], [0.0, 0.3, 0.5], [1.0, 1.7, 6.5]])
 WEIGHTS = torch.tensor([[1.0, -2.0, 0.5], [-1.0, 4.0, -0.25], [3.0, -1.0, -2.0]])
 BOUND = torch.tensor([-0.5, 0.25, 1.0])
@@ -104,6 +106,7 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor = X) -> Tensor:
     return leaf.grad
 
 
+@folded
 @pytest.mark.parametrize(("make", "op", "text"), CASES, ids=NAMES)
 def test_a_module_is_its_op_with_the_options_fixed(make: Any, op: Any, text: str) -> None:
     module = make()
@@ -113,6 +116,7 @@ def test_a_module_is_its_op_with_the_options_fixed(make: Any, op: Any, text: str
     assert torch.equal(gradient(module.eval()), gradient(op))  # nothing differs between train and eval
 
 
+@folded
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])
 @pytest.mark.parametrize(("make", "op", "text"), CASES, ids=NAMES)
 def test_copies_are_equal_and_their_own(make: Any, op: Any, text: str, how: Any) -> None:
@@ -125,6 +129,7 @@ def test_copies_are_equal_and_their_own(make: Any, op: Any, text: str, how: Any)
         assert own.data_ptr() != other.data_ptr()
 
 
+@folded
 @pytest.mark.parametrize("name", nn.__all__)
 def test_options_are_those_of_the_op(name: str) -> None:
     if name == "VectorQuantize":  # makes its codebook itself
@@ -342,6 +347,7 @@ def test_one_scale_per_channel_and_unsigned() -> None:
     assert torch.allclose(layer.scale.grad, other.grad * 27**-0.5)
 
 
+@folded
 @pytest.mark.parametrize("axis", range(-4, 4))
 @pytest.mark.parametrize("learns_a_zero_point", [False, True])
 def test_options_are_checked_along_any_axis(axis: int, learns_a_zero_point: bool) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.optim import project
 
-from .choices import slow_but
+from .choices import folded, slow_but
 
 scipy_optimize = pytest.importorskip("scipy.optimize")
 
@@ -58,6 +58,7 @@ def solve(matrix: np.ndarray, target: np.ndarray, bounds: tuple[Any, Any], momen
     return x.detach().numpy()
 
 
+@folded
 @pytest.mark.parametrize("seed", slow_but([0, 1], range(5), pytest.mark.program))
 @pytest.mark.parametrize("width", [0.2, 2.0, 100.0], ids=["narrow", "middle", "wide"])
 @pytest.mark.parametrize("kind", ["numbers", "tensors", "below", "above", "one of each"])
@@ -88,6 +89,7 @@ def test_momentum_reaches_the_same_point(seed: int) -> None:
 # --- with every optimiser -----------------------------------------------------------------------------------------------
 
 
+@folded
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_each_step_is_that_of_the_optimizer_and_then_a_clamp(kind: str, dtype: torch.dtype) -> None:
@@ -257,6 +259,7 @@ def test_an_infeasible_start_is_projected_in_the_call() -> None:
     assert p.is_leaf
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("bounds", [(-0.3, 0.7), (None, 0.1), (0.1, None), (0, 1), (-torch.inf, 0.7), (0.3, 0.3)])
 @pytest.mark.parametrize("as_tensors", [False, True], ids=["numbers", "tensors"])

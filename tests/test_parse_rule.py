@@ -9,6 +9,8 @@ from pseudograd.ops.bounds import CLAMP
 from pseudograd.parse_rule import items, parsed
 from pseudograd.rule import OPS, RuleLike
 
+from .choices import folded
+
 RULES = ", ".join(sorted(OPS["clamp"].rules))
 
 
@@ -46,6 +48,7 @@ def test_commas_inside_parentheses_separate_nothing() -> None:
 FORM = "run: --override must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got "
 
 
+@folded
 @pytest.mark.parametrize(
     ("text", "message"),
     [

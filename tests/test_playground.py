@@ -15,6 +15,7 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 
 from .browser import needs_browser, shown, title_of
+from .choices import folded
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "playground.html"
 DATA: dict[str, Any] = {op["name"]: op for op in json.loads(re.search(r"const OPS = (.*);\n", PAGE.read_text())[1])}  # type: ignore[index]
@@ -25,6 +26,7 @@ def test_the_page_is_what_the_library_computes_today(script: Any) -> None:
     assert set(DATA) == {*OPS}
 
 
+@folded
 @pytest.mark.parametrize("rule", DATA["clamp"]["rules"], ids=lambda rule: rule["name"])
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.5, 1.75)])
 def test_moving_the_bounds_is_moving_x(rule: dict[str, Any], low: float, high: float) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import folded
 from .lines import PAGE
 
 INF = torch.inf
@@ -209,6 +210,7 @@ def test_every_defect_of_the_page_has_a_test() -> None:
     assert len(TESTS) == section.count("\n- **")
 
 
+@folded
 @pytest.mark.parametrize("name", TESTS)
 def test_defect(name: str) -> None:
     TESTS[name]()

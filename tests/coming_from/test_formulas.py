@@ -11,6 +11,7 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import folded
 from .formulas import Truth
 from .lines import LINES, ROWS, Line
 
@@ -88,6 +89,7 @@ def _same(line: Line, ours: Tensor, theirs: Tensor, what: str, slack: float) -> 
     assert not wrong.any(), f"{what}: {ours[wrong].tolist()[:3]} instead of {theirs[wrong].tolist()[:3]}"
 
 
+@folded
 @every_line
 @every_dtype
 def test_the_line_of_the_page_gives_their_formula(line: Line, dtype: torch.dtype) -> None:
@@ -99,6 +101,7 @@ def _kinds(line: Line) -> dict[str, tuple[Any, ...]]:
     return {key: (type(value), key in learned) for key, value in values.items()} | {"": (int, line.truth.channels)}
 
 
+@folded
 @every_line
 def test_the_points_tell_this_formula_from_its_neighbours(line: Line) -> None:
     """Whatever differs on a fine grid from the formula of another line with the same arguments must fail on the points."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import pseudograd
 
+from ..choices import folded
 from .lines import RECIPE
 
 INF, NAN = torch.inf, torch.nan
@@ -32,6 +33,7 @@ def _without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
     return names["clamp"]
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 def test_the_fallback_is_exact(

@@ -25,6 +25,8 @@ from pseudograd.comparison.comparison import Comparison, from_json
 from pseudograd.comparison.statistics import difference
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
+from ..choices import folded
+
 ERAS = ("zero/closed", "zero/open")
 ALWAYS = (*ERAS, "torch.clamp", "no clamp")
 TWO = {"variants": {"a": abs, "b": abs}}
@@ -535,6 +537,7 @@ WRONG: dict[str, tuple[type[Exception], str, Any, dict[str, Any]]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_call_is_told(case: str) -> None:
     kind, text, run, arguments = WRONG[case]

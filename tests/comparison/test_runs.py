@@ -30,6 +30,8 @@ from pseudograd.comparison.runs import Outcome, Run, Runner, Setup, Workers, _po
 from pseudograd.comparison.store import Store, fingerprint
 from pseudograd.comparison.time_limit import TimeIsUp, limit_time
 
+from ..choices import folded
+
 pytest.importorskip("cloudpickle")
 Clamp = Callable[..., Tensor]
 
@@ -286,6 +288,7 @@ APART: dict[str, tuple[Any, Any]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("what", APART)
 def test_what_decides_a_run_is_in_its_fingerprint(what: str) -> None:
     ours, others = APART[what]

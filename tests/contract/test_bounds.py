@@ -7,6 +7,8 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.rule import OPS
 
+from ..choices import folded
+
 EDGES, NAMES = OPS["clamp"].edges, list(OPS["clamp"].rules)
 # x, min, max: inside, below, above, at min, at max, both, crossed on each side and at either bound, one point from both sides.
 CASES = torch.tensor(
@@ -33,6 +35,7 @@ def _gradients(x: Tensor, low: Tensor, high: Tensor, grad: Tensor, **how: object
     return torch.autograd.grad(pg.clamp(*leaves, **how), leaves, grad)
 
 
+@folded
 @pytest.mark.parametrize("maximize", [False, True], ids=["descent", "ascent"])
 @pytest.mark.parametrize("value", [1.5, -1.5])
 @pytest.mark.parametrize("edge", EDGES)
@@ -81,6 +84,7 @@ def test_identity_and_inverting_ignore_the_edge() -> None:
                 assert torch.equal(a, b)
 
 
+@folded
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("rule", ["zero", "inward", "identity"])
 def test_an_integer_x_gets_nothing_and_its_float_bounds_keep_theirs(rule: str, edge: str) -> None:

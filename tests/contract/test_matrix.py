@@ -18,7 +18,7 @@ from pseudograd.testing.measure import transforms
 from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.testing.measure.inputs import requiring_grad, tensors_of
 
-from ..choices import left_out
+from ..choices import folded, left_out
 from . import batches, limits, matrix
 from .cases import with_every
 from .matrix import MATRIX_CASES, Way
@@ -79,6 +79,7 @@ def _as_program(cell: Any) -> Any:
     return pytest.param(*cell.values, id=cell.id, marks=[*cell.marks, pytest.mark.program])
 
 
+@folded
 @pytest.mark.parametrize(("case", "name"), _compiling_once(with_every(MATRIX_CASES, EAGER)))
 def test_eager(case: Case, name: str, record_property: Callable[[str, Any], None]) -> None:
     _check(case, name, EAGER[name], record_property, "eager")
@@ -150,6 +151,7 @@ def _compiled(name: str, dynamic: bool, problems: list[tuple[Any, Any, torch.Ten
     return batches.together(way, functions, given, weights, compiled)
 
 
+@folded
 @pytest.mark.parametrize(("case", "name"), _compiling_once(with_every(matrix.CASES_OF_MANY, matrix.ALL_INPUTS)))
 def test_all_inputs(case: Case, name: str, record_property: Callable[[str, Any], None]) -> None:
     for what, f, tensors, weight in all_inputs.problems(case):
@@ -222,6 +224,7 @@ def test_what_torch_refuses_of_any_function(of: str, name: str, record_property:
     record_property("cell", (place, name, "torch.sin", "by design"))
 
 
+@folded
 @pytest.mark.parametrize("case", MATRIX_CASES, ids=str)
 def test_autocast_gives_dtype_and_values_of_torch(case: Case, record_property: Callable[[str, Any], None]) -> None:
     """clamp is in no list of autocast: it takes what comes, bfloat16 from a layer before it, and float32 beside that."""
@@ -242,6 +245,7 @@ def test_autocast_gives_dtype_and_values_of_torch(case: Case, record_property: C
     record_property("cell", ("eager", "autocast, mixed dtypes", f"{case.op.name}/{case.rule.name}", "equal"))
 
 
+@folded
 @pytest.mark.parametrize("case", MATRIX_CASES, ids=str)
 def test_inference_mode(case: Case, record_property: Callable[[str, Any], None]) -> None:
     """Values equal, nothing recorded or saved; and what was made there stays usable as torch's own results do."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pseudograd.ops import policy, steps
 
+from ..choices import folded
 from . import purity
 
 PULLS = purity.pulls()
@@ -59,6 +60,7 @@ def _planted(x: Tensor) -> Tensor:
     return torch.clamp(x, 0)
 
 
+@folded
 @pytest.mark.parametrize("name", sorted(REACHED))
 def test_clamp_in_any_function_that_a_pull_reaches_is_found(name: str) -> None:
     """In a function that is made inside it, which nobody calls: so the rule stays as it is."""

@@ -7,6 +7,8 @@ from torch import Tensor
 from pseudograd.rule import OPS, Op, Sample
 from pseudograd.testing.measure.inputs import DTYPES, tensors_of
 
+from ..choices import folded
+
 CLAMPS = [op for op in OPS.values() if op.rule_set == "clamp"]
 NUMBERS = {
     "clamp": [(-1, 1), (-0.3, 0.7), (0, 1), (-2, 0), (0.5, 0.5), (-torch.inf, torch.inf)],
@@ -24,6 +26,7 @@ def _number_samples(op: Op) -> list[Sample]:
     ]
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", CLAMPS, ids=lambda op: op.name)
 def test_values_on_and_around_each_bound_and_at_the_ends_of_the_dtype(op: Op, dtype: torch.dtype) -> None:
@@ -77,6 +80,7 @@ def test_tensor_bounds_of_every_kind(name: str) -> None:
         assert isinstance(high, Tensor)
 
 
+@folded
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_samples_are_fresh_tensors_of_the_dtype(op: Op) -> None:
     for sample in op.samples():

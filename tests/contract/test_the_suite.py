@@ -14,7 +14,7 @@ from pseudograd.rule import OPS, Call, Op
 from pseudograd.testing.contract import all_inputs, derivatives, sides, transforms, values
 from pseudograd.testing.contract.cases import Case, cases_of
 
-from ..choices import slow_but
+from ..choices import folded, slow_but
 from . import broken_rules
 
 
@@ -51,6 +51,7 @@ def _in_the_table(monkeypatch: pytest.MonkeyPatch, op: Op) -> Op:
     return op
 
 
+@folded
 @pytest.mark.parametrize("name", broken_rules.BROKEN)
 def test_a_broken_rule_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     op = _in_the_table(monkeypatch, broken_rules.broken_op(name, broken_rules.BROKEN[name]))

@@ -6,15 +6,18 @@ import pseudograd as pg
 from pseudograd.testing.contract import transforms, values
 from pseudograd.testing.contract.cases import Case
 
+from ..choices import folded
 from .cases import CASES, every_case, every_case_and_dtype, every_linear_case, every_other_case
 
 
+@folded
 @every_case
 def test_reverse_mode_gives_one_answer(case: Case) -> None:
     for sample in case.samples()[-2:]:
         transforms.check_reverse(case, sample)
 
 
+@folded
 @every_linear_case
 def test_linear_rules_add_up_and_have_forward_mode(case: Case) -> None:
     for sample in case.samples():
@@ -23,12 +26,14 @@ def test_linear_rules_add_up_and_have_forward_mode(case: Case) -> None:
     transforms.check_forward_mode(case, case.samples()[0])
 
 
+@folded
 @every_other_case
 def test_other_rules_refuse_forward_mode(case: Case) -> None:
     values.check_not_additive(case)
     transforms.check_forward_mode_raises(case, case.samples()[0])
 
 
+@folded
 @every_case_and_dtype
 def test_every_layout_keeps_form_and_values(case: Case, dtype: torch.dtype) -> None:
     transforms.check_layouts(case, dtype)

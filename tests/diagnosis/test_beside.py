@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.whatif import Asking
 
+from ..choices import folded
 from .test_harmless import assert_nothing_is_left
 
 QUESTIONS: dict[str, Any] = {"alone": None, "whatif": {"inward": {"clamp": "inward"}, "closed": "closed"}}
@@ -317,6 +318,7 @@ def is_equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, Tensor) else one == other
 
 
+@folded
 @pytest.mark.parametrize("asked", QUESTIONS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_without_it(name: str, asked: str) -> None:

@@ -19,7 +19,7 @@ from pseudograd.diagnosis.count.sensitivity import Sensitivity
 from pseudograd.diagnosis.judge.findings.convention import verdict
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
-from ..choices import slow_but
+from ..choices import folded, slow_but
 
 IS_CLOSED = installed_era() == CLOSED_ERA
 
@@ -158,6 +158,7 @@ def _of_convention(name: str, pin: Any) -> list[Any]:
     return [one for one in d.findings if one.code == "convention"]
 
 
+@folded
 @pytest.mark.parametrize("name", AT_A_KINK)
 def test_nothing_is_told_under_the_pin_that_is_advised(name: str) -> None:
     """Also where it pins what the installed torch does, so that torch's own node runs."""

@@ -18,6 +18,8 @@ from pseudograd.listen import nodes
 from pseudograd.look.purity import is_pure
 from pseudograd.torch_table.private import tells_unpack_hooks
 
+from ..choices import folded
+
 Made = tuple[Sequence[Tensor], Sequence[Tensor]]  # the roots, and the leaves
 
 
@@ -142,6 +144,7 @@ GRAPHS: dict[str, Callable[[], Made]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_same_as_torchs_engine(name: str) -> None:
     torch.manual_seed(0)
@@ -335,6 +338,7 @@ def test_a_backward_that_is_pure(backward: Any) -> None:
     assert is_pure(backward)
 
 
+@folded
 @pytest.mark.parametrize("backward", [*_backwards(NotPure), print, eval("lambda ctx, grad: grad")])
 def test_a_backward_that_is_not_plainly_pure(backward: Any) -> None:
     assert not is_pure(backward)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import folded
+
 Contexts = Callable[[], AbstractContextManager[object]]
 OURS: dict[str, tuple[Callable[[Tensor], Tensor], Contexts, str]] = {
     "an op": (lambda x: pg.clamp(x, 0, 1, rule="zero", edge="open"), nullcontext, "clamp/zero/open"),
@@ -27,6 +29,7 @@ OURS: dict[str, tuple[Callable[[Tensor], Tensor], Contexts, str]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("detail", ["full", "counts"])
 @pytest.mark.parametrize("name", OURS)
 def test_an_op_of_ours_has_its_name(name: str, detail: str) -> None:

@@ -22,6 +22,7 @@ from pseudograd.diagnosis.count.course import Course, numbers_of
 from pseudograd.diagnosis.count.kinks import find_kinks
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
+from ..choices import folded
 from ..commands import answer
 
 IS_CLOSED = installed_era() == CLOSED_ERA
@@ -80,6 +81,7 @@ def _expected(f: Callable[..., Tensor], values: tuple[Tensor, ...], other: Abstr
     return float((two - one).norm() / one.norm()) if one.any() else math.inf
 
 
+@folded
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_that_of_the_program_under_the_pin(name: str) -> None:
     family, f, values, pin = CASES[name]

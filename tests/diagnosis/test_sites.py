@@ -20,6 +20,7 @@ from pseudograd.listen.around import backwards
 from pseudograd.torch_table.eras import installed_era
 from pseudograd.torch_table.private import mode_stack
 
+from ..choices import folded
 from .checks import line_of, site_of
 
 X = (
@@ -129,6 +130,7 @@ WAYS: dict[str, Callable[[], object]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("detail", ["full", "counts"])
 @pytest.mark.parametrize("way", WAYS)
 def test_counts(way: str, detail: str) -> None:

@@ -17,6 +17,7 @@ from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count.swallowed import Together, Vectors, Watched, expected_step, spacing
 
+from ..choices import folded
 from .checks import codes, only
 from .trainers import steps as train
 
@@ -175,6 +176,7 @@ HEALTHY: dict[str, tuple[Optimizer, torch.dtype, dict[str, Any]]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_trainings(name: str) -> None:
     optimizer_of, dtype, more = HEALTHY[name]

@@ -19,7 +19,7 @@ from pseudograd.kernels.native import counts
 from pseudograd.listen.frames import NOWHERE
 from pseudograd.torch_table.forms import SavedValues
 
-from ..choices import every_pair
+from ..choices import every_pair, folded
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Leaving = tuple[Tensor | None, ...]
@@ -91,6 +91,7 @@ def _counts_by_hand(size: int, dtype: torch.dtype, is_full: bool) -> list[tuple[
     return [(grad, leaving, one_by_one(grad, leaving, is_full)) for leaving in leavings]
 
 
+@folded
 @pytest.mark.parametrize(
     ("dtype", "size", "is_full"), every_pair(DTYPES, [0, 1, 7, 63, 64, 65, 1_000, 40_001], [True, False])
 )
@@ -131,6 +132,7 @@ def side(x: float, low: float | None, high: float | None) -> list[str]:
     return found + (["at"] if x in (low, high) else [])
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
@@ -160,6 +162,7 @@ def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
         assert {name: float(found[name]) for name in alone} == {name: float(alone[name]) for name in alone}
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["ReluBackward0", "ClampBackward1", "MulBackward0"])
 def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op: str, dtype: torch.dtype) -> None:

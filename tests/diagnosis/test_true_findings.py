@@ -27,7 +27,7 @@ from pseudograd.listen import frames
 from pseudograd.torch_table.eras import installed_era
 from pseudograd.wording import percent
 
-from ..choices import one_in
+from ..choices import folded, one_in
 from .checks import codes, follow, line_of, only, site_of, starved
 
 PLACES = torch.tensor([3, 2, 1, 0])
@@ -360,6 +360,7 @@ STEADY: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", STEADY)
 def test_no_gradient_vanishes_in_a_usual_network(name: str, seed: int) -> None:

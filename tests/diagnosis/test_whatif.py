@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 
-from ..choices import one_in
+from ..choices import folded, one_in
 
 BOUNDS = torch.tensor([-0.5, 0.0, 0.25, 0.5])
 CLAMPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -60,6 +60,7 @@ def _context(change: Any) -> Any:
     return pg.pin_edge(change) if isinstance(change, str) else pg.override(**change)
 
 
+@folded
 @pytest.mark.parametrize(("clamp", "change"), one_in(3, CLAMPS, CHANGES))
 def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
     net, bound, loss = _program(CLAMPS[clamp])

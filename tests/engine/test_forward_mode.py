@@ -17,7 +17,7 @@ from pseudograd.rule import OPS
 from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.contract.equality import assert_same_values
 
-from ..choices import one_in
+from ..choices import folded, one_in
 
 Function = Callable[[Tensor], Tensor]
 
@@ -126,6 +126,7 @@ def _x() -> Tensor:
     return torch.tensor([[-1.5, -0.625, 0.25], [0.5, 0.75, 1.25]], dtype=torch.float64)
 
 
+@folded
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_every_order_of_derivative_is_that_of_a_function_that_has_it(pair: str, way: str) -> None:
@@ -173,6 +174,7 @@ LINEAR = [
 ]
 
 
+@folded
 @pytest.mark.parametrize("case", LINEAR, ids=str)
 def test_forward_mode_over_vmap_for_every_linear_case(case: Case) -> None:
     """The tangent of each input alone, over and under vmap of the last sample's broadcast inputs, is that without vmap."""

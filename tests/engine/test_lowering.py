@@ -17,6 +17,8 @@ from pseudograd.kernels import table
 from pseudograd.kernels.residuals import INPUTS, Residual
 from pseudograd.rule import OPS, Call, Rule, add_rule, make_call
 
+from ..choices import folded
+
 
 @pytest.fixture(autouse=True)
 def _without_native() -> Iterator[None]:
@@ -246,6 +248,7 @@ _SERVED = {
 }
 
 
+@folded
 @pytest.mark.parametrize(("rule", "edge"), [(rule, edge) for rule in OPS["clamp"].rules for edge in OPS["clamp"].edges])
 def test_which_kernel_serves_which_bounds(rule: str, edge: str) -> None:
     """Where no kernel serves, the formula gives the same values, several times slower; so only this can tell."""

@@ -25,7 +25,7 @@ from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
-from ..choices import one_in
+from ..choices import folded, one_in
 from ..contract.cases import every_case
 from .two_bits import RULES, TWO_BITS, counting_kernel
 
@@ -113,6 +113,7 @@ def by_reentrant_checkpoint(f: Function) -> Tensor:
 WAYS["reentrant checkpoint"] = by_reentrant_checkpoint
 
 
+@folded
 @every_case
 def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd takes more without a word."""
@@ -132,6 +133,7 @@ def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.M
             assert found is None or len(found) == len(inputs)
 
 
+@folded
 @pytest.mark.parametrize(("rule", "edge"), CALLS)
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "compiled autograd"])
 def test_two_bits_give_what_the_inputs_give(way: str, rule: str, edge: str, request: Any) -> None:
@@ -270,6 +272,7 @@ ENDS = [
 IN_FUSED_CALLS = {("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open"), ("sign", "closed")}
 
 
+@folded
 @pytest.mark.parametrize("edge", OPS["clamp"].edges)
 @pytest.mark.parametrize("rule", ["zero", "inward", "sign", "leaky"])
 def test_what_runs_in_fused_calls_of_torch(rule: str, edge: str) -> None:
@@ -301,6 +304,7 @@ GRADS: dict[str, Callable[[], Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("kind", GRADS)
 @pytest.mark.parametrize("rule", ["zero", "inward"])
 @pytest.mark.parametrize("registered", [False, True], ids=["portable", "two bits"])

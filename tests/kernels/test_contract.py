@@ -13,7 +13,7 @@ from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
-from ..choices import every_pair
+from ..choices import every_pair, folded
 from ..contract.cases import with_every
 from .ways import WAYS, way
 
@@ -27,6 +27,7 @@ LONG = sorted({(op.rule_set, name) for op in OPS.values() for name, rule in op.r
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
+@folded
 @pytest.mark.parametrize(("case", "dtype", "how"), with_every(CASES, DTYPES, WAYS))
 def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
     with way(how):
@@ -36,6 +37,7 @@ def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
         values.check_reduced(case, dtype)
 
 
+@folded
 @pytest.mark.parametrize(("key", "of_grad", "threads"), every_pair(LONG, ["of x", "transposed", "expanded"], [1, 2]))
 def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The formula on a part of x at a time; the last is shorter."""
@@ -105,6 +107,7 @@ def test_what_is_computed_in_no_parts(kind: str, monkeypatch: pytest.MonkeyPatch
     assert blockwise._backward(grad[: x.numel()], [x, low, 1.0], (True, False, False), call) is None
 
 
+@folded
 @pytest.mark.parametrize(("case", "how"), with_every(CASES, WAYS[:3]))
 def test_what_is_saved(case: Case, how: str) -> None:
     with way(how):

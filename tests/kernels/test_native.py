@@ -26,7 +26,7 @@ from pseudograd.kernels import bits, native
 from pseudograd.rule import OPS, call_for, prepared
 from pseudograd.testing.contract.cases import cases_of
 
-from ..choices import every_pair, one_in
+from ..choices import every_pair, folded, one_in
 from ..engine.two_bits import TWO_BITS
 from .ways import FOR_EVERYTHING, LEVELS, WITH_A_CODE, codes_from, needs_native, way
 
@@ -106,6 +106,7 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> tuple[Te
 HOW = [(rule, edge) for rule in WITH_A_CODE for edge in OPS["clamp"].edges]
 
 
+@folded
 @of_all_sizes
 @pytest.mark.parametrize(("how", "dtype", "level"), one_in(6, HOW, DTYPES, LEVELS), indirect=["level"])
 def test_every_processor_gives_the_formula(
@@ -150,6 +151,7 @@ def test_every_processor_gives_the_formula_of_elastic(
     assert "pull_x" in calls
 
 
+@folded
 @of_all_sizes
 @pytest.mark.parametrize(("how", "dtype", "level"), every_pair(HOW, DTYPES, LEVELS), indirect=["level"])
 def test_the_code_is_the_plain_one_bit_for_bit(
@@ -179,6 +181,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("of_grad", [*LAYOUTS, "expanded"])
 @pytest.mark.parametrize("of_x", LAYOUTS)
 def test_layouts(of_x: str, of_grad: str, level: None) -> None:
@@ -212,6 +215,7 @@ SHAPES = {
 }
 
 
+@folded
 @pytest.mark.parametrize(
     ("layout", "shape", "dtype", "level"),
     every_pair(["contiguous", "channels_last", "every second column"], SHAPES, DTYPES, LEVELS),
@@ -234,6 +238,7 @@ def test_tensor_bounds(layout: str, shape: str, dtype: torch.dtype, level: None)
             assert same_bits(found_y, y)
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_code_between_tensors_is_the_plain_one_bit_for_bit(shape: str, dtype: torch.dtype, level: None) -> None:
@@ -280,6 +285,7 @@ def test_bounds_that_are_not_plain_reach_no_operator(calls: list[str]) -> None:
     assert same(torch.autograd.grad(y, leaf, grad)[0], expected)
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_between_tensors(dtype: torch.dtype, level: None) -> None:
     """Every triple of special values: x along a row, its bounds one number for the row. Zeros keep torch's sign."""
@@ -344,6 +350,7 @@ def saved(f: Callable[[Tensor], Any], x: Tensor) -> list[Tensor]:
     return packed
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("f", "bits"),
@@ -377,6 +384,7 @@ def test_bits_for_each_element(f: Callable[[Tensor], Any], bits: int, dtype: tor
     assert sum(t.nbytes for t in kept) == x.numel() * bits // 8
 
 
+@folded
 @pytest.mark.parametrize(
     "f",
     [
@@ -415,6 +423,7 @@ def test_a_chain_after_sigmoid_costs_nothing_more() -> None:
 # --- in place ---------------------------------------------------------------------------------------------------------
 
 
+@folded
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("edge", OPS["clamp"].edges)
 def test_in_place(edge: str, layout: str) -> None:
@@ -488,6 +497,7 @@ EXPANDED: dict[str, Callable[[], Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("rule", ["inward", "identity", "elastic"])
 @pytest.mark.parametrize("kind", EXPANDED)
 def test_an_expanded_x_gives_the_layout_of_torch(kind: str, rule: str) -> None:
@@ -538,6 +548,7 @@ def test_a_slope_is_computed_in_c_up_to_15_dimensions(dimensions: int, ran: list
     assert calls == ran
 
 
+@folded
 @pytest.mark.parametrize("size", [8, 5000])
 @pytest.mark.parametrize("f", MANY_RULES, ids=range(len(MANY_RULES)))
 def test_hooks_that_hand_out_another_dtype(f: Callable[[Tensor], Tensor], size: int) -> None:
@@ -580,6 +591,7 @@ def test_a_function_of_its_own_comes_with_the_second_call_and_goes_with_the_memo
     assert of_its_own() is None
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_identity_is_prepared_and_keeps_nothing(layout: str, dtype: torch.dtype, doors: list[str], level: None) -> None:
@@ -602,6 +614,7 @@ def test_identity_is_prepared_and_keeps_nothing(layout: str, dtype: torch.dtype,
         assert saved(f, leaf) == []
 
 
+@folded
 @pytest.mark.parametrize("size", [256, 5000])
 @pytest.mark.parametrize("rule", ["zero", "inward", "sign", "leaky", "elastic", "identity"])
 @pytest.mark.parametrize(
@@ -903,6 +916,7 @@ WITH_A_CODE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("without", ["", "native"])
 @pytest.mark.parametrize("how", HANDED_BACK)
 @pytest.mark.parametrize("name", WITH_A_CODE)
@@ -945,6 +959,7 @@ def test_a_code_that_lost_bytes_is_an_error(name: str) -> None:
 ZEROS = list(itertools.product((-0.0, 0.0), (-0.0, 0.0, -1.0), (-0.0, 0.0, 1.0)))
 
 
+@folded
 @pytest.mark.parametrize(
     ("zeros", "dtype", "shape", "level"),
     every_pair(ZEROS, DTYPES, [(4096,), (4099,), (70, 71), (40000,)], LEVELS),
@@ -1106,6 +1121,7 @@ def test_codes_from_zero_elements_on() -> None:
             assert x.grad.shape == torch.Size(shape)
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("slope", [1e-3, 0.1, 1.0009765625, 3.0])
 def test_every_product_of_half_precision_is_rounded_as_torch_rounds_it(
@@ -1135,6 +1151,7 @@ FEW = [
 ]
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("which", range(len(FEW)))
 def test_few_bits_are_the_plain_ones(which: int, dtype: torch.dtype, level: None) -> None:
@@ -1187,6 +1204,7 @@ def test_steps_that_do_not_fit_give_nothing() -> None:
         assert steps(x, torch.zeros(count, dtype=torch.float64)).numel() == 0
 
 
+@folded
 @pytest.mark.parametrize("has_high", [False, True])
 @pytest.mark.parametrize("has_low", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -1215,6 +1233,7 @@ SLOPES = [
 ]
 
 
+@folded
 @pytest.mark.parametrize(
     ("which", "dtype", "level"), every_pair(range(len(SLOPES)), DTYPES, LEVELS), indirect=["level"]
 )

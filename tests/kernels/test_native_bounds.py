@@ -16,6 +16,7 @@ from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.rule import OPS, Call, Gradients, call_for
 
+from ..choices import folded
 from .ways import needs_native
 
 pytestmark = needs_native
@@ -49,6 +50,7 @@ def by_kernel(call: Call, grad: Tensor, inputs: list[Tensor | None], wants: tupl
     return pulled
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("absent", ["none", "min", "max"])
 def test_each_bound_gets_what_the_formula_gives_it(absent: str, dtype: torch.dtype, level: None) -> None:
@@ -120,6 +122,7 @@ def test_a_bound_that_is_not_asked_for_gets_nothing() -> None:
                 assert found.tolist() == (x < -1).float().tolist()
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_beside_one_bound_are_torchs_own_bit_for_bit(dtype: torch.dtype, level: None) -> None:
     """Zeros of both signs, and NaN on both sides, which fmax and fmin see otherwise."""

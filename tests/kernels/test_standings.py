@@ -17,6 +17,7 @@ from pseudograd.rewrite.edges import PINNED, rule_named
 from pseudograd.rule import PRIMITIVES, Call, call_for
 from pseudograd.torch_table.eras import ERAS
 
+from ..choices import folded
 from .test_native import DTYPES, SIZES, same_bits
 from .ways import FOR_EVERYTHING, FOR_NOTHING, codes_from, needs_native
 
@@ -58,6 +59,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_plain_code_is_the_formula(kind: str, rule: str) -> None:
@@ -78,6 +80,7 @@ def test_the_plain_code_is_the_formula(kind: str, rule: str) -> None:
             agree(bits.BITS.pull(grad, kept, wants, call), by_formula(grad, inputs, wants, call))
 
 
+@folded
 @needs_native
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,6 +108,7 @@ def test_c_between_tensors_is_the_formula(kind: str, dtype: torch.dtype, level: 
 BOUNDS = [(-1.0, 1.0), (None, 0.3), (-0.0, None), (0.3, 0.3), (-torch.inf, 0.0), (-1.0, torch.inf), (None, -torch.inf)]
 
 
+@folded
 @needs_native
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bounds", BOUNDS)
@@ -155,6 +159,7 @@ LAYOUTS: dict[str, Any] = {
 }
 
 
+@folded
 @needs_native
 @pytest.mark.parametrize("shape", [(4, 8, 8, 16), (8, 1, 1), (4, 1, 1, 16), (), (1,)], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)

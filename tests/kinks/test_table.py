@@ -15,11 +15,14 @@ import pytest
 from pseudograd_kinks import table
 from pseudograd_kinks.outcome import Outcome
 
+from ..choices import folded
+
 TABLE = table.load()
 STORED: dict[str, Any] = json.loads(table.FILE.read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(table.FILE.with_name("schema.json").read_text(encoding="utf-8")))
 
 
+@folded
 @pytest.mark.parametrize(
     ("id", "framework", "version", "expected"),
     [
@@ -160,6 +163,7 @@ SLOPES = [
 ]
 
 
+@folded
 @pytest.mark.parametrize("point", SLOPES, ids=lambda point: point.id)
 def test_every_convention_at_a_kink_is_between_the_slopes_of_its_sides(point) -> None:  # type: ignore[no-untyped-def]
     f, (x,) = FUNCTIONS[point.id.partition("@")[0]], point.inputs[0]
@@ -215,6 +219,7 @@ BY_HAND = [
 ]
 
 
+@folded
 @pytest.mark.parametrize(("id", "framework", "version", "expected"), BY_HAND)
 def test_values_that_are_known_by_hand(
     id: str, framework: str, version: str | None, expected: list[list[float]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ..choices import folded
 from .test_rules import codes
 
 GUARD = "x.clamp(min=0).sqrt()"
@@ -87,6 +88,7 @@ def test_what_is_unpacked_is_made_of_what_was_given(argument: str, is_told: bool
     assert codes(text) == (["PG111"] if is_told else [])
 
 
+@folded
 @pytest.mark.parametrize(
     ("rest", "is_told"),
     [
@@ -131,6 +133,7 @@ def test_a_word_that_means_something_else_is_no_word_of_training(word: str, is_t
 HELPER = f"def root(x):\n    return {GUARD}\n"
 
 
+@folded
 @pytest.mark.parametrize(
     "text",
     [

@@ -10,6 +10,8 @@ from pseudograd_lint.rules import RULES
 from pseudograd_lint.values import FINFO as _FINFO
 from pseudograd_notices.notice import Notice
 
+from ..choices import folded
+
 ALL = [rule.code.number for rule in RULES]
 HEAD = "import math  # the loss\nimport torch\nimport torch as th\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 
@@ -101,11 +103,13 @@ NO_GUARDS = [
 ]  # fmt: skip
 
 
+@folded
 @pytest.mark.parametrize("expression", GUARDS)
 def test_a_guard_at_the_singular_point_is_found(expression: str) -> None:
     assert codes(f"def f(x):\n    return {expression}\n") == ["PG111"]
 
 
+@folded
 @pytest.mark.parametrize("expression", NO_GUARDS)
 def test_a_guard_that_guards_is_not(expression: str) -> None:
     assert "PG111" not in codes(f"def f(x):\n    return {expression}\n")
@@ -131,6 +135,7 @@ FLOWS = {
 }
 
 
+@folded
 @pytest.mark.parametrize("body", FLOWS)
 def test_names_stand_for_what_they_were_given_last(body: str) -> None:
     assert ("PG111" in codes(f"def f(x, g):\n    {body}\n")) == FLOWS[body]

@@ -13,6 +13,7 @@ from pseudograd import rules
 from pseudograd.rule import OPS
 from pseudograd.testing.contract.cases import Case, cases_of
 
+from ..choices import folded
 from .functions import above, below, clamped, inside, inward, of
 
 LOW, HIGH = -0.7, 1 / 3  # neither is a point of the grid
@@ -30,6 +31,7 @@ def _again(name: str) -> Callable[[Tensor], Tensor]:
 _CASES = [case for case in cases_of(OPS["clamp"]) if not (case.maximize and (case.is_linear or case.parameters))]
 
 
+@folded
 @pytest.mark.parametrize("case", _CASES, ids=str)
 def test_every_rule_of_the_clamp_with_every_edge(case: Case) -> None:
     f = case.function()
@@ -98,6 +100,7 @@ _OTHERS = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", _OTHERS)
 def test_other_ops_and_what_stands_behind_x(name: str) -> None:
     f, expected = _OTHERS[name]
@@ -158,6 +161,7 @@ _ALTERED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", _ALTERED)
 def test_none_for_what_only_looks_like_a_rule(name: str) -> None:
     assert _named(_ALTERED[name]) is None

@@ -9,6 +9,8 @@ from pseudograd.kernels import native
 from pseudograd.look.rule_table import rules_text, what_is_saved
 from pseudograd.rule import OPS
 
+from ..choices import folded
+
 SIZE = 8192
 BYTES = {"nothing": 0, "1 bit or x": SIZE // 8, "2 bits or x": SIZE // 4, "x": 4 * SIZE}
 ROWS = [
@@ -28,6 +30,7 @@ def kept_by(name: str, rule: str) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
 
+@folded
 @pytest.mark.skipif(
     native.status()["state"] != "active", reason="bits are kept where the kernels in C run; without them x is"
 )

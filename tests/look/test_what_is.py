@@ -18,6 +18,7 @@ import pseudograd as pg
 from pseudograd.comparison.reached import OwnFunctions
 from pseudograd.look.what_is import what_is
 
+from ..choices import folded
 from ..migrate import test_migrate as classes
 
 HEAD = "import torch\nimport torch as th\nfrom torch.autograd import Function\nfrom torch.autograd.function import once_differentiable\n"
@@ -198,6 +199,7 @@ def test_it_tells_where_a_copy_differs_and_which_dtypes_are_equal(tmp_path: Path
 BODY = classes.POPULAR.replace("        ctx.low, ctx.high", "{}\n        ctx.low, ctx.high")
 
 
+@folded
 @pytest.mark.parametrize(
     "line",
     [

@@ -14,6 +14,7 @@ import pseudograd as pg
 from pseudograd.ops import bounds
 from pseudograd.rule import OPS, call_for
 
+from ..choices import folded
 from ..kernels.ways import needs_native
 
 X = torch.tensor([0.5, 2.0])
@@ -35,6 +36,7 @@ LINES = [
 ]
 
 
+@folded
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.partition("  ->  ")[0])
 def test_bad_call(line: str) -> None:
     call, _, expected = line.partition("  ->  ")
@@ -51,6 +53,7 @@ def test_an_unknown_name_is_a_key_error_too() -> None:
         pg.clamp(X, 0, 1, rule="inwards")
 
 
+@folded
 @pytest.mark.parametrize("name", OPS)
 def test_names_of_the_field_are_translated(name: str) -> None:
     op = OPS[name]
@@ -177,6 +180,7 @@ PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
 def test_integers_get_torch_s_forward_and_no_gradient(name: str, dtype: torch.dtype) -> None:

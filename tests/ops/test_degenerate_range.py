@@ -9,6 +9,8 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.testing.contract.equality import assert_same_values
 
+from ..choices import folded
+
 X = torch.tensor([-torch.inf, -1e38, -2.0, 0.0, 0.5, 2.0, 1e38, torch.inf, torch.nan])
 RANGES: dict[str, tuple[Any, Any]] = {
     "one point": (0.5, 0.5),
@@ -24,6 +26,7 @@ def _gradient(low: Any, high: Any, rule: Any, grad: float) -> Tensor:
     return pg.gradient(lambda x: pg.clamp(x, low, high, rule=rule), X, grad)
 
 
+@folded
 @pytest.mark.parametrize("grad", [1.0, -1.0, 0.0])
 @pytest.mark.parametrize("rule", ["elastic", "inverting"])
 @pytest.mark.parametrize("name", RANGES)

@@ -16,6 +16,8 @@ from pseudograd.rule import Sample
 from pseudograd.testing.contract.cases import cases_of
 from pseudograd.testing.contract.equality import assert_same_bits, differing_bits
 
+from ..choices import folded
+
 SCALES = (1.0, 0.25, 0.1, 0.037, 3.0, 1e-3, 117.3)
 GRIDS = ((-128, 127), (0, 255), (-8, 7), (-1, 1))
 HALF = (torch.float16, torch.bfloat16)
@@ -46,6 +48,7 @@ def torch_counts_in_float32() -> bool:
     )
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_values_per_tensor_are_torch_s_to_the_bit(grid: tuple[int, int], dtype: torch.dtype) -> None:
@@ -71,6 +74,7 @@ WIDE = (
 )
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("grid", WIDE, ids=str)
 @pytest.mark.parametrize("of", ["numbers", "tensors"])
@@ -129,6 +133,7 @@ def test_gradient_of_x_per_tensor_is_torch_s(grid: tuple[int, int], sign: float)
         assert 0 < int(ours.count_nonzero()) < x.numel()
 
 
+@folded
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
 @pytest.mark.parametrize("kind", [torch.int32, torch.float32], ids=str)
 def test_per_channel_differs_by_one_step_where_torch_fuses(axis: int, kind: torch.dtype) -> None:
@@ -205,6 +210,7 @@ def _torch_learnable(x: Tensor, scale: Tensor, zero: Tensor, grid: tuple[int, in
     return torch._fake_quantize_learnable_per_channel_affine(x, scale, zero, axis, *grid, 1.0)
 
 
+@folded
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("grid", [(-8, 7), (0, 15)], ids=str)

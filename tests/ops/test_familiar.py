@@ -7,6 +7,8 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import folded
+
 X = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
 
 
@@ -25,6 +27,7 @@ SAME = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", SAME)
 @pytest.mark.parametrize("grad", [1.0, -1.0, 0.0])
 def test_familiar_clamp(name: str, grad: float) -> None:

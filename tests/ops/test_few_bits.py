@@ -24,6 +24,8 @@ from pseudograd.rule import OPS, make_call
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import cases_of
 
+from ..choices import folded
+
 Function = Callable[[Tensor], Tensor]
 THREE = pg.rules.fewbit(bits=3)
 WAYS: dict[str, tuple[Function, int]] = {  # and how many bits it keeps
@@ -193,6 +195,7 @@ def test_the_formula_of_fewbit_does_not_compute_the_activation_again() -> None:
 # --- its gradients ----------------------------------------------------------------------------------------------------
 
 
+@folded
 @every_way
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_bits_give_what_the_formula_gives(way: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,6 +237,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@folded
 @every_way
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_dense_layouts_keep_bits_too(way: str, layout: str) -> None:
@@ -268,6 +272,7 @@ def test_the_contract_of_saved_tensors_and_values(name: str, dtype: torch.dtype,
     assert tested == (2 if name in FITTED else 1)
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["gelu", "gelu, tanh", "silu", "leaky_relu", "leaky_relu by default", "hardsigmoid"])
 def test_exact_is_torchs_own_gradient(name: str, dtype: torch.dtype) -> None:
@@ -336,6 +341,7 @@ TRANSFORMS: dict[str, Callable[[Function, Tensor, Tensor], Tensor]] = {
 }
 
 
+@folded
 @every_way
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforms_give_the_same(way: str, transform: str, request: pytest.FixtureRequest) -> None:
@@ -450,6 +456,7 @@ SPELLINGS: dict[str, tuple[str, Function, Function, int]] = {  # family, spellin
 }
 
 
+@folded
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_override_reaches_every_spelling(spelling: str) -> None:
     family, f, public, bits = SPELLINGS[spelling]

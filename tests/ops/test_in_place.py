@@ -9,6 +9,8 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
 
+from ..choices import folded
+
 RULES = ["zero", "identity", "inward", "sign", "leaky", "elastic", "inverting"]
 BOUNDS: dict[str, tuple[Any, Any]] = {
     "numbers": (-1, 1),
@@ -26,6 +28,7 @@ def _bounds_that(rule: str) -> list[str]:
     return [name for name in BOUNDS if None not in BOUNDS[name] or rule not in ("elastic", "inverting")]
 
 
+@folded
 @pytest.mark.parametrize(("rule", "bounds"), [(rule, name) for rule in RULES for name in _bounds_that(rule)])
 def test_same_as_clamp(rule: str, bounds: str) -> None:
     low, high = BOUNDS[bounds]

@@ -13,6 +13,8 @@ import pseudograd as pg
 from pseudograd.ops.steps import SLOPES
 from pseudograd.rule import OPS, Sample
 
+from ..choices import folded
+
 # Densities of u, for one number.
 DENSITIES: dict[str, Callable[[float], float]] = {
     "window": lambda u: 1.0 if abs(u) <= 0.5 else 0.0,
@@ -52,6 +54,7 @@ def test_the_densities_are_those_of_the_op() -> None:
     assert set(DENSITIES) == set(OPS["jumprelu"].rules)
 
 
+@folded
 @pytest.mark.parametrize("to_x", [False, True])
 @every_rule
 def test_values_and_gradients_are_the_formulas(rule: str, to_x: bool) -> None:
@@ -63,6 +66,7 @@ def test_values_and_gradients_are_the_formulas(rule: str, to_x: bool) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+@folded
 @pytest.mark.parametrize("bandwidth", [0.25, 3.0])
 @pytest.mark.parametrize("rule", SLOPES)
 def test_every_window_has_the_area_one(rule: str, bandwidth: float) -> None:

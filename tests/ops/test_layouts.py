@@ -14,7 +14,7 @@ from torch.nn import functional
 import pseudograd as pg
 from pseudograd.rule import OPS
 
-from ..choices import as_parameters, pairs
+from ..choices import as_parameters, folded, pairs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
@@ -128,6 +128,7 @@ def _layouts_of_cases() -> list[Any]:
     return as_parameters(cells, lambda cell: pairs(cell[0], *map(cell[1].get, ("rule", "edge")), cell[2]))
 
 
+@folded
 @pytest.mark.parametrize(("name", "how", "layout"), _layouts_of_cases())
 def test_every_rule_in_every_layout_of_torch(name: str, how: dict[str, Any], layout: str) -> None:
     f = _ours(name, how)
@@ -165,6 +166,7 @@ TRUE = {
 }
 
 
+@folded
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", TRUE)
 def test_true_gradients_are_torchs_own(name: str, layout: str) -> None:
@@ -182,6 +184,7 @@ PSEUDO = {
 }
 
 
+@folded
 @pytest.mark.parametrize("layout", ["coo", "uncoalesced coo", "csr"])
 @pytest.mark.parametrize("name", PSEUDO)
 def test_a_grad_of_another_pattern(name: str, layout: str) -> None:
@@ -252,6 +255,7 @@ NESTED_OPS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("columns", [4, 1024])  # few elements, and enough for a code
 @pytest.mark.parametrize("name", NESTED_OPS)
 def test_strided_nested_tensors_have_the_gradient_of_each_of_their_tensors(name: str, columns: int) -> None:
@@ -287,6 +291,7 @@ FAKE_OPS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", FAKE_OPS)
 def test_the_backward_of_a_fake_tensor_runs_outside_its_mode(name: str) -> None:
     with FakeTensorMode() as mode:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import folded
+
 STEP = 1e-6
 
 
@@ -34,6 +36,7 @@ SHAPES = {
 }
 
 
+@folded
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("edge", ["closed", "open", "half"])
@@ -55,6 +58,7 @@ def test_bounds_get_the_difference_quotient(shape: tuple[int, ...], sign: float,
     assert to_high.count_nonzero() > 0
 
 
+@folded
 @pytest.mark.parametrize("rule", ["zero", "identity", "inward", "leaky", "elastic", "inverting", "sign"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_every_rule_gives_the_bounds_their_true_gradient(rule: str, sign: float) -> None:

@@ -15,6 +15,8 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 from pseudograd.testing.measure.gradients import saved_by
 
+from ..choices import folded
+
 X = torch.cat([torch.linspace(-3, 3, 241, dtype=torch.float64), torch.tensor([1e6 + 0.125, -1e6 - 0.375]).double()])
 GRAD = torch.linspace(-2, 2, len(X), dtype=torch.float64) + 0.003
 
@@ -69,6 +71,7 @@ def test_the_smallest_steps_of_float64() -> None:
     assert _grad_x(lambda x: pg.round(x, decimals=308, rule="trust"), x, torch.ones(3)).tolist() == [0.0, 1.0, 0.0]
 
 
+@folded
 @pytest.mark.parametrize("rule", ["identity", "zero", "trust", "fourier"])
 @pytest.mark.parametrize("decimals", [-2, 0, 1, 3])
 def test_values_are_torchs_whatever_the_rule(rule: str, decimals: int) -> None:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd.ops import codebook as nearest
 
-from ..choices import one_in
+from ..choices import folded, one_in
 
 RULES = ("identity", "rotation")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -50,6 +50,7 @@ def problem(rows: int = 7, size: int = 4, codes: int = 9, dtype: torch.dtype = t
 # --- the nearest code ---------------------------------------------------------------------------------------------------
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("scale", "shift"), [(1, 0), (1, 100), (1, 3e4), (1e-30, 0), (1e30, 0), (1e-42, 0), (1e-4, 1), (0, 1)]
@@ -103,6 +104,7 @@ def test_the_first_of_equal_codes_is_taken(dtype: torch.dtype) -> None:
     assert pg.codebook.vector_quantize(torch.zeros(1, 1, dtype=dtype), mirrored.flip(0))[1].tolist() == [0]
 
 
+@folded
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("place", ["x", "codebook", "both", "all codes"])
 def test_what_is_not_finite_is_decided_as_argmin_does(value: float, place: str) -> None:
@@ -144,6 +146,7 @@ def gamma_by_definition(size: int, eps: float) -> float:
     return lost / (1 - lost)
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
     ("vector", "code"), [(0.75, -0.5), (0.0, 1.0), (-3.0, 0.0), (0.0, 0.0), ("limit", 0.0), ("limit", "limit")]
@@ -431,6 +434,7 @@ ROUTES: dict[str, Callable[[Loss, Tensor], Tensor]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -494,6 +498,7 @@ def test_double_backward_takes_the_turn_for_a_constant(rule: str, compiled: bool
 IN_DIMS = [(0, None), (1, None), (0, 0), (None, 0), (0, 2)]
 
 
+@folded
 @pytest.mark.parametrize(
     ("rule", "in_dims", "compiled"),
     [(rule, dims, False) for rule in RULES for dims in IN_DIMS] + one_in(2, RULES, IN_DIMS, [True]),
@@ -562,6 +567,7 @@ NO_TURN = {
 }
 
 
+@folded
 @pytest.mark.parametrize("case", NO_TURN)
 def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
     vector, code = NO_TURN[case]
@@ -576,6 +582,7 @@ def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
     assert second[1] is None or second[1].isfinite().all()
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("short", ["x", "code"])
 @pytest.mark.parametrize(("eps", "turns"), [(2, False), (3.5, False), (4, False), (4.5, True), (32, True)])
@@ -604,6 +611,7 @@ def test_where_opposite_ends(apart: float, turns: bool, dtype: torch.dtype) -> N
     assert torch.allclose(found, -grad if turns else grad, rtol=1e-2)
 
 
+@folded
 @pytest.mark.parametrize("case", NO_TURN)
 def test_without_a_turn_the_largest_gradients_pass_too(case: str) -> None:
     """Their sum is infinite in single precision."""

@@ -17,6 +17,7 @@ from torch.func import grad, jacfwd, jacrev, vmap
 import pseudograd as pg
 from pseudograd.ops import policy
 
+from ..choices import folded
 from .formulas import tokens
 
 RULES: dict[str, Any] = {
@@ -38,6 +39,7 @@ def slopes(loss: Callable[..., Tensor], *at: Tensor) -> tuple[Tensor, ...]:
     return (y.detach(), *torch.autograd.grad(y, leaves, weights))
 
 
+@folded
 @pytest.mark.parametrize("level", policy.LEVELS)
 @pytest.mark.parametrize(("positive", "negative"), PAIRS)
 def test_each_token_has_what_its_own_rule_gives(positive: str, negative: str, level: str) -> None:

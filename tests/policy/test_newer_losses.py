@@ -14,6 +14,7 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import folded
 from .formulas import tokens
 from .test_other_projects import EDGE, mean_of_means, of_trl, of_verl, ragged, slope_of
 
@@ -62,6 +63,7 @@ def placed(name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return lr.unsqueeze(1), a.unsqueeze(1)
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", NEW)
 def test_the_gradient_is_that_of_the_published_loss_in_every_dtype(name: str, dtype: torch.dtype) -> None:

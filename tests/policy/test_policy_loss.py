@@ -11,7 +11,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.torch_table.eras import ERAS, installed_era
 
-from ..choices import slow_but
+from ..choices import folded, slow_but
 from . import formulas
 from .formulas import FORMULAS, HALF_LOW, TWICE, tokens, usual_form
 
@@ -28,6 +28,7 @@ def test_there_is_a_formula_for_every_policy_and_no_other() -> None:
     assert set(FORMULAS) == set(pg.policy.presets)
 
 
+@folded
 @pytest.mark.parametrize("name", pg.policy.presets)
 def test_value_and_gradient_are_those_of_the_formula_written_apart(name: str) -> None:
     lr, a = tokens()
@@ -208,6 +209,7 @@ def test_equal_compiled(name: str) -> None:
     assert found.any()
 
 
+@folded
 @pytest.mark.parametrize("name", pg.policy.presets)
 def test_equal_under_transforms(name: str) -> None:
     lr, a = tokens(torch.float32)
@@ -233,6 +235,7 @@ def test_equal_under_transforms(name: str) -> None:
 # --- half precision, masks, levels ------------------------------------------------------------------------------------
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", pg.policy.presets)
 def test_half_precision_saturates_and_is_never_nan(name: str, dtype: torch.dtype) -> None:
@@ -295,6 +298,7 @@ def test_infinite_ratios_of_silent_tokens_give_zero() -> None:
     assert torch.autograd.grad(by_both[0].sum(), of_each)[0].tolist() == [0.0] * 4
 
 
+@folded
 @pytest.mark.parametrize("name", pg.policy.presets)
 def test_masked_tokens_have_no_loss_no_gradient_and_no_say(name: str) -> None:
     lr, a = (one[:10] for one in tokens())

@@ -11,6 +11,8 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import folded
+
 WEIGHTS = torch.tensor([[1.0, 0.5, 2.0, 0.25, 3.0], [0.1, 1.0, 1.0, 0.0, 2.0]], dtype=torch.float64)
 LOG_RATIO = torch.tensor([[0.1, -0.2, 0.9, 0.05, -0.7], [-0.3, 0.6, 0.01, -0.9, 0.2]], dtype=torch.float64)
 MASK = torch.tensor([[True, True, True, False, True], [True, False, True, True, True]])
@@ -33,6 +35,7 @@ def measured(f: Any, x: Tensor, step: float = 1e-6) -> Tensor:
     return torch.stack(columns, 1)
 
 
+@folded
 @pytest.mark.parametrize("masked", [False, True], ids=["all tokens", "a mask"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize(

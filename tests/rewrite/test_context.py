@@ -20,6 +20,8 @@ from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table import private as torch_private
 from pseudograd.torch_table.eras import ERAS, installed_era
 
+from ..choices import folded
+
 OUT = torch.tensor([-2.0, 0.0, 2.0])
 
 
@@ -332,6 +334,7 @@ SAVED = {
 }
 
 
+@folded
 @pytest.mark.parametrize("rule", ["zero", "identity", "inward", "leaky", "pin"])
 @pytest.mark.parametrize("name", SAVED)
 def test_as_many_tensors_are_saved_as_torch_saves(name: str, rule: str) -> None:
@@ -517,6 +520,7 @@ def at_edge() -> list[float]:
     return torch.autograd.grad(torch.clamp(x, -1, 1).sum(), x)[0].tolist()
 
 
+@folded
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     "how",

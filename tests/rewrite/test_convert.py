@@ -18,6 +18,8 @@ import pseudograd as pg
 from pseudograd import rules
 from pseudograd.rewrite.convert import convert
 
+from ..choices import folded
+
 X = [-4.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 6.0, 9.0]
 MODULES = {
     "ReLU": (nn.ReLU, lambda x, rule: pg.relu(x, rule=rule)),
@@ -33,6 +35,7 @@ def gradient(f, x: Tensor | None = None) -> Tensor:
     return torch.autograd.grad(f(x), x, grad)[0]
 
 
+@folded
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("rule", ["inward", "identity", "zero", rules.leaky(0.25)])
 @pytest.mark.parametrize("name", MODULES)
@@ -298,6 +301,7 @@ TRACES: dict[str, Callable[[nn.Module], nn.Module]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("rule", ["inward", "identity"])
 @pytest.mark.parametrize("how", TRACES)

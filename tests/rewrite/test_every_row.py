@@ -30,6 +30,8 @@ from pseudograd.torch_table.eras import ERAS
 from pseudograd.torch_table.forms import FORMS, SPELLINGS, SWITCHES
 from pseudograd.torch_table.records import EDGE, MISSING, Called, Form, Node, Spelling, StandIn
 
+from ..choices import folded
+
 # Outside, at, between and halfway the bounds and steps below.
 NUMBERS = [-7.0, -3.0, -2.5, -1.0, -0.75, -0.3, 0.0, 0.3, 0.5, 1.0, 1.5, 6.0]
 # What a function is called with, by what it calls its arguments: a few choices of each. A new name wants a line here.
@@ -242,6 +244,7 @@ ROWS = [
 ]
 
 
+@folded
 @pytest.mark.parametrize(
     ("form", "switch"), ROWS, ids=[f"{form.names[0]}-{at}-{switch}" for at, (form, switch) in enumerate(ROWS)]
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import folded
 from ..ops.test_fake_quantize import torch_counts_in_float32
 
 CASES = 40
@@ -37,6 +38,7 @@ def _gradients(x: Tensor, f: Any) -> tuple[Tensor, Tensor]:
     return ours, theirs
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", [torch.int32, torch.float32, torch.float16], ids=str)
 def test_per_channel(kind: torch.dtype, dtype: torch.dtype) -> None:
@@ -63,6 +65,7 @@ def test_per_channel(kind: torch.dtype, dtype: torch.dtype) -> None:
     assert min(blocked, passed) > 3000
 
 
+@folded
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", [None, torch.int32, torch.int64, torch.float32], ids=str)
 def test_per_tensor(kind: torch.dtype | None, dtype: torch.dtype) -> None:

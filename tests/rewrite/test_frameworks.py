@@ -20,6 +20,8 @@ from pseudograd.torch_table.forms import FAMILIES, KINKED
 from pseudograd_kinks import table
 from pseudograd_kinks.table import Point
 
+from ..choices import folded
+
 TABLE = table.load()
 DOUBLE = torch.float64
 
@@ -220,6 +222,7 @@ AT_ITS_KINK: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", AT_ITS_KINK)
 def test_a_number_is_the_slope_at_the_kink_and_nowhere_else(name: str) -> None:
     f, at = AT_ITS_KINK[name]
@@ -232,6 +235,7 @@ def test_a_number_is_the_slope_at_the_kink_and_nowhere_else(name: str) -> None:
         assert torch.equal(found, wanted), slope
 
 
+@folded
 @pytest.mark.parametrize("name", AT_ITS_KINK)
 def test_no_part_of_an_infinite_gradient_is_0(name: str) -> None:
     f, at = AT_ITS_KINK[name]
@@ -332,6 +336,7 @@ def test_what_a_pin_leaves_it_reports(pin: tuple[str | None, dict[str, str]]) ->
     assert (left.op, left.why) == ("quantile", why)
 
 
+@folded
 @pytest.mark.parametrize(
     ("given", "named", "error", "text"),
     [

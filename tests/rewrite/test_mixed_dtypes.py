@@ -13,6 +13,8 @@ from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.eras import installed_era
 
+from ..choices import folded
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHAPES = ((), (3,), (2, 3))
 
@@ -23,6 +25,7 @@ def gradients(inputs: tuple[Tensor, ...]) -> list[Tensor]:
     return list(torch.autograd.grad(y, leaves, torch.linspace(-1, 1, y.numel()).reshape(y.shape).to(y.dtype)))
 
 
+@folded
 @pytest.mark.parametrize("shapes", list(itertools.product(SHAPES, repeat=3)), ids=str)
 def test_three_dtypes(shapes: tuple[tuple[int, ...], ...]) -> None:
     chance, compared = random.Random(str(shapes)), 0

@@ -12,6 +12,8 @@ import pseudograd as pg
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 
+from ..choices import folded
+
 LOW = -1.0
 
 RULES = ("zero", "identity", "inward", "sign")
@@ -37,6 +39,7 @@ ERRORS = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("rule", ["inward", "identity", "elastic"])
 def test_errors_are_torchs(name: str, rule: str) -> None:
@@ -65,6 +68,7 @@ NEVER_RAISES = {
 }
 
 
+@folded
 @pytest.mark.parametrize("rule", ["inward", "identity", "elastic", "inverting", "zero"])
 @pytest.mark.parametrize("name", NEVER_RAISES)
 def test_no_rewrite_raises_where_torch_does_not(name: str, rule: str) -> None:

@@ -20,7 +20,7 @@ from pseudograd.torch_table.eras import ERAS, installed_era, measure
 from pseudograd.torch_table.forms import at_the_bound
 from pseudograd.torch_table.records import EDGE
 
-from ..choices import every_pair
+from ..choices import every_pair, folded
 from .eras import GRAD, VALUES, cases, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
@@ -34,6 +34,7 @@ def forced(edge: str, elsewhere: str) -> Rewriting:
     return Rewriting("forced", {EDGE: Replacement(rule_named(edge, elsewhere))})
 
 
+@folded
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("name", CASES)
 def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
@@ -56,6 +57,7 @@ def test_an_era_is_the_same_whatever_is_kept_and_however_often_it_is_called(era:
     assert sum(site.calls for site in context.report().rewritten) == 3 * len(CASES)
 
 
+@folded
 @pytest.mark.parametrize(("name", "edge", "elsewhere"), every_pair(CASES, SHARES, ERAS))
 def test_an_edge_changes_the_edge_alone(name: str, edge: str, elsewhere: str) -> None:
     function, bounds = CASES[name]
@@ -77,6 +79,7 @@ def test_an_edge_changes_the_edge_alone(name: str, edge: str, elsewhere: str) ->
     assert found == wanted
 
 
+@folded
 @pytest.mark.parametrize("name", WAYS)
 def test_every_way_to_write_a_clamp_has_its_era(name: str) -> None:
     for era in ERAS:
@@ -92,6 +95,7 @@ CALLS: dict[str, Any] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("edge", [*SHARES, *ERAS])
 def test_forward_mode_is_the_same_slope(name: str, edge: str) -> None:
@@ -108,6 +112,7 @@ def test_forward_mode_is_the_same_slope(name: str, edge: str) -> None:
         assert torch.equal(torch.autograd.grad(f(leaf), leaf, v)[0], pulled)
 
 
+@folded
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("edge", [*SHARES, *ERAS])
 def test_double_backward_is_the_slope_again(name: str, edge: str) -> None:
@@ -167,6 +172,7 @@ def test_a_pin_to_the_installed_torch_acts_only_inside_what_rewrites_clamps() ->
         assert sum(site.calls for site in pinned.report().rewritten) == calls
 
 
+@folded
 @pytest.mark.parametrize("edge", [*ERAS, *SHARES])
 @pytest.mark.parametrize("name", ["_foreach_maximum", "_foreach_minimum"])
 @pytest.mark.parametrize("of", ["tensors", "number", "numbers"])

@@ -14,6 +14,8 @@ import pseudograd as pg
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 
+from ..choices import folded
+
 X = torch.tensor([[-2.0, -1.0, 0.3], [0.6, 1.0, 2.0]])
 W = torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, -6.0]])
 LOW = torch.tensor([-1.0, -0.5, 0.3])
@@ -60,6 +62,7 @@ def _batched(f: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.autograd.grad(f(x), x, torch.stack([W, -W]), is_grads_batched=True)[0]
 
 
+@folded
 @pytest.mark.parametrize("rule", ["inward", "identity", "zero"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", PAIRS)

@@ -20,6 +20,7 @@ from pseudograd import convert, override, pin_edge, rules
 from pseudograd.torch_table.eras import ERAS, installed_era
 from pseudograd.torch_table.forms import COMPOSITE_MODULES, FORMS
 
+from ..choices import folded
 from ..torchs_samples import Sample, of_functions, of_modules
 
 OTHER_ERA = next(name for name in ERAS if name != installed_era())
@@ -107,6 +108,7 @@ FEW = (torch.float64, torch.bfloat16)
 ALL = (torch.float32, torch.float16, torch.complex128)
 
 
+@folded
 @pytest.mark.xdist_group("samples of torch")  # a process needs seconds to import them
 @pytest.mark.parametrize("dtypes", [pytest.param(FEW, id="few"), pytest.param(ALL, id="all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
@@ -182,6 +184,7 @@ TIES: dict[str, Tie] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", TIES)
 def test_at_a_tie_each_era_is_the_same_on_every_torch(name: str) -> None:
     tie = TIES[name]

@@ -23,6 +23,7 @@ from pseudograd_tasks.report.results import Results
 from pseudograd_tasks.report.sources import load_results, run_tasks
 from pseudograd_tasks.report.write import runs_so_far, write
 
+from ..choices import folded
 from ..commands import answer as run
 
 pytestmark = pytest.mark.xdist_group("compare")
@@ -192,6 +193,7 @@ WRONG = {
 }
 
 
+@folded
 @pytest.mark.parametrize("arguments", WRONG)
 def test_a_wrong_call_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
     code, _, err = run(capsys, *arguments.split())

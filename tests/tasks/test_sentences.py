@@ -11,6 +11,8 @@ from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd_tasks import DEFAULT_TASKS, TASKS, Outcome, basin, policy, sentences
 from pseudograd_tasks.base import OURS, Score, Settings
 
+from ..choices import folded
+
 SEEDS = 12
 
 
@@ -92,6 +94,7 @@ def test_without_ours_only_the_eras_are_spoken_of() -> None:
     assert sentences.where_no_worse({"here": rows}, "project", SCORE) == []
 
 
+@folded
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("with_ours", [True, False])
 def test_every_task_speaks_of_whatever_was_measured(

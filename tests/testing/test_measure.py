@@ -16,6 +16,8 @@ from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.measure.behaviour import cross_talk, gradient_of, second_order, underflow
 from pseudograd.testing.measure.numeric import _change, breaks, jumps_of, resolution_of, simplest, slope_of
 
+from ..choices import folded
+
 GRID = torch.linspace(-2, 2, 201, dtype=torch.float64)
 EPS = torch.finfo(torch.float64).eps
 
@@ -163,6 +165,7 @@ def test_second_derivatives_of_a_gradient() -> None:
     assert torch.equal(gradient_of(torch.relu, x, -2.0), torch.where(x > 0, -2.0, 0.0))
 
 
+@folded
 @pytest.mark.parametrize("name", OPS)
 def test_no_op_has_cross_talk(name: str) -> None:
     for case in cases_of(OPS[name]):

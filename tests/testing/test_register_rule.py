@@ -18,6 +18,8 @@ from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.measure.inputs import DTYPES
 from pseudograd.testing.measure.transforms import by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp
 
+from ..choices import folded
+
 pytestmark = pytest.mark.usefixtures("table_as_it_was")
 
 
@@ -360,6 +362,7 @@ NAMES = (
 )
 
 
+@folded
 @pytest.mark.parametrize("parameter", NAMES)
 @pytest.mark.parametrize("op", ["clamp", "fake_quantize", "round", "sign"])
 def test_a_parameter_may_have_any_name(op: str, parameter: str) -> None:

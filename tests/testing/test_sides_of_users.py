@@ -19,6 +19,8 @@ from pseudograd.testing.contract import values
 from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.testing.measure.inputs import DTYPES, special_grads
 
+from ..choices import folded
+
 
 def tilted(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, out: float = 0.3) -> Tensor:
     """A share of what leads outward, and a quarter more of what leads back; above only the sign of x - y."""
@@ -79,6 +81,7 @@ def same(found: Tensor, expected: Tensor) -> bool:
 RULE = "tilted"
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("edge", "planes"), [("closed", 2), ("open", 2), ("half", 2), ("inward", None)])
 def test_it_keeps_two_bits(edge: str, planes: int | None, dtype: torch.dtype) -> None:

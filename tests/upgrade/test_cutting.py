@@ -19,6 +19,8 @@ from pseudograd_upgrade.cutting.shrink import shrink, spans_within
 from pseudograd_upgrade.cutting.text import UnwritableError, own_memory, tensor_text
 from pseudograd_upgrade.cutting.workers import Outcome, gaps
 
+from ..choices import folded
+
 F = torch.nn.functional
 Change = Callable[..., Any]
 
@@ -171,6 +173,7 @@ PROGRAMS: dict[str, tuple[Any, str, Change, Call, list[str]]] = {
 }  # fmt: skip
 
 
+@folded
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_call_is_shrunk_to_what_still_differs(name: str, tmp_path: Path) -> None:
     *arguments, expected = PROGRAMS[name]
@@ -234,6 +237,7 @@ def test_a_program_that_fails_alone_says_so() -> None:
 # --- how it is written ------------------------------------------------------------------------------------------------
 
 
+@folded
 @pytest.mark.parametrize(
     "x",
     [
@@ -270,6 +274,7 @@ def test_a_tensor_is_written_to_the_last_bit(x: torch.Tensor) -> None:
         assert leaf.is_leaf
 
 
+@folded
 @pytest.mark.parametrize(
     ("value", "written"),
     [

@@ -13,6 +13,7 @@ from torch.nn import functional
 from pseudograd_upgrade.routes import drawing, interpreters
 from pseudograd_upgrade.routes.interpreters import parse_routes
 
+from ..choices import folded
 from ..commands import answer
 
 needs_a_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -71,6 +72,7 @@ def test_every_operator_is_tried_here() -> None:
     assert {name for name, *_ in [*DRAWS, *OUT]} == set(drawing.OPERATORS)
 
 
+@folded
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(("name", "args"), DRAWS, ids=[name for name, _ in DRAWS])
 def test_the_numbers_are_those_of_the_cpu(name: str, args: tuple[Any, ...]) -> None:
