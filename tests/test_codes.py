@@ -13,10 +13,12 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.diagnosis.judge.findings import CODES
-from pseudograd_command import main
 from pseudograd_lint.check import check, parse
 from pseudograd_lint.rules import CODES as LINT
 from pseudograd_notices.code import Code
+from pseudograd_notices.command_line import main
+
+from .choices import folded
 
 Names = dict[str, Any]  # of a program that has run
 OLD, NEW = "torch<=2.13", "torch>=2.14"
@@ -41,6 +43,7 @@ def test_every_code_has_an_example() -> None:
     assert [code.number for code in TABLE if not code.bad or not code.good] == []
 
 
+@folded
 @pytest.mark.parametrize("code", LINT, ids=lambda code: code.number)
 def test_lint_says_it_at_the_line(code: Code) -> None:
     every = [row.number for row in LINT]
@@ -51,6 +54,7 @@ def test_lint_says_it_at_the_line(code: Code) -> None:
         assert others <= {"PG151", "PG104"}, "no other rule speaks of it but an opinion"
 
 
+@folded
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.number)
 def test_diagnose_says_it_at_the_line(code: Code, tmp_path: Path) -> None:
     file = tmp_path / "example.py"
@@ -60,6 +64,7 @@ def test_diagnose_says_it_at_the_line(code: Code, tmp_path: Path) -> None:
         assert d.errors == []
 
 
+@folded
 @pytest.mark.parametrize("code", TABLE, ids=lambda code: code.number)
 def test_explain_shows_them(code: Code, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", code.number]) == 0
@@ -201,6 +206,7 @@ HOLDS = {
 }  # fmt: skip
 
 
+@folded
 @pytest.mark.parametrize("code", LINT, ids=lambda code: code.number)
 def test_what_lint_says_of_its_example_is_so(code: Code, tmp_path: Path) -> None:
     bad, good = run_example(code.bad, tmp_path / "bad.py"), run_example(code.good, tmp_path / "good.py")

@@ -43,9 +43,12 @@ from pseudograd.torch_table.records import (
 )
 from pseudograd.torch_table.records import at_the_bound as make_way
 
+from .choices import folded
+
 WAYS = {way.text: way for way in at_the_bound()}
 
 
+@folded
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_the_table_is_what_this_torch_does(way: AtTheBound) -> None:
     assert measure(way.f) == way.slopes_in(era_of(torch.__version__))
@@ -272,6 +275,7 @@ def _named(text: str) -> set[str]:
     return named
 
 
+@folded
 @pytest.mark.parametrize("path", READERS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_nobody_else_lists_functions_of_torch(path: Path) -> None:
     """mode.py: Tensor.norm is a function in Python, which Dynamo finds in no table."""

@@ -162,7 +162,6 @@ def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
         assert {name: float(found[name]) for name in alone} == {name: float(alone[name]) for name in alone}
 
 
-@folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["ReluBackward0", "ClampBackward1", "MulBackward0"])
 def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op: str, dtype: torch.dtype) -> None:

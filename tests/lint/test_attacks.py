@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd_command import main
 from pseudograd_lint.rules import CODES as LINT
 from pseudograd_lint.sources import check_bytes
+from pseudograd_notices.command_line import main
 
 from ..choices import slow_but
 

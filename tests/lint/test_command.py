@@ -13,9 +13,9 @@ import jsonschema
 import pytest
 
 import pseudograd_lint
-from pseudograd_command import main
 from pseudograd_lint.flake8 import Plugin
 from pseudograd_lint.rules import CODES as LINT
+from pseudograd_notices.command_line import main
 
 BAD = "import torch  # a loss\n\n\ndef loss(x):\n    return x.clamp(min=0).sqrt()\n"
 GOOD = "import torch\n\n\ndef f(x):\n    return x.clamp(min=1e-9).sqrt()\n"

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 import pseudograd_lint
-from pseudograd_command import main
+from pseudograd_notices.command_line import main
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(pseudograd_lint.__file__).parent

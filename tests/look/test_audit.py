@@ -20,6 +20,7 @@ from pseudograd.look.audit_figure import merge_regions
 from pseudograd.look.audit_record import Region
 from pseudograd.torch_table.eras import ERAS, installed_era
 
+from ..choices import folded
 from .functions import Silu, clamped, inside, inward, of
 
 TEXT = """\
@@ -436,6 +437,7 @@ BAD: dict[str, Callable[[], object]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("text", BAD)
 def test_bad_calls(text: str) -> None:
     with pytest.raises((TypeError, ValueError)) as raised:
@@ -456,6 +458,7 @@ def test_a_clamp_is_found_in_every_unit(scale: float) -> None:
     assert found.rule is None or found.rule.startswith("clamp(")
 
 
+@folded
 @pytest.mark.parametrize("y", [1e-18, 1e-9, 1.0, 1e12, 1e250])
 @pytest.mark.parametrize("x", [1e-12, 1.0, 1e6])
 def test_a_gradient_ten_times_too_large_is_biased_in_every_unit(x: float, y: float) -> None:
@@ -471,6 +474,7 @@ def test_a_range_far_from_zero_is_looked_at(offset: float) -> None:
     assert [kink.low for kink in found.kinks] == [offset, offset + 1]
 
 
+@folded
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("f", [torch.tanh, torch.sin, torch.exp, torch.square], ids=lambda f: f.__name__)
 def test_an_exact_function_that_computes_in_float32_is_not_accused(f: Callable[[Tensor], Tensor], scale: float) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ..choices import folded
 from .mutants import EXPLAINED, changed_source, mutants_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -28,6 +29,7 @@ def test_every_mutant_changes_one_thing() -> None:
         compile(changed, "f.py", "exec")
 
 
+@folded
 @pytest.mark.parametrize("file", sorted({file for file, _, _ in EXPLAINED}))
 def test_every_explanation_is_of_a_mutant_that_exists(file: str) -> None:
     keys = {mutant.key for mutant in mutants_of(file, (SOURCE / file).read_text())}

@@ -18,6 +18,8 @@ from pseudograd.rewrite.pin_edge import ATAN2_SINCE, pin_edge
 from pseudograd.rule import prepared
 from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
 
+from ..choices import folded
+
 OTHER = next(era for era in ERAS if era != installed_era())
 CONTEXTS: dict[str, Callable[[], Any]] = {
     "other era": lambda: pin_edge(OTHER),
@@ -62,6 +64,7 @@ def same(some: list[Tensor | None], others: list[Tensor | None]) -> bool:
     return all(a is b is None or torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in pairs)  # type: ignore[union-attr,arg-type]
 
 
+@folded
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("way", WAYS)
@@ -168,6 +171,7 @@ def test_bits_are_kept_from_4096_elements_on(way: str, context: str, planes: int
             assert all(one.dtype is torch.float32 for one in small)
 
 
+@folded
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("size", [SMALL, LARGE])

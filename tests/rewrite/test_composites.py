@@ -22,6 +22,7 @@ from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.eras import ERAS, installed_era
 from pseudograd.torch_table.records import EDGE
 
+from ..choices import folded
 from .eras import composites, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
@@ -43,6 +44,7 @@ WAYS: dict[str, Loss] = {
 ENUMS = {"none": 0, "mean": 1, "sum": 2}
 
 
+@folded
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("name", CASES)
 def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
@@ -112,6 +114,7 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@folded
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_torch_refuses_it_refuses_in_its_own_words(name: str) -> None:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
