@@ -197,7 +197,7 @@ ALL_TO_X, ALL_TO_MIN, ALL_TO_MAX, TO_NOBODY = Split(x=1.0), Split(min=1.0), Spli
 def pieces_of_sides(sides: Sides, edge: object, maximize: bool = False) -> Pieces:
     """From what x gets on both sides, and what the edge says. The bounds get the true gradient; under ascent x gets -rule(-grad).
 
-    With the edge "inward" no slope says what passes at both bounds at once: such calls are left to the formula.
+    With an edge that reads grad no slope says what passes at both bounds at once: such calls are left to the formula.
     """
     share = SHARES.get(edge) if isinstance(edge, str) else None
     at_min, at_max = INWARD if share is None else (Slope(share, share), Slope(share, share))

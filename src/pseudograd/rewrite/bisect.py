@@ -142,7 +142,7 @@ def bisect(
 
     Args:
         program, arguments, is_module: what python would run. Its exit status is the verdict: 0 passes.
-        pin, overrides: the change, as `pseudograd run` takes it: an edge, and texts such as "clamp=inward".
+        pin, overrides: the change, as `pseudograd run` takes it: an edge, and texts such as "clamp=RULE".
         checked_by: a shell command that is run after each run of the program; its exit status is the verdict instead.
         on_run: called after each run with its number, how many places were changed, of how many, and whether it passed.
     Returns: what decides, once a run with the change everywhere else has been asked, too. Each run is a process of its own, in which

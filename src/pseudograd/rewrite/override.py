@@ -26,7 +26,7 @@ def override(**families: SiteRule | None) -> Rewriting:
         gradient and is reported; nothing raises where torch does not.
 
     Args:
-        families: each family of functions is off unless named, as in clamp="inward". docs/override.md lists the functions of each.
+        families: each family of functions is off unless named, as in clamp="identity". docs/override.md lists the functions of each.
             hardsigmoid= counts before relu=. The value is a rule's name, a rule object, or a function from a Site (op, family, where,
             module, min, max) to one of these or None for torch's own; inside torch.compile a site's where and module are not known.
     Returns: a context and decorator for the current thread, nestable: the inner one decides for what it names. `report()` tells which
