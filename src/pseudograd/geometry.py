@@ -139,10 +139,10 @@ def read_sides(written: object) -> Sides:
     """What a user wrote: for each side a pair of factors, or a number. ValueError, where it is neither."""
     if not (isinstance(written, (tuple, list)) and len(written) == 2):
         raise ValueError(f"two sides, below and above, not {written!r}")
-    return _read_side(written[0]), _read_side(written[1])
+    return _parse_side(written[0]), _parse_side(written[1])
 
 
-def _read_side(written: object) -> Side:
+def _parse_side(written: object) -> Side:
     is_pair = isinstance(written, (tuple, list)) and not isinstance(written, Constant)
     numbers: list[Any] = [*written] if isinstance(written, (tuple, list)) else [written]
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):

@@ -30,7 +30,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     points = load().points
-    result = _read_result(options.result)
+    result = _load_result(options.result)
     for route in options.routes:
         print(f"  {route}", file=sys.stderr, flush=True)
         for id, outcome in _measure_route(route, points).items():
@@ -49,7 +49,7 @@ def _measure_route(route: str, points: dict[str, Point]) -> dict[str, Outcome | 
     return dict(compile_points(usable, route))
 
 
-def _read_result(file: Path) -> dict[str, Any]:
+def _load_result(file: Path) -> dict[str, Any]:
     """The result of an earlier run on the same torch, or an empty one."""
     about = {"version": torch.__version__, "processor": torch.backends.cpu.get_cpu_capability()}
     before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

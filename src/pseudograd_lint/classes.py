@@ -115,12 +115,12 @@ class _Reader:
                     self.add_start(name, node.lineno)
                     self.add_value(name, bind(node.value, env, self.module), False)
             elif isinstance(node, ast.Call):
-                self._read_call(method.name, bind(node, env, self.module), node)
+                self._visit_call_of(method.name, bind(node, env, self.module), node)
             elif node.value is not None:
                 for target in _targets(node):
-                    self._read_assignment(target, bind(node.value, env, self.module), method.name, counts, env)
+                    self._visit_assignment_of(target, bind(node.value, env, self.module), method.name, counts, env)
 
-    def _read_assignment(self, target: ast.expr, value: Term, method: str, counts: Counter[str], env: Env) -> None:
+    def _visit_assignment_of(self, target: ast.expr, value: Term, method: str, counts: Counter[str], env: Env) -> None:
         key = key_of(target)
         if key is None:
             for name in target_keys([target]):
@@ -135,7 +135,7 @@ class _Reader:
         elif counts[key] == 1:
             env[key] = value
 
-    def _read_call(self, method: str, call: Term, node: ast.Call) -> None:
+    def _visit_call_of(self, method: str, call: Term, node: ast.Call) -> None:
         """`nn.init.zeros_(self.x)`, `self.x.data.fill_(1)`; what another function does to `self.x` is not known."""
         sets_up = "init" in method or "reset" in method
         if key_of(node.func) in ("self.parameters", "self.named_parameters") and sets_up:

@@ -79,7 +79,7 @@ class Walker:
             self._block(self.tree.body, env)
             counts = Counter(key for statement in self.tree.body for key in assigned_keys([statement]))
             constants = {key: None if counts[key] > 1 else value for key, value in env.items()}
-            self._read_later(constants)
+            self._defer(constants)
 
     # --- scopes -------------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Walker:
         module.parameters, module.buffers, module.function = of_module
         vars(self).update(mine)
 
-    def _read_later(self, env: Env) -> None:
+    def _defer(self, env: Env) -> None:
         for node in self.later:
             with self._scope():
                 if isinstance(node, ast.ClassDef):
@@ -108,14 +108,14 @@ class Walker:
         self.owner = node
         self.recorded = self.recorded and not is_quiet_class(node, self.module)
         self._block(node.body, {**env})
-        self._read_later({**env, **facts.attributes})
+        self._defer({**env, **facts.attributes})
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> None:
         self.module.function, self.function = node, node.name
         self.recorded = self.recorded and not is_quiet_function(node) and node.name not in self.quiet
         inner: Env = {**env, **bind_arguments(node.args, env, self.module)}
         self._block(node.body, inner)
-        self._read_later(inner)
+        self._defer(inner)
 
     @contextmanager
     def _recorded(self, is_recorded: bool = True) -> Iterator[None]:

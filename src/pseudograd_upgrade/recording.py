@@ -73,12 +73,12 @@ def read_content(
 ) -> Recording:
     """The recording that a process has written, or a file."""
     origins = [Origin(*origin) for origin in content["sites"]]
-    steps = {int(step): _read_events(origins, events) for step, events in content["steps"].items()}
+    steps = {int(step): _load_events(origins, events) for step, events in content["steps"].items()}
     errors = (*errors, *content.get("noted", ()))
     return Recording(content["torch"], content["losses"], steps, status, tuple(stderr), errors, content)
 
 
-def _read_events(origins: list[Origin], rows: Any) -> list[Event]:
+def _load_events(origins: list[Origin], rows: Any) -> list[Event]:
     counts: dict[tuple[object, ...], int] = {}
     events = []
     for number, options, tensors in rows:

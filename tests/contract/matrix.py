@@ -18,7 +18,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from pseudograd.testing.contract import all_inputs
 from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.measure import transforms
-from pseudograd.testing.measure.transforms import by_backward, loss_of
+from pseudograd.testing.measure.transforms import gradient_by_backward, loss_of
 
 from . import batches
 from .cases import CASES
@@ -49,7 +49,7 @@ def second_by_double_backward(f: Callable[[Tensor], Tensor], x: Tensor, weight: 
 
 def autocast(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
-        return by_backward(f, x, weight)
+        return gradient_by_backward(f, x, weight)
 
 
 def functional_jacobian(f: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def compiled_autograd(f: Any, x: Tensor, weight: Tensor) -> Tensor:
 
 def traced_by_jit(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     """check_trace=False: torch's own check runs the function on inputs that require no grad and finds another graph."""
-    return by_backward(torch.jit.trace(f, (x.clone().requires_grad_(),), check_trace=False), x, weight)
+    return gradient_by_backward(torch.jit.trace(f, (x.clone().requires_grad_(),), check_trace=False), x, weight)
 
 
 class _Module(nn.Module):
@@ -97,11 +97,11 @@ def as_module(case: Case, others: list[Any]) -> _Module:
 
 
 def copied(f: Any, x: Tensor, weight: Tensor) -> Tensor:
-    return by_backward(copy.deepcopy(f), x, weight)
+    return gradient_by_backward(copy.deepcopy(f), x, weight)
 
 
 def pickled(f: Any, x: Tensor, weight: Tensor) -> Tensor:
-    return by_backward(pickle.loads(pickle.dumps(f)), x, weight)
+    return gradient_by_backward(pickle.loads(pickle.dumps(f)), x, weight)
 
 
 def _row_by_row(row: Callable[..., Tensor], f: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -110,22 +110,22 @@ def _row_by_row(row: Callable[..., Tensor], f: Any, x: Tensor, weight: Tensor) -
 
 # Values that equal the plain backward, for every rule.
 FIRST: dict[str, Way] = {
-    "func.grad": transforms.by_func_grad,
-    "func.vjp": transforms.by_vjp,
-    "jacrev": transforms.by_jacrev,
-    "vmap(grad)": transforms.by_vmap_of_grad,
+    "func.grad": transforms.gradient_by_func_grad,
+    "func.vjp": transforms.gradient_by_vjp,
+    "jacrev": transforms.gradient_by_jacrev,
+    "vmap(grad)": transforms.gradient_by_vmap_of_grad,
     "vmap(vjp)": lambda f, x, w: vmap(lambda one, weight: vjp(f, one)[1](weight)[0])(x, w),
     "vmap(jacrev)": lambda f, x, w: vmap(lambda one, weight: jacrev(loss_of(f, weight))(one))(x, w),
-    "grad(vmap)": transforms.by_grad_of_vmap,
-    "vmap, then backward": transforms.by_recorded_vmap,
-    "is_grads_batched": transforms.by_batched_grads,
+    "grad(vmap)": transforms.gradient_by_grad_of_vmap,
+    "vmap, then backward": transforms.gradient_by_recorded_vmap,
+    "is_grads_batched": transforms.gradient_by_batched_grads,
     "functional.jacobian(vectorize=True)": functional_jacobian,
-    "checkpoint, not reentrant": transforms.by_checkpoint,
-    "checkpoint, reentrant": transforms.by_reentrant_checkpoint,
+    "checkpoint, not reentrant": transforms.gradient_by_checkpoint,
+    "checkpoint, reentrant": transforms.gradient_by_reentrant_checkpoint,
     "autocast": autocast,
-    "saved_tensors_hooks": transforms.by_saved_tensors_hooks,
-    "grad(create_graph=True)": transforms.by_create_graph,
-    "make_fx": transforms.by_make_fx,
+    "saved_tensors_hooks": transforms.gradient_by_saved_tensors_hooks,
+    "grad(create_graph=True)": transforms.gradient_by_create_graph,
+    "make_fx": transforms.gradient_by_make_fx,
     "jit.trace": traced_by_jit,
     "deepcopy of a module": copied,
     "pickle of a module": pickled,
@@ -157,7 +157,7 @@ FORWARD_SECOND: dict[str, Way] = {
 }
 # Compiled: the op alone, with each way applied to what comes out of the compiler ...
 COMPILED_ALONE: dict[str, Way] = {
-    "plain": by_backward,
+    "plain": gradient_by_backward,
     **{
         name: FIRST[name]
         for name in (

@@ -17,7 +17,12 @@ from . import batches
 from .cases import CASES
 
 Way = Callable[..., Tensor]
-REVERSE = (transforms.by_func_grad, transforms.by_vmap_of_grad, transforms.by_vjp, transforms.by_jacrev)
+REVERSE = (
+    transforms.gradient_by_func_grad,
+    transforms.gradient_by_vmap_of_grad,
+    transforms.gradient_by_vjp,
+    transforms.gradient_by_jacrev,
+)
 FORWARD = (transforms.diagonal_by_jvp, transforms.diagonal_by_jacfwd)
 
 
@@ -87,12 +92,12 @@ def _check_alone(cases: list[Case]) -> None:
     xs = x if len(fs) == 1 else torch.stack([x] * len(fs))
     grads = grad if len(fs) == 1 else torch.stack([grad] * len(fs))
     values, recorded = compiled(xs), compiled(xs.clone().requires_grad_())
-    found = transforms.by_backward(compiled, xs, grads)
+    found = transforms.gradient_by_backward(compiled, xs, grads)
     for at, (case, f) in enumerate(zip(cases, fs, strict=True)):
         place = ... if len(fs) == 1 else at
         assert_same_values(values[place], f(x), f"{case}, forward, not recording")
         assert_same_values(recorded[place], f(x), f"{case}, forward, recording")
-        expected = transforms.by_backward(f, x, grad)
+        expected = transforms.gradient_by_backward(f, x, grad)
         assert_same_values(found[place], expected, f"{case}, gradient", ulps=case.ulps, x=x, grad=grad)
 
 
@@ -109,7 +114,7 @@ def _check_together(transform: Way, expected: Way, cases: list[Case]) -> None:
 @pytest.mark.parametrize("transform", REVERSE, ids=lambda path: path.__name__)
 def test_compiled_over_functorch(cases: list[Case], transform: Way) -> None:
     """Dynamo drops the backward of a Function it may look into; ours must survive."""
-    batches.check_all(cases, partial(_check_together, transform, transforms.by_backward))
+    batches.check_all(cases, partial(_check_together, transform, transforms.gradient_by_backward))
 
 
 @pytest.mark.program
@@ -131,8 +136,8 @@ def test_compiled_bound_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
 
     x = torch.tensor([-0.3, 0.0, 0.7, 0.5], dtype=torch.float64).to(dtype)
     expected = torch.tensor([0, 1, 0, 1], dtype=dtype)
-    assert_same_values(transforms.by_backward(f, x, torch.ones_like(x)), expected, "eager")
-    assert_same_values(transforms.by_backward(_compiled(f), x, torch.ones_like(x)), expected, "compiled")
+    assert_same_values(transforms.gradient_by_backward(f, x, torch.ones_like(x)), expected, "eager")
+    assert_same_values(transforms.gradient_by_backward(_compiled(f), x, torch.ones_like(x)), expected, "compiled")
 
 
 @pytest.mark.program
@@ -163,7 +168,7 @@ def test_a_rule_object_made_while_compiling(dynamic: bool) -> None:
 
     compiled = torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     x = torch.tensor([-2.0, 0.0, 2.0])
-    assert transforms.by_backward(compiled, x, torch.full_like(x, 2)).tolist() == [0.5, 2, 0.5]
+    assert transforms.gradient_by_backward(compiled, x, torch.full_like(x, 2)).tolist() == [0.5, 2, 0.5]
 
 
 _FACTOR = 2.0

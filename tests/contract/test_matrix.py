@@ -60,7 +60,7 @@ def _check(case: Case, name: str, way: Way, record: Callable[[str, Any], None], 
 
 
 def _expected(name: str, f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return (matrix.second_by_double_backward if name in SECOND_ORDER else transforms.by_backward)(f, x, weight)
+    return (matrix.second_by_double_backward if name in SECOND_ORDER else transforms.gradient_by_backward)(f, x, weight)
 
 
 def _record(record: Callable[[str, Any], None], place: str, name: str, case: Case, outcome: str) -> None:
@@ -145,7 +145,7 @@ def _compiled(name: str, dynamic: bool, problems: list[tuple[Any, Any, torch.Ten
         return batches.alone(way, functions, given, weights, compiled)
     if name == "vmap, then backward":
         mapped = [transforms.mapped(*problem) for problem in problems]
-        return batches.alone(transforms.by_backward, mapped, given, weights, compiled)
+        return batches.alone(transforms.gradient_by_backward, mapped, given, weights, compiled)
     if name in matrix.ROWS:
         return batches.row_by_row(matrix.ROWS[name], functions, given, weights, compiled)
     return batches.together(way, functions, given, weights, compiled)
@@ -156,7 +156,7 @@ def _compiled(name: str, dynamic: bool, problems: list[tuple[Any, Any, torch.Ten
 def test_all_inputs(case: Case, name: str, record_property: Callable[[str, Any], None]) -> None:
     for what, f, tensors, weight in all_inputs.problems(case):
         found = matrix.ALL_INPUTS[name](f, tensors, weight)
-        all_inputs.assert_same_gradients(found, transforms.by_backward(f, tensors, weight), tensors, what)
+        all_inputs.assert_same_gradients(found, transforms.gradient_by_backward(f, tensors, weight), tensors, what)
     _record(record_property, "eager", f"{name}, all inputs", case, "equal")
 
 
@@ -178,7 +178,7 @@ def _check_all_inputs_compiled(name: str, dynamic: bool, cases: list[Case]) -> N
     problems = [(case, problem) for case in cases for problem in list(all_inputs.problems(case))[0:3:2]]
     found = _compiled(name, dynamic, [(p.f, p.tensors, p.weight) for _, p in problems])
     for (case, (what, f, tensors, weight)), ours in zip(problems, found, strict=True):
-        expected = transforms.by_backward(f, tensors, weight)
+        expected = transforms.gradient_by_backward(f, tensors, weight)
         all_inputs.assert_same_gradients(ours, expected, tensors, f"{case}, {what}")
 
 
@@ -190,7 +190,7 @@ def test_inductor(case: Case, name: str, record_property: Callable[[str, Any], N
 
     def way(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if name == "plain":
-            return transforms.by_backward(torch.compile(f, fullgraph=True), x, weight)
+            return transforms.gradient_by_backward(torch.compile(f, fullgraph=True), x, weight)
         return torch.compile(lambda x, weight: COMPILED[name](f, x, weight), fullgraph=True)(x, weight)
 
     _check(case, name, way, record_property, "inductor")
@@ -264,6 +264,8 @@ def test_inference_mode(case: Case, record_property: Callable[[str, Any], None])
     assert not made.requires_grad
     assert_same_bits(f(made), f(made.clone()), "used later, not recording")
     assert_same_values(
-        transforms.by_func_grad(f, made, weight), transforms.by_backward(f, made.clone(), weight), "grad"
+        transforms.gradient_by_func_grad(f, made, weight),
+        transforms.gradient_by_backward(f, made.clone(), weight),
+        "grad",
     )
     record_property("cell", ("eager", "inference_mode", f"{case.op.name}/{case.rule.name}", "equal"))

@@ -11,7 +11,7 @@ from torch import Tensor
 from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
 from pseudograd.testing.contract.values import plain
-from pseudograd.testing.measure.gradients import by_backward, by_backward_of_first, by_vjp
+from pseudograd.testing.measure.gradients import gradient_by_backward, gradient_by_backward_of_first, gradient_by_vjp
 from pseudograd.testing.measure.inputs import random_pairs, requiring_grad, special_pairs
 
 from .cases import every_case_and_dtype
@@ -42,15 +42,15 @@ def test_gradient_is_that_of_the_cpu(case: Case, dtype: torch.dtype) -> None:
     for sample in case.samples():
         for pairs in (special_pairs, random_pairs):
             inputs, grad = pairs(sample.build(dtype), dtype)
-            expected = by_backward(case.function(), inputs, grad)
+            expected = gradient_by_backward(case.function(), inputs, grad)
             moved, moved_grad = there(inputs), grad.cuda()
             found = {
-                "backward": by_backward(case.function(), moved, moved_grad),
-                "first": by_backward_of_first(case.function(), moved, moved_grad),
-                "formula": by_backward(case.function(), moved, moved_grad, create_graph=True),
+                "backward": gradient_by_backward(case.function(), moved, moved_grad),
+                "first": gradient_by_backward_of_first(case.function(), moved, moved_grad),
+                "formula": gradient_by_backward(case.function(), moved, moved_grad, create_graph=True),
             }
             if dtype is torch.float32:
-                found["functorch"] = by_vjp(case.function(), moved, moved_grad)
+                found["functorch"] = gradient_by_vjp(case.function(), moved, moved_grad)
             for way, gradients in found.items():
                 for at, (ours, theirs) in enumerate(zip(gradients, expected, strict=way != "first")):
                     assert_same_values(

@@ -69,7 +69,7 @@ def by_double_backward(f: Function) -> Tensor:
     return first.detach() if slope is None else torch.stack([first.detach(), slope])
 
 
-def by_batched_grads(f: Function) -> Tensor:
+def gradient_by_batched_grads(f: Function) -> Tensor:
     leaf = X.clone().requires_grad_()
     return torch.autograd.grad(f(leaf), leaf, torch.stack([GRAD, -GRAD]), is_grads_batched=True)[0]
 
@@ -94,7 +94,7 @@ def _selective() -> Any:
 WAYS: dict[str, Callable[[Function], Tensor]] = {
     "plain": plainly,
     "double backward": by_double_backward,
-    "is_grads_batched": by_batched_grads,
+    "is_grads_batched": gradient_by_batched_grads,
     "compiled autograd": by_compiled_autograd,
     "checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=False)),
     "selective checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=False, context_fn=_selective)),
@@ -103,14 +103,14 @@ WAYS: dict[str, Callable[[Function], Tensor]] = {
 }
 
 
-def by_reentrant_checkpoint(f: Function) -> Tensor:
+def gradient_by_reentrant_checkpoint(f: Function) -> Tensor:
     leaf = X.clone().requires_grad_()
     checkpoint(f, leaf, use_reentrant=True).backward(GRAD)
     assert leaf.grad is not None
     return leaf.grad
 
 
-WAYS["reentrant checkpoint"] = by_reentrant_checkpoint
+WAYS["reentrant checkpoint"] = gradient_by_reentrant_checkpoint
 
 
 @folded

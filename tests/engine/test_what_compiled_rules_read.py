@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 
 import pseudograd as pg
-from pseudograd.testing.measure.transforms import by_backward
+from pseudograd.testing.measure.transforms import gradient_by_backward
 
 from ..choices import one_in, slow_but
 
@@ -53,7 +53,7 @@ WAYS: dict[str, Callable[[Function], Function]] = {
 def _ask(way: str, f: Function, *more: Any) -> Function:
     """f compiled; its derivative at each x, by that way."""
     compiled = torch.compile(WAYS[way](f), backend="aot_eager", fullgraph=True)
-    return (lambda x: by_backward(compiled, x, torch.ones_like(x))) if way == "backward" else compiled
+    return (lambda x: gradient_by_backward(compiled, x, torch.ones_like(x))) if way == "backward" else compiled
 
 
 @pytest.mark.program
@@ -76,7 +76,7 @@ def test_a_global_that_the_formula_reads(kind: str, way: str) -> None:
     assert found(x).unique().tolist() == [2]
     K = 5.0
     assert found(x).unique().tolist() == [5]
-    assert by_backward(f, x, torch.ones_like(x)).unique().tolist() == [5]
+    assert gradient_by_backward(f, x, torch.ones_like(x)).unique().tolist() == [5]
 
 
 def test_a_closure_that_the_slope_reads() -> None:
@@ -121,9 +121,9 @@ def test_a_parameter_that_changes_from_step_to_step(name: str, dynamic: bool | N
     compiled = torch.compile(derivative, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     x = torch.tensor([[-3.0, -1.0, -0.4], [0.15, 0.9, 2.0]])
     for step in STEPS:
-        expected = by_backward(lambda x, step=step: f(x, step), x, torch.ones_like(x))
+        expected = gradient_by_backward(lambda x, step=step: f(x, step), x, torch.ones_like(x))
         found = (
-            by_backward(lambda x, step=step: compiled(x, step), x, torch.ones_like(x))
+            gradient_by_backward(lambda x, step=step: compiled(x, step), x, torch.ones_like(x))
             if way == "backward"
             else compiled(x, step)
         )
@@ -138,8 +138,8 @@ def test_a_parameter_and_the_sizes_of_x_change(name: str) -> None:
     compiled = torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=True)
     for step, shape in zip(STEPS, [(2, 3), (3, 4), (5, 2), (4, 4)], strict=True):
         x = torch.linspace(-3, 2, shape[0] * shape[1]).reshape(shape)
-        expected = by_backward(lambda x, step=step: f(x, step), x, torch.ones_like(x))
-        found = by_backward(lambda x, step=step: compiled(x, step), x, torch.ones_like(x))
+        expected = gradient_by_backward(lambda x, step=step: f(x, step), x, torch.ones_like(x))
+        found = gradient_by_backward(lambda x, step=step: compiled(x, step), x, torch.ones_like(x))
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 

@@ -45,8 +45,10 @@ def test_backward(step: Callable[..., Tensor], dtype: torch.dtype) -> None:
     ours, row = (_with(step, rule) for rule in (pg.rules.custom(arctan_slope), "arctan"))
     assert_same_bits(ours(x), row(x), "forward, not recording")
     assert_same_bits(ours(x.clone().requires_grad_()), row(x), "forward")
-    assert_same_bits(transforms.by_backward(ours, x, grad), transforms.by_backward(row, x, grad), "backward")
-    assert transforms.by_backward(ours, x, grad).count_nonzero() >= 10
+    assert_same_bits(
+        transforms.gradient_by_backward(ours, x, grad), transforms.gradient_by_backward(row, x, grad), "backward"
+    )
+    assert transforms.gradient_by_backward(ours, x, grad).count_nonzero() >= 10
 
 
 @every_step
@@ -55,7 +57,7 @@ def test_reverse_mode(step: Callable[..., Tensor], way: Callable[..., Tensor]) -
     x, grad = _points()
     found = way(_with(step, pg.rules.custom(arctan_slope)), x, grad)
     assert_same_bits(found, way(_with(step, "arctan"), x, grad), way.__name__)
-    assert_same_bits(found, transforms.by_backward(_with(step, "arctan"), x, grad), "and plain backward")
+    assert_same_bits(found, transforms.gradient_by_backward(_with(step, "arctan"), x, grad), "and plain backward")
 
 
 @every_step
@@ -90,11 +92,11 @@ def _forget_what_was_compiled():
 
 
 COMPILED = {
-    "backward": transforms.by_backward,
-    "func.grad": transforms.by_func_grad,
-    "vjp": transforms.by_vjp,
-    "vmap of grad": transforms.by_vmap_of_grad,
-    "jacrev": transforms.by_jacrev,
+    "backward": transforms.gradient_by_backward,
+    "func.grad": transforms.gradient_by_func_grad,
+    "vjp": transforms.gradient_by_vjp,
+    "vmap of grad": transforms.gradient_by_vmap_of_grad,
+    "jacrev": transforms.gradient_by_jacrev,
     "jvp": transforms.diagonal_by_jvp,
 }
 
@@ -115,7 +117,7 @@ def test_compiled(way: str, made: str) -> None:
         found = ask(torch.compile(f, backend="aot_eager", fullgraph=True), x, grad)
     else:
         found = torch.compile(lambda x, grad: ask(f, x, grad), backend="aot_eager", fullgraph=True)(x, grad)
-    assert_same_bits(found, transforms.by_backward(_with(pg.heaviside, "arctan"), x, grad), way)
+    assert_same_bits(found, transforms.gradient_by_backward(_with(pg.heaviside, "arctan"), x, grad), way)
 
 
 def test_a_rule_with_a_function_of_a_module_is_pickled() -> None:
@@ -126,8 +128,8 @@ def test_a_rule_with_a_function_of_a_module_is_pickled() -> None:
     assert repr(again) == repr(rule) == f"custom(slope={arctan_slope.__module__}.arctan_slope)"
     x, grad = _points()
     assert_same_bits(
-        transforms.by_backward(_with(pg.sign, again), x, grad),
-        transforms.by_backward(_with(pg.sign, rule), x, grad),
+        transforms.gradient_by_backward(_with(pg.sign, again), x, grad),
+        transforms.gradient_by_backward(_with(pg.sign, rule), x, grad),
         "pickled",
     )
 
@@ -141,9 +143,9 @@ def test_two_lambdas_of_one_name_do_not_collide() -> None:
     for _ in range(2):
         for factor, rule in zip((2.0, 3.0), rules, strict=True):
             for way in (
-                transforms.by_backward,
-                transforms.by_func_grad,
-                transforms.by_vmap_of_grad,
+                transforms.gradient_by_backward,
+                transforms.gradient_by_func_grad,
+                transforms.gradient_by_vmap_of_grad,
                 transforms.diagonal_by_jvp,
             ):
                 assert_same_bits(way(_with(pg.sign, rule), x, grad), grad * factor, way.__name__)
@@ -154,10 +156,12 @@ def test_two_lambdas_of_one_name_do_not_collide_when_compiled() -> None:
     x, grad = _points()
     for factor in (2.0, 3.0):
         rule = pg.rules.custom(lambda x, factor=factor: torch.full_like(x, factor))
-        for way in (transforms.by_func_grad, transforms.by_backward):
+        for way in (transforms.gradient_by_func_grad, transforms.gradient_by_backward):
             compiled = torch.compile(_with(pg.sign, rule), backend="aot_eager", fullgraph=True)
             assert_same_bits(
-                way(compiled if way is transforms.by_backward else _with(pg.sign, rule), x, grad), grad * factor, ""
+                way(compiled if way is transforms.gradient_by_backward else _with(pg.sign, rule), x, grad),
+                grad * factor,
+                "",
             )
 
 

@@ -313,12 +313,12 @@ def by_double_backward(f: Function, x: Tensor, grad: Tensor) -> Tensor:
     return torch.stack([first.detach(), by_grad])
 
 
-def by_batched_grads(f: Function, x: Tensor, grad: Tensor) -> Tensor:
+def gradient_by_batched_grads(f: Function, x: Tensor, grad: Tensor) -> Tensor:
     leaf = x.clone().requires_grad_()
     return torch.autograd.grad(f(leaf), leaf, torch.stack([grad, -grad]), is_grads_batched=True)[0]
 
 
-def by_checkpoint(f: Function, x: Tensor, grad: Tensor, reentrant: bool = False) -> Tensor:
+def gradient_by_checkpoint(f: Function, x: Tensor, grad: Tensor, reentrant: bool = False) -> Tensor:
     leaf = x.clone().requires_grad_()
     checkpoint(lambda x: f(x * 1), leaf, use_reentrant=reentrant).backward(grad)
     assert leaf.grad is not None
@@ -332,9 +332,9 @@ def by_compile(f: Function, x: Tensor, grad: Tensor) -> Tensor:
 
 TRANSFORMS: dict[str, Callable[[Function, Tensor, Tensor], Tensor]] = {
     "double backward": by_double_backward,
-    "is_grads_batched": by_batched_grads,
-    "checkpoint": by_checkpoint,
-    "reentrant checkpoint": lambda f, x, grad: by_checkpoint(f, x, grad, True),
+    "is_grads_batched": gradient_by_batched_grads,
+    "checkpoint": gradient_by_checkpoint,
+    "reentrant checkpoint": lambda f, x, grad: gradient_by_checkpoint(f, x, grad, True),
     "compile": by_compile,
     "vmap": lambda f, x, grad: torch.vmap(lambda x, grad: torch.func.vjp(f, x)[1](grad)[0])(x, grad),
     "jvp": lambda f, x, grad: torch.func.jvp(f, (x,), (grad,))[1],

@@ -16,7 +16,12 @@ from pseudograd.rule import OPS, RuleObject
 from pseudograd.testing import check_rule
 from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.measure.inputs import DTYPES
-from pseudograd.testing.measure.transforms import by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp
+from pseudograd.testing.measure.transforms import (
+    diagonal_by_jvp,
+    gradient_by_backward,
+    gradient_by_func_grad,
+    gradient_by_vmap_of_grad,
+)
 
 from ..choices import folded
 
@@ -118,12 +123,12 @@ def test_every_transform_gives_its_gradient() -> None:
 
     x = torch.linspace(-3, 3, 12).reshape(4, 3)
     weight = torch.linspace(-2, 2, 12).reshape(4, 3)
-    expected = by_backward(f, x, weight)
-    for way in (by_func_grad, by_vmap_of_grad, diagonal_by_jvp):
+    expected = gradient_by_backward(f, x, weight)
+    for way in (gradient_by_func_grad, gradient_by_vmap_of_grad, diagonal_by_jvp):
         torch.testing.assert_close(way(f, x, weight), expected)
     compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(by_backward(compiled, x, weight), expected)
-    over = torch.compile(lambda x, w: by_func_grad(f, x, w), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(gradient_by_backward(compiled, x, weight), expected)
+    over = torch.compile(lambda x, w: gradient_by_func_grad(f, x, w), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(over(x, weight), expected)
     torch._dynamo.reset()
 
@@ -379,7 +384,7 @@ def test_a_parameter_may_have_any_name(op: str, parameter: str) -> None:
             how = {"quant_max": 3, "quant_min": -3} if op == "fake_quantize" else {}
             return getattr(pg, op)(x, *others.get(op, ()), rule=rule, **how)
 
-        for way in (by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp):
+        for way in (gradient_by_backward, gradient_by_func_grad, gradient_by_vmap_of_grad, diagonal_by_jvp):
             assert torch.equal(way(f, x, grad), grad * factor), way.__name__
     assert repr(rules.times(**{parameter: 5.0})) == f"times({parameter}=5.0)"
     if op == "clamp":
@@ -418,16 +423,16 @@ def test_a_cell_that_runs_twice_replaces_its_rule_everywhere() -> None:
     still_to_come = x.clone().requires_grad_()
     y = pg.clamp(still_to_come, -1, 1, rule="again")
     compiled = torch.compile(calls["clamp"], backend="aot_eager", fullgraph=True)
-    over = torch.compile(lambda x: by_func_grad(calls["clamp"], x, one), backend="aot_eager", fullgraph=True)
+    over = torch.compile(lambda x: gradient_by_func_grad(calls["clamp"], x, one), backend="aot_eager", fullgraph=True)
     for factor in (2.0, 7.0):
         if factor == 7:
             _register("clamp", _cell(7.0))
         for name, call in calls.items():
-            assert by_backward(call, x, one).item() == factor, name
-            assert by_func_grad(call, x, one).item() == factor, name
-        assert by_backward(compiled, x, one).item() == factor
+            assert gradient_by_backward(call, x, one).item() == factor, name
+            assert gradient_by_func_grad(call, x, one).item() == factor, name
+        assert gradient_by_backward(compiled, x, one).item() == factor
         assert over(x).item() == factor
-        assert by_backward(lambda x: pg.clamp(x, -1, 1, rule=kept), x, one).item() == factor * 1.5
+        assert gradient_by_backward(lambda x: pg.clamp(x, -1, 1, rule=kept), x, one).item() == factor * 1.5
     y.backward()
     assert still_to_come.grad is not None
     assert still_to_come.grad.item() == 2, "a backward still to come has the rule of its forward"
@@ -450,4 +455,4 @@ def test_a_rule_registered_after_a_context_was_built_is_known_to_it() -> None:
         with late:
             return torch.clamp(x, -1, 1)
 
-    assert by_backward(f, torch.tensor([3.0]), torch.ones(1)).item() == 2
+    assert gradient_by_backward(f, torch.tensor([3.0]), torch.ones(1)).item() == 2

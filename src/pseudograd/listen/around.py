@@ -17,7 +17,7 @@ class Around:
     """A hook around the functions that `patches` name. read(arguments of a call): those that a subscriber gets."""
 
     def __init__(self, patches: Iterable[patches.Patch], read: Callable[..., tuple[Any, ...]]) -> None:
-        self._patches, self._read = tuple(patches), read
+        self._patches, self._receive = tuple(patches), read
         self._lock = threading.RLock()
         self.subscribers: tuple[Subscriber, ...] = ()
 
@@ -42,7 +42,7 @@ class Around:
     def _announced(self, function: Callable[..., Any]) -> Callable[..., object]:
         @functools.wraps(function, updated=())
         def call(*args: object, **kwargs: object) -> object:
-            arguments, subscribers = self._read(*args, **kwargs), self.subscribers
+            arguments, subscribers = self._receive(*args, **kwargs), self.subscribers
             outcome: object = None
             if len(subscribers) == 1:  # the usual case, written out for small backwards
                 end = subscribers[0](*arguments)

@@ -16,7 +16,7 @@ from ..arguments import as_number
 from ..errors import must
 from ..notebook import shown
 from ..testing.measure.behaviour import gradient_of
-from ..testing.measure.gradients import by_backward
+from ..testing.measure.gradients import gradient_by_backward
 from .audit_answers import (
     answer_half_precision,
     answer_infinite_grad,
@@ -165,7 +165,9 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
     if not torch.equal(y.detach().nan_to_num(), again.detach().nan_to_num()):
         remedy = "Fix what is random in it; a module in training mode needs eval()"
         raise ValueError(must("audit", "f", "return the same values for the same x", y, remedy))
-    first, second = (by_backward(f, (x,), torch.ones_like(y))[0] if y.requires_grad else None for _ in range(2))
+    first, second = (
+        gradient_by_backward(f, (x,), torch.ones_like(y))[0] if y.requires_grad else None for _ in range(2)
+    )
     if first is None or second is None:
         remedy = "It detaches x, or makes integers or booleans of it"
         raise ValueError(

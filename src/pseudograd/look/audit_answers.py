@@ -87,7 +87,7 @@ def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
     return {
         "double_backward": _double_backward(f, smooth, m),
         "forward_mode": _compare("reverse mode", lambda: transforms.diagonal_by_jvp(f, m.x, ones), m),
-        "vmap": _compare("plain backward", lambda: transforms.by_vmap_of_grad(f, m.x, ones), m),
+        "vmap": _compare("plain backward", lambda: transforms.gradient_by_vmap_of_grad(f, m.x, ones), m),
     }
 
 

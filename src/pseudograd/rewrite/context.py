@@ -20,7 +20,7 @@ from ..torch_table.conventions import OWN
 from ..torch_table.forms import EDGE_FAMILIES, ERA_FAMILIES
 from . import compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .mode import Replacement, Rewrite
-from .pins import without_torchs_own
+from .pins import drop_torchs_own
 from .report import Log, Report, make_report
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -78,7 +78,7 @@ class Rewriting:
         is_idle = self._is_torchs_own and not self._decides_anything()
         kinks = self._kinks
         if kinks and not entered_contexts.modes():
-            kinks = without_torchs_own(kinks)
+            kinks = drop_torchs_own(kinks)
         left = entered_contexts.NO_FAMILY
         if is_idle or self._kinks:
             own = [name for name, text in self._kinks.items() if text == OWN or name not in kinks]

@@ -40,7 +40,7 @@ class Pin(NamedTuple):
 # --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
 
 
-def _between_numbers(pin: Pin, min: object, max: object) -> Between:
+def _clamp_between_numbers(pin: Pin, min: object, max: object) -> Between:
     part = SHARES[pin.era.edge] if pin.part is None else pin.part
     return min, max, _pieces_of_numbers(part, min is not None, max is not None)
 
@@ -48,7 +48,7 @@ def _between_numbers(pin: Pin, min: object, max: object) -> Between:
 _pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
 
 
-def _between_tensors(pin: Pin, min: object, max: object) -> Between:
+def _clamp_between_tensors(pin: Pin, min: object, max: object) -> Between:
     return min, max, _pieces_of_tensors(pin, min is not None, max is not None)
 
 
@@ -65,7 +65,7 @@ def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
     return pieces if has_min else mirror(pieces)
 
 
-def _between_pair(is_min: bool, pin: Pin, other: object) -> Between:
+def _clamp_between_pair(is_min: bool, pin: Pin, other: object) -> Between:
     part = pin.era.of_fmax if pin.part is None else pin.part
     pieces = _pieces_of_pair(is_min, part)
     return (None, other, pieces) if is_min else (other, None, pieces)
@@ -94,7 +94,7 @@ def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y
 
 def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: Wants) -> Gradients:
     """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
-    grads = pin.era.of_tensors(grad, x, min, max)
+    grads = pin.era.tensors_among(grad, x, min, max)
     if pin.part is None:
         return grads
     nowhere = torch.zeros((), dtype=torch.bool, device=grad.device)
@@ -126,7 +126,7 @@ class PinnedEdge(NamedTuple):
     """The names of the primitives that stand in under a pinned edge: with number bounds, and with tensors."""
 
     of_numbers: str
-    of_tensors: str
+    tensors_among: str
 
 
 OF_NUMBERS: dict[str, Rule] = {}
@@ -142,12 +142,14 @@ def rule_named(edge: str, elsewhere: str) -> str:
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
-        of_tensors = None if pin.era.between is None else partial(_between_tensors, pin)
-        OF_NUMBERS[name] = _make_rule(name, partial(_pull_of_numbers, pin), partial(_between_numbers, pin), BOUNDED)
-        OF_TENSORS[name] = _make_rule(name, partial(_pull_of_tensors, pin), of_tensors, BOUNDED, compares=False)
+        tensors_among = None if pin.era.between is None else partial(_clamp_between_tensors, pin)
+        OF_NUMBERS[name] = _make_rule(
+            name, partial(_pull_of_numbers, pin), partial(_clamp_between_numbers, pin), BOUNDED
+        )
+        OF_TENSORS[name] = _make_rule(name, partial(_pull_of_tensors, pin), tensors_among, BOUNDED, compares=False)
         for family, rules in OF_PAIRS.items():
             ((pull, _),) = FAMILIES[family].pinned.values()
-            between = partial(_between_pair, family == "fmin", pin)
+            between = partial(_clamp_between_pair, family == "fmin", pin)
             rules[name] = _make_rule(name, partial(_pull_of_pair, pull, pin), between, ("x", "other"))
     return name
 
@@ -196,4 +198,4 @@ def pinned_edge(name: str, inputs: tuple[object, ...]) -> str | None:
     for value in inputs[1:]:
         if value is not None and not isinstance(value, torch.Tensor):
             return edge.of_numbers
-    return edge.of_tensors
+    return edge.tensors_among

@@ -83,7 +83,7 @@ def enter(mode: Entered) -> None:
         _count += 1
         if _count == 1:
             _checkpoints.enter_context(checkpoints.note_surroundings())
-            backwards.subscribe(_put_back)
+            backwards.subscribe(_restore)
     mode.__enter__()
 
 
@@ -101,7 +101,7 @@ def leave(mode: Entered) -> None:
         _count -= 1
         if _count == 0:
             _checkpoints.close()
-            backwards.unsubscribe(_put_back)
+            backwards.unsubscribe(_restore)
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ checkpoints.surround("rewriting", modes, lambda entered: exactly(entered or ()))
 # --- backwards --------------------------------------------------------------------------------------------------------
 
 
-def _put_back(roots: object, grads: object, inputs: object) -> Callable[[object], None]:
+def _restore(roots: object, grads: object, inputs: object) -> Callable[[object], None]:
     """Push the modes of this thread before a backward; returns a function that takes them off again."""
     modes = _thread.modes
     for mode in modes:

@@ -60,7 +60,7 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
         raise ValueError(must("pin_edge", "nan", "come with a framework", edge, f"These are {_join_names(FRAMEWORKS)}"))
     arguments = [*([] if edge is None else [repr(edge)]), *(["nan=True"] if nan else [])]
     label = f"pin_edge({', '.join([*arguments, *(f'{name}={value!r}' for name, value in families.items())])})"
-    own = {name: _read_convention(name, value) for name, value in families.items()}
+    own = {name: _parse_convention(name, value) for name, value in families.items()}
     if edge is None:
         return Rewriting(label, {}, kinks=prepare(own))
     if edge in FRAMEWORKS:
@@ -93,7 +93,7 @@ def _framework_conventions(framework: str, nan: bool) -> dict[str, str]:
     return conventions
 
 
-def _read_convention(name: str, value: object) -> str:
+def _parse_convention(name: str, value: object) -> str:
     """The text of the convention that a user gives a family."""
     family = FAMILIES.get(name)
     if family is None:

@@ -29,7 +29,7 @@ def prepare(kinks: dict[str, str]) -> dict[str, str]:
     return kinks
 
 
-def without_torchs_own(kinks: dict[str, str]) -> dict[str, str]:
+def drop_torchs_own(kinks: dict[str, str]) -> dict[str, str]:
     """The conventions that the installed torch does not have by itself."""
     return {name: text for name, text in kinks.items() if not is_torchs_own(FAMILIES[name], text)}
 

@@ -39,7 +39,7 @@ class StandardInput:
             yield subprocess.DEVNULL if self._is_closed else None
             return
         if self._reader is None:
-            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader = threading.Thread(target=self._copy_input, daemon=True)
             self._reader.start()
         reading, writing = os.pipe()
         is_over = threading.Event()
@@ -54,7 +54,7 @@ class StandardInput:
                 self._changed.notify_all()
             player.join()
 
-    def _read(self) -> None:
+    def _copy_input(self) -> None:
         chunk: bytes | None = None
         while chunk != b"":
             try:

@@ -353,14 +353,14 @@ def _value_at(condition: Term, x: Term, point: float) -> bool | None:
 
 def _is_x(side: Term, x: Term) -> bool:
     """x itself, or |x|."""
-    side = _written_form(side)
+    side = _source_form(side)
     call = read_call(side)
     if call is not None and call.name == "abs":
         side = call.arguments[0]
-    return is_same(side.node, _written_form(x).node) and not isinstance(side.node, ast.Constant)
+    return is_same(side.node, _source_form(x).node) and not isinstance(side.node, ast.Constant)
 
 
-def _written_form(term: Term) -> Term:
+def _source_form(term: Term) -> Term:
     """As it is written, or what its name stands for where that is a name again."""
     definition = term.resolved()
     return definition if isinstance(definition.node, (ast.Name, ast.Attribute)) else term

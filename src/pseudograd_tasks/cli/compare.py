@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         if options.jobs < 1:
             raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
         _check_combination(options)
-        other = _read_other(options.against)
+        other = _load_other(options.against)
         try:
             results, folder, argument = _redraw(options) if options.redraw else _measure(options)
             from ..report.terminal import show
@@ -114,7 +114,7 @@ def _check_combination(options: argparse.Namespace) -> None:
             raise ValueError(must("compare", f"--{name.replace('_', '-')}", requirement, getattr(options, name)))
 
 
-def _read_other(file: Path | None) -> Any:
+def _load_other(file: Path | None) -> Any:
     if file is None:
         return None
     from ..report.against import read_other

@@ -63,7 +63,7 @@ class Workers:
     def __enter__(self) -> Workers:
         self._timer.start()
         for process in self._processes:
-            self._read_line(process)
+            self._receive_line(process)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,15 +91,15 @@ class Workers:
                 process.stdin.flush()
             except OSError as error:
                 raise self._end_error() from error
-        return [self._read(process, file) for process, file in zip(self._processes, files, strict=True)]
+        return [self._receive(process, file) for process, file in zip(self._processes, files, strict=True)]
 
-    def _read(self, process: subprocess.Popen[str], file: Path) -> Outcome:
-        answer: dict[str, Any] = json.loads(self._read_line(process))
+    def _receive(self, process: subprocess.Popen[str], file: Path) -> Outcome:
+        answer: dict[str, Any] = json.loads(self._receive_line(process))
         if answer["error"] is not None:
             return Outcome(answer["error"], {})
         return Outcome(None, torch.load(file, weights_only=True), answer["is_random"], answer["is_tensor"])
 
-    def _read_line(self, process: subprocess.Popen[str]) -> str:
+    def _receive_line(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:

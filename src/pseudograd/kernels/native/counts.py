@@ -131,8 +131,8 @@ class Squares:
 
     def __init__(self) -> None:
         # Of all, of the last, and how much of that is 0. Python reads it without torch.
-        self._read = array("d", (0.0, 0.0, 0.0))
-        self._sum = torch.frombuffer(self._read, dtype=torch.float64)
+        self._receive = array("d", (0.0, 0.0, 0.0))
+        self._sum = torch.frombuffer(self._receive, dtype=torch.float64)
         self._arrive = native.operators.arrive
 
     def add(self, grad: Tensor, had: Tensor | None = None) -> int:
@@ -143,11 +143,11 @@ class Squares:
         return missing
 
     def read(self) -> float:
-        return self._read[0]
+        return self._receive[0]
 
     def last(self) -> tuple[float, float]:
         """The norm of the last one, and how many of its entries are 0."""
-        _, squares, zeros = self._read
+        _, squares, zeros = self._receive
         return math.sqrt(squares), zeros
 
 

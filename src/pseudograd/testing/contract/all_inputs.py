@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..measure.inputs import of_tensors, tensors_of
-from ..measure.transforms import REVERSE, Function, Gradients, by_backward
+from ..measure.inputs import tensors_among, tensors_of
+from ..measure.transforms import REVERSE, Function, Gradients, gradient_by_backward
 from .cases import Case
 
 
@@ -28,7 +28,7 @@ def problems(case: Case) -> Iterator[Problem]:
         inputs = sample.build(torch.float64)
         first, *others = (torch.nan_to_num(tensor, 0.5, 4.0, -4.0) for tensor in tensors_of(inputs))
         if others:
-            f = of_tensors(case.function(), inputs)
+            f = tensors_among(case.function(), inputs)
             for kind, tensors in (
                 ("one dtype", [first, *others]),
                 ("x narrower", [first.float(), *others]),
@@ -51,6 +51,6 @@ def assert_same_gradients(gradients: Gradients, expected: Gradients, tensors: li
 def check_all_inputs(case: Case) -> None:
     """Every tensor input gets the gradient that backward gives it, by every way and with mixed dtypes."""
     for name, f, tensors, weight in problems(case):
-        expected = by_backward(f, tensors, weight)
+        expected = gradient_by_backward(f, tensors, weight)
         for way in REVERSE:
             assert_same_gradients(way(f, tensors, weight), expected, tensors, f"{name}, {way.__name__}")

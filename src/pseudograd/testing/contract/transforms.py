@@ -10,7 +10,7 @@ from torch import Tensor
 from ...rule import Sample
 from ..measure import transforms
 from ..measure.behaviour import cross_talk
-from ..measure.inputs import of_tensors, tensors_of
+from ..measure.inputs import tensors_among, tensors_of
 from .cases import Case
 from .equality import assert_same_values
 from .values import plain
@@ -35,7 +35,7 @@ def same_shape_problem(case: Case, sample: Sample) -> tuple[Callable[[Tensor], T
 def check_reverse(case: Case, sample: Sample) -> None:
     """Every reverse-mode path gives the value that backward gives."""
     f, x, grad = same_shape_problem(case, sample)
-    expected = transforms.by_backward(f, x, grad)
+    expected = transforms.gradient_by_backward(f, x, grad)
     for path in transforms.REVERSE:
         assert_same_values(
             path(f, x, grad), expected, f"{sample.name}, {path.__name__}", ulps=case.ulps, x=x, grad=grad
@@ -52,10 +52,15 @@ def check_element_wise(case: Case, sample: Sample) -> None:
 def check_forward_mode(case: Case, sample: Sample) -> None:
     """A linear rule's forward mode is the transpose of its reverse mode: <u, J v> = <J^T u, v>, by real jvp and vjp."""
     f, x, tangent = same_shape_problem(case, sample)
-    slope = transforms.by_backward(f, x, torch.ones_like(x))
+    slope = transforms.gradient_by_backward(f, x, torch.ones_like(x))
     for path in transforms.FORWARD_MODE:
         assert_same_values(
-            path(f, x, tangent), transforms.by_backward(f, x, tangent), path.__name__, ulps=case.ulps, x=x, slope=slope
+            path(f, x, tangent),
+            transforms.gradient_by_backward(f, x, tangent),
+            path.__name__,
+            ulps=case.ulps,
+            x=x,
+            slope=slope,
         )
     u = torch.linspace(1, 2, x.numel(), dtype=x.dtype).reshape(x.shape)
     forward, reverse = transforms.diagonal_by_jvp(f, x, tangent), torch.func.vjp(f, x)[1](u)[0]
@@ -66,7 +71,7 @@ def check_forward_mode_of_all_inputs(case: Case, sample: Sample) -> None:
     """The same with a tangent for every tensor input, broadcast as they are: what bounds contribute must be there too."""
     inputs = sample.build(torch.float64)
     tensors = tuple(torch.nan_to_num(value, 0.5, 4.0, -4.0).clamp(-1e100, 1e100) for value in tensors_of(inputs))
-    f = of_tensors(case.function(), inputs)
+    f = tensors_among(case.function(), inputs)
     tangents = tuple(torch.linspace(-1, 2, t.numel(), dtype=t.dtype).reshape(t.shape) for t in tensors)
     y, forward = torch.func.jvp(f, tensors, tangents)[:2]
     u = torch.linspace(1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)

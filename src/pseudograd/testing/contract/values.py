@@ -11,7 +11,14 @@ from ...kernels import Kernel, bits, only, residual_of, that_serve
 from ...kernels.residuals import INPUTS
 from ...ops.bounds import unify_bounds
 from ...rule import BOUNDED, Sample
-from ..measure.gradients import Gradients, additivity, by_backward, by_backward_of_first, by_vjp, saved_by
+from ..measure.gradients import (
+    Gradients,
+    additivity,
+    gradient_by_backward,
+    gradient_by_backward_of_first,
+    gradient_by_vjp,
+    saved_by,
+)
 from ..measure.inputs import random_pairs, requiring_grad, special_pairs, tensors_of
 from .cases import Case, rounding_to
 from .equality import assert_same_bits, assert_same_values
@@ -69,19 +76,19 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
         what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
         with only(kernel), bits.save_bits_from(bits.least if kernel.residual is INPUTS else 0):
             if kernel.device in ("", "cpu"):
-                fused = by_backward_of_first(case.function(), inputs, grad)
+                fused = gradient_by_backward_of_first(case.function(), inputs, grad)
             else:
                 what = f"{what} on {kernel.device}"
                 fused = _gradients_off_device(kernel, case, inputs, grad)
         assert_equals_reference(fused, expected[: len(fused)], inputs, grad, what, **units)
-    fused = by_backward_of_first(case.function(), inputs, grad)
+    fused = gradient_by_backward_of_first(case.function(), inputs, grad)
     assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", **units)
-    gradients = by_backward(case.function(), inputs, grad)
+    gradients = gradient_by_backward(case.function(), inputs, grad)
     assert_equals_reference(gradients, expected, inputs, grad, f"{name}, backward", **units)
-    formula = by_backward(case.function(), inputs, grad, create_graph=True)
+    formula = gradient_by_backward(case.function(), inputs, grad, create_graph=True)
     assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", **units)
     if functorch:
-        gradients = by_vjp(case.function(), inputs, grad)
+        gradients = gradient_by_vjp(case.function(), inputs, grad)
         assert_equals_reference(gradients, expected, inputs, grad, f"{name}, functorch", **units)
 
 
@@ -125,7 +132,7 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
         expected = [u.sum_to_size(t.shape) for u, t in zip(unreduced, tensors_of(inputs), strict=True)]
         # Summed in float32 and rounded once: nearer than the sum of what was rounded.
         if not case.rule.compares and dtype.itemsize == 2:
-            assert_near(by_backward(case.function(), inputs, grad), unreduced, tensors_of(inputs), sample.name)
+            assert_near(gradient_by_backward(case.function(), inputs, grad), unreduced, tensors_of(inputs), sample.name)
             continue
         # Addends may cancel each other, but not the rounding of each.
         size = [
@@ -133,11 +140,11 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
             for u, e in zip(unreduced, expected, strict=True)
         ]
         of = [case.unit_of(grad) if case.rule.cancels else part for part in size]
-        for path in (by_backward, by_vjp, formula_gradients):
+        for path in (gradient_by_backward, gradient_by_vjp, formula_gradients):
             for position, (ours, theirs) in enumerate(zip(path(case.function(), inputs, grad), expected, strict=True)):
                 what = f"{sample.name}, {path.__name__}, gradient {position}"
                 assert_same_values(ours, theirs, what, ulps=case.ulps, of=of[position])
-        (first,) = by_backward_of_first(case.function(), inputs, grad)
+        (first,) = gradient_by_backward_of_first(case.function(), inputs, grad)
         assert_same_values(first, expected[0], f"{sample.name}, kernel", ulps=case.ulps, of=of[0])
 
 
@@ -151,7 +158,7 @@ def assert_near(gradients: list[Tensor | None], unreduced: list[Tensor], inputs:
 
 
 def formula_gradients(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
-    return by_backward(f, inputs, grad, create_graph=True)
+    return gradient_by_backward(f, inputs, grad, create_graph=True)
 
 
 SIZES = (1.0, 2.0**-6, 2.0**6)  # of grads: a rule may treat small and large ones differently

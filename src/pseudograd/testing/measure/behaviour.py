@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .gradients import by_backward, second_derivatives
+from .gradients import gradient_by_backward, second_derivatives
 from .inputs import special_grads
 from .numeric import agree
 
@@ -18,7 +18,7 @@ _EPS = torch.finfo(torch.float64).eps
 
 def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
     """dL/dx where dL/dy = grad, zeros where y does not depend on x."""
-    (gradient,) = by_backward(f, (x,), grad if isinstance(grad, Tensor) else torch.full_like(x, grad))
+    (gradient,) = gradient_by_backward(f, (x,), grad if isinstance(grad, Tensor) else torch.full_like(x, grad))
     return torch.zeros_like(x) if gradient is None else gradient
 
 

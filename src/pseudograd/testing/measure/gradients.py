@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .inputs import of_tensors, requiring_grad, tensors_of
+from .inputs import requiring_grad, tensors_among, tensors_of
 
 Gradients = list[Tensor | None]
 
 
-def by_backward(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor, **how: bool) -> Gradients:
+def gradient_by_backward(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor, **how: bool) -> Gradients:
     """One gradient per tensor input, through the recording path; create_graph=True forces the formula. grad is cast to what f returns."""
     leaves = requiring_grad(inputs)
     y = f(*leaves)
@@ -19,7 +19,7 @@ def by_backward(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tens
     return [None if g is None else g.detach() for g in gradients]
 
 
-def by_backward_of_first(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+def gradient_by_backward_of_first(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
     """Only the first input requires grad: what the kernels for tensor bounds are made for."""
     leaf = inputs[0].detach().clone().requires_grad_()
     y = f(leaf, *inputs[1:])
@@ -28,9 +28,9 @@ def by_backward_of_first(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad
     return list(torch.autograd.grad(y, [leaf], grad, allow_unused=True))
 
 
-def by_vjp(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
+def gradient_by_vjp(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
     """Through functorch."""
-    return list(torch.func.vjp(of_tensors(f, inputs), *tensors_of(inputs))[1](grad))
+    return list(torch.func.vjp(tensors_among(f, inputs), *tensors_of(inputs))[1](grad))
 
 
 def saved_by(f: Callable[..., Tensor], inputs: tuple[object, ...]) -> list[Tensor]:
@@ -52,7 +52,7 @@ def additivity(
     """For each input the gradients for grads a, b and a + b, which are exact in binary, none 0, a and b of opposite signs."""
     inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
     a = torch.linspace(-2, 2, shape.numel(), dtype=torch.float64).mul(8).floor().add(0.5).div(8 / size).reshape(shape)
-    pulls = [by_backward(f, inputs, grad) for grad in (a, -3 * a, -2 * a)]
+    pulls = [gradient_by_backward(f, inputs, grad) for grad in (a, -3 * a, -2 * a)]
     return [parts for parts in zip(*pulls, strict=True) if all(part is not None for part in parts)]  # type: ignore[misc]
 
 

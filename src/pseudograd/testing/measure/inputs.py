@@ -13,7 +13,7 @@ def tensors_of(inputs: Iterable[object]) -> list[Tensor]:
     return [value for value in inputs if isinstance(value, Tensor)]
 
 
-def of_tensors(call: Callable[..., Tensor], inputs: tuple[object, ...]) -> Callable[..., Tensor]:
+def tensors_among(call: Callable[..., Tensor], inputs: tuple[object, ...]) -> Callable[..., Tensor]:
     """A function of its tensor inputs alone; the numbers among `inputs` stay."""
     at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
 

@@ -49,37 +49,37 @@ def _or_zero(gradients: Any, leaves: list[Tensor]) -> Gradients:
 
 
 @_accept_one_tensor
-def by_backward(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_backward(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     leaves = _leaves(tensors)
     f(*leaves).backward(weight)
     return _or_zero([leaf.grad for leaf in leaves], leaves)
 
 
 @_accept_one_tensor
-def by_create_graph(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_create_graph(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     leaves = _leaves(tensors)
     return _or_zero(torch.autograd.grad(f(*leaves), leaves, weight, create_graph=True, allow_unused=True), leaves)
 
 
 @_accept_one_tensor
-def by_func_grad(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_func_grad(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return grad(loss_of(f, weight), _all(tensors))(*tensors)
 
 
 @_accept_one_tensor
-def by_grad_of_recorded(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_grad_of_recorded(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """func.grad inside a recorded graph: two levels of autograd at once."""
     gradients = grad(loss_of(f, weight), _all(tensors))(*_leaves(tensors))
     return tuple(g.detach() for g in gradients)
 
 
 @_accept_one_tensor
-def by_vjp(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_vjp(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return vjp(f, *tensors)[1](weight)
 
 
 @_accept_one_tensor
-def by_jacrev(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_jacrev(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """The gradient of the loss, so that a rule which reads grad sees the same grad."""
     return jacrev(loss_of(f, weight), _all(tensors))(*tensors)
 
@@ -103,7 +103,7 @@ def _sliced(
 
 
 @_accept_one_tensor
-def by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0) -> Gradients:
+def gradient_by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0) -> Gradients:
     """One gradient a slice; what all slices share gets their sum."""
     slice_of_f, dims = _sliced(f, tensors, weight, dim)
 
@@ -115,8 +115,8 @@ def by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor, dim: int
 
 
 @_accept_one_tensor
-def by_vmap_over_the_last_dim(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
-    return by_vmap_of_grad(f, tensors, weight, dim=-1)
+def gradient_by_vmap_over_the_last_dim(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    return gradient_by_vmap_of_grad(f, tensors, weight, dim=-1)
 
 
 def mapped(f: Function, tensors: Tensor | list[Tensor], weight: Tensor) -> Function:
@@ -126,18 +126,18 @@ def mapped(f: Function, tensors: Tensor | list[Tensor], weight: Tensor) -> Funct
 
 
 @_accept_one_tensor
-def by_grad_of_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_grad_of_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return grad(loss_of(mapped(f, tensors, weight), weight), _all(tensors))(*tensors)
 
 
 @_accept_one_tensor
-def by_recorded_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_recorded_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """vmap alone, recorded outside: inside it, nothing seems to require grad."""
-    return by_backward(mapped(f, tensors, weight), tensors, weight)
+    return gradient_by_backward(mapped(f, tensors, weight), tensors, weight)
 
 
 @_accept_one_tensor
-def by_batched_grads(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_batched_grads(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     leaves = _leaves(tensors)
     batch = torch.stack([torch.zeros_like(weight), weight])
     gradients = torch.autograd.grad(f(*leaves), leaves, batch, is_grads_batched=True, allow_unused=True)
@@ -145,49 +145,49 @@ def by_batched_grads(f: Function, tensors: list[Tensor], weight: Tensor) -> Grad
 
 
 @_accept_one_tensor
-def by_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor, reentrant: bool = False) -> Gradients:
-    return by_backward(lambda *leaves: checkpoint(f, *leaves, use_reentrant=reentrant), tensors, weight)
+def gradient_by_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor, reentrant: bool = False) -> Gradients:
+    return gradient_by_backward(lambda *leaves: checkpoint(f, *leaves, use_reentrant=reentrant), tensors, weight)
 
 
 @_accept_one_tensor
-def by_reentrant_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
-    return by_checkpoint(f, tensors, weight, reentrant=True)
+def gradient_by_reentrant_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    return gradient_by_checkpoint(f, tensors, weight, reentrant=True)
 
 
 @_accept_one_tensor
-def by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """Saved tensors leave through a hook and come back as copies."""
 
     def hooked(*leaves: Tensor) -> Tensor:
         with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t):
             return f(*leaves)
 
-    return by_backward(hooked, tensors, weight)
+    return gradient_by_backward(hooked, tensors, weight)
 
 
 @_accept_one_tensor
-def by_make_fx(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+def gradient_by_make_fx(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """Traced at other values than those it is asked at."""
-    traced = make_fx(lambda tensors, weight: by_backward(f, tensors, weight))
+    traced = make_fx(lambda tensors, weight: gradient_by_backward(f, tensors, weight))
     elsewhere = [tensor * 0.5 for tensor in tensors]
     return tuple(traced(elsewhere, weight)(tensors, weight))
 
 
-# All but by_make_fx, which takes ten times as long as the others together.
+# All but gradient_by_make_fx, which takes ten times as long as the others together.
 REVERSE: tuple[Way, ...] = (
-    by_create_graph,
-    by_func_grad,
-    by_grad_of_recorded,
-    by_vjp,
-    by_jacrev,
-    by_vmap_of_grad,
-    by_vmap_over_the_last_dim,
-    by_grad_of_vmap,
-    by_recorded_vmap,
-    by_batched_grads,
-    by_checkpoint,
-    by_reentrant_checkpoint,
-    by_saved_tensors_hooks,
+    gradient_by_create_graph,
+    gradient_by_func_grad,
+    gradient_by_grad_of_recorded,
+    gradient_by_vjp,
+    gradient_by_jacrev,
+    gradient_by_vmap_of_grad,
+    gradient_by_vmap_over_the_last_dim,
+    gradient_by_grad_of_vmap,
+    gradient_by_recorded_vmap,
+    gradient_by_batched_grads,
+    gradient_by_checkpoint,
+    gradient_by_reentrant_checkpoint,
+    gradient_by_saved_tensors_hooks,
 )
 
 

@@ -30,7 +30,7 @@ def _reduce(losses: Tensor, reduction: int) -> Tensor:
     return losses.sum() if reduction == _SUM else losses
 
 
-def _read_reduction(size_average: object, reduce: object, reduction: object) -> int | None:
+def _parse_reduction(size_average: object, reduce: object, reduction: object) -> int | None:
     """Torch's number of the reduction of a call of torch.nn.functional, with torch's warning; None for a reduction that torch refuses."""
     if size_average is None and reduce is None:
         return _REDUCTIONS.get(reduction) if isinstance(reduction, str) else None
@@ -41,7 +41,7 @@ def _read_reduction(size_average: object, reduce: object, reduction: object) -> 
     return _REDUCTIONS[name]
 
 
-def _read_number(number: object) -> float | None:
+def _parse_number(number: object) -> float | None:
     """As torch reads an argument that is a float; None for what it may refuse."""
     if isinstance(number, (int, float)):
         return float(number)
@@ -59,18 +59,18 @@ def _read_number(number: object) -> float | None:
 def _write_margin_ranking(
     call: Write, input1: Tensor, input2: Tensor, target: Tensor, margin: object, reduction: object
 ) -> Tensor | None:
-    number = _read_number(margin)
+    number = _parse_number(margin)
     if number is None or not isinstance(reduction, int):
         return None
     return _reduce(call(Tensor.clamp_min, -target * (input1 - input2) + number, 0), reduction)
 
 
 def _can_rank(input1: Tensor, input2: Any, target: Tensor, margin: object) -> bool:
-    return input1.dim() == input2.dim() == target.dim() and _read_number(margin) is not None
+    return input1.dim() == input2.dim() == target.dim() and _parse_number(margin) is not None
 
 
 def _write_hinge(call: Write, input: Tensor, target: Tensor, margin: object, reduction: object) -> Tensor | None:
-    number = _read_number(margin)
+    number = _parse_number(margin)
     if number is None or not isinstance(reduction, int):
         return None
     zeros = torch.zeros_like(input)
@@ -79,13 +79,13 @@ def _write_hinge(call: Write, input: Tensor, target: Tensor, margin: object, red
 
 
 def _can_hinge(input: object, target: object, margin: object) -> bool:
-    return _read_number(margin) is not None
+    return _parse_number(margin) is not None
 
 
 def _write_cosine(
     call: Write, input1: Tensor, input2: Any, target: Tensor, margin: object, reduction: object
 ) -> Tensor | None:
-    number, dim = _read_number(margin), target.dim()
+    number, dim = _parse_number(margin), target.dim()
     if number is None or not isinstance(reduction, int) or dim > 1 or input1.dim() != dim + 1:
         return None
     product = (input1 * input2).sum(dim)  # in torch's order, which is that in which gradients are added up
@@ -100,7 +100,7 @@ def _write_cosine(
 
 
 def _can_compare(input1: Tensor, input2: Tensor, target: Tensor, margin: object) -> bool:
-    return _read_number(margin) is not None and target.dim() <= 1 and input1.dim() == target.dim() + 1
+    return _parse_number(margin) is not None and target.dim() <= 1 and input1.dim() == target.dim() + 1
 
 
 def _write_triplet(
@@ -114,7 +114,7 @@ def _write_triplet(
     swap: object,
     reduction: object,
 ) -> Tensor | None:
-    number, power, epsilon = _read_number(margin), _read_number(p), _read_number(eps)
+    number, power, epsilon = _parse_number(margin), _parse_number(p), _parse_number(eps)
     if number is None or power is None or epsilon is None or not isinstance(reduction, int):
         return None
     if not _have_same_dimensions(anchor, positive, negative):
@@ -129,8 +129,8 @@ def _write_triplet(
 def _can_triple(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: object, p: object, eps: object, swap: object
 ) -> bool:
-    number = _read_number(margin)
-    are_numbers = number is not None and number > 0 and _read_number(p) is not None and _read_number(eps) is not None
+    number = _parse_number(margin)
+    are_numbers = number is not None and number > 0 and _parse_number(p) is not None and _parse_number(eps) is not None
     return are_numbers and _have_same_dimensions(anchor, positive, negative)
 
 
@@ -147,7 +147,7 @@ def _write_triplet_with_distance(
     """The distance is a function of the program, whose calls are seen as any others are. (Dynamo looks into torch's Python itself.)"""
     if distance_function is None:
         distance_function = torch.pairwise_distance
-    kind = _read_reduction(None, None, reduction)
+    kind = _parse_reduction(None, None, reduction)
     if kind is None or not isinstance(margin, (int, float)) or not margin > 0:
         return None
     if not _have_same_dimensions(anchor, positive, negative):
@@ -162,14 +162,14 @@ def _have_same_dimensions(anchor: Tensor, positive: Tensor, negative: Tensor) ->
     return bool(anchor.dim() == positive.dim() == negative.dim())
 
 
-def _with_legacy_arguments(write: Write, can: Callable[..., bool]) -> Write:
-    """For torch.nn.functional, whose calls end otherwise. can: is the call ours? It comes first: `_read_reduction` warns, and torch would
+def _accept_legacy_arguments(write: Write, can: Callable[..., bool]) -> Write:
+    """For torch.nn.functional, whose calls end otherwise. can: is the call ours? It comes first: `_parse_reduction` warns, and torch would
     warn again.
     """
 
     def write_with_legacy(call: Write, *values: object) -> Tensor | None:
         arguments, legacy = values[: -len(_LEGACY)], values[-len(_LEGACY) :]
-        return write(call, *arguments, _read_reduction(*legacy)) if can(*arguments) else None
+        return write(call, *arguments, _parse_reduction(*legacy)) if can(*arguments) else None
 
     return write_with_legacy
 
@@ -186,7 +186,7 @@ def _loss_forms(
     parser reads the name of its default as 0.
     """
     by_owner = (
-        (functional, _with_legacy_arguments(write, can), _LEGACY, (module,)),
+        (functional, _accept_legacy_arguments(write, can), _LEGACY, (module,)),
         (torch, write, {"reduction": _NONE}, ()),
         (torch.ops.aten, write, {"reduction": _MEAN}, ()),
     )
