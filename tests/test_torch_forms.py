@@ -79,7 +79,7 @@ def test_the_installed_era_is_what_torch_does_and_else_its_version(
     version: str, share: float, era: str, monkeypatch: pytest.MonkeyPatch, asked_anew: None
 ) -> None:
     """The version decides between eras that do the same with number bounds, and where torch does what no era did."""
-    monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "closed", 0.5, ERAS[OPEN_ERA].tensors_among))
+    monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "closed", 0.5, ERAS[OPEN_ERA].of_tensors))
     monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setattr(torch_eras, "outside_every_mode", lambda measurement: Slopes(share))
     assert installed_era() == era
@@ -134,7 +134,7 @@ def test_what_is_no_version_is_unknown(asked: Any) -> None:
 @pytest.fixture
 def third_era(monkeypatch: pytest.MonkeyPatch) -> Iterator[Era]:
     """Half of grad with number bounds, a quarter for x at a tie of fmin and fmax, all of grad with tensor bounds."""
-    era = Era("torch>=2.16", (2, 16), "half", 0.25, ERAS[CLOSED_ERA].tensors_among)
+    era = Era("torch>=2.16", (2, 16), "half", 0.25, ERAS[CLOSED_ERA].of_tensors)
     monkeypatch.setitem(ERAS, era.name, era)
     monkeypatch.setattr(torch_eras, "LAST", (2, 17))
     for name, slopes in (("clamp(x, min=0)", Slopes(0.5)), ("clamp(x, min=tensor)", Slopes(1.0, 0.0))):
@@ -319,7 +319,7 @@ def _form(name: str) -> Form:
 
 
 @pytest.mark.parametrize(
-    ("name", "of_numbers", "tensors_among"),
+    ("name", "of_numbers", "of_tensors"),
     [
         ("clamp", [1.0, 0.0], [1.0, 0.5]),
         ("clamp_max", [1.0, 0.0], [1.0, 0.5]),  # as clamp
@@ -329,8 +329,8 @@ def _form(name: str) -> Form:
         ("sign", [], []),
     ],
 )
-def test_what_x_gets_at_a_bound_in_each_era(name: str, of_numbers: list[float], tensors_among: list[float]) -> None:
-    for has_tensor_bound, shares in ((False, of_numbers), (True, tensors_among)):
+def test_what_x_gets_at_a_bound_in_each_era(name: str, of_numbers: list[float], of_tensors: list[float]) -> None:
+    for has_tensor_bound, shares in ((False, of_numbers), (True, of_tensors)):
         wanted = dict(zip((CLOSED_ERA, OPEN_ERA), shares, strict=True)) if shares else {}
         assert forms.shares_at_the_edge(_form(name), has_tensor_bound) == wanted
 

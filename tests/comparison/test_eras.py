@@ -26,7 +26,7 @@ Clamp = Callable[..., Tensor]
 
 @pytest.fixture
 def third(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "half", 0.5, ERAS[OPEN_ERA].tensors_among))
+    monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "half", 0.5, ERAS[OPEN_ERA].of_tensors))
 
 
 def at_the_bound(clamp: Clamp, seed: int) -> float:
@@ -73,7 +73,7 @@ def test_tune_keeps_every_era_to_the_end() -> None:
 
 def test_an_era_that_differs_with_tensor_bounds_alone_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handed numbers it is the older one; an unedited program may have tensors."""
-    monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "closed", 0.5, ERAS[OPEN_ERA].tensors_among))
+    monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "closed", 0.5, ERAS[OPEN_ERA].of_tensors))
     assert list(eras()) == [*THREE[:2], "torch>=2.16"]
     assert [one.name for one in variants([], has_leaves=False)] == [*THREE[:2], "torch.clamp", "no clamp"]
 

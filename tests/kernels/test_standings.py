@@ -28,7 +28,7 @@ GRADS = [1.0, -2.0, 0.0, torch.inf, -torch.inf, torch.nan, 1e-7, -1e-7]
 
 def call_of(name: str, kind: str, rule: str) -> Call:
     found = PINNED[f"torch.{name}"]
-    return call_for(PRIMITIVES[found.of_numbers if kind == "numbers" else found.tensors_among], rule)
+    return call_for(PRIMITIVES[found.of_numbers if kind == "numbers" else found.of_tensors], rule)
 
 
 def everywhere(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -23,8 +23,6 @@ from pseudograd.testing.measure.transforms import (
     gradient_by_vmap_of_grad,
 )
 
-from ..choices import folded
-
 pytestmark = pytest.mark.usefixtures("table_as_it_was")
 
 
@@ -367,7 +365,6 @@ NAMES = (
 )
 
 
-@folded
 @pytest.mark.parametrize("parameter", NAMES)
 @pytest.mark.parametrize("op", ["clamp", "fake_quantize", "round", "sign"])
 def test_a_parameter_may_have_any_name(op: str, parameter: str) -> None:

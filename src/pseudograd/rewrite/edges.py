@@ -94,7 +94,7 @@ def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y
 
 def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: Wants) -> Gradients:
     """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
-    grads = pin.era.tensors_among(grad, x, min, max)
+    grads = pin.era.of_tensors(grad, x, min, max)
     if pin.part is None:
         return grads
     nowhere = torch.zeros((), dtype=torch.bool, device=grad.device)
@@ -126,7 +126,7 @@ class PinnedEdge(NamedTuple):
     """The names of the primitives that stand in under a pinned edge: with number bounds, and with tensors."""
 
     of_numbers: str
-    tensors_among: str
+    of_tensors: str
 
 
 OF_NUMBERS: dict[str, Rule] = {}
@@ -142,11 +142,11 @@ def rule_named(edge: str, elsewhere: str) -> str:
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
-        tensors_among = None if pin.era.between is None else partial(_clamp_between_tensors, pin)
+        of_tensors = None if pin.era.between is None else partial(_clamp_between_tensors, pin)
         OF_NUMBERS[name] = _make_rule(
             name, partial(_pull_of_numbers, pin), partial(_clamp_between_numbers, pin), BOUNDED
         )
-        OF_TENSORS[name] = _make_rule(name, partial(_pull_of_tensors, pin), tensors_among, BOUNDED, compares=False)
+        OF_TENSORS[name] = _make_rule(name, partial(_pull_of_tensors, pin), of_tensors, BOUNDED, compares=False)
         for family, rules in OF_PAIRS.items():
             ((pull, _),) = FAMILIES[family].pinned.values()
             between = partial(_clamp_between_pair, family == "fmin", pin)
@@ -198,4 +198,4 @@ def pinned_edge(name: str, inputs: tuple[object, ...]) -> str | None:
     for value in inputs[1:]:
         if value is not None and not isinstance(value, torch.Tensor):
             return edge.of_numbers
-    return edge.tensors_among
+    return edge.of_tensors

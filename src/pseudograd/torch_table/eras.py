@@ -35,7 +35,7 @@ class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
     edge: the edge of number bounds, whose share x gets. of_fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
-    tensors_among(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, with two bounds and
+    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, with two bounds and
         with one (its min); or neither, and then the formula is computed.
     """
 
@@ -43,7 +43,7 @@ class Era(Record):
     since: Version
     edge: str
     of_fmax: float
-    tensors_among: Callable[[Tensor, Tensor, Any, Any], Three]
+    of_tensors: Callable[[Tensor, Tensor, Any, Any], Three]
     between: Pieces | None = None
     beside: Pieces | None = None
 
