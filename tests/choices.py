@@ -104,6 +104,9 @@ def folded(test: Callable[..., None]) -> Callable[..., None]:
     """
     marks = test.pytestmark  # type: ignore[attr-defined]
     axes = [mark for mark in marks if mark.name == "parametrize"]
+    assert not any(axis.kwargs.get("indirect") for axis in axes), (
+        "pytest makes a fixture for each cell of its own tests alone"
+    )
     names = [name for axis in axes for name in _names(axis)]
     groups: dict[str, list[Any]] = {}
     for product in itertools.product(*(_cells(axis) for axis in axes)):

@@ -106,7 +106,6 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> tuple[Te
 HOW = [(rule, edge) for rule in WITH_A_CODE for edge in OPS["clamp"].edges]
 
 
-@folded
 @of_all_sizes
 @pytest.mark.parametrize(("how", "dtype", "level"), one_in(6, HOW, DTYPES, LEVELS), indirect=["level"])
 def test_every_processor_gives_the_formula(
@@ -151,7 +150,6 @@ def test_every_processor_gives_the_formula_of_elastic(
     assert "pull_x" in calls
 
 
-@folded
 @of_all_sizes
 @pytest.mark.parametrize(("how", "dtype", "level"), every_pair(HOW, DTYPES, LEVELS), indirect=["level"])
 def test_the_code_is_the_plain_one_bit_for_bit(
@@ -215,7 +213,6 @@ SHAPES = {
 }
 
 
-@folded
 @pytest.mark.parametrize(
     ("layout", "shape", "dtype", "level"),
     every_pair(["contiguous", "channels_last", "every second column"], SHAPES, DTYPES, LEVELS),
@@ -959,7 +956,6 @@ def test_a_code_that_lost_bytes_is_an_error(name: str) -> None:
 ZEROS = list(itertools.product((-0.0, 0.0), (-0.0, 0.0, -1.0), (-0.0, 0.0, 1.0)))
 
 
-@folded
 @pytest.mark.parametrize(
     ("zeros", "dtype", "shape", "level"),
     every_pair(ZEROS, DTYPES, [(4096,), (4099,), (70, 71), (40000,)], LEVELS),
@@ -1233,7 +1229,6 @@ SLOPES = [
 ]
 
 
-@folded
 @pytest.mark.parametrize(
     ("which", "dtype", "level"), every_pair(range(len(SLOPES)), DTYPES, LEVELS), indirect=["level"]
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import pseudograd as pg
 from pseudograd import formula, kernels
 from pseudograd.geometry import REGIONS, SHARES
 from pseudograd.kernels import bits, table
@@ -234,3 +235,12 @@ def test_a_code_has_as_many_bits_as_it_must() -> None:
     assert {planes[kind, rule, False] for kind in KINDS for rule in RULES} == {1, 2}
     assert {planes[kind, rule, True] for kind in KINDS if kind != "two tensors" for rule in RULES} == {1, 2}
     assert bits.least == 4096
+
+
+def test_a_code_between_0_and_1_is_not_that_of_the_only_bound_1() -> None:
+    """In a key of a memory, 0.0 and 1.0 are equal to False and True."""
+    x = torch.tensor([-torch.inf, -1.0, 0.5, 1.0, 2.0]).repeat(20_000).requires_grad_()
+    for low in (0.0, None):
+        y = pg.clamp(x, low, 1.0, rule="zero", edge="half")
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        assert grad[:5].tolist() == [0.0 if low == 0.0 else 1.0] * 2 + [1.0, 0.5, 0.0]

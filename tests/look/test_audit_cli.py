@@ -9,8 +9,6 @@ import pytest
 
 from pseudograd.cli import main
 
-from ..choices import folded
-
 MODULE = """
 import torch
 import pseudograd as pg
@@ -81,7 +79,6 @@ WRONG = {
 }
 
 
-@folded
 @pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize("text", WRONG)
 def test_a_wrong_argument_is_told_in_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

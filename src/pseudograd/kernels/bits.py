@@ -182,7 +182,7 @@ def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
 
 
 def code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code | None:
-    key = (call, low, high, dtype, flushes_subnormals())
+    key = ("numbers", call, low, high, dtype, flushes_subnormals())  # without its kind, (0.0, 1.0) would find (False, True)
     return _codes[key] if key in _codes else remember(_codes, key, _make_code_of_numbers(call, low, high, dtype))
 
 
@@ -319,7 +319,7 @@ def suits(call: Call) -> bool:
 
 def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype = torch.float64) -> Code | None:
     """Of a call about a range; None where the rule asks how far x is outside, or tells more than four cases apart."""
-    key = (call, has_min, has_max, dtype, flushes_subnormals())
+    key = ("sides", call, has_min, has_max, dtype, flushes_subnormals())
     if key in _codes:
         return _codes[key]
     assert call.pieces is not None
