@@ -182,7 +182,8 @@ def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
 
 
 def code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code | None:
-    key = ("numbers", call, low, high, dtype, flushes_subnormals())  # without its kind, (0.0, 1.0) would find (False, True)
+    # Without its kind, a key with the bounds 0.0 and 1.0 would find the one with False and True.
+    key = ("numbers", call, low, high, dtype, flushes_subnormals())
     return _codes[key] if key in _codes else remember(_codes, key, _make_code_of_numbers(call, low, high, dtype))
 
 
