@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch.utils.checkpoint
+
 from ..torch_table import private as torch_private
 from . import patches
 
@@ -38,12 +40,12 @@ def note_surroundings() -> Iterator[None]:
     """While it is entered, checkpoints note their surroundings, and recompute without any where nobody has noted."""
     global _count
     with _lock:
-        _count += 1
-        if _count == 1:
+        if not _count:
             if torch_private.checkpoint_frame is not None:
                 patches.CHECKPOINT_FRAME.apply(lambda hidden: _RecomputeFn())
-            patches.CHECKPOINT_FORWARD.apply(lambda forward: staticmethod(_noting(forward.__func__)))
-            patches.CHECKPOINT_BACKWARD.apply(lambda backward: staticmethod(_recomputing(backward.__func__)))
+            patches.CHECKPOINT_FORWARD.apply(lambda hidden: staticmethod(_noting(_function("forward"))))
+            patches.CHECKPOINT_BACKWARD.apply(lambda hidden: staticmethod(_recomputing(_function("backward"))))
+        _count += 1
     try:
         yield
     finally:
@@ -54,14 +56,20 @@ def note_surroundings() -> Iterator[None]:
                     patch.remove()
 
 
+def _function(name: str) -> Callable[..., object]:
+    """A method of CheckpointFunction as it is now: another library may have replaced the method, or the class by a subclass."""
+    return getattr(torch.utils.checkpoint.CheckpointFunction, name)  # type: ignore[no-any-return]
+
+
 class _Surrounded:
-    """The function of a checkpoint, which runs under what surrounded its forward."""
+    """The function of a checkpoint, which runs under what surrounded its forward. A checkpoint inside it notes the same again."""
 
     def __init__(self, function: Callable[..., object], notes: dict[str, object]) -> None:
         self.function, self.notes = function, notes
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(note_surroundings())
             for what, surrounding in _surroundings.items():
                 stack.enter_context(surrounding.under(self.notes.get(what)))
             return self.function(*args, **kwargs)
@@ -91,7 +99,8 @@ def _noting(forward: Callable[..., object]) -> Callable[..., object]:
     def noting(ctx: Any, *args: object) -> object:
         notes = _notes()
         result = forward(ctx, *args)
-        ctx.run_function = _Surrounded(ctx.run_function, notes)
+        if hasattr(ctx, "run_function"):  # not in another library's class of this name
+            ctx.run_function = _Surrounded(ctx.run_function, notes)
         return result
 
     return noting
@@ -102,7 +111,7 @@ def _recomputing(backward: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(backward)
     def recomputing(ctx: Any, *grads: object) -> object:
-        if not isinstance(ctx.run_function, _Surrounded):
+        if hasattr(ctx, "run_function") and not isinstance(ctx.run_function, _Surrounded):
             ctx.run_function = _Surrounded(ctx.run_function, {})
         return backward(ctx, *grads)
 

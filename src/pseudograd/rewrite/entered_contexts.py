@@ -78,12 +78,12 @@ def enter(mode: Entered) -> None:
     global _count
     if torch_private.has_mode_stack:
         mode.taken_off = functools.partial(_take_off, (mode,))
-    _thread.modes = (*_thread.modes, mode)
     with _lock:
-        _count += 1
-        if _count == 1:
+        if not _count:
             _checkpoints.enter_context(checkpoints.note_surroundings())
             backwards.subscribe(_restore)
+        _count += 1
+    _thread.modes = (*_thread.modes, mode)
     mode.__enter__()
 
 
