@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd.listen import patches
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 
 
