@@ -124,6 +124,8 @@ def folded(test: Callable[..., None]) -> Callable[..., None]:
     def run(cells: list[Any], **fixtures: Any) -> None:
         for number, cell in enumerate(cells):
             torch.default_generator.manual_seed(0)
+            if cell.marks:  # a program, which may compile
+                torch._dynamo.reset()
             try:
                 with _renewed(fixtures, number) as own_fixtures:
                     test(**dict(zip(names, cell.values, strict=True)), **own_fixtures)

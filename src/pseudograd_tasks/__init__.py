@@ -12,7 +12,7 @@ from pseudograd.errors import must, unknown_name
 
 from .base import Gallery, Outcome, Task, Variant, World, Worlds
 
-_FILES = [vars(import_module(f"{__name__}.{file.name}")) for file in iter_modules(__path__)]
+_FILES = [vars(import_module(f"{__name__}.{file.name}")) for file in iter_modules(__path__) if not file.ispkg]
 _ALL = {value.name: value for file in _FILES for value in file.values() if isinstance(value, Task)}
 TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (item[1].order, item[0])))
 DEFAULT_TASKS = tuple(name for name, task in TASKS.items() if task.order < 100)  # a first run, of half a minute

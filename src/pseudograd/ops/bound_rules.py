@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from ..arguments import rounded
-from ..geometry import ALL, INWARD, NOTHING, SHARES, Constant, Reversal, Sides, Slope, where_slope
+from ..geometry import ALL, INWARD, NOTHING, SHARES, Constant, Reversal, Slope
 from ..reference import bounds as reference
 from ..rule import BOUNDED, Gradients, Pull, Rule, Wants
 from .shared_rules import widened
@@ -30,24 +31,48 @@ Formula = Callable[
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------
 
 
-def _formula_of(sides: Callable[..., Sides]) -> Formula:
-    """The formula of a rule that gives grad a share on each side of the range."""
-
-    def formula(
-        grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, **parameters: float
-    ) -> Tensor:
-        slopes = sides(**{name: rounded(value, grad) for name, value in parameters.items()})
-        return where_slope(above, slopes[1], grad, where_slope(below, slopes[0], grad, grad))
-
-    return formula
-
-
-_inward = _formula_of(lambda: INWARD)
+# Written out, not made from `sides`: under torch.compile(dynamic=True) a float that a formula reads from a table becomes a symbol, and a
+# comparison of symbols is a guard or an error.
 
 
 def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
     """Where a descent step along grad moves x further out. Signs only: a product would underflow."""
     return (below & (grad > 0)) | (above & (grad < 0))
+
+
+def _zero(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+    return torch.where(below | above, 0.0, grad)
+
+
+def _identity(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+    return grad
+
+
+def _inward(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+    return torch.where(_blocked(grad, below, above), 0.0, grad)
+
+
+def _sign(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+    return torch.where(above, 1.0, torch.where(below, -1.0, grad))
+
+
+def _leaky(
+    grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, slope: float
+) -> Tensor:
+    return torch.where(below | above, _product(slope, grad), grad)
+
+
+def _leaky_inward(
+    grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, low: float, high: float
+) -> Tensor:
+    leaking = torch.where(above & (grad < 0), _product(high, grad), grad)
+    return torch.where(below & (grad > 0), _product(low, grad), leaking)
+
+
+def _product(factor: float, grad: Tensor) -> Tensor | float:
+    """A factor that rounds to 0 gives 0 for an infinite grad, too. A graph cannot ask this of a number that it alone knows."""
+    factor = rounded(factor, grad)
+    return factor * grad if is_compiling() or factor != 0 else 0.0
 
 
 def _elastic(
@@ -193,9 +218,7 @@ def _keeps_for_the_bounds_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
     return BOUNDED if wants[1] or wants[2] else ()
 
 
-def _rule(name: str, formula_of_x: Formula | None = None, **row: Any) -> Rule:
-    """A row; its formula follows from its sides, where no other formula is given."""
-    formula_of_x = formula_of_x or _formula_of(row["sides"])
+def _rule(name: str, formula_of_x: Formula, **row: Any) -> Rule:
     row = {"pull": _pull_of(formula_of_x, row.get("ignores_edge", False)), "keeps": BOUNDED, "is_long": True, **row}
     return Rule(name=name, reference=functools.partial(reference.gradient, name), **row)
 
@@ -205,6 +228,7 @@ RULES: dict[str, Rule] = {
     for row in (
         _rule(
             "zero",
+            _zero,
             colour="#D55E00",
             formula="0",
             source="the true gradient; torch.clamp",
@@ -222,6 +246,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "identity",
+            _identity,
             colour="#E69F00",
             formula="grad",
             source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
@@ -236,6 +261,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "inward",
+            _inward,
             colour="#0072B2",
             formula="grad, or 0 where grad points strictly outward",
             source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
@@ -246,6 +272,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "sign",
+            _sign,
             colour="#CC79A7",
             formula="sign(x - y)",
             source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
@@ -256,6 +283,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "leaky",
+            _leaky,
             colour="#56B4E9",
             formula="slope * grad",
             source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
@@ -267,6 +295,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "leaky_inward",
+            _leaky_inward,
             colour="#4B6A9B",
             formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",
             source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
