@@ -139,7 +139,12 @@ def third_era(monkeypatch: pytest.MonkeyPatch) -> Iterator[Era]:
     monkeypatch.setattr(torch_eras, "LAST", (2, 17))
     for name, slopes in (("clamp(x, min=0)", Slopes(0.5)), ("clamp(x, min=tensor)", Slopes(1.0, 0.0))):
         monkeypatch.setitem(WAYS[name].slopes, era.name, slopes)
+    _forget_rules(era)  # another test may have had an era of this name
     yield era
+    _forget_rules(era)
+
+
+def _forget_rules(era: Era) -> None:
     for rules in (edges.OF_NUMBERS, edges.OF_TENSORS, *edges.OF_PAIRS.values()):
         for name in [name for name in rules if era.name in name]:
             del rules[name]
