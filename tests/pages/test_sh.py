@@ -72,7 +72,7 @@ QUICK = ("docs/lint.md", "docs/start/rules.md", "docs/audit.md")  # in this proc
 # What is not run, and why: a part of the command.
 NOT_RUN = {
     "nproc-per-node 8": "eight processes; tests/distributed runs two, both ways",
-    "--routes cpu,cuda": "needs a device; tests/upgrading/test_devices.py runs it where there is one",
+    "--routes cpu,cuda": "needs a device; tests/upgrade/test_devices.py runs it where there is one",
     "--backend inductor": "compiles every point of the table for minutes; tests/kinks compiles some",
 }
 # A status that is an answer: lint found something; the program that is diagnosed ends so, or --fail-on holds; bisect has nothing to choose;

@@ -14,7 +14,7 @@ from pseudograd_tasks.report.write import write
 
 @pytest.fixture(scope="session")
 def results() -> Results:
-    """Of pictures that are trained a tenth as long: what becomes of them, tests/report/test_numbers.py asks of whole trainings."""
+    """Of pictures that are trained a tenth as long: what becomes of them, tests/tasks/test_numbers.py asks of whole trainings."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(retarget, "AWAY_STEPS", 20)
         patched.setattr(retarget, "BACK_STEPS", 10)

@@ -207,7 +207,7 @@ def _pull_of_identity(grad: Tensor, x: object, min: object, max: object, *, want
     """x gets grad as it is; nothing was kept where nobody asks for more."""
     if not (wants[1] or wants[2]):
         return grad, None, None
-    return _pull_of(lambda grad, *_: grad, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
+    return _pull_of(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
 
 
 def _expand_bool(value: object, like: Tensor) -> Tensor:
