@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     done = tmp_path_factory.mktemp("two") / "done"
     done.touch()
     with contextlib.suppress(torch.multiprocessing.ProcessRaisedException):
-        two_processes.run(*(job.values[0] for job in JOBS if not job.marks or not job.marks[0].args[0]), done=done)
+        try:
+            two_processes.run(*(job.values[0] for job in JOBS if not job.marks or not job.marks[0].args[0]), done=done)
+        except torch.multiprocessing.ProcessExitedException as error:  # of a signal: the summary of the tests shows where
+            with warnings.catch_warnings():
+                warnings.simplefilter("default")
+                warnings.warn(f"{error}\n{two_processes.crashes(done)}", stacklevel=1)
     return set(done.read_text().split())
 
 

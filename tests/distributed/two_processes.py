@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +17,15 @@ import torch.multiprocessing as mp
 def run(*jobs: Callable[[int], None], done: Path | None = None) -> None:
     """Run every job(rank), in turn, in two processes of one group; an assertion in either fails the caller.
 
-    `done`: a file that gets the name of each job that both have finished.
+    `done`: a file that gets the name of each job that both have finished. A process that dies of a signal writes where it was to
+    stderr; with `done`, to a file beside it, see `crashes`.
     """
     mp.spawn(_start, (free_port(), jobs, done), nprocs=2)
+
+
+def crashes(done: Path) -> str:
+    """Where the processes that died of a signal were, line by line, and nothing where none did."""
+    return "".join(file.read_text() for file in sorted(done.parent.glob("crash of rank *")))
 
 
 def free_port() -> int:
@@ -28,6 +36,7 @@ def free_port() -> int:
 
 def _start(rank: int, port: int, jobs: tuple[Callable[[int], None], ...], done: Path | None) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    faulthandler.enable(sys.stderr if done is None else done.with_name(f"crash of rank {rank}").open("w"))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for job in jobs:
