@@ -39,7 +39,7 @@ def run_example(program: str, file: Path) -> Names:
 
 
 def test_every_code_has_an_example() -> None:
-    assert len(TABLE) >= 22
+    assert len(TABLE) >= 17
     assert [code.number for code in TABLE if not code.bad or not code.good] == []
 
 
@@ -145,19 +145,6 @@ def _inexact_identity(bad: Names, good: Names) -> None:
     assert gradient(bad["clamp_ste"], x) == gradient(good["clamp_ste"], x) == [1.0] * 1000
 
 
-def _tied_margin(bad: Names, good: Names) -> None:
-    a, y = torch.zeros(2), torch.ones(2)
-    grads = {era: gradient(bad["loss"], a, a.clone(), y, era=era) for era in (OLD, NEW)}
-    assert grads == {OLD: [-0.5, -0.5], NEW: [0, 0]}
-    for era in (OLD, NEW):
-        assert gradient(good["loss"], a, a.clone(), y, era=era) == [-0.5, -0.5]
-
-
-def _flat_start(bad: Names, good: Names) -> None:
-    assert not learns(bad["Gain"](3))
-    assert learns(good["Gain"](3))
-
-
 def _copied_rule(bad: Names, good: Names) -> None:
     """Of gradients whose product with the excess underflows in half precision, the copy passes the wrong ones."""
     x = torch.tensor([1.0 + 2**-9], dtype=torch.float16)
@@ -168,29 +155,11 @@ def _copied_rule(bad: Names, good: Names) -> None:
     assert gradient(lambda x: good["bounded"](x) * small, x) == [small]
 
 
-def _rounded_parameter(bad: Names, good: Names) -> None:
-    assert not learns(bad["Quantised"](3))
-    assert learns(good["Quantised"](3))
-
-
-def _crossed_bounds(bad: Names, good: Names) -> None:
-    x = torch.tensor([-3.0, 0.0, 3.0])
-    assert bad["bounded"](x).tolist() == [-1, -1, -1]
-    assert gradient(bad["bounded"], x) == [0, 0, 0]
-    assert good["bounded"](x).tolist() == [-1, 0, 1]
-
-
 def _clamped_parameter(bad: Names, good: Names) -> None:
     for names, moves in ((bad, False), (good, True)):
         model = names["Leak"]()
         torch.nn.init.constant_(model.beta, 1.5)
         assert learns(model) is moves
-
-
-def _clamped_grid(bad: Names, good: Names) -> None:
-    x, scale = torch.tensor([1.0, 0.0]), torch.tensor(1.0)
-    assert [gradient(bad["quantize"], x, scale, era=era) for era in (OLD, NEW)] == [[1, 1], [0, 1]]
-    assert [gradient(good["quantize"], x, scale, era=era) for era in (OLD, NEW)] == [[1, 1], [1, 1]]
 
 
 def _inexact_straight_through(bad: Names, good: Names) -> None:
@@ -200,9 +169,8 @@ def _inexact_straight_through(bad: Names, good: Names) -> None:
 
 
 HOLDS = {
-    "PG101": _born, "PG102": _era_guard, "PG103": _lost_epsilon, "PG104": _late_guard, "PG105": _inexact_identity, "PG106": _tied_margin,
-    "PG107": _flat_start, "PG108": _copied_rule, "PG109": _rounded_parameter, "PG110": _crossed_bounds, "PG111": _era_guard_elsewhere,
-    "PG151": _clamped_parameter,    "PG152": _clamped_grid, "PG153": _inexact_straight_through,
+    "PG101": _born, "PG102": _era_guard, "PG103": _lost_epsilon, "PG104": _late_guard, "PG105": _inexact_identity, "PG108": _copied_rule,
+    "PG111": _era_guard_elsewhere, "PG151": _clamped_parameter, "PG153": _inexact_straight_through,
 }  # fmt: skip
 
 

@@ -1,185 +1,137 @@
-"""What a class says of itself: its parameters and what they start as, its buffers, its constants."""
+"""The parameters of a model, as the lines of its class make them, and what they start as."""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from .terms import (
-    FUNCTIONS,
-    Env,
-    Module,
-    Parameter,
-    Term,
-    bind,
-    bind_arguments,
-    changes_in_place,
-    find_keyword,
-    is_constant,
-    key_of,
-    last_name,
-    target_keys,
-    words,
-)
-from .values import fill_value, tensor_values
+from .names import FUNCTIONS, Module, changes_in_place, find_keyword, is_constant, key_of, last_name, words
+from .values import fill_value, strip_moves, tensor_values
 
 _MAKERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.nn.UninitializedParameter")
 _EMPTY = ("torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor")
-_LOOK = words("print len isinstance repr str getattr hasattr id type list dict set super setattr")
-_ALL = "*"  # parameters, in a loop over them
-Start = tuple[
-    int, "frozenset[float] | None"
-]  # a line that sets a parameter, and the values that it writes, if they are known
+_LOOK = words("print len isinstance repr str getattr hasattr id type list dict set super setattr register_parameter")
 
 
-class Facts(NamedTuple):
-    """attributes: by "self.x", what is given to it once and in `__init__` or at the class itself."""
+class Parameter(NamedTuple):
+    """values: what its entries start as, if every line that sets them says so; else empty."""
 
-    parameters: dict[str, Parameter]
-    buffers: frozenset[str]
-    attributes: Env
-
-
-def read_class(node: ast.ClassDef, env: Env, module: Module) -> Facts:
-    reader = _Reader(env, module)
-    for statement in node.body:
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            (target,) = statement.targets
-            if isinstance(target, ast.Name):
-                reader.add_value(f"self.{target.id}", Term(statement.value, env, module), True)
-        if isinstance(statement, FUNCTIONS):
-            reader.read_method(statement)
-    return reader.facts()
+    name: str
+    line: int
+    values: frozenset[float]
 
 
-def parameter_tensor(term: Term) -> Term | None:
+def find_parameter(module: Module, node: ast.expr) -> Parameter | None:
+    """The parameter that this is, behind names, views and slices; None for anything else."""
+    leaf = module.resolve(node)
+    if isinstance(leaf, ast.Call) and isinstance(leaf.func, ast.Attribute) and leaf.func.attr == "requires_grad_":
+        values = tensor_values(module, leaf.func.value)
+        return None if values is None else Parameter("this leaf", leaf.lineno, values)
+    node = strip_moves(module, node)
+    if isinstance(node, ast.Attribute):
+        return _attribute_parameter(module, node)
+    tensor = parameter_tensor(module, node)
+    if isinstance(node, ast.Call) and is_constant(find_keyword(node, "requires_grad"), True):
+        tensor = tensor or node
+    return None if tensor is None else Parameter("this leaf", node.lineno, tensor_values(module, tensor) or frozenset())
+
+
+def parameter_tensor(module: Module, node: ast.expr | None) -> ast.expr | None:
     """The tensor that `nn.Parameter(tensor)` is given; None for what makes no parameter, or one that does not learn."""
-    node = term.node
-    if not isinstance(node, ast.Call) or term.full_name() not in _MAKERS or len(node.args) > 1:
+    if not isinstance(node, ast.Call) or module.called_name(node) not in _MAKERS or len(node.args) > 1:
         return None
     flag = find_keyword(node, "requires_grad")
     if flag is not None and not is_constant(flag, True):
         return None
-    tensor = find_keyword(node, "data") or (node.args[0] if node.args else None)
-    return None if tensor is None else term.part(tensor)
+    return find_keyword(node, "data") or (node.args[0] if node.args else None)
 
 
-class _Reader:
-    """values: what each attribute is given, and whether that is a constant. starts: the lines that set it."""
-
-    def __init__(self, env: Env, module: Module) -> None:
-        self.env, self.module = env, module
-        self.values: dict[str, list[tuple[Term, bool]]] = {}
-        self.starts: dict[str, list[Start]] = {}
-        self.buffers: set[str] = set()
-
-    def add_value(self, name: str, value: Term, is_constant: bool) -> None:
-        self.values.setdefault(name, []).append((value, is_constant))
-
-    def add_start(self, name: str, line: int, values: frozenset[float] | None = None) -> None:
-        self.starts.setdefault(name.removesuffix(".data"), []).append((line, values))
-
-    def facts(self) -> Facts:
-        parameters = {}
-        for name, starts in self.starts.items():
-            if any(parameter_tensor(term) is not None for term, _ in self.values.get(name, ())):
-                is_set_elsewhere = _ALL in self.starts or name.removeprefix("self.") in self.module.set_elsewhere
-                known = {values for _, values in starts}
-                start = next(iter(known)) if len(known) == 1 and not is_set_elsewhere else None
-                parameters[name] = Parameter(name, max(line for line, _ in starts), start or frozenset())
-        attributes: Env = {}
-        for name, ((term, is_once), *others) in self.values.items():
-            attributes[name] = term if is_once and not others and name not in parameters else None
-        return Facts(parameters, frozenset(self.buffers), attributes)
-
-    def read_method(self, method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        env: Env = {**self.env, **bind_arguments(method.args, self.env, self.module)}
-        nodes = [
-            node for node in ast.walk(method) if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Call))
-        ]
-        counts = Counter(
-            key
-            for node in nodes
-            if isinstance(node, (ast.Assign, ast.AugAssign))
-            for key in target_keys(_targets(node))
-        )
-        unused = _off_by_default(method, env)
-        env |= dict.fromkeys(counts.keys() & env.keys())
-        for node in nodes:
-            if node in unused:
-                continue
-            if isinstance(node, ast.AugAssign):
-                for name in target_keys([node.target]):
-                    self.add_start(name, node.lineno)
-                    self.add_value(name, bind(node.value, env, self.module), False)
-            elif isinstance(node, ast.Call):
-                self._visit_call_of(method.name, bind(node, env, self.module), node)
-            elif node.value is not None:
-                for target in _targets(node):
-                    self._visit_assignment_of(target, bind(node.value, env, self.module), method.name, counts, env)
-
-    def _visit_assignment_of(self, target: ast.expr, value: Term, method: str, counts: Counter[str], env: Env) -> None:
-        key = key_of(target)
-        if key is None:
-            for name in target_keys([target]):
-                self.add_value(name, value, False)
-                self.add_start(name, target.lineno)
-        elif key.startswith("self."):
-            self.add_value(key, value, method == "__init__")
-            tensor = parameter_tensor(value)
-            values = None if tensor is None else tensor_values(tensor)
-            if tensor is None or values is not None or tensor.resolved().full_name() not in _EMPTY:
-                self.add_start(key, target.lineno, values)  # what fills an empty tensor says what it holds
-        elif counts[key] == 1:
-            env[key] = value
-
-    def _visit_call_of(self, method: str, call: Term, node: ast.Call) -> None:
-        """`nn.init.zeros_(self.x)`, `self.x.data.fill_(1)`; what another function does to `self.x` is not known."""
-        sets_up = "init" in method or "reset" in method
-        if key_of(node.func) in ("self.parameters", "self.named_parameters") and sets_up:
-            self.add_start(_ALL, node.lineno)
-        if not isinstance(node.func, ast.Attribute):
-            if sets_up and last_name(node) not in _LOOK and not call.full_name().startswith("torch.nn.functional."):
-                for name in _attributes(node):
-                    self.add_start(name, node.lineno)
-            return
-        name = node.func.attr
-        first = node.args[0] if node.args else None
-        if name == "register_buffer" and isinstance(first, ast.Constant) and isinstance(first.value, str):
-            self.buffers.add(f"self.{first.value}")
-        if not changes_in_place(name) or name == "requires_grad_":
-            return
-        target: ast.expr = node.func.value
-        arguments = node.args
-        if call.full_name().startswith("torch.nn.init."):
-            target, arguments = find_keyword(node, "tensor") or first or target, node.args[1:]
-        key = key_of(target)
-        if key is not None and key.startswith("self."):
-            arguments = [*arguments, *(fill for key in ("val", "value") if (fill := find_keyword(node, key)))]
-            value = fill_value(name, [call.part(argument) for argument in arguments])
-            self.add_start(key, node.lineno, None if value is None else frozenset({value}))
+def is_buffer(module: Module, node: ast.expr) -> bool:
+    """Does the class register `self.x` as a buffer?"""
+    owner, key = module.owner(node), key_of(node) or ""
+    return key.startswith("self.") and any(
+        module.owner(load) is owner
+        and isinstance(call := module.above[load], ast.Call)
+        and [getattr(argument, "value", None) for argument in call.args[:1]] == [key.removeprefix("self.")]
+        for load in module.loads["register_buffer"]
+    )
 
 
-def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
+def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | None:
+    """`self.x`, if a line of the class makes it a parameter."""
+    owner, key = module.owner(node), key_of(node) or ""
+    if owner is None or not key.startswith("self."):
+        return None
+    starts: list[tuple[int, frozenset[float] | None]] = []
+    is_parameter = False
+    for _, binding in (*module.attribute_bindings(owner, key), *module.attribute_bindings(owner, f"{key}.data")):
+        value = binding.value
+        tensor = parameter_tensor(module, None if value is None else module.resolve(value))
+        is_parameter = is_parameter or tensor is not None
+        if value is not None and _is_off_by_default(module, value):
+            continue
+        if tensor is not None:
+            values = tensor_values(module, tensor)
+            if values is None and module.called_name(module.resolve(tensor)) in _EMPTY:
+                continue  # what fills it says what it holds
+        else:
+            values = _written(module, value, value.args) if isinstance(value, ast.Call) else None
+        starts.append((binding.end[0], values))
+    if not is_parameter:
+        return None
+    for load in module.loads[last_name(node)]:
+        starts += _set_by_call(module, load, owner, key)
+    known = {values for _, values in starts}
+    start = known.pop() if len(known) == 1 and not _is_set_in_a_loop(module, owner) else None
+    return Parameter(key, max((line for line, _ in starts), default=node.lineno), start or frozenset())
 
 
-def _attributes(node: ast.Call) -> Iterator[str]:
-    """The attributes of self that a call is given."""
-    for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-        if (key := key_of(argument)) is not None and key.startswith("self."):
-            yield key
+def _written(module: Module, call: ast.Call, arguments: list[ast.expr]) -> frozenset[float] | None:
+    """What `x.fill_(2)` and `nn.init.constant_(x, 2)` write."""
+    fills = [fill for name in ("val", "value") if (fill := find_keyword(call, name)) is not None]
+    value = fill_value(module, last_name(call), [*arguments, *fills]) if changes_in_place(last_name(call)) else None
+    return None if value is None else frozenset({value})
 
 
-def _off_by_default(method: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> set[ast.AST]:
-    """The nodes behind `if flag:` where the argument `flag` is False by default: most calls do not run them."""
-    nodes: set[ast.AST] = set()
-    for node in ast.walk(method):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name):
-            flag = env.get(node.test.id)
-            if flag is not None and isinstance(flag.node, ast.Constant) and isinstance(flag.node.value, bool):
-                branch = node.orelse if flag.node.value else node.body
-                nodes.update(inner for statement in branch for inner in ast.walk(statement))
-    return nodes
+def _set_by_call(
+    module: Module, load: ast.expr, owner: ast.ClassDef, key: str
+) -> list[tuple[int, frozenset[float] | None]]:
+    """`nn.init.zeros_(self.x)`; what another function does to `self.x` where a model is set up is not known, nor `init.zeros_(m.x)`."""
+    if isinstance(module.above[load], ast.Attribute) and last_name(module.above[load]) == "data":
+        load = module.above[load]  # type: ignore[assignment]
+    call = module.above[load]
+    call = module.above[call] if isinstance(call, (ast.keyword, ast.Attribute)) else call
+    if not isinstance(call, ast.Call) or last_name(call) in _LOOK or last_name(call) == "requires_grad_":
+        return []
+    is_in_place = changes_in_place(last_name(call))
+    if (key_of(load) or "").removesuffix(".data") != key or module.owner(load) is not owner:
+        is_other = is_in_place and not (key_of(load) or "self.").startswith("self.")
+        return [(call.lineno, None)] if is_other else []
+    if load is not call.func and module.called_name(call).startswith("torch.nn.init."):
+        return [(call.lineno, _written(module, call, call.args[1:]))]
+    method = next((up.name for up in module.parents(call) if isinstance(up, FUNCTIONS)), "")
+    is_helper = not isinstance(call.func, ast.Attribute) and ("init" in method or "reset" in method)
+    is_helper = is_helper and not module.called_name(call).startswith("torch.nn.functional.")
+    return [(call.lineno, None)] if is_helper else []
+
+
+def _is_set_in_a_loop(module: Module, owner: ast.ClassDef) -> bool:
+    """`for p in self.parameters()` where the model is set up."""
+    loads = (load for name in ("parameters", "named_parameters") for load in module.loads[name])
+    methods = [
+        up for load in loads if module.owner(load) is owner for up in module.parents(load) if isinstance(up, FUNCTIONS)
+    ]
+    return any("init" in method.name or "reset" in method.name for method in methods)
+
+
+def _is_off_by_default(module: Module, node: ast.expr) -> bool:
+    """Does the line stand behind `if flag:` where the argument `flag` is False by default? Most calls do not run it."""
+    child: ast.AST = node
+    for parent in module.parents(node):
+        if isinstance(parent, ast.If) and isinstance(parent.test, ast.Name):
+            flag = module.resolve(parent.test)
+            branch = parent.orelse if is_constant(flag, True) else parent.body if is_constant(flag, False) else []
+            if child in branch:
+                return True
+        child = parent
+    return False

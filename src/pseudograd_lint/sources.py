@@ -15,7 +15,7 @@ from pseudograd_notices.notice import Notice, Problem
 from pseudograd_notices.source import blank_magics, split_lines
 
 from .check import check, parse
-from .terms import words
+from .names import words
 
 SUFFIXES = (".py", ".pyi", ".pyw", ".ipynb")
 _IGNORED = words(

@@ -1,7 +1,4 @@
-"""Rules about guards of functions that have an infinite slope somewhere.
-
-The rules of one kind are one file, since `lint` imports all of them at every start.
-"""
+"""Rules about guards of functions that have an infinite slope somewhere."""
 
 from __future__ import annotations
 
@@ -12,44 +9,47 @@ from collections.abc import Iterator
 
 from pseudograd_notices.code import Code
 
-from ..calls import Call, Clamp, Singular, may_learn, read_call, read_clamp, read_singular, strip_arithmetic
-from ..terms import Term, is_same, last_name, words
-from ..uses import only_chooses, reaches_loss
+from ..calls import Call, Clamp, Singular, read_call, read_clamp, read_singular, strip_arithmetic
+from ..learning import is_trained, may_learn, only_chooses, reaches_loss
+from ..names import FUNCTIONS, Module, is_same, last_name, unparse, words
 from ..values import format_number, number, single, strip_moves
-from ..walk import Rule, Spot
+from . import Rule
+
+
+def _clamps_behind(module: Module, singular: Singular) -> Iterator[tuple[Clamp, float]]:
+    """The clamp that makes what goes into the function, with its value where the function has no finite slope."""
+    for point in singular.points:
+        inner, position = strip_arithmetic(module, singular.x, point)
+        clamp = read_clamp(module, inner)
+        if clamp is not None and clamp.has_eras and may_learn(module, clamp.x):
+            yield clamp, position
+
 
 # --- the bound is the singular point ----------------------------------------------------------------------------------
 
 _ANGLES = ("acos", "arccos", "asin", "arcsin")
 
 
-def _find_era_guard(spot: Spot) -> str | None:
-    message = _era_guard(spot)
-    return message if message is not None and reaches_loss(spot) else None
+def _find_era_guard(module: Module, node: ast.AST) -> str | None:
+    message = _era_guard(module, node)
+    return message if message is not None and reaches_loss(module, node) else None
 
 
-def _find_era_guard_elsewhere(spot: Spot) -> str | None:
-    message = _era_guard(spot)
-    return None if message is None or reaches_loss(spot) or only_chooses(spot) else message
+def _find_era_guard_elsewhere(module: Module, node: ast.AST) -> str | None:
+    message = _era_guard(module, node)
+    return None if message is None or reaches_loss(module, node) or only_chooses(module, node) else message
 
 
-def _era_guard(spot: Spot) -> str | None:
+def _era_guard(module: Module, node: ast.AST) -> str | None:
     """The message, wherever the value goes."""
-    singular = read_singular(spot.term)
-    if singular is None or singular.name == "div" or not spot.is_trained:
-        return None  # a number over 0 is infinite, so nothing was guarded
-    call = read_call(spot.term)
-    if call is not None and call.in_place:
-        return None  # then nobody thought of a graph
-    if not spot.term.module.speaks_of_gradients or (singular.name in _ANGLES and _is_in_degrees(spot)):
+    singular, call = read_singular(module, node), read_call(module, node)
+    if singular is None or singular.name == "div" or (call is not None and call.in_place):
+        return None  # a number over 0 is infinite, so nothing was guarded; who works in place thought of no graph
+    if not module.speaks_of_gradients or (singular.name in _ANGLES and _is_in_degrees(module, node)):
         return None
-    for point in singular.points:
-        inner, position = strip_arithmetic(singular.x, point)
-        clamp = read_clamp(inner)
-        if clamp is None or not clamp.has_eras or not may_learn(clamp.x):
-            continue
-        for bound, value in clamp.bounds():
-            if value == position:
+    for clamp, position in _clamps_behind(module, singular):
+        for bound, value in clamp.bounds(module):
+            if value == position and is_trained(module, node):
                 remedy = "" if bound is None else "; a bound just beside it gives a finite one on both"
                 return (
                     f"the bound {format_number(value)} of this {clamp.name} is the point where {singular.label} has an infinite slope: "
@@ -58,12 +58,13 @@ def _era_guard(spot: Spot) -> str | None:
     return None
 
 
-def _is_in_degrees(spot: Spot) -> bool:
+def _is_in_degrees(module: Module, node: ast.AST) -> bool:
     """Does the function make an angle that people read? Nothing is trained with it."""
+    function = next((up for up in module.parents(node) if isinstance(up, FUNCTIONS)), node)
     return any(
-        (isinstance(node, ast.Call) and last_name(node) in ("rad2deg", "degrees"))
-        or (isinstance(node, ast.Constant) and node.value in (180, 180.0))
-        for node in ast.walk(spot.term.module.function or spot.term.node)
+        (isinstance(part, ast.Call) and last_name(part) in ("rad2deg", "degrees"))
+        or (isinstance(part, ast.Constant) and part.value in (180, 180.0))
+        for part in ast.walk(function)
     )
 
 
@@ -137,52 +138,45 @@ def angle(x, y):  # for a loss of somebody else
 # --- the bound is the singular point in float32 -----------------------------------------------------------------------
 
 
-def _find_lost_epsilon(spot: Spot) -> str | None:
-    singular = read_singular(spot.term)
-    call = read_call(spot.term)
-    if call is not None and call.name == "binary_cross_entropy" and call.arguments:  # log(p) and log(1 - p)
+def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
+    singular, call = read_singular(module, node), read_call(module, node)
+    if call is not None and call.name == "binary_cross_entropy":  # log(p) and log(1 - p)
         singular = Singular(call.name, call.arguments[0], (0.0, 1.0), call.name)
-    if singular is None:
-        return None
-    for point in singular.points:
-        inner, position = strip_arithmetic(singular.x, point)
-        clamp = read_clamp(inner)
-        if clamp is None or not clamp.has_eras or _is_double(clamp) or not may_learn(clamp.x):
-            continue
+    for clamp, position in () if singular is None else _clamps_behind(module, singular):
         for bound in filter(None, (clamp.low, clamp.high)):
-            lost = _lost_epsilon(bound)
-            if lost is not None and single(lost[0]) == single(position):
-                value = format_number(lost[0])
+            base = _float32_base(module, bound)
+            if base is not None and single(base) == single(position) and not _is_double(module, clamp):
+                assert singular is not None
+                value = format_number(base)
                 return (
-                    f"the bound {bound.text()} of this {clamp.name} is {value} in float32, where {singular.label} has an infinite slope: "
-                    f"a value of {value} passes; the smallest step beside it is {_step_beside(*lost):.1e}"
+                    f"the bound {unparse(bound)} of this {clamp.name} is {value} in float32, where {singular.label} has an infinite slope: "
+                    f"a value of {value} passes; the smallest step beside it is {_step_below(base):.1e}"
                 )
     return None
 
 
-def _lost_epsilon(bound: Term) -> tuple[float, float] | None:
-    """Of `1 - 1e-8` the number 1 and the 1e-8 that is not there."""
-    term = bound.resolved()
-    node = term.node
+def _float32_base(module: Module, bound: ast.expr) -> float | None:
+    """The 1 of `1 - 1e-8`, which is 1 in float32."""
+    node = module.resolve(bound)
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
         return None
-    left, right, value = number(term.part(node.left)), number(term.part(node.right)), number(bound)
+    left, right, value = number(module, node.left), number(module, node.right), number(module, bound)
     if not left or not right or value is None:
         return None
-    base, epsilon = (left, right) if abs(left) > abs(right) else (right, left)
-    return (base, epsilon) if value != base and single(value) == single(base) else None
+    base = max(left, right, key=abs)
+    return base if value != base and single(value) == single(base) else None
 
 
-def _step_beside(base: float, epsilon: float) -> float:
-    """From this number to the one below of float32."""
+def _step_below(base: float) -> float:
+    """From this number to the next lower one of float32."""
     step = 2.0**-149
     while single(base - step) == single(base):
         step *= 2
     return step
 
 
-def _is_double(clamp: Clamp) -> bool:
-    nodes = ast.walk(clamp.x.resolved().node)
+def _is_double(module: Module, clamp: Clamp) -> bool:
+    nodes = ast.walk(module.resolve(clamp.x))
     return any(isinstance(node, ast.Attribute) and node.attr in ("double", "float64") for node in nodes)
 
 
@@ -238,132 +232,135 @@ _ORDER = {
 }  # fmt: skip
 
 
-def _find_late_guard(spot: Spot) -> str | None:
-    message = _late_guard(spot) if spot.is_trained else None
-    return None if message is None or only_chooses(spot) else message
+def _find_late_guard(module: Module, node: ast.AST) -> str | None:
+    message = _late_guard(module, node)
+    return None if message is None or not is_trained(module, node) or only_chooses(module, node) else message
 
 
-def _late_guard(spot: Spot) -> str | None:
-    clamp = read_clamp(spot.term)
+def _late_guard(module: Module, node: ast.AST) -> str | None:
+    clamp, call = read_clamp(module, node), read_call(module, node)
     if clamp is not None:
-        return None if clamp.in_place else _guard_by_clamp(clamp)
-    call = read_call(spot.term)
-    if call is None or not call.arguments:
+        return None if clamp.in_place else _guard_by_clamp(module, clamp)
+    if call is None:
         return None
     if call.name == "where" and len(call.arguments) == 3:
         condition, first, second = call.arguments
         if call.is_method:
             condition, first = first, condition
-        return _guard_by_branch(condition, ((first, True), (second, False)), "where")
+        return _guard_by_branch(module, condition, ((first, True), (second, False)), "where")
     if call.name == "masked_fill" and len(call.arguments) == 3:
-        return _guard_by_branch(call.arguments[1], ((call.arguments[0], False),), "masked_fill")
-    return _guard_by_nan_to_num(call)
+        return _guard_by_branch(module, call.arguments[1], ((call.arguments[0], False),), "masked_fill")
+    return _guard_by_nan_to_num(module, call)
 
 
-def _guard_by_clamp(clamp: Clamp) -> str | None:
-    singular = read_singular(strip_moves(clamp.x))
-    if singular is None or singular.name not in _VALUES or not _can_be_singular(singular.x):
+def _guard_by_clamp(module: Module, clamp: Clamp) -> str | None:
+    singular = read_singular(module, strip_moves(module, clamp.x))
+    if singular is None or singular.name not in _VALUES or not _can_be_singular(module, singular.x):
         return None
     value = _VALUES[singular.name]
-    low, high = number(clamp.low), number(clamp.high)
+    low, high = number(module, clamp.low), number(module, clamp.high)
     if (low is not None and value < low) or (high is not None and value > high):
         return _late_message(singular, f"this {clamp.name} stands behind it and")
     return None
 
 
-def _guard_by_nan_to_num(call: Call) -> str | None:
-    singular = read_singular(strip_moves(call.arguments[0])) if call.name == "nan_to_num" else None
-    if singular is None or singular.name in _FINITE or not _can_be_singular(singular.x):
+def _guard_by_nan_to_num(module: Module, call: Call) -> str | None:
+    singular = read_singular(module, strip_moves(module, call.arguments[0])) if call.name == "nan_to_num" else None
+    if singular is None or singular.name in _FINITE or not _can_be_singular(module, singular.x):
         return None
     return _late_message(singular, "nan_to_num stands behind it and")
 
 
-def _guard_by_branch(condition: Term, branches: tuple[tuple[Term, bool], ...], name: str) -> str | None:
+def _guard_by_branch(
+    module: Module, condition: ast.expr, branches: tuple[tuple[ast.expr, bool], ...], name: str
+) -> str | None:
     """branches: each with the value of the condition where it is chosen."""
     for branch, chosen in branches:
-        for singular in _singular_parts(branch):
-            if not _can_be_singular(singular.x) or not _asks_about(condition, singular.x):
+        for part in ast.walk(module.resolve(branch)):
+            singular = read_singular(module, part)
+            if singular is None or not _can_be_singular(module, singular.x):
                 continue
-            if any(_value_at(condition, singular.x, point) is not chosen for point in singular.points):
+            is_asked = _asks_about(module, condition, singular.x)
+            if is_asked and any(
+                _value_at(module, condition, singular.x, point) is not chosen for point in singular.points
+            ):
                 return _late_message(singular, f"{name} chooses behind it and")
     return None
 
 
 def _late_message(singular: Singular, guard: str) -> str:
     point = " or ".join(f"{point:g}" for point in singular.points)
-    x = singular.x.text()
+    x = unparse(singular.x)
     x = x if len(x) <= 40 else "its argument"
-    what = "the division" if singular.name == "div" else singular.name
-    effect = f"sends back 0, which {what} multiplies with an infinite slope; guard what goes in"
+    function = "the division" if singular.name == "div" else singular.name
+    effect = f"sends back 0, which {function} multiplies with an infinite slope; guard what goes in"
     return f"where {x} is {point}, the gradient is NaN: {guard} {effect}"
 
 
-def _singular_parts(branch: Term) -> Iterator[Singular]:
-    """Every singular function that the value of the branch is computed by."""
-    branch = branch.resolved()
-    for node in ast.walk(branch.node):
-        if isinstance(node, (ast.Call, ast.BinOp)) and (singular := read_singular(branch.part(node))) is not None:
-            yield singular
-
-
-def _can_be_singular(x: Term, depth: int = 6) -> bool:
-    """Not where a number is added, or where it comes from a function that has no such value."""
-    x = strip_moves(x)
-    if not may_learn(x):
+def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
+    """Not where a number is added, or where it comes from a function that may have no such value."""
+    x = strip_moves(module, x)
+    if depth == 0 or not may_learn(module, x):
         return False
-    node = x.node
-    if isinstance(node, ast.BinOp):
-        if isinstance(node.op, ast.Mult):
-            return depth > 0 and any(_can_be_singular(x.part(side), depth - 1) for side in (node.left, node.right))
-        return not isinstance(node.op, ast.Add)
-    call = read_call(x)
-    return not isinstance(node, ast.Call) if call is None else call.name not in _POSITIVE
+    if isinstance(x, ast.BinOp):
+        if isinstance(x.op, ast.Mult):
+            return any(_can_be_singular(module, side, depth - 1) for side in (x.left, x.right))
+        return not isinstance(x.op, ast.Add)
+    call = read_call(module, x)
+    if call is not None:
+        return call.name not in _POSITIVE
+    if not isinstance(x, ast.Call):
+        return True
+    # the output of a network: a call of a name that the scope gives a value
+    return isinstance(x.func, ast.Name) and x.func.id not in module.functions and module.definition(x.func) is not None
 
 
-def _asks_about(condition: Term, x: Term, depth: int = 6) -> bool:
+def _asks_about(module: Module, condition: ast.expr, x: ast.expr, depth: int = 6) -> bool:
     """Does it compare this very thing?"""
-    condition = strip_moves(condition)
-    node = condition.node
-    if isinstance(node, (ast.BinOp, ast.BoolOp)):
-        parts = [node.left, node.right] if isinstance(node, ast.BinOp) else node.values
-        return depth > 0 and any(_asks_about(condition.part(part), x, depth - 1) for part in parts)
-    if isinstance(node, ast.UnaryOp):
-        return _asks_about(condition.part(node.operand), x)
+    node = strip_moves(module, condition)
     if isinstance(node, ast.Compare):
-        return any(_is_x(condition.part(side), x) for side in (node.left, *node.comparators))
-    call = read_call(condition)
-    arguments = call.arguments if call is not None and call.name in _COMPARISONS else ()
-    return any(_is_x(argument, x) or _asks_about(argument, x) for argument in arguments)
+        return any(_is_x(module, side, x) for side in (node.left, *node.comparators))
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.BinOp):
+        parts = [node.left, node.right]
+    elif isinstance(node, ast.BoolOp):
+        parts = node.values
+    elif isinstance(node, ast.UnaryOp):
+        parts = [node.operand]
+    elif (call := read_call(module, node)) is not None and call.name in _COMPARISONS:
+        parts = [*call.arguments]
+        if any(_is_x(module, argument, x) for argument in parts):
+            return True
+    return depth > 0 and any(_asks_about(module, part, x, depth - 1) for part in parts)
 
 
-def _value_at(condition: Term, x: Term, point: float) -> bool | None:
-    """Of `x < 1` at 0 True: there the branch is chosen, and nothing is guarded. None for what is not so plain."""
-    condition = strip_moves(condition)
-    node = condition.node
+def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) -> bool | None:
+    """True for `x < 1` at 0: there the branch is chosen, and nothing is guarded. None for what is not so plain."""
+    node = strip_moves(module, condition)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _ORDER:
         return None
-    left, right = condition.part(node.left), condition.part(node.comparators[0])
+    left, right = node.left, node.comparators[0]
     act = _ORDER[type(node.ops[0])]
-    if _is_x(left, x) and (value := number(right)) is not None:
+    if _is_x(module, left, x) and (value := number(module, right)) is not None:
         return bool(act(point, value))
-    if _is_x(right, x) and (value := number(left)) is not None:
+    if _is_x(module, right, x) and (value := number(module, left)) is not None:
         return bool(act(value, point))
     return None
 
 
-def _is_x(side: Term, x: Term) -> bool:
+def _is_x(module: Module, side: ast.expr, x: ast.expr) -> bool:
     """x itself, or |x|."""
-    side = _source_form(side)
-    call = read_call(side)
+    side = _source_form(module, side)
+    call = read_call(module, side)
     if call is not None and call.name == "abs":
         side = call.arguments[0]
-    return is_same(side.node, _source_form(x).node) and not isinstance(side.node, ast.Constant)
+    return is_same(side, _source_form(module, x)) and not isinstance(side, ast.Constant)
 
 
-def _source_form(term: Term) -> Term:
+def _source_form(module: Module, node: ast.expr) -> ast.expr:
     """As it is written, or what its name stands for where that is a name again."""
-    definition = term.resolved()
-    return definition if isinstance(definition.node, (ast.Name, ast.Attribute)) else term
+    definition = module.resolve(node)
+    return definition if isinstance(definition, (ast.Name, ast.Attribute)) else node
 
 
 LATE_GUARD = Rule(

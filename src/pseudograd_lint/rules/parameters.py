@@ -1,55 +1,54 @@
-"""Rules about parameters: what they start as, and what they are clamped or rounded by."""
+"""Rules about parameters that a forward clamps."""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
 
 from pseudograd_notices.code import Code
 
-from ..calls import find_parameter, read_call, read_clamp
-from ..quiet import QUIET_FUNCTIONS
-from ..terms import Term, is_same, key_of, last_name, words
-from ..values import format_number, number, single
-from ..walk import Rule, Spot
-from .forms import hard_value
+from ..calls import Clamp, read_clamp
+from ..classes import Parameter, find_parameter
+from ..learning import is_quiet_scope, is_trained
+from ..names import FUNCTIONS, Module, key_of
+from ..values import format_number, single
+from . import Rule
 
 
-def is_only_use(spot: Spot, name: str, count: int = 1) -> bool:
-    """Is a parameter read nowhere else in its class, apart from where it is made? Elsewhere it may get a gradient."""
-    if spot.owner is None or not name.startswith("self."):
-        return True
-    reads = spot.term.module.reads
-    if id(spot.owner) not in reads:
-        methods = [
-            method
-            for method in spot.owner.body
-            if isinstance(method, ast.FunctionDef) and method.name not in QUIET_FUNCTIONS
-        ]
-        nodes = (node for method in methods for node in ast.walk(method) if isinstance(node, ast.Attribute))
-        reads[id(spot.owner)] = Counter(
-            key for node in nodes if isinstance(node.ctx, ast.Load) and (key := key_of(node))
-        )
-    return reads[id(spot.owner)][name] <= count
-
-
-def _find_born_on_bound(spot: Spot) -> str | None:
-    clamp = read_clamp(spot.term)
-    if clamp is None or clamp.in_place or not spot.is_trained:
+def _clamped_parameter(module: Module, node: ast.AST) -> tuple[Clamp, Parameter] | None:
+    clamp = read_clamp(module, node)
+    if clamp is None or clamp.in_place or not is_trained(module, node):
         return None
-    parameter = find_parameter(clamp.x)
-    if parameter is None:
+    parameter = find_parameter(module, clamp.x)
+    return None if parameter is None else (clamp, parameter)
+
+
+def _find_born_on_bound(module: Module, node: ast.AST) -> str | None:
+    clamp, parameter = _clamped_parameter(module, node) or (None, None)
+    if clamp is None or parameter is None:
         return None
-    for _, value in clamp.bounds():
+    for _, value in clamp.bounds(module):
         if single(value) in parameter.values:
             is_whole = len(parameter.values) == 1
             who = parameter.name if is_whole else f"an entry of {parameter.name}"
             start = f"{who} starts at {format_number(value)} (line {parameter.line}), exactly on a bound of this {clamp.name}"
-            result = ", so it stays" if is_whole and is_only_use(spot, parameter.name) else ""
+            result = ", so it stays" if is_whole and _is_only_read(module, node, parameter.name) else ""
             if clamp.has_eras:
                 return f"{start}: torch >= 2.14 passes it no gradient there{result}; torch <= 2.13 passes all of it"
             return f"{start}, which passes it no gradient there on any torch{result}"
     return None
+
+
+def _is_only_read(module: Module, node: ast.AST, name: str) -> bool:
+    """Is a parameter read nowhere else in its class, apart from where it is made? Elsewhere it may get a gradient."""
+    owner = module.owner(node)
+    reads = [
+        load
+        for load in module.loads[name.rpartition(".")[2]]
+        if key_of(load) == name
+        and module.owner(load) is owner
+        and not any(isinstance(up, FUNCTIONS) and is_quiet_scope(module, up) for up in module.parents(load))
+    ]
+    return owner is None or len(reads) <= 1
 
 
 BORN_ON_BOUND = Rule(
@@ -96,154 +95,9 @@ class Polar(nn.Module):
 )
 
 
-_SUMS = words("sum mean norm max min amax amin item all any backward")
-
-
-def _find_flat_start(spot: Spot) -> str | None:
-    flat = _flat(spot.term) if spot.is_trained and not _is_penalty(spot) else None
-    if flat is None:
-        return None
-    what, x, effect = flat
-    parameter = find_parameter(x)
-    uses = 2 if what == "its square" else 1
-    if parameter is None or parameter.values != {0.0} or not is_only_use(spot, parameter.name, uses):
-        return None
-    return f"{parameter.name} starts at 0 (line {parameter.line}), where {what} {effect}"
-
-
-def _flat(term: Term) -> tuple[str, Term, str] | None:
-    """How a message names the function, its x, and what it does at 0."""
-    never = "has the slope 0: it gets no gradient from here, and stays"
-    node = term.node
-    if isinstance(node, ast.BinOp):
-        if isinstance(node.op, ast.Pow) and number(term.part(node.right)) in (2, 3, 4):
-            return "its power", term.part(node.left), never
-        is_square = isinstance(node.op, ast.Mult) and is_same(node.left, node.right)
-        return ("its square", term.part(node.left), never) if is_square else None
-    call = read_call(term)
-    if call is None or not call.arguments:
-        return None
-    if call.name in ("abs", "absolute", "square"):
-        return call.name, call.arguments[0], never
-    if call.name == "pow" and number(call.argument(1, "exponent")) in (2, 3, 4):
-        return "its power", call.arguments[0], never
-    if call.name in ("sqrt", "rsqrt", "log"):
-        return call.name, call.arguments[0], "has an infinite slope: the first step makes it NaN"
-    return None
-
-
-def _is_penalty(spot: Spot) -> bool:
-    """`p.abs().sum()` is to be 0 there."""
-    return any(last_name(parent) in _SUMS for parent in spot.parents if isinstance(parent, (ast.Attribute, ast.Call)))
-
-
-FLAT_START = Rule(
-    Code(
-        number="PG107",
-        name="flat-start",
-        meaning="a parameter starts at 0, where the abs, square or root that is made of it has no slope to leave by",
-        why="The slope of abs and of a square at 0 is 0, so a gain `abs(p)` or `p ** 2` of a p that starts at zeros "
-        "gets no gradient in the first step and in none that follows. The slope of a root at 0 is infinite.",
-        mend="Start beside 0, or use what has a slope there: `softplus(p)`, `exp(p)`; `pseudograd.abs(p, edge=1.0)` "
-        "chooses the slope at 0.",
-        bad="""\
-import torch
-from torch import nn
-
-
-class Gain(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.gain = nn.Parameter(torch.zeros(dim))
-
-    def forward(self, x):
-        return x * self.gain.abs()  # PG107
-""",
-        good="""\
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class Gain(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.gain = nn.Parameter(torch.zeros(dim))
-
-    def forward(self, x):
-        return x * F.softplus(self.gain)
-""",
-        is_default=False,
-    ),
-    kinds=(ast.Call, ast.BinOp),
-    words=("Parameter", "requires_grad"),
-    find=_find_flat_start,
-)
-
-
-_STEPS = words("round floor ceil trunc sign fix heaviside sgn")
-
-
-def _find_rounded_parameter(spot: Spot) -> str | None:
-    call = read_call(spot.term)
-    if call is None or call.name not in _STEPS or not call.arguments or call.in_place:
-        return None
-    parameter = find_parameter(call.arguments[0])
-    if parameter is None or not spot.is_trained:
-        return None
-    if any(isinstance(parent, ast.BinOp) and hard_value(spot.term.part(parent)) is not None for parent in spot.parents):
-        return None
-    return f"the gradient of {call.name} is 0 everywhere: {parameter.name} learns nothing through it"
-
-
-ROUNDED_PARAMETER = Rule(
-    Code(
-        number="PG109",
-        name="rounded-parameter",
-        meaning="a round, floor or sign of a parameter stands in a forward with nothing that passes its gradient",
-        why="The slope of a step is 0 wherever it has one, so the parameter gets zeros for ever, without an error.",
-        mend="`pseudograd.round(p)` and `pseudograd.sign(p)` pass the gradient, by the rule that you choose; or "
-        "freeze the parameter.",
-        bad="""\
-import torch
-from torch import nn
-
-
-class Quantised(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(dim))
-
-    def forward(self, x):
-        return x * torch.round(self.weight)  # PG109
-""",
-        good="""\
-import torch
-from torch import nn
-
-
-class Quantised(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(dim))
-
-    def forward(self, x):
-        return x * (self.weight + (torch.round(self.weight) - self.weight).detach())
-""",
-        is_default=False,
-    ),
-    kinds=(ast.Call,),
-    words=("Parameter", "requires_grad"),
-    find=_find_rounded_parameter,
-)
-
-
-def _find_clamped_parameter(spot: Spot) -> str | None:
-    clamp = read_clamp(spot.term)
-    if clamp is None or not clamp.has_eras or clamp.in_place or not spot.is_trained:
-        return None
-    parameter = find_parameter(clamp.x)
-    if parameter is None:
+def _find_clamped_parameter(module: Module, node: ast.AST) -> str | None:
+    clamp, parameter = _clamped_parameter(module, node) or (None, None)
+    if clamp is None or parameter is None or not clamp.has_eras:
         return None
     return f"once outside its bounds {parameter.name} gets no gradient from this {clamp.name}: at most weight decay leads it back"
 

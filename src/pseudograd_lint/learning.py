@@ -1,0 +1,338 @@
+"""Could a gradient come back through a value? By what stands around it, what it is made of, and what becomes of it.
+
+`lint` is silent under no_grad, where a name says that nothing learns, in what is only called from there, and about a value that is
+only compared or detached.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+from .calls import read_call
+from .classes import is_buffer, parameter_tensor
+from .names import FUNCTIONS, Module, find_keyword, is_constant, is_same, key_of, last_name, leaves, words
+from .values import number, strip_moves
+
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+# What runs before training, or writes text.
+_QUIET_FUNCTIONS = words(
+    "__init__ __repr__ __str__ extra_repr reset_parameters _reset_parameters init_weights _init_weights reset initialize"
+)
+# By their names these run without a gradient: schedules, samplers, environments, metrics, bookkeeping, inference.
+_QUIET_CLASSES = re.compile(
+    r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
+)
+_QUIET_NAMES = re.compile(
+    r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate|predict|infer|inference|generate"
+    r"|preprocess|visuali[sz]e|draw|validate|test)(_.*)?|.*_(state|stats|std|metrics?)|.*reward.*"
+)
+_QUIET_FOLDERS = words(
+    "metrics optim optimizer optimizers trackers tracking datasets preprocessing evaluation eval inference visualization tests "
+    "benchmarks"
+)
+
+
+def is_quiet_folder(path: str) -> bool:
+    """Does a folder of the path, below the current one, say that nothing learns there?"""
+    try:
+        relative = os.path.relpath(path) if os.path.isabs(path) else path
+    except ValueError:  # another drive
+        relative = path
+    return not _QUIET_FOLDERS.isdisjoint(PurePath(relative).parts[:-1])
+
+
+def is_trained(module: Module, node: ast.AST) -> bool:
+    """Could a gradient come back through it, as far as the code around it says?"""
+    return module.is_recorded and is_recorded(module, node) and not is_detached(module, node)
+
+
+def is_recorded(module: Module, node: ast.AST) -> bool:
+    """Could autograd record it?"""
+    child = node
+    for parent in module.parents(node):
+        if isinstance(parent, ast.Assert) or is_quiet_scope(module, parent):
+            return False
+        if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
+            if any(_is_no_grad(item.context_expr) for item in parent.items):
+                return False
+        if isinstance(parent, ast.If) and child is not parent.test:
+            if _branch_that_learns(parent.test) is (child in parent.orelse):
+                return False
+        if isinstance(child, ast.stmt) and _is_behind_training(module.block(child), child):
+            return False
+        child = parent
+    return True
+
+
+def _is_behind_training(body: list[ast.stmt], statement: ast.stmt) -> bool:
+    """Does a statement above it return from training, as `if self.training: return loss` does?"""
+    for other in body:
+        if other is statement:
+            break
+        if isinstance(other, ast.If) and _branch_that_learns(other.test) and leaves(other.body):
+            return True
+    return False
+
+
+def is_quiet_scope(module: Module, node: ast.AST) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return is_function_of_autograd(module, node) or any(map(_QUIET_CLASSES.fullmatch, class_names(node)))
+    if not isinstance(node, FUNCTIONS):
+        return False
+    is_named = node.name in _QUIET_FUNCTIONS or _QUIET_NAMES.fullmatch(node.name) is not None
+    return is_named or any(map(_is_no_grad, node.decorator_list)) or _is_quiet_helper(module, node.name)
+
+
+def _is_quiet_helper(module: Module, name: str) -> bool:
+    """Does this module call a private function only where nothing learns, or a function only in an autograd.Function?"""
+    if name not in module.quiet:
+        module.quiet[name] = False  # until it is known: calls may go round
+        loads = [
+            load
+            for load in module.loads[name]
+            if not any(isinstance(up, FUNCTIONS) and up.name == name for up in module.parents(load))
+        ]
+        is_private = name.startswith("_") and not name.endswith("__")
+        module.quiet[name] = bool(loads) and (
+            all(isinstance(load, ast.Name) and _is_in_autograd(module, load) for load in loads)
+            or (is_private and all(_is_quiet_call(module, load) for load in loads))
+        )
+    return module.quiet[name]
+
+
+def _is_quiet_call(module: Module, load: ast.expr) -> bool:
+    call = module.above[load]
+    return isinstance(call, ast.Call) and call.func is load and not is_recorded(module, load)
+
+
+def _is_in_autograd(module: Module, node: ast.AST) -> bool:
+    return any(is_function_of_autograd(module, parent) for parent in module.parents(node))
+
+
+def class_names(node: ast.ClassDef) -> list[str]:
+    """Its own name and the last parts of those of its bases."""
+    return [node.name, *(last_name(base) for base in node.bases)]
+
+
+def is_function_of_autograd(module: Module, node: ast.AST) -> bool:
+    bases = node.bases if isinstance(node, ast.ClassDef) else []
+    return any(module.full_name(base).startswith("torch.autograd") for base in bases)
+
+
+def _is_no_grad(node: ast.expr) -> bool:
+    if last_name(node) == "set_grad_enabled" and isinstance(node, ast.Call) and node.args:
+        return is_constant(node.args[0], False)
+    return last_name(node) in ("no_grad", "inference_mode")
+
+
+def _branch_that_learns(test: ast.expr) -> bool | None:
+    """The value of `self.training` or `torch.is_grad_enabled()` where something learns; None for other questions."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _branch_that_learns(test.operand)
+        return None if inner is None else not inner
+    test = test.func if isinstance(test, ast.Call) and not test.args else test
+    return True if isinstance(test, ast.Attribute) and test.attr in ("training", "is_grad_enabled") else None
+
+
+# --- what it is made of -----------------------------------------------------------------------------------------------
+
+_INDICES = words("argmax argmin argsort bincount nonzero")
+_LEAVES_THE_GRAPH = _INDICES | words(
+    "detach item tolist numpy long int bool short byte char size dim numel isnan isinf isfinite all any eq ne lt gt le ge sign "
+    "multinomial allclose isclose equal searchsorted bucketize argwhere indices"
+)
+_DETACHED_ATTRIBUTES = _LEAVES_THE_GRAPH | words("data shape")
+_TAKES_A_VALUE = _LEAVES_THE_GRAPH | words("copy_ fill_ register_buffer info debug")
+_MADE_OF_NOTHING = words(
+    "arange linspace logspace zeros ones full empty tensor as_tensor rand randn randint randperm zeros_like ones_like full_like "
+    "rand_like randn_like empty_like eye from_numpy tril_indices triu_indices bernoulli hann_window hamming_window finfo iinfo"
+)
+_PYTHON = words("float int bool len print str round format isinstance repr range")
+
+
+def may_learn(module: Module, node: ast.expr, depth: int = 8) -> bool:
+    """Could a gradient be wanted for it? Not for numbers, for what is made of nothing, and for what left the graph."""
+    node = strip_moves(module, node)
+    if depth == 0:
+        return True
+    if is_buffer(module, node) or number(module, node) is not None:
+        return False
+    if isinstance(node, (ast.Constant, ast.Compare, ast.JoinedStr, ast.Dict)):
+        return False
+    if isinstance(node, ast.Attribute):
+        return node.attr not in ("shape", "data", "grad", "ndim")
+    if isinstance(node, ast.Call):
+        return _call_may_learn(module, node, depth)
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.BinOp):
+        parts = [node.left, node.right]
+    elif isinstance(node, ast.UnaryOp):
+        parts = [node.operand]
+    elif isinstance(node, (ast.List, ast.Tuple)):
+        return any(may_learn(module, part, depth - 1) for part in node.elts)
+    elif isinstance(node, ast.IfExp):  # `x.detach() if x.requires_grad else x` never learns
+        test = node.test
+        is_flag = isinstance(test, ast.Attribute) and test.attr == "requires_grad" and is_same(test.value, node.orelse)
+        parts = [node.body] if is_flag else [node.body, node.orelse]
+    return not parts or any(may_learn(module, part, depth - 1) for part in parts)
+
+
+def _call_may_learn(module: Module, node: ast.Call, depth: int) -> bool:
+    if parameter_tensor(module, node) is not None:
+        return True
+    if isinstance(node.func, ast.Name) and node.func.id in _PYTHON:
+        return False
+    call = read_call(module, node)
+    if call is None:
+        name = module.called_name(node)
+        return not name.startswith(("math.", "numpy.", "scipy.")) and name.rpartition(".")[2] not in _MADE_OF_NOTHING
+    if call.name in _MADE_OF_NOTHING:
+        flag = find_keyword(node, "requires_grad")
+        return flag is not None and not is_constant(flag, False)
+    if call.name in (_LEAVES_THE_GRAPH if call.is_method else _INDICES):
+        return False
+    if call.is_method and key_of(call.arguments[0]) == "self":
+        return True
+    return any(may_learn(module, part, depth - 1) for part in (*call.arguments, *call.keywords.values()))
+
+
+# --- what becomes of it -----------------------------------------------------------------------------------------------
+
+# They give values and where these were: the second is a choice.
+_CHOOSE = ("topk", "sort", "max", "min", "kthvalue", "median", "mode", "cummax", "cummin")
+_MOST_USES = 100  # as many as a reader would look at
+_LOSSES = (*words("loss losses criterion penalty penalties nll elbo regularizer regularization regulariser"),)
+_BESIDE_LOSS = words("weight weights scale mask fn func type name")
+_LOSS_CLASS = re.compile(r".*(Loss(es)?|Criterion|Penalty|Regulari[sz]\w*)([A-Z0-9_].*)?")
+
+
+def is_detached(module: Module, node: ast.AST) -> bool:
+    """Does the code around it take its value out of the graph, as `.detach()`, a comparison, an index or `print` do?"""
+    for parent in module.parents(node):
+        if isinstance(parent, ast.Attribute) and parent.attr in _DETACHED_ATTRIBUTES:
+            return True
+        if isinstance(parent, (ast.Compare, ast.FormattedValue, ast.Assert)):
+            return True
+        if isinstance(parent, (ast.IfExp, ast.While, ast.If)) and node is parent.test:
+            return True
+        if isinstance(parent, ast.Subscript):
+            is_second = last_name(parent.value) in _CHOOSE and is_constant(parent.slice, 1)  # `x.topk(3)[1]`
+            if node is parent.slice or is_second:
+                return True
+        if isinstance(parent, ast.Call) and node is not parent.func:
+            if last_name(parent) in (_PYTHON if isinstance(parent.func, ast.Name) else _TAKES_A_VALUE):
+                return True
+        if isinstance(parent, ast.stmt):
+            break
+        node = parent
+    return False
+
+
+class _Use(NamedTuple):
+    """A node that a value gets to. targets: what its statement gives the value to. function: the function that it stands in."""
+
+    line: int
+    targets: list[ast.expr]
+    function: ast.FunctionDef | ast.AsyncFunctionDef | None
+    is_detached: bool
+    is_returned: bool
+    is_loss: bool
+
+
+def only_chooses(module: Module, node: ast.AST) -> bool:
+    """Is it compared, sorted or printed, and nothing else, as distances are that find neighbours?"""
+    is_compared = False
+    for count, use in enumerate(_uses(module, node), 1):
+        is_followed = use.targets and all(isinstance(target, ast.Name) for target in use.targets)
+        if count >= _MOST_USES or not (use.is_detached or is_followed):
+            return False
+        is_compared = is_compared or use.is_detached or any(key_of(target) == "_" for target in use.targets)
+    return is_compared
+
+
+def reaches_loss(module: Module, node: ast.AST) -> bool:
+    """Does a function that is called a loss return it, or is it given to such a name or function? Through calls in the module, too."""
+    return any(use.is_loss and not use.is_detached for use in _uses(module, node, through_calls=True))
+
+
+def _uses(module: Module, node: ast.AST, through_calls: bool = False) -> Iterator[_Use]:
+    """The nodes that a value gets to, each once: it, and the reads of the names that it is given to."""
+    stack, visited = [node], {node}
+    while stack:
+        node = stack.pop()
+        if node not in module.uses:  # many values of a module may get to the same node
+            module.uses[node] = _read_use(module, node)
+        use = module.uses[node]
+        assert isinstance(use, _Use)
+        yield use
+        more: list[ast.AST] = []
+        for name in {target.id for target in use.targets if isinstance(target, ast.Name)}:
+            more += _reads_below(module, name, use)
+        function = use.function.name if use.function is not None and use.is_returned else ""
+        if through_calls and function != "forward" and not function.endswith("__"):
+            calls = (module.above[load] for load in module.loads[function])
+            more += [call for call in calls if isinstance(call, ast.Call) and last_name(call) == function]
+        for other in more:
+            if not use.is_detached and other not in visited and len(visited) < _MOST_USES:
+                visited.add(other)
+                stack.append(other)
+
+
+def _reads_below(module: Module, name: str, use: _Use) -> Iterator[ast.AST]:
+    """The reads of a name from this line on, in this function, or in the whole module."""
+    loads = module.loads[name]
+    start = bisect_left(loads, use.line, key=lambda load: load.lineno)
+    last = getattr(use.function, "end_lineno", None) or math.inf
+    for load in loads[start : start + _MOST_USES]:
+        if isinstance(load, ast.Name) and load.lineno <= last:
+            yield load
+
+
+def _read_use(module: Module, node: ast.AST) -> _Use:
+    parents = list(module.parents(node))
+    statement = next((parent for parent in parents if isinstance(parent, ast.stmt)), None)
+    function = next((parent for parent in parents if isinstance(parent, FUNCTIONS)), None)
+    owner = module.owner(node)
+    targets: list[ast.expr] = []
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):  # of `values, indices = x.topk(3)` the values
+        chooses = isinstance(statement.value, ast.Call) and last_name(statement.value) in _CHOOSE
+        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+            parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+            targets += parts[:1] if len(parts) > 1 and chooses else parts
+    is_returned = isinstance(statement, ast.Return) and function is not None
+    names = [] if owner is None else class_names(owner)
+    is_loss = (
+        any(map(_is_loss_target, targets))
+        or any(map(_is_call_of_loss, parents[: parents.index(statement)] if statement in parents else parents))
+        or (is_returned and (_says_loss(function.name) or any(map(_LOSS_CLASS.fullmatch, names))))
+    )
+    return _Use(getattr(node, "lineno", 0), targets, function, is_detached(module, node), is_returned, is_loss)
+
+
+def _is_loss_target(target: ast.expr) -> bool:
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    name = key_of(target) or ""
+    return _says_loss(name) and re.split(r"[._]", name.lower())[-1] not in _BESIDE_LOSS
+
+
+def _says_loss(name: str) -> bool:
+    name = name.lower()
+    is_word = any(part.endswith(_LOSSES) for part in re.split(r"[._]", name))
+    return is_word or "cross_entropy" in name or "kl_div" in name
+
+
+def _is_call_of_loss(node: ast.AST) -> bool:
+    """`criterion(value, y)`, `losses.append(value)`, `value.backward()`"""
+    if not isinstance(node, ast.Call):
+        return False
+    name = key_of(node.func) or last_name(node)
+    return _says_loss(name) or f".{name}".endswith((".backward", "autograd.grad"))

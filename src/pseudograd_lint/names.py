@@ -1,0 +1,332 @@
+"""The names of a module: what each stands for where it is read, as far as the text says.
+
+A name that is read stands for the last value that its scope gives it above, if every way there passes by that line; a name of an outer
+scope stands for its value there, if it has only one. All else is unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+UNKNOWN = ast.Constant(None)  # the definition of a name that has a value which nobody can say
+_INLINE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # scopes that run where they stand
+_SCOPES = (ast.Module, *FUNCTIONS, ast.ClassDef, *_INLINE)
+_NUMBERS = {kind + rest for kind in ("float", "int", "bool") for rest in ("", " | None")}
+_NUMBERS |= {"Optional[float]", "Optional[int]"}
+# `cutoff: float` stands for this: a number that does not stand there
+_SOME_NUMBER = ast.parse("float()", mode="eval").body
+_DEPTH = 12  # definitions that are followed one after another
+Block = tuple[ast.AST, str]  # a node, and the field that lists the statements
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def key_of(node: ast.AST | None) -> str | None:
+    """ "x" for a name, "self.x.y" for a chain of attributes; None for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
+
+
+def last_name(node: ast.AST) -> str:
+    """The last part of a name, or of the name of what is called."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def find_keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def is_constant(node: ast.AST | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def is_same(a: ast.AST, b: ast.AST) -> bool:
+    """Are both written alike?"""
+    return type(a) is type(b) and ast.dump(a) == ast.dump(b)
+
+
+def changes_in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def unparse(node: ast.AST) -> str:
+    """The source as `ast` writes it; dots for a number with more digits than Python writes."""
+    try:
+        return ast.unparse(node)
+    except ValueError:
+        return "..."
+
+
+def leaves(body: list[ast.stmt]) -> bool:
+    """Does the code behind this block not run after it?"""
+    return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
+
+
+def target_keys(targets: Iterable[ast.expr]) -> Iterator[str]:
+    """The names that an assignment to these changes: x for `x[0]` and for `f(x).y`, too; for a tuple the names of its parts."""
+    for node in targets:
+        if isinstance(node, (ast.Tuple, ast.List)):
+            yield from target_keys(node.elts)
+        elif (key := key_of(node)) is not None:
+            yield key
+        elif isinstance(node, (ast.Starred, ast.Subscript, ast.Attribute)):
+            yield from target_keys([node.value])
+
+
+class Binding(NamedTuple):
+    """A line that gives a name a value. end: the line and column behind it. value: None where nobody can say it."""
+
+    key: str
+    end: tuple[int, int]
+    value: ast.expr | None
+    block: Block
+
+    def is_within(self, node: ast.stmt) -> bool:
+        start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+        return start <= self.end <= end
+
+
+class Module:
+    """nodes: all nodes of the tree. above: the node that each node stands in. loads: by the last part of their name, the names and
+    attributes that are read, from the first line on.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.nodes: list[ast.AST] = [tree]
+        self.above: dict[ast.AST, ast.AST] = {}
+        self.loads: defaultdict[str, list[ast.Name | ast.Attribute]] = defaultdict(list)
+        self.imports: dict[str, str] = {}  # nobody imports two things under one name
+        self.functions: set[str] = set()
+        self.speaks_of_gradients = self.is_recorded = True  # as far as the whole text, and the path, say
+        self.quiet: dict[str, bool] = {}  # memories of the module `learning`
+        self.uses: dict[ast.AST, object] = {}
+        self._shared: set[str] = set()  # names that are declared global or nonlocal
+        self._blocks: dict[ast.AST, Block] = {}
+        self._bindings: dict[ast.AST, defaultdict[str, list[Binding]]] = {}  # by scope and first part of the name
+        self._definitions: dict[ast.AST, ast.expr | None] = {}
+        for node in self.nodes:
+            self._read_import(node)
+            for field, value in ast.iter_fields(node):
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST):
+                        self.above[child] = node
+                        self._blocks[child] = node, field
+                        self.nodes.append(child)
+        for node in self.nodes:
+            self._read(node)
+        for names in self.loads.values():
+            names.sort(key=lambda node: node.lineno)
+        for by_root in self._bindings.values():
+            for bindings in by_root.values():
+                bindings.sort(key=lambda binding: binding.end)
+
+    # --- what a name stands for ---------------------------------------------------------------------------------------
+
+    def definition(self, node: ast.AST) -> ast.expr | None:
+        """The expression that a name stands for here; UNKNOWN where nobody can say it, None for what this module does not define."""
+        if node not in self._definitions:
+            self._definitions[node] = UNKNOWN  # while it is looked for
+            self._definitions[node] = self._find_definition(node)
+        return self._definitions[node]
+
+    def resolve(self, node: ast.expr) -> ast.expr:
+        """The expression behind a name, through names of names."""
+        for _ in range(_DEPTH):
+            definition = self.definition(node)
+            if definition is None or definition is UNKNOWN:
+                break
+            node = definition
+        return node
+
+    def full_name(self, node: ast.AST, depth: int = _DEPTH) -> str:
+        """The full name behind `F.relu`; empty for what was not imported. A local name hides an imported one."""
+        if not isinstance(node, (ast.Name, ast.Attribute)) or depth == 0:
+            return ""
+        definition = self.definition(node)
+        if definition is not None and definition is not UNKNOWN:
+            return self.full_name(definition, depth - 1)
+        if isinstance(node, ast.Name):
+            return self.imports.get(node.id, "") if definition is None else ""
+        base = self.full_name(node.value, depth)
+        return f"{base}.{node.attr}" if base else ""
+
+    def called_name(self, node: ast.AST) -> str:
+        """The full name of what this calls, such as torch.nn.functional.relu."""
+        return self.full_name(node.func) if isinstance(node, ast.Call) else ""
+
+    def parents(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around it, from the innermost on."""
+        while node in self.above:
+            node = self.above[node]
+            yield node
+
+    def block(self, node: ast.AST) -> list[ast.stmt]:
+        """The statements among which a statement stands."""
+        parent, field = self._blocks[node]
+        body = getattr(parent, field)
+        return body if isinstance(body, list) else []
+
+    def _find_definition(self, node: ast.AST) -> ast.expr | None:
+        key = key_of(node)
+        if key is None or not isinstance(node, ast.expr):
+            return None
+        root = key.partition(".")[0]
+        is_own = True
+        for scope in self.parents(node):
+            if not isinstance(scope, _SCOPES) or (isinstance(scope, ast.ClassDef) and not is_own):
+                continue
+            matches = [
+                binding
+                for binding in self._bindings.get(scope, {}).get(root, ())
+                if f"{key}.".startswith(f"{binding.key}.")
+            ]
+            if matches:
+                if root in self._shared:
+                    return UNKNOWN
+                binding = self._reaching(matches, node) if is_own else matches[0] if len(matches) == 1 else None
+                if binding is not None and binding.key == root == "self":
+                    return self._attribute(node, key)
+                return UNKNOWN if binding is None or binding.key != key else binding.value or UNKNOWN
+            is_own = is_own and isinstance(scope, _INLINE)
+        return UNKNOWN if root in self._shared else None
+
+    def _reaching(self, bindings: list[Binding], node: ast.expr) -> Binding | None:
+        """The last binding above the node, if the way there passes by no other and always by this one."""
+        around = [node, *self.parents(node)]
+        blocks = {self._blocks[inner] for inner in around if inner in self._blocks}
+        position = node.lineno, node.col_offset
+        for binding in reversed(bindings):
+            is_passed = binding.block in blocks
+            if binding.end > position or not (is_passed or not leaves(getattr(*binding.block))):
+                continue
+            loops = [loop for loop in around if isinstance(loop, (ast.For, ast.AsyncFor, ast.While))]
+            turns = any(other.is_within(loop) for loop in loops if not binding.is_within(loop) for other in bindings)
+            return binding if is_passed and not turns else None
+        return None
+
+    def owner(self, node: ast.AST) -> ast.ClassDef | None:
+        return next((up for up in self.parents(node) if isinstance(up, ast.ClassDef)), None)
+
+    def attribute_bindings(self, owner: ast.ClassDef, key: str) -> list[tuple[str, Binding]]:
+        """The lines of a class that give `self.x` a value, each with the name of its method, "" for the class itself."""
+        bindings_of_class = [
+            ("", binding) for binding in self._bindings.get(owner, {}).get(key.removeprefix("self."), ())
+        ]
+        for method in owner.body:
+            if isinstance(method, FUNCTIONS):
+                bindings = self._bindings.get(method, {}).get("self", ())
+                bindings_of_class += [(method.name, binding) for binding in bindings if binding.key == key]
+        return bindings_of_class
+
+    def _attribute(self, node: ast.AST, key: str) -> ast.expr | None:
+        """The value of `self.x`, if one line alone gives it, in `__init__` or in the class, and it is no parameter, which changes."""
+        owner = self.owner(node)
+        bindings = [] if owner is None else self.attribute_bindings(owner, key)
+        if len(bindings) != 1 or bindings[0][0] not in ("", "__init__"):
+            return UNKNOWN if bindings else None
+        value = bindings[0][1].value
+        return UNKNOWN if value is None or last_name(value).endswith("Parameter") else value
+
+    # --- what the lines say -------------------------------------------------------------------------------------------
+
+    def _read_import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                root = alias.name.partition(".")[0]
+                self.imports[alias.asname or root] = alias.name if alias.asname else root
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            self.imports |= {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
+
+    def _read(self, node: ast.AST) -> None:
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            if isinstance(node.ctx, ast.Load):
+                self.loads[last_name(node)].append(node)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            self._shared.update(node.names)
+        elif isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+            if node.name:
+                self._bind(node, node.name, None, (node.lineno, node.col_offset))
+        elif isinstance(node, ast.arguments):
+            self._bind_arguments(node)
+        for target, value in self._assignments(node):
+            end = (0, 0) if isinstance(node, ast.comprehension) else _end(target if value is None else node)
+            for key in target_keys([target]):
+                self._bind(node, key, value if key_of(target) == key else None, end)
+        if isinstance(node, FUNCTIONS):
+            self.functions.add(node.name)
+
+    def _bind(self, node: ast.AST, key: str, value: ast.expr | None, end: tuple[int, int]) -> None:
+        """Note that `node` gives a name a value, in the scope and the block that it stands in."""
+        hidden = _INLINE if isinstance(node, ast.NamedExpr) else ()
+        scope = next(up for up in self.parents(node) if isinstance(up, _SCOPES) and not isinstance(up, hidden))
+        statement = next(
+            (up for up in (node, *self.parents(node)) if isinstance(up, (ast.stmt, ast.ExceptHandler, ast.match_case))),
+            node,
+        )
+        block = self._blocks[statement]
+        while isinstance(block[0], (ast.With, ast.AsyncWith)):
+            block = self._blocks[block[0]]
+        if scope is statement:  # its arguments
+            block = scope, "body"
+        by_root = self._bindings.setdefault(scope, defaultdict(list))
+        by_root[key.partition(".")[0]].append(Binding(key, end, value, block))
+
+    def _bind_arguments(self, args: ast.arguments) -> None:
+        """A default stands for its argument: it is what most calls have."""
+        positional = [*args.posonlyargs, *args.args]
+        defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults)) + list(args.defaults)
+        for argument, default in zip([*positional, *args.kwonlyargs], [*defaults, *args.kw_defaults], strict=True):
+            is_known = isinstance(default, (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Call))
+            if not is_known or is_constant(default, None):
+                is_number = argument.annotation is not None and unparse(argument.annotation) in _NUMBERS
+                default = _SOME_NUMBER if is_number else None
+            self._bind(args, argument.arg, default, (0, 0))
+        for rest in (args.vararg, args.kwarg):
+            if rest is not None:
+                self._bind(args, rest.arg, None, (0, 0))
+
+    def _assignments(self, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+        """The targets that a node changes, each with its new value, None where nobody can say it."""
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from self._pairs(target, node.value)
+        elif isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                yield node.target, node.value
+        elif isinstance(node, (ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr, ast.comprehension)):
+            yield node.target, None
+        elif isinstance(node, ast.Delete):
+            yield from ((target, None) for target in node.targets)
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            yield node.optional_vars, None
+        elif isinstance(node, ast.Call):
+            yield from ((keyword.value, None) for keyword in node.keywords if keyword.arg == "out")
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            func = node.value.func  # `x.clamp_(0, 1)` gives x a new value
+            is_in_place = isinstance(func, ast.Attribute) and changes_in_place(func.attr)
+            if is_in_place and (key_of(func) or "").partition(".")[0] not in self.imports:
+                yield func.value, node.value
+
+    def _pairs(self, target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+        """The pairs of `a, b = c, d`; of `a, b = f(x)`, both are f(x), since an item of a value is followed as the value is."""
+        parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+        values = [value] * len(parts) if isinstance(value, ast.Call) else getattr(value, "elts", [])
+        if parts and len(parts) == len(values) and not any(isinstance(part, ast.Starred) for part in (*parts, *values)):
+            yield from zip(parts, values, strict=True)
+        else:
+            yield target, value
+
+
+def _end(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "end_lineno", 0) or 0, getattr(node, "end_col_offset", 0) or 0
