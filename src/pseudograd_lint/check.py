@@ -41,7 +41,9 @@ def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection
         _notice(rule, node, message, lines, path)
         for node in module.nodes
         for rule in rules
-        if isinstance(node, rule.kinds) and (message := rule.find(module, node)) is not None
+        if isinstance(node, (ast.expr, ast.ClassDef))
+        and isinstance(node, rule.kinds)
+        and (message := rule.find(module, node)) is not None
     ]
     loud = [notice for notice in notices if not _is_muted(notice, lines)]
     # A clamped parameter that starts on its bound needs no opinion besides.

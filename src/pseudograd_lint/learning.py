@@ -58,14 +58,18 @@ def is_recorded(module: Module, node: ast.AST) -> bool:
     """Could autograd record it?"""
     child = node
     for parent in module.parents(node):
-        if isinstance(parent, ast.Assert) or is_quiet_scope(module, parent):
+        is_evaluation = (
+            isinstance(parent, ast.If)
+            and child is not parent.test
+            and _branch_that_learns(parent.test) is (child in parent.orelse)
+        )
+        is_under_no_grad = (
+            isinstance(parent, (ast.With, ast.AsyncWith))
+            and child in parent.body
+            and any(_is_no_grad(item.context_expr) for item in parent.items)
+        )
+        if is_evaluation or is_under_no_grad or isinstance(parent, ast.Assert) or is_quiet_scope(module, parent):
             return False
-        if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
-            if any(_is_no_grad(item.context_expr) for item in parent.items):
-                return False
-        if isinstance(parent, ast.If) and child is not parent.test:
-            if _branch_that_learns(parent.test) is (child in parent.orelse):
-                return False
         if isinstance(child, ast.stmt) and _is_behind_training(module.block(child), child):
             return False
         child = parent
@@ -217,23 +221,23 @@ _LOSS_CLASS = re.compile(r".*(Loss(es)?|Criterion|Penalty|Regulari[sz]\w*)([A-Z0
 def is_detached(module: Module, node: ast.AST) -> bool:
     """Does the code around it take its value out of the graph, as `.detach()`, a comparison, an index or `print` do?"""
     for parent in module.parents(node):
-        if isinstance(parent, ast.Attribute) and parent.attr in _DETACHED_ATTRIBUTES:
+        if _detaches(parent, node):
             return True
-        if isinstance(parent, (ast.Compare, ast.FormattedValue, ast.Assert)):
-            return True
-        if isinstance(parent, (ast.IfExp, ast.While, ast.If)) and node is parent.test:
-            return True
-        if isinstance(parent, ast.Subscript):
-            is_second = last_name(parent.value) in _CHOOSE and is_constant(parent.slice, 1)  # `x.topk(3)[1]`
-            if node is parent.slice or is_second:
-                return True
-        if isinstance(parent, ast.Call) and node is not parent.func:
-            if last_name(parent) in (_PYTHON if isinstance(parent.func, ast.Name) else _TAKES_A_VALUE):
-                return True
         if isinstance(parent, ast.stmt):
             break
         node = parent
     return False
+
+
+def _detaches(parent: ast.AST, node: ast.AST) -> bool:
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _DETACHED_ATTRIBUTES
+    if isinstance(parent, ast.Subscript):  # an index, and `x.topk(3)[1]`
+        return node is parent.slice or (last_name(parent.value) in _CHOOSE and is_constant(parent.slice, 1))
+    if isinstance(parent, ast.Call) and node is not parent.func:
+        return last_name(parent) in (_PYTHON if isinstance(parent.func, ast.Name) else _TAKES_A_VALUE)
+    is_test = isinstance(parent, (ast.IfExp, ast.While, ast.If)) and node is parent.test
+    return is_test or isinstance(parent, (ast.Compare, ast.FormattedValue, ast.Assert))
 
 
 class _Use(NamedTuple):
@@ -307,12 +311,12 @@ def _read_use(module: Module, node: ast.AST) -> _Use:
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
             parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
             targets += parts[:1] if len(parts) > 1 and chooses else parts
-    is_returned = isinstance(statement, ast.Return) and function is not None
+    is_returned = isinstance(statement, ast.Return)
     names = [] if owner is None else class_names(owner)
     is_loss = (
         any(map(_is_loss_target, targets))
         or any(map(_is_call_of_loss, parents[: parents.index(statement)] if statement in parents else parents))
-        or (is_returned and (_says_loss(function.name) or any(map(_LOSS_CLASS.fullmatch, names))))
+        or (is_returned and (_says_loss(getattr(function, "name", "")) or any(map(_LOSS_CLASS.fullmatch, names))))
     )
     return _Use(getattr(node, "lineno", 0), targets, function, is_detached(module, node), is_returned, is_loss)
 

@@ -112,7 +112,7 @@ class Module:
         self.uses: dict[ast.AST, object] = {}
         self._shared: set[str] = set()  # names that are declared global or nonlocal
         self._blocks: dict[ast.AST, Block] = {}
-        self._bindings: dict[ast.AST, defaultdict[str, list[Binding]]] = {}  # by scope and first part of the name
+        self._bindings: defaultdict[tuple[ast.AST, str], list[Binding]] = defaultdict(list)  # first part of the name
         self._definitions: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
             self._read_import(node)
@@ -126,9 +126,8 @@ class Module:
             self._read(node)
         for names in self.loads.values():
             names.sort(key=lambda node: node.lineno)
-        for by_root in self._bindings.values():
-            for bindings in by_root.values():
-                bindings.sort(key=lambda binding: binding.end)
+        for bindings in self._bindings.values():
+            bindings.sort(key=lambda binding: binding.end)
 
     # --- what a name stands for ---------------------------------------------------------------------------------------
 
@@ -186,9 +185,7 @@ class Module:
             if not isinstance(scope, _SCOPES) or (isinstance(scope, ast.ClassDef) and not is_own):
                 continue
             matches = [
-                binding
-                for binding in self._bindings.get(scope, {}).get(root, ())
-                if f"{key}.".startswith(f"{binding.key}.")
+                binding for binding in self._bindings.get((scope, root), ()) if f"{key}.".startswith(f"{binding.key}.")
             ]
             if matches:
                 if root in self._shared:
@@ -219,12 +216,10 @@ class Module:
 
     def attribute_bindings(self, owner: ast.ClassDef, key: str) -> list[tuple[str, Binding]]:
         """The lines of a class that give `self.x` a value, each with the name of its method, "" for the class itself."""
-        bindings_of_class = [
-            ("", binding) for binding in self._bindings.get(owner, {}).get(key.removeprefix("self."), ())
-        ]
+        bindings_of_class = [("", binding) for binding in self._bindings.get((owner, key.removeprefix("self.")), ())]
         for method in owner.body:
             if isinstance(method, FUNCTIONS):
-                bindings = self._bindings.get(method, {}).get("self", ())
+                bindings = self._bindings.get((method, "self"), ())
                 bindings_of_class += [(method.name, binding) for binding in bindings if binding.key == key]
         return bindings_of_class
 
@@ -279,8 +274,7 @@ class Module:
             block = self._blocks[block[0]]
         if scope is statement:  # its arguments
             block = scope, "body"
-        by_root = self._bindings.setdefault(scope, defaultdict(list))
-        by_root[key.partition(".")[0]].append(Binding(key, end, value, block))
+        self._bindings[scope, key.partition(".")[0]].append(Binding(key, end, value, block))
 
     def _bind_arguments(self, args: ast.arguments) -> None:
         """A default stands for its argument: it is what most calls have."""
@@ -314,8 +308,8 @@ class Module:
             yield from ((keyword.value, None) for keyword in node.keywords if keyword.arg == "out")
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             func = node.value.func  # `x.clamp_(0, 1)` gives x a new value
-            is_in_place = isinstance(func, ast.Attribute) and changes_in_place(func.attr)
-            if is_in_place and (key_of(func) or "").partition(".")[0] not in self.imports:
+            root = (key_of(func) or "").partition(".")[0]
+            if isinstance(func, ast.Attribute) and changes_in_place(func.attr) and root not in self.imports:
                 yield func.value, node.value
 
     def _pairs(self, target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
