@@ -25,7 +25,7 @@ _EDGES = {
     "closed": ("grad", "torch ≤ 2.13, straight-through libraries"),
     "open": ("0", "torch ≥ 2.14 with numbers; relu, hardtanh"),
     "half": ("0.5 * grad", "torch ≥ 2.14 with tensors; maximum, minimum"),
-    "inward": ("grad, or 0 where grad points strictly outward", "the projected gradient of a box"),
+    "inward": ("grad, or 0 where a descent step would move x further out", "the projected gradient of a box"),
 }
 # By set of rules: how to read the formulas.
 _NOTES = {

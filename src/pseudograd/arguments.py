@@ -1,4 +1,4 @@
-"""What the public functions check, once, in the forward call; and the rounding that torch applies to a number bound."""
+"""The checks of the public functions, once, in the forward call; and the rounding that torch applies to a number bound."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import struct
 from collections.abc import Iterable
 from functools import lru_cache
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from .errors import must
 
-APPROXIMATE = ("none", "tanh")  # gelu's; an input of the op is the place of one of these
+APPROXIMATE = ("none", "tanh")  # gelu's; the op takes the position of one of these as an input
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float))
 
 
 def as_number(value: Any) -> Any:
-    """NumPy's scalars as the numbers they are; all else as it is. To a compiler they are arrays without dimensions."""
+    """A scalar of NumPy as a number; all else as it is. A compiler sees such a scalar as an array without dimensions."""
     if isinstance(value, (int, float, Tensor)):
         return value
     if torch.compiler.is_compiling():
@@ -33,16 +33,16 @@ def as_number(value: Any) -> Any:
 
 
 def has_negative_zero(values: Iterable[object]) -> bool:
-    """Among numbers and None. A table finds 0.0 where -0.0 is looked up."""
-    return any(value == 0 and math.copysign(1.0, value) < 0 for value in values)
+    """A memory of calls finds 0.0 where -0.0 is looked up, so both are told apart here. The values are numbers or None."""
+    return any(value == 0 and math.copysign(1.0, value) < 0 for value in values)  # type: ignore[call-overload]
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: float) -> bool:
     """infinity - infinity and NaN - NaN are NaN. In this form a compiler need not know a number that `.item()` brings."""
     return bool(value - value == 0)
 
 
-def surely(condition: Any) -> bool:
+def surely(condition: bool) -> bool:
     """Is it true for certain? Under a compiler nobody knows a number that `.item()` brings, and torch lets it pass."""
     if not torch.compiler.is_compiling():
         return bool(condition)
@@ -51,7 +51,7 @@ def surely(condition: Any) -> bool:
     return guard_or_false(condition)
 
 
-def rounded(value: Any, like: Tensor) -> Any:
+def rounded(value: float | Tensor, like: Tensor) -> float | Tensor:
     """A number as torch compares it with `like`: rounded to like's dtype. Tensors are returned unchanged.
 
     torch.clamp rounds a number bound to the dtype of x, so "at the bound" must mean the rounded bound. A compiler that computes
@@ -72,20 +72,20 @@ def rounded_to(value: float, dtype: torch.dtype) -> float:
     return _rounded_to(value, dtype, flushes_subnormals())
 
 
-_LEAST = 2.0**-1074
+_SMALLEST_SUBNORMAL = 2.0**-1074
 
 
 def flushes_subnormals() -> bool:
     """Did torch.set_flush_denormal(True) run in this thread? Python's floats obey the same switch of the processor.
 
-    So whatever is computed from a small number must not be remembered without the state of that switch.
+    A memory of results for small numbers needs the state of the switch in its key.
     """
-    return not _LEAST > 0.0
+    return not _SMALLEST_SUBNORMAL > 0.0
 
 
 @lru_cache(maxsize=4096)
 def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
-    """`flushes` is there to be remembered by: the conversion itself obeys the switch."""
+    """`flushes` is a part of the key alone: the conversion itself obeys the switch."""
     value = float(value)
     if dtype is torch.float64 or not math.isfinite(value):
         return value
@@ -102,16 +102,14 @@ def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
     return single
 
 
-def check_finite_number(op: str, argument: str, value: object) -> Any:
-    """The number that `value` is."""
-    if isinstance(value, bool) or not is_number(value):
-        number = as_number(value)
-        if number is value:
-            raise TypeError(must(op, argument, "be a number", value))
-        value = number
-    if not is_finite(value):
-        raise ValueError(must(op, argument, "be finite", value))
-    return value
+def check_finite_number(op: str, argument: str, value: object) -> float:
+    """`value` as a number."""
+    number = as_number(value)
+    if isinstance(value, bool) or not is_number(number):
+        raise TypeError(must(op, argument, "be a number", value))
+    if not is_finite(number):
+        raise ValueError(must(op, argument, "be finite", number))
+    return number
 
 
 def check_tensor(op: str, argument: str, value: object) -> None:
@@ -121,9 +119,20 @@ def check_tensor(op: str, argument: str, value: object) -> None:
         raise TypeError(must(op, argument, "be real", value.dtype, "Complex numbers have no order; call x.real first"))
 
 
+def check_floating(op: str, argument: str, value: Tensor, remedy: str = "Call .float() first") -> None:
+    check_tensor(op, argument, value)
+    if not value.is_floating_point():
+        raise TypeError(must(op, argument, "be floating point", value.dtype, remedy))
+
+
+def check_integer(op: str, argument: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(must(op, argument, "be an integer", value))
+
+
 def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to: str, grows: bool = True) -> None:
     """`value` must broadcast with `shape`; where `grows` is False, the result must keep `shape`."""
-    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors then, and reading them leaves a warning in the trace
         return
     if value.shape == shape:
         return
@@ -132,21 +141,12 @@ def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to
         own, other = value.shape[-back], shape[-back]
         fits = fits and (own == other or own == 1 or (grows and other == 1))
     if not fits:
-        relation = "broadcast with" if grows else "broadcast to"
-        raise ValueError(
-            must(op, argument, f"{relation} {to} of shape {tuple(shape)}", tuple(value.shape), "Reshape or expand it")
-        )
+        relation = f"{'broadcast with' if grows else 'broadcast to'} {to} of shape {tuple(shape)}"
+        raise ValueError(must(op, argument, relation, tuple(value.shape), "Reshape or expand it"))
 
 
 def check_device(op: str, argument: str, value: Tensor, device: torch.device, to: str) -> None:
     """Same device, or a 0-d CPU tensor, which torch combines with any device."""
     if value.device != device and not (value.dim() == 0 and value.device.type == "cpu"):
-        raise ValueError(
-            must(
-                op,
-                argument,
-                f"be on {device}, the device of {to}",
-                str(value.device),
-                f"Call .to({str(device)!r}) first",
-            )
-        )
+        place, remedy = f"be on {device}, the device of {to}", f"Call .to({str(device)!r}) first"
+        raise ValueError(must(op, argument, place, str(value.device), remedy))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import layouts
-from .arguments import rounded
+from .arguments import is_number, rounded
 from .rule import BOUNDED, Call, Gradients, Wants
 from .torch_table.private import fake_mode_of
 
@@ -52,7 +52,7 @@ def plain(
         return call.pull(grad, tuple(inputs), None, wants, numbers)
     y = call.primitive.forward(*inputs)
     operands: tuple[Any, ...] = tuple(
-        value.to(y.dtype) if isinstance(value, Tensor) else value if value is None else rounded(value, y)
+        value.to(y.dtype) if isinstance(value, Tensor) else rounded(value, y) if is_number(value) else value
         for value in inputs
     )
     if _is_compiling() and y.dtype.itemsize == 2 and call.primitive.inputs == BOUNDED:

@@ -2,6 +2,7 @@
 
 Nothing here knows autograd. A rule is data and pure functions: `pull` is the formula, `reference` the same rule written apart for one
 number. Everything that can be derived (jvp, vjp, tables, error texts, plots, tests) is derived from these records.
+The file has more than 300 lines because the records and the tables that find them name each other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from .user_function import UserFunction, function_named, key_of
 Gradients = tuple[Tensor | None, ...]
 Pull = Callable[..., Gradients]
 Wants = tuple[bool, ...]  # for each input: does anybody ask for its gradient?
-Between = tuple[Any, Any, Pieces]  # the bounds of x, None where there is none, and what passes between them
+RangePieces = tuple[
+    Any, Any, Pieces
+]  # the bounds of x, None for one that is absent, and the split of grad in each region
 
 
 class RuleObject(NamedTuple):
@@ -45,24 +48,24 @@ _NO_TEXTS: tuple[tuple[str, str], ...] = ()
 class Rule(Record):
     """One backward rule.
 
-    pull(grad, *inputs, y, wants, **parameters) returns one gradient per input, not yet summed to the input's shape; None where
-    `wants` says that nobody asks. It may use comparisons, `where` and arithmetic, so that torch can differentiate it again.
-    A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
-    and the inputs as they were.
+    pull(grad, *inputs, wants, **parameters) returns one gradient per input, not yet summed to the input's shape; None for an input
+    that `wants` leaves out. It may use comparisons, `where` and arithmetic, so that torch can differentiate it again.
+    A rule that `compares` also gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y.
 
     is_linear: in grad; with an edge that reads grad only a rule that `ignores_edge` is.
-    keeps: the names of the inputs that pull reads; or a function of `wants`, where they depend on it.
-    choices: of a parameter that is one of a few integers, which.
-    The geometry of the row, which kernels, texts and audit read; each a function of the parameters, `steps` of the inputs behind x too.
-        steps: of a rule with a few slopes, which; None for some parameters. curve: of a rule whose slope falls with |x|, how.
-        sides: of a rule for a range that asks on which side of it x is, what x gets below and above; at a bound the edge says it.
-        between: of the inputs behind x, its bounds and the pieces, for a rule that says in every region what x and its bounds get.
+    keeps: the names of the inputs that pull reads; or a function of `wants` that gives them.
+    translates: names of other libraries for this rule, separated by spaces.
+    choices: the allowed integers of a parameter.
+    The geometry of the row, for kernels, texts and audit. Each is a function of the parameters; `steps` also gets the inputs behind x.
+        steps: the few slopes of the rule; None for some parameters. curve: how the slope falls with |x|.
+        sides: for a range, what x gets below it and above it; the edge says what x gets at a bound.
+        find_range: takes the inputs behind x; gives the bounds of x and the pieces, where the row says what x and both bounds get.
     is_long: its formula is element-wise and takes several steps, each of the size of x.
     colour: in figures; rules of the same name share it.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
-    ulps: how many units in the last place two computations of its arithmetic may differ: 0 for what every device rounds alike, more for
-        exp or tanh. cancels: its slope crosses 0 as a sum of larger numbers, so that these are units of grad.
-    is_users: a user's function stands behind it. Its parameters have names that he chose, so they come to pull, reference and jumps as
+    ulps: the largest difference of two computations in units in the last place: 0 if every device rounds alike, more for exp or tanh.
+        cancels: the slope crosses 0 as a sum of larger numbers, so these are units of grad.
+    is_users: the rule calls a user's function. Its parameters have names of the user's choice, so pull, reference and jumps get them as
         one mapping, `settings`. `author` is that function, if it was registered.
     """
 
@@ -75,7 +78,7 @@ class Rule(Record):
     keeps: tuple[str, ...] | Callable[[Wants], tuple[str, ...]]
     also_called: str = ""
     colour: str = ""
-    translates: tuple[str, ...] = ()
+    translates: str = ""
     parameters: Mapping[str, Any] = _NONE_GIVEN
     choices: Mapping[str, tuple[int, ...]] = _NONE_GIVEN
     requires: tuple[str, ...] = ()
@@ -86,7 +89,7 @@ class Rule(Record):
     steps: Callable[..., Steps | None] | None = None
     curve: Callable[..., Curve] | None = None
     sides: Callable[..., Sides] | None = None
-    between: Callable[..., Between] | None = None
+    find_range: Callable[..., RangePieces] | None = None
     is_long: bool = False
     is_users: bool = False
     author: str = ""
@@ -159,32 +162,37 @@ class Primitive(Record, kw_only=True):
     saves: Literal["rule", "as torch", "a copy"] = "rule"
     either_is: Literal["min", "max"] | None = None
 
-    def by_name(self, inputs: tuple[object, ...]) -> dict[str, Any]:
+    def name_inputs(self, inputs: tuple[object, ...]) -> dict[str, Any]:
         return dict(zip(self.inputs, inputs))  # noqa: B905  Dynamo on torch 2.8
 
     def inputs_of(self, other: Primitive, inputs: tuple[object, ...]) -> tuple[object, ...]:
         """Those of another primitive that this one takes, too."""
-        values = other.by_name(inputs)
+        values = other.name_inputs(inputs)
         return tuple([values[name] for name in self.inputs])
+
+
+class Adapter(NamedTuple):
+    """How a user's formula becomes a rule of an op. takes: the names of its arguments. trial: arguments for one call that checks it."""
+
+    make_rule: Callable[..., Rule]
+    takes: tuple[str, ...]
+    trial: Callable[[], tuple[Any, ...]]
 
 
 class Op(Primitive, kw_only=True):
     """A primitive with a public function.
 
-    public takes the inputs by position, and rule, edge and maximize by name. plain_torch: its values by torch alone, where `forward` is
-    more than that. adapt: a rule from a user's formula, which takes what `formula_takes` names and is tried on `trial()`.
-    has_outside: its formulas say what x gets outside the range, and take y and the bounds. gradient_to: the
-    input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
+    public takes the inputs by position, and rule, edge and maximize by name. plain_torch: its values by torch alone, if `forward` does
+    more. has_outside: the formulas of its rules give the gradient of x outside the range, and take y and the bounds.
+    gradient_to: the input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
     """
 
     public: Callable[..., Tensor]
     default_rule: str
-    samples: Callable[[], Iterable[Sample]]
+    samples: tuple[Sample, ...]
     plain_torch: Callable[..., Tensor] | None = None
     takes_maximize: bool = False
-    adapt: Callable[..., Rule] | None = None
-    formula_takes: tuple[str, ...] = ("grad", "x")
-    trial: Callable[[], tuple[Any, ...]] | None = None
+    adapter: Adapter | None = None
     has_outside: bool = False
     gradient_to: str = "x"
     formula_of: str = "x"
@@ -259,10 +267,10 @@ class Call:
             self._pieces = pieces_of_sides(sides, "closed" if self.rule.ignores_edge else self.edge, self.maximize)
         return self._pieces
 
-    def between(self, inputs: tuple[Any, ...]) -> Between | None:
-        """The bounds of x and what passes between them; None for a rule that says neither."""
-        if self.rule.between is not None:
-            return self.rule.between(*inputs[1:])
+    def find_range(self, inputs: tuple[Any, ...]) -> RangePieces | None:
+        """The bounds of x and the split of grad in each region; None for a rule that says neither."""
+        if self.rule.find_range is not None:
+            return self.rule.find_range(*inputs[1:])
         if not self.is_about_range:
             return None
         return inputs[1], inputs[2], self._pieces or self.pieces  # type: ignore[return-value]  # such a row has pieces
@@ -282,9 +290,11 @@ class Call:
     ) -> Gradients:
         """The rule's gradients. Under ascent the rule sees the descent problem: -rule(-grad). `numbers` replace parameters."""
         parameters = {**self.parameters, **numbers} if numbers else self.parameters
+        if self.rule.compares:
+            parameters = {**parameters, "y": y}
         if not self.maximize:
-            return self._pull(grad, *inputs, y=y, wants=wants, **parameters)
-        gradients = self._pull(-grad, *inputs, y=y, wants=wants, **parameters)
+            return self._pull(grad, *inputs, wants=wants, **parameters)
+        gradients = self._pull(-grad, *inputs, wants=wants, **parameters)
         return tuple(None if gradient is None else -gradient for gradient in gradients)
 
     def keeps(self, wants: Wants) -> tuple[str, ...]:
@@ -463,7 +473,7 @@ def _chosen(rule: str, key: str, value: object, choices: tuple[int, ...]) -> int
 
 def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
     name = rule.name if isinstance(rule, RuleObject) else rule
-    translation = next((row.name for row in op.rules.values() if name in row.translates), None)
+    translation = next((row.name for row in op.rules.values() if name in row.translates.split()), None)
     hint = f"{name!r} is {translation!r} here" if translation else None
     takers = [other for other in OPS.values() if other.rule_set == op.rule_set and name in tuple(other.rules)]
     if takers:

@@ -41,9 +41,9 @@ def pulls() -> dict[str, Any]:
         for rule in primitive.rules.values()
     }
     of_users = {
-        f"{name}/a user's": op.adapt(None, True, None, name="", formula="", source="").pull
+        f"{name}/a user's": op.adapter.make_rule(None, True, None, name="", formula="", source="").pull
         for name, op in OPS.items()
-        if op.adapt is not None
+        if op.adapter is not None
     }
     return {**rules, **of_users}
 

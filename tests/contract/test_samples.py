@@ -21,9 +21,7 @@ NUMBERS = {
 
 
 def _number_samples(op: Op) -> list[Sample]:
-    return [
-        sample for sample in op.samples() if not any(isinstance(v, Tensor) for v in sample.build(torch.float32)[1:])
-    ]
+    return [sample for sample in op.samples if not any(isinstance(v, Tensor) for v in sample.build(torch.float32)[1:])]
 
 
 @folded
@@ -53,7 +51,7 @@ def test_values_on_and_around_each_bound_and_at_the_ends_of_the_dtype(op: Op, dt
 @pytest.mark.parametrize("name", ["clamp", "lower_bound", "upper_bound"])
 def test_tensor_bounds_of_every_kind(name: str) -> None:
     """One per channel with exact hits, larger than x, and for two bounds crossed and beside a number."""
-    samples = {sample.name: sample.build(torch.float32) for sample in OPS[name].samples()}
+    samples = {sample.name: sample.build(torch.float32) for sample in OPS[name].samples}
     x, low, high = samples["per channel"]
     larger = samples["larger than x"]
     for bound in (low, high):
@@ -83,10 +81,10 @@ def test_tensor_bounds_of_every_kind(name: str) -> None:
 @folded
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_samples_are_fresh_tensors_of_the_dtype(op: Op) -> None:
-    for sample in op.samples():
+    for sample in op.samples:
         for dtype in DTYPES:
             first, second = (tensors_of(sample.build(dtype)) for _ in range(2))
             assert {t.dtype for t in first} == {dtype}
             assert not {t.data_ptr() for t in first} & {t.data_ptr() for t in second}
-    names = [sample.name for sample in op.samples()]
+    names = [sample.name for sample in op.samples]
     assert len(set(names)) == len(names)

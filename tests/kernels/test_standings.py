@@ -206,13 +206,13 @@ def test_what_the_kernels_decline() -> None:
 def test_a_row_is_read_where_it_stands() -> None:
     """The suite sees a row that is wrong at any place."""
     call, (x, low, high, grad) = call_of("clamp", "tensors", RULES[1]), everywhere(torch.float64)
-    *_, right = call.rule.between(low, high)  # type: ignore[misc]
+    *_, right = call.rule.find_range(low, high)  # type: ignore[misc]
     wants = (True, True, True)
     expected = by_formula(grad, (x, low, high), wants, call)
     for region in REGIONS:
         split = getattr(right, region)
         wrong = right._replace(**{region: split._replace(x=split.x - 0.25)})
-        rule = call.rule.replaced(between=lambda low, high, wrong=wrong: (low, high, wrong))
+        rule = call.rule.replaced(find_range=lambda low, high, wrong=wrong: (low, high, wrong))
         other = Call(call.primitive, rule, {}, None, False)
         with codes_from(FOR_EVERYTHING):
             _, kept = bits.BITS.encode(other, (x, low, high), wants)

@@ -73,7 +73,7 @@ def test_a_row_says_whether_it_is_linear_and_what_else_it_is_called() -> None:
     zero, inward, leaky = (lines.index(f"  {rule}") for rule in ("zero", "inward", "leaky(slope=0.1)"))
     assert lines[zero + 3] == "    linear in grad   yes"
     assert lines[inward + 1 : inward + 4] == [
-        "    grad_x outside   grad, or 0 where grad points strictly outward",
+        "    grad_x outside   grad, or 0 where a descent step would move x further out",
         "    saves            2 bits or x",
         "    linear in grad   no: no forward mode",
     ]

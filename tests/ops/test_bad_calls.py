@@ -58,12 +58,12 @@ def test_an_unknown_name_is_a_key_error_too() -> None:
 def test_names_of_the_field_are_translated(name: str) -> None:
     op = OPS[name]
     for rule in op.rules.values():
-        for other in rule.translates:
+        for other in rule.translates.split():
             with pytest.raises(
                 ValueError, match=f"^{name}: rule must be one of .*, got '{other}'. '{other}' is '"
             ) as caught:
                 call_for(op, other, op.default_edge)
-            first = next(row.name for row in op.rules.values() if other in row.translates)
+            first = next(row.name for row in op.rules.values() if other in row.translates.split())
             assert str(caught.value).endswith(f"'{other}' is '{first}' here.")
 
 

@@ -301,7 +301,7 @@ def test_the_rule_of_the_clamp_is_asked_for_the_gradient_of_x_alone() -> None:
 
     row = _grid_rule(RULES_OF_CLAMP["zero"].replaced(pull=pull))
     x, scale, zero_point = torch.linspace(-3, 3, 7), torch.tensor(0.5), torch.tensor(0.0)
-    row.pull(x, x, scale, zero_point, -4, 3, y=None, wants=(True, True, True, False, False), edge="closed")
+    row.pull(x, x, scale, zero_point, -4, 3, wants=(True, True, True, False, False), edge="closed")
     assert asked == [(True, False, False)]
 
 
@@ -381,7 +381,7 @@ def test_what_is_not_finite() -> None:
     assert pg.fake_quantize(torch.tensor([torch.nan, 0.25]), 0.25)[0].isnan()
 
 
-@pytest.mark.parametrize("sample", list(FAKE_QUANTIZE.samples()), ids=lambda sample: sample.name)
+@pytest.mark.parametrize("sample", FAKE_QUANTIZE.samples, ids=lambda sample: sample.name)
 def test_the_samples_of_the_contract_reach_both_ends_in_every_channel(sample: Sample) -> None:
     x, scale, zero_point, low, high = sample.build(torch.float64)
     code = (x / scale).round() + zero_point

@@ -158,7 +158,7 @@ def test_forward_mode_is_the_transpose_of_backward(rule: str) -> None:
     torch.testing.assert_close((moved * grad).sum(), sum((p * t).sum() for p, t in zip(pulled, tangents, strict=True)))
 
 
-@pytest.mark.parametrize("sample", list(OPS["jumprelu"].samples())[:2], ids=lambda sample: sample.name)
+@pytest.mark.parametrize("sample", OPS["jumprelu"].samples[:2], ids=lambda sample: sample.name)
 def test_the_samples_of_the_contract_lie_at_the_threshold_and_at_both_edges_of_its_window(sample: Sample) -> None:
     """Beside each of the three, too, and far from it on either side."""
     x, threshold, bandwidth, _ = sample.build(torch.float64)

@@ -188,7 +188,7 @@ def by_the_primitive(replacement: Replacement) -> Callable[[Spelling, Any, list[
         call = None if name is None else replacement.call(spelling.form, name)
         if read is None or call is None:
             return plain(*arguments)
-        given = PRIMITIVES[name or ""].by_name(read.inputs)
+        given = PRIMITIVES[name or ""].name_inputs(read.inputs)
         inputs = tuple(given[one] for one in call.primitive.inputs)
         if why_not(call, inputs, read.in_place) is not None:
             return plain(*arguments)

@@ -4,9 +4,9 @@ What a call keeps, in this order: the planes, one after the other in a uint8 ten
 ceil(n / 64) * 8 bytes; bit i % 8 of its byte i // 8 belongs to element i, counted in the order of x's memory; the bits behind the last
 element have no meaning. The bits of an element, the lowest in the first plane, are its code; the `Code` says what to multiply grad by.
 
-Three kinds of rows can be kept so: the sides of a range (`Rule.sides`), what x and its bounds get in every region (`Rule.between`), and a
-few slopes of x alone (`Rule.steps`). The formulas here are plain ATen, and every kernel gives their numbers. The file is long because
-the three kinds share its codes, its memory and its formulas.
+Three kinds of rows can be kept so: the sides of a range (`Rule.sides`), what x and its bounds get in every region
+(`Rule.find_range`), and a few slopes of x alone (`Rule.steps`). The formulas here are plain ATen, and every kernel gives their numbers.
+The file is long because the three kinds share its codes, its memory and its formulas.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
     Between numbers they may not be NaN, crossed or beyond the dtype, as those of a rewritten call may be. Between tensors, some of which
     may be equal or crossed, a rule may not ask which bound x is at. Between a number and a tensor torch has to compute y.
     """
-    between, dtype = call.between(inputs), inputs[0].dtype
+    between, dtype = call.find_range(inputs), inputs[0].dtype
     if between is None or dtype not in DTYPES:
         return None
     low, high, pieces = between
@@ -190,8 +190,8 @@ def code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code
 def _make_code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code | None:
     if dtype not in DTYPES or not (fits(low, dtype) and fits(high, dtype)):
         return None
-    has_bounds, by_sides = (low is not None, high is not None), call.rule.between is None
-    between = call.between((None, low, high))
+    has_bounds, by_sides = (low is not None, high is not None), call.rule.find_range is None
+    between = call.find_range((None, low, high))
     low = -math.inf if low is None else rounded_to(low, dtype)
     high = math.inf if high is None else rounded_to(high, dtype)
     if (
@@ -212,7 +212,7 @@ def code_of_tensors(
     key = (call, has_bounds, wants, dtype, flushes_subnormals())
     if key in _codes:
         return _codes[key]
-    if call.rule.between is None:  # of x alone; and not of an edge that may ask which of two bounds x is at
+    if call.rule.find_range is None:  # of x alone; and not of an edge that may ask which of two bounds x is at
         code = None if edge_reads_grad(call.edge) else code_of_sides(call, *has_bounds, dtype)
         return remember(_codes, key, code)  # type: ignore[no-any-return]
     wanted = {column for column, want in zip(columns_of(wants, has_bounds[0]), wants, strict=True) if want}
@@ -309,7 +309,7 @@ def suits(call: Call) -> bool:
     rule = call.rule
     if rule.steps is not None or call.primitive.through is not None:
         return rule.steps is not None
-    if rule.between is not None:
+    if rule.find_range is not None:
         return True
     if not (call.is_about_range and "x" in call.keeps(X_ALONE)):
         return False
@@ -341,7 +341,7 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
         return order_of(x) is not None and _steps_of(call, inputs) is not None
     if type(x) not in PLAIN or x.device.type not in devices or not pays_for(x):
         return False
-    if call.rule.between is None:
+    if call.rule.find_range is None:
         _, low, high = inputs
         # Not with one tensor: there torch's clamp takes the sign of a zero from x or from the bound as the element's place has it.
         if (isinstance(low, Tensor) or isinstance(high, Tensor)) and (
@@ -469,7 +469,7 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved]:
     if call.rule.steps is not None:
         steps = steps_of(call, inputs)
         return y, [pack_steps(x, steps), order, code_of_slopes(steps.slopes)]
-    code, between = find_code(call, inputs, wants), call.between(inputs)
+    code, between = find_code(call, inputs, wants), call.find_range(inputs)
     assert code is not None
     assert between is not None
     masks = [mask.expand(x.shape) for mask in _masks(x, *between[:2])]

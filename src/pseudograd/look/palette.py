@@ -33,7 +33,7 @@ def colour(label: str | RuleObject, position: int = 0) -> str:
         row
         for op in OPS.values()
         for row in op.rules.values()
-        if name == row.name or (is_familiar and name in row.translates)
+        if name == row.name or (is_familiar and name in row.translates.split())
     ]
     if not rows:
         return _OTHERS[position % len(_OTHERS)]

@@ -195,7 +195,7 @@ def _match_rule(
 
 def _familiar_class(rule: Rule) -> str | None:
     """The class in `pseudograd.familiar` with this rule: ClampWithGrad is the class of clamp_with_grad."""
-    names = (name for name in rule.translates if name.startswith("clamp_with_grad"))
+    names = (name for name in rule.translates.split() if name.startswith("clamp_with_grad"))
     return next((name.title().replace("_", "") for name in names), None)
 
 

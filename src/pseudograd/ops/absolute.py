@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from .. import engine
 from ..arguments import check_tensor
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Sample, call_for, register
-from .samples import values
+from ..rule import Gradients, Op, Picture, Wants, call_for, register
+from .samples import around, matrix
 from .shared_rules import row_of
 
 __all__ = ["abs"]
@@ -42,38 +40,32 @@ def abs(x: Tensor, *, edge: int = 0) -> Tensor:
     return engine.run(call_for(ABS, "slope", edge), x)
 
 
-def _pull(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...], edge: int) -> Gradients:
+def _pull(grad: Tensor, x: Tensor, *, wants: Wants, edge: int) -> Gradients:
     at_zero = {0: torch.zeros_like(grad), 1: grad, -1: -grad}[edge]
     return (torch.where(x < 0, -grad, torch.where(x == 0, at_zero, grad)),)
 
 
-def _samples() -> Iterator[Sample]:
-    yield Sample("around 0", lambda dtype: (values(dtype, 0.0, 1.0),))
-    yield Sample("a matrix", lambda dtype: (torch.linspace(-3, 3, 15).reshape(3, 5).to(dtype),))
-
-
+SLOPE = row_of(
+    "slope",
+    _pull,
+    reference.absolute,
+    colour="#004488",
+    formula="grad where x > 0, -grad where x < 0, edge * grad where x is 0",
+    source="torch.abs",
+    keeps=("x",),
+)
 ABS = register(
     Op(
         name="abs",
         rule_set="abs",
         forward=torch.abs,
         inputs=("x",),
-        rules={
-            "slope": row_of(
-                "slope",
-                _pull,
-                reference.absolute,
-                colour="#004488",
-                formula="grad where x > 0, -grad where x < 0, edge * grad where x is 0",
-                source="torch.abs",
-                keeps=("x",),
-            )
-        },
+        rules={"slope": SLOPE},
         default_rule="slope",
         edges=EDGES,
         default_edge=0,
         public=abs,
-        samples=_samples,
+        samples=(around("around 0", 0.0, 1.0), matrix(3, (3, 5))),
         picture=Picture(edges=(0.0,)),
     )
 )

@@ -7,7 +7,7 @@ torch keeps x for each of them. leaky_relu and hardsigmoid need one bit of it. g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import engine
-from ..arguments import APPROXIMATE, check_finite_number, check_tensor
-from ..errors import must, unknown_name
+from ..arguments import APPROXIMATE, check_finite_number, check_floating
+from ..errors import unknown_name
 from ..geometry import Interval, Steps
 from ..reference import activations as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
+from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Sample, Wants, call_for, register
 from ..torch_table.private import constant_result, in_forward_mode, transforms_are_active
-from .fitted_slopes import FITTED
-from .samples import values
+from .fitted_slopes import FITTED, Fitted
+from .samples import around, matrix
 from .shared_rules import nothing_of, row_of, steps_at, widened
 
 __all__ = ["gelu", "hardsigmoid", "leaky_relu", "silu"]
@@ -124,20 +124,18 @@ def hardsigmoid(x: Tensor) -> Tensor:
 
 
 def _run(op: Op, rule: RuleLike, x: Tensor, *others: float) -> Tensor:
-    check_tensor(op.name, "x", x)
-    if not x.is_floating_point():
-        raise TypeError(must(op.name, "x", "be floating point", x.dtype, "Call x.float() first"))
+    check_floating(op.name, "x", x, "Call x.float() first")
     return engine.run(call_for(op, rule), x, *others)
 
 
 # --- torch's own gradients --------------------------------------------------------------------------------------------
 
 
-def _exact_gelu(grad: Tensor, x: Tensor, is_tanh: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+def _exact_gelu(grad: Tensor, x: Tensor, is_tanh: float, *, wants: Wants) -> Gradients:
     return _aten.gelu_backward(grad, x, approximate=APPROXIMATE[int(is_tanh)]), None
 
 
-def _exact_silu(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+def _exact_silu(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
     if not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
         return (_aten.silu_backward(grad, x),)  # which torch cannot differentiate
     x = widened(x)
@@ -145,11 +143,11 @@ def _exact_silu(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...]) ->
     return (widened(grad) * s * (1 + x * (1 - s)),)
 
 
-def _exact_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+def _exact_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, wants: Wants) -> Gradients:
     return torch.where(x > 0, grad, grad * negative_slope), None
 
 
-def _exact_hardsigmoid(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+def _exact_hardsigmoid(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
     # Not by a name: of that Dynamo would make a symbol, as of `_fitted`.
     return (torch.where((x > -3) & (x < 3), grad * (1 / 6), nothing_of(grad)),)
 
@@ -165,21 +163,11 @@ def _steps_of_hardsigmoid() -> Steps:
     return steps_at((0.0, 1 / 6), Interval(-3.0, 3.0, has_low=False, has_high=False))
 
 
-def _exact(
-    name: str, pull: Callable[..., Gradients], formula: str, keeps: tuple[str, ...] = ("x",), **rest: Any
-) -> Rule:
-    return row_of(
-        "exact",
-        pull,
-        partial(getattr(reference, name), "exact"),
-        colour="#AA3311",
-        formula=formula,
-        source=f"torch.nn.functional.{name}",
-        keeps=keeps,
-        also_called="the true gradient",
-        translates=("true", "native", "none"),
-        **rest,
-    )
+def _exact(name: str, pull: Pull, formula: str, **row: Any) -> Rule:
+    row = {"keeps": ("x",), **row}
+    row |= {"colour": "#AA3311", "also_called": "the true gradient", "translates": "true native none"}
+    of_one, source = partial(getattr(reference, name), "exact"), f"torch.nn.functional.{name}"
+    return row_of("exact", pull, of_one, formula=formula, source=source, **row)
 
 
 # --- few-bit backward -------------------------------------------------------------------------------------------------
@@ -206,14 +194,12 @@ def _fewbit_steps(name: str, *others: float, bits: int) -> Steps:
 
 
 @constant_result
-def _fitted(name: str, bits: int) -> Any:
+def _fitted(name: str, bits: int) -> Fitted:
     """Constants of a graph: floats found in a table would become symbols, which compiled autograd on torch 2.13 cannot hold."""
     return FITTED[name][bits]
 
 
-def _fewbit_pull(
-    name: str, grad: Tensor, x: Tensor, *others: float, y: None, wants: tuple[bool, ...], bits: int
-) -> Gradients:
+def _fewbit_pull(name: str, grad: Tensor, x: Tensor, *others: float, wants: Wants, bits: int) -> Gradients:
     thresholds, slopes = _fitted(name, bits)
     slope = torch.full_like(x, slopes[-1])
     for at, level in zip(reversed(thresholds), reversed(slopes[:-1])):  # noqa: B905  Dynamo on torch 2.8
@@ -231,7 +217,7 @@ def _fewbit(name: str) -> Rule:
         source="few-bit backward (Novikov et al., 2023), fitted for normal x",
         keeps=("x",),
         also_called="fewbit (package), quantized gradient of the activation",
-        translates=("few_bit", "quantized", "stepwise"),
+        translates="few_bit quantized stepwise",
         parameters={"bits": 2},
         choices={"bits": (2, 3)},
         steps=partial(_fewbit_steps, name),
@@ -242,52 +228,30 @@ def _fewbit(name: str) -> Rule:
 # --- the ops ----------------------------------------------------------------------------------------------------------
 
 
-def _samples(*edges: float, others: tuple[tuple[float, ...], ...] = ((),)) -> Callable[[], Iterator[Sample]]:
+def _samples(*edges: float, others: tuple[tuple[float, ...], ...] = ((),)) -> tuple[Sample, ...]:
     """Around the edges, for each choice of the inputs behind x; then a matrix."""
-
-    def samples() -> Iterator[Sample]:
-        for behind in others:
-            named = "".join(f", {value:g}" for value in behind)
-            yield Sample(f"numbers{named}", partial(_numbers, edges, behind))
-        yield Sample("a matrix", lambda dtype: (torch.linspace(-4, 4, 15).reshape(3, 5).to(dtype), *others[0]))
-
-    return samples
-
-
-def _numbers(edges: tuple[float, ...], behind: tuple[float, ...], dtype: torch.dtype) -> tuple[object, ...]:
-    return values(dtype, *edges), *behind
+    names = ["".join(f", {value:g}" for value in behind) for behind in others]
+    numbers = [around(f"numbers{name}", *edges, others=behind) for name, behind in zip(names, others, strict=True)]
+    return *numbers, matrix(4, (3, 5), others[0])
 
 
 def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], *rules: Rule, **rest: Any) -> Op:
+    of_name = {rule.name: rule for rule in rules}
     return register(
-        Op(
-            name=name,
-            rule_set=name,
-            forward=forward,
-            rules={rule.name: rule for rule in rules},
-            default_rule="exact",
-            public=public,
-            **rest,
-        )
+        Op(name=name, rule_set=name, forward=forward, rules=of_name, default_rule="exact", public=public, **rest)
     )
 
 
-def _gelu_of_inputs(x: Tensor, is_tanh: float, **how: Any) -> Tensor:
-    return gelu(x, approximate=APPROXIMATE[int(is_tanh)], **how)
+def _normal(x: Tensor, is_tanh: float) -> Tensor:
+    return functional.gelu(x, approximate=APPROXIMATE[int(is_tanh)])
 
 
+_GELU_FORMULA = "grad * (e + x * exp(-x^2 / 2) / sqrt(2 * pi)) with e = (1 + erf(x / sqrt(2))) / 2"
 GELU = _op(
     "gelu",
-    lambda x, is_tanh: functional.gelu(x, approximate=APPROXIMATE[int(is_tanh)]),
-    _gelu_of_inputs,
-    _exact(
-        "gelu",
-        _exact_gelu,
-        "grad * (e + x * exp(-x^2 / 2) / sqrt(2 * pi)) with e = (1 + erf(x / sqrt(2))) / 2",
-        ("x", "is_tanh"),
-        ulps=16,
-        cancels=True,
-    ),
+    _normal,
+    lambda x, is_tanh, **how: gelu(x, approximate=APPROXIMATE[int(is_tanh)], **how),
+    _exact("gelu", _exact_gelu, _GELU_FORMULA, keeps=("x", "is_tanh"), ulps=16, cancels=True),
     _fewbit("gelu"),
     inputs=("x", "is_tanh"),
     samples=_samples(0.0, 0.5, 0.78125, others=((0,), (1,))),  # none near -0.75, where the derivative cancels
@@ -303,17 +267,12 @@ SILU = _op(
     samples=_samples(0.0, 0.671875, -0.671875, 1.1171875),
     picture=Picture(low=-5.0, high=5.0),
 )
+_LEAKY = "grad where x > 0, else slope * grad"
 LEAKY_RELU = _op(
     "leaky_relu",
     functional.leaky_relu,
     leaky_relu,
-    _exact(
-        "leaky_relu",
-        _exact_leaky_relu,
-        "grad where x > 0, else slope * grad",
-        ("x", "negative_slope"),
-        steps=_steps_of_leaky_relu,
-    ),
+    _exact("leaky_relu", _exact_leaky_relu, _LEAKY, keeps=("x", "negative_slope"), steps=_steps_of_leaky_relu),
     inputs=("x", "negative_slope"),
     samples=_samples(0.0, 1.0, others=((2.0**-7,), (0.375,), (-2.0,))),
     picture=Picture((0.1,), (0.0,)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from torch.compiler import is_compiling
 from ..arguments import rounded
 from ..geometry import ALL, INWARD, NOTHING, SHARES, Constant, Reversal, Slope
 from ..reference import bounds as reference
-from ..rule import BOUNDED, Gradients, Pull, Rule, Wants
-from .shared_rules import widened
+from ..rule import BOUNDED, Adapter, Gradients, Pull, Rule, Wants
+from .shared_rules import UserFormula, widened
 
-Bound = float | Tensor | None
+Number = float | Tensor
+Bound = Number | None
 EDGES = (*SHARES, "inward")
 DEFAULT_RULE = "inward"  # of clamp
 TRUE_RULE = "zero"  # torch's own, the default of relu and its like
@@ -24,15 +25,10 @@ LEAKY_RULE = "leaky"  # the rule that revives a relu that is 0 everywhere
 COMPARED_RULES = (DEFAULT_RULE, "identity", "sign", LEAKY_RULE, "elastic", "inverting")  # by default, in this order
 EXAMPLE = f"{LEAKY_RULE}(0.2)"  # of a rule with a parameter, for messages
 
-Formula = Callable[
-    ..., Tensor
-]  # (grad, x, y, min, max, below, above, **parameters) -> the gradient of x, not yet by the edge
-
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------
-
-
 # Written out, not made from `sides`: under torch.compile(dynamic=True) a float that a formula reads from a table becomes a symbol, and a
-# comparison of symbols is a guard or an error.
+# comparison of symbols is a guard or an error. Each takes (grad, below, above, x, y, min, max) and gives the gradient of x, not yet by
+# the edge.
 
 
 def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
@@ -40,46 +36,46 @@ def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
     return (below & (grad > 0)) | (above & (grad < 0))
 
 
-def _zero(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+def _zero(grad: Tensor, below: Tensor, above: Tensor, *others: object) -> Tensor:
     return torch.where(below | above, 0.0, grad)
 
 
-def _identity(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+def _identity(grad: Tensor, *others: object) -> Tensor:
     return grad
 
 
-def _inward(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+def _inward(grad: Tensor, below: Tensor, above: Tensor, *others: object) -> Tensor:
     return torch.where(_blocked(grad, below, above), 0.0, grad)
 
 
-def _sign(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+def _sign(grad: Tensor, below: Tensor, above: Tensor, *others: object) -> Tensor:
     return torch.where(above, 1.0, torch.where(below, -1.0, grad))
 
 
-def _leaky(
-    grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, slope: float
-) -> Tensor:
+def _leaky(grad: Tensor, below: Tensor, above: Tensor, *others: object, slope: float) -> Tensor:
     return torch.where(below | above, _product(slope, grad), grad)
 
 
-def _leaky_inward(
-    grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, low: float, high: float
-) -> Tensor:
+def _leaky_inward(grad: Tensor, below: Tensor, above: Tensor, *others: object, low: float, high: float) -> Tensor:
     leaking = torch.where(above & (grad < 0), _product(high, grad), grad)
     return torch.where(below & (grad > 0), _product(low, grad), leaking)
 
 
 def _product(factor: float, grad: Tensor) -> Tensor | float:
-    """A factor that rounds to 0 gives 0 for an infinite grad, too. A graph cannot ask this of a number that it alone knows."""
-    factor = rounded(factor, grad)
-    return factor * grad if is_compiling() or factor != 0 else 0.0
+    """A factor that rounds to 0 gives 0 for an infinite grad, too. A graph cannot compare a number that only the graph knows."""
+    number = rounded(factor, grad)
+    return number * grad if is_compiling() or number != 0 else 0.0
+
+
+# In these two, `where` stands before each division and product, not after: a second derivative multiplies the branch that was not taken
+# by zero, and that must not meet an infinity.
 
 
 def _elastic(
-    grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, width: float
+    grad: Tensor, below: Tensor, above: Tensor, x: Tensor, y: Tensor, min: Number, max: Number, *, width: float
 ) -> Tensor:
     blocked = _blocked(grad, below, above)
-    span = _span(min, max, grad)
+    span = rounded(max - min, grad)
     scale = rounded(rounded(width, grad) * span, grad)
     usable = _is_usable(span) & (scale < torch.inf)
     distance = torch.where(blocked & usable, torch.where(above, x - max, min - x), 0.0)
@@ -88,31 +84,22 @@ def _elastic(
     return torch.where(blocked, -torch.where(share > 0, grad, 0.0) * share, grad)
 
 
-def _inverting(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor) -> Tensor:
-    span = _span(min, max, grad)
+def _inverting(grad: Tensor, below: Tensor, above: Tensor, x: Tensor, y: Tensor, min: Number, max: Number) -> Tensor:
+    span = rounded(max - min, grad)
     usable = (x == x) & _is_usable(span)
     room = torch.where(usable, torch.where(grad < 0, max - x, x - min), 0.0) / _or_one(span, _is_usable(span))
     zero_times_inf = ((room == 0) & (grad.abs() == torch.inf)) | ((grad == 0) & (room.abs() == torch.inf))
     scaled = torch.where(zero_times_inf, 0.0, grad) * torch.where(zero_times_inf, 0.0, room)
-    return torch.where(usable, scaled, _inward(grad, x, y, min, max, below, above))
+    return torch.where(usable, scaled, _inward(grad, below, above))
 
 
-# In these two, `where` stands before each division and product, not after: a second derivative multiplies the branch that was not taken
-# by zero, and that must not meet an infinity.
-
-
-def _span(min: Any, max: Any, like: Tensor) -> Any:
-    """max - min, rounded like everything else; a number where both bounds are."""
-    return rounded(max - min, like)
-
-
-def _is_usable(span: Any) -> Any:
+def _is_usable(span: Number) -> bool | Tensor:
     """Positive and finite? A bool for a number, a mask for a tensor."""
     return (span > 0) & (span < torch.inf)
 
 
-def _or_one(divisor: float | Tensor, usable: Any) -> Any:
-    if isinstance(divisor, Tensor):
+def _or_one(divisor: Number, usable: bool | Tensor) -> Number:
+    if isinstance(usable, Tensor):
         return torch.where(usable, divisor, 1.0)
     return divisor if usable else 1.0
 
@@ -120,7 +107,7 @@ def _or_one(divisor: float | Tensor, usable: Any) -> Any:
 # --- the edge, and the gradient to the bounds -----------------------------------------------------------------------
 
 
-def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Any, Any]:
+def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Number, Number]:
     """At the edge: (what x gets, what the bound gets)."""
     if edge == "closed":
         return grad, 0.0
@@ -136,15 +123,7 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
     """A whole backward rule from what it does outside. The bounds get the true gradient of what they replaced."""
 
     def pull(
-        grad: Tensor,
-        x: Tensor,
-        min: Any,
-        max: object,
-        *,
-        y: Tensor,
-        wants: tuple[bool, ...],
-        edge: str,
-        **parameters: object,
+        grad: Tensor, x: Tensor, min: Bound, max: Bound, *, y: Tensor, wants: Wants, edge: str, **parameters: object
     ) -> Gradients:
         wants_x, wants_min, wants_max = wants
         edge = "closed" if ignores_edge else edge
@@ -155,14 +134,14 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
         to_x, to_bound = _edge_share(edge, grad, at_min, at_max)
         grad_x = grad_min = grad_max = None
         if wants_x:
-            grad_x = outside(grad, x, y, min, max, below, above, **parameters)
+            grad_x = outside(grad, below, above, x, y, min, max, **parameters)
             if edge != "closed":
                 grad_x = torch.where(at_min | at_max, to_x, grad_x)
         if wants_min:
-            crossed = min > max if max is not None else False
+            crossed = min > max if max is not None else False  # type: ignore[operator]
             grad_min = torch.where(below & ~_expand_bool(crossed, at), grad, torch.where(at_min, to_bound, 0.0))
         if wants_max:
-            crossed = min > max if min is not None else False
+            crossed = min > max if min is not None else False  # type: ignore[operator]
             replaced = above | (below & _expand_bool(crossed, at))
             grad_max = torch.where(replaced, grad, torch.where(at_max & ~at_min, to_bound, 0.0))
         return grad_x, grad_min, grad_max
@@ -170,164 +149,150 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
     return pull
 
 
-FORMULA_TAKES = ("grad", "x", "y", "min", "max")  # a user's function
-
-
-def trial() -> tuple[object, ...]:
-    """What it is tried on before it becomes a rule."""
-    x = torch.linspace(-2, 2, 5)
-    return torch.ones(5), x, x.clamp(-1, 1), -1.0, 1.0
-
-
-def adapted(
-    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
-) -> Rule:
-    """A row from a user's function(grad, x, y, min, max, **given): what x gets outside. The edges and the bounds are ours.
-
-    Half precision is computed in float32, as arithmetic of several steps should be.
-    """
-
-    def outside(
-        grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, settings: dict[str, float]
-    ) -> Tensor:
-        wide = [widened(value) if isinstance(value, Tensor) else value for value in (grad, x, y, min, max)]
-        return torch.where(below | above, function(*wide, **settings), wide[0]).to(grad.dtype)
-
-    return Rule(
-        pull=_pull_of(outside),
-        reference=functools.partial(reference.gradient, reference_of_one),
-        is_linear=is_linear,
-        keeps=BOUNDED,
-        is_users=True,
-        **row,
-    )
+def _expand_bool(value: object, like: Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.full_like(like, bool(value))
 
 
 def _pull_of_identity(grad: Tensor, x: object, min: object, max: object, *, wants: Wants, **how: object) -> Gradients:
-    """x gets grad as it is; nothing was kept where nobody asks for more."""
+    """x gets grad as it is; nothing was kept if no bound wants a gradient."""
     if not (wants[1] or wants[2]):
         return grad, None, None
     return _pull_of(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
 
 
-def _expand_bool(value: object, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.full_like(like, bool(value))
-
-
-def _keeps_for_the_bounds_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
+def _keeps_for_the_bounds_only(wants: Wants) -> tuple[str, ...]:
     return BOUNDED if wants[1] or wants[2] else ()
 
 
-def _rule(name: str, formula_of_x: Formula, **row: Any) -> Rule:
-    row = {"pull": _pull_of(formula_of_x, row.get("ignores_edge", False)), "keeps": BOUNDED, "is_long": True, **row}
-    return Rule(name=name, reference=functools.partial(reference.gradient, name), **row)
+# --- a user's own -----------------------------------------------------------------------------------------------------
 
 
-RULES: dict[str, Rule] = {
-    row.name: row
-    for row in (
-        _rule(
-            "zero",
-            _zero,
-            colour="#D55E00",
-            formula="0",
-            source="the true gradient; torch.clamp",
-            is_linear=True,
-            sides=lambda: (NOTHING, NOTHING),
-            also_called="true gradient, tfc disconnected, clipped straight-through",
-            translates=(
-                "true",
-                "clamp_with_grad_that_works",
-                "disconnected",
-                "clipped_ste",
-                "native",
-                "clipped_straight_through",
-            ),
-        ),
-        _rule(
-            "identity",
-            _identity,
-            colour="#E69F00",
-            formula="grad",
-            source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
-            is_linear=True,
-            ignores_edge=True,
-            pull=_pull_of_identity,
-            keeps=_keeps_for_the_bounds_only,
-            sides=lambda: (ALL, ALL),
-            is_long=False,
-            also_called="straight-through, clamp_ste, preserve-gradient",
-            translates=("ste", "straight_through", "clamp_ste", "preserve_gradient"),
-        ),
-        _rule(
-            "inward",
-            _inward,
-            colour="#0072B2",
-            formula="grad, or 0 where grad points strictly outward",
-            source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
-            is_linear=False,
-            sides=lambda: INWARD,
-            also_called="ClampWithGrad, identity_if_towards, LowerBound, redirected ReLU, conditional integration",
-            translates=("identity_if_towards", "clamp_with_grad", "towards", "directional", "redirected"),
-        ),
-        _rule(
-            "sign",
-            _sign,
-            colour="#CC79A7",
-            formula="sign(x - y)",
-            source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
-            is_linear=False,
-            sides=lambda: (Constant(-1.0), Constant(1.0)),
-            also_called="the article's proposed variant",
-            translates=("clamp_with_grad_proposed", "clamp_with_grad2", "proposed"),
-        ),
-        _rule(
-            "leaky",
-            _leaky,
-            colour="#56B4E9",
-            formula="slope * grad",
-            source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
-            is_linear=True,
-            parameters={"slope": 0.1},
-            sides=lambda slope: (Slope(slope, slope), Slope(slope, slope)),
-            also_called="leaky clamp",
-            translates=("leaky_clamp",),
-        ),
-        _rule(
-            "leaky_inward",
-            _leaky_inward,
-            colour="#4B6A9B",
-            formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",
-            source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
-            is_linear=False,
-            parameters={"low": 0.1, "high": 0.1},
-            sides=lambda low, high: (Slope(low, 1.0), Slope(1.0, high)),
-            also_called="gradient-preserving clip",
-            translates=("gradient_preserving", "gppo", "ce_gppo"),
-        ),
-        _rule(
-            "elastic",
-            _elastic,
-            colour="#009E73",
-            formula="grad, or -grad * min(1, |x - y| / (width * (max - min))) where grad points strictly outward",
-            source="new in pseudograd",
-            is_linear=False,
-            parameters={"width": 1.0},
-            sides=lambda width: (Slope(Reversal(width), 1.0), Slope(1.0, Reversal(width))),
-            requires=("min", "max"),
-        ),
-        _rule(
-            "inverting",
-            _inverting,
-            colour="#7F6A00",
-            formula="everywhere: grad * (max - x) / (max - min) if grad < 0, else grad * (x - min) / (max - min)",
-            source="inverting gradients (Hausknecht & Stone, 2016)",
-            is_linear=False,
-            ignores_edge=True,
-            requires=("min", "max"),
-            also_called="inverting gradients",
-            translates=("inverting_gradients",),
-        ),
-    )
-}
+def adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
+    """A row from a user's function(grad, x, y, min, max, **settings): what x gets outside. The edges and the bounds are ours.
+
+    Half precision is computed in float32, as arithmetic of several steps should be.
+    """
+
+    def outside(grad: Tensor, below: Tensor, above: Tensor, *others: Bound, settings: Mapping[str, float]) -> Tensor:
+        wide = [widened(value) if isinstance(value, Tensor) else value for value in (grad, *others)]
+        return torch.where(below | above, function(*wide, **settings), wide[0]).to(grad.dtype)  # type: ignore[arg-type]
+
+    pull, of_one = _pull_of(outside), partial(reference.gradient, reference_of_one)
+    return Rule(pull=pull, reference=of_one, is_linear=is_linear, keeps=BOUNDED, is_users=True, **row)
+
+
+def _trial() -> tuple[object, ...]:
+    """Arguments for the one call that checks a user's function before it becomes a rule."""
+    x = torch.linspace(-2, 2, 5)
+    return torch.ones(5), x, x.clamp(-1, 1), -1.0, 1.0
+
+
+ADAPTER = Adapter(adapted, ("grad", "x", "y", "min", "max"), _trial)
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+RULES: dict[str, Rule] = {}
+
+
+def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> None:
+    pull = _pull_of(outside, bool(row.get("ignores_edge")))
+    row = {"pull": pull, "keeps": BOUNDED, "is_long": True, **row}
+    RULES[name] = Rule(name=name, reference=partial(reference.gradient, name), **row)
+
+
+_rule(
+    "zero",
+    _zero,
+    colour="#D55E00",
+    formula="0",
+    source="the true gradient; torch.clamp",
+    is_linear=True,
+    sides=lambda: (NOTHING, NOTHING),
+    also_called="true gradient, tfc disconnected, clipped straight-through",
+    translates="true clamp_with_grad_that_works disconnected clipped_ste native clipped_straight_through",
+)
+_rule(
+    "identity",
+    _identity,
+    colour="#E69F00",
+    formula="grad",
+    source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
+    is_linear=True,
+    ignores_edge=True,
+    pull=_pull_of_identity,
+    keeps=_keeps_for_the_bounds_only,
+    sides=lambda: (ALL, ALL),
+    is_long=False,
+    also_called="straight-through, clamp_ste, preserve-gradient",
+    translates="ste straight_through clamp_ste preserve_gradient",
+)
+_rule(
+    "inward",
+    _inward,
+    colour="#0072B2",
+    formula="grad, or 0 where a descent step would move x further out",
+    source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
+    is_linear=False,
+    sides=lambda: INWARD,
+    also_called="ClampWithGrad, identity_if_towards, LowerBound, redirected ReLU, conditional integration",
+    translates="identity_if_towards clamp_with_grad towards directional redirected",
+)
+_rule(
+    "sign",
+    _sign,
+    colour="#CC79A7",
+    formula="sign(x - y)",
+    source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
+    is_linear=False,
+    sides=lambda: (Constant(-1.0), Constant(1.0)),
+    also_called="the article's proposed variant",
+    translates="clamp_with_grad_proposed clamp_with_grad2 proposed",
+)
+_rule(
+    "leaky",
+    _leaky,
+    colour="#56B4E9",
+    formula="slope * grad",
+    source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
+    is_linear=True,
+    parameters={"slope": 0.1},
+    sides=lambda slope: (Slope(slope, slope), Slope(slope, slope)),
+    also_called="leaky clamp",
+    translates="leaky_clamp",
+)
+_rule(
+    "leaky_inward",
+    _leaky_inward,
+    colour="#4B6A9B",
+    formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",
+    source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
+    is_linear=False,
+    parameters={"low": 0.1, "high": 0.1},
+    sides=lambda low, high: (Slope(low, 1.0), Slope(1.0, high)),
+    also_called="gradient-preserving clip",
+    translates="gradient_preserving gppo ce_gppo",
+)
+_rule(
+    "elastic",
+    _elastic,
+    colour="#009E73",
+    formula="grad, or -grad * min(1, |x - y| / (width * (max - min))) where a descent step would move x further out",
+    source="new in pseudograd",
+    is_linear=False,
+    parameters={"width": 1.0},
+    sides=lambda width: (Slope(Reversal(width), 1.0), Slope(1.0, Reversal(width))),
+    requires=("min", "max"),
+)
+_rule(
+    "inverting",
+    _inverting,
+    colour="#7F6A00",
+    formula="everywhere: grad * (max - x) / (max - min) if grad < 0, else grad * (x - min) / (max - min)",
+    source="inverting gradients (Hausknecht & Stone, 2016)",
+    is_linear=False,
+    ignores_edge=True,
+    requires=("min", "max"),
+    also_called="inverting gradients",
+    translates="inverting_gradients",
+)
 RULES_OF_ONE_BOUND = {name: row for name, row in RULES.items() if not row.requires}

@@ -1,6 +1,6 @@
 """The clamp family: clamp, clamp_, lower_bound, upper_bound, relu, relu6, hardtanh.
 
-All share the rules of `bound_rules` and the samples of `bound_samples`. Most of this file is the docstrings of the public functions.
+All share the rules of `bound_rules`. The file has more than 300 lines because seven public functions have their docstrings here.
 """
 
 from __future__ import annotations
@@ -26,19 +26,9 @@ from ..arguments import (
     surely,
 )
 from ..errors import must
-from ..rule import BOUNDED, Call, Op, Picture, RuleLike, call_for, register
-from .bound_rules import (
-    DEFAULT_RULE,
-    EDGES,
-    FORMULA_TAKES,
-    RULES,
-    RULES_OF_ONE_BOUND,
-    TRUE_RULE,
-    Bound,
-    adapted,
-    trial,
-)
-from .bound_samples import numbers, samples_of
+from ..rule import BOUNDED, Call, Op, Picture, RuleLike, Sample, call_for, register
+from .bound_rules import ADAPTER, DEFAULT_RULE, EDGES, RULES, RULES_OF_ONE_BOUND, TRUE_RULE, Bound
+from .samples import bounded, samples_of_bounds
 
 __all__ = ["clamp", "clamp_", "hardtanh", "lower_bound", "relu", "relu6", "upper_bound"]
 
@@ -71,9 +61,8 @@ def _checked(
 def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str]) -> None:
     check_tensor(op, "x", x)
     if min is None and max is None:
-        raise ValueError(
-            f"{op}: one of {' and '.join(names)} must be given, got None for both. Give at least one bound."
-        )
+        text = f"{op}: one of {' and '.join(names)} must be given, got None for both. Give at least one bound."
+        raise ValueError(text)
     if call.rule.requires and (min is None or max is None):
         remedy = f"It uses the range max - min: give both bounds, or use rule={DEFAULT_RULE!r}"
         raise ValueError(must(op, "rule", "be one that works with a single bound", call.rule.name, remedy))
@@ -84,10 +73,19 @@ def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tu
             check_device(op, name, bound, x.device, "x")
         elif bound is not None:
             _check_number(op, name, bound, x)
-    if is_number(min) and is_number(max) and surely(min > max):  # type: ignore[operator]
-        raise ValueError(
-            f"{op}: {names[0]} must not exceed {names[1]}, got {names[0]}={min!r} and {names[1]}={max!r}. Swap them or drop one."
-        )
+    if is_number(min) and is_number(max) and surely(min > max):
+        (low, high), got = names, f"{names[0]}={min!r} and {names[1]}={max!r}"
+        raise ValueError(f"{op}: {low} must not exceed {high}, got {got}. Swap them or drop one.")
+
+
+def _check_number(op: str, name: str, bound: object, x: Tensor) -> None:
+    if not is_number(bound):
+        raise TypeError(must(op, name, "be a number, a tensor or None", bound))
+    if bound != bound:
+        raise ValueError(must(op, name, "not be NaN", bound, "Use None for no bound"))
+    is_checkable = x.is_floating_point() and not is_compiling() and abs(bound) != torch.inf
+    if is_checkable and abs(rounded_to(bound, x.dtype)) == torch.inf:
+        raise ValueError(must(op, name, f"fit {x.dtype}", bound, "Use None for no bound, or a wider dtype"))
 
 
 def _warn_of_ranks(op: str, call: Call, x: Tensor) -> None:
@@ -100,17 +98,6 @@ def _warn_of_ranks(op: str, call: Call, x: Tensor) -> None:
             "add up over ranks. Use a rule that is linear in grad, or clip the parameter after each step.",
             stacklevel=5,
         )
-
-
-def _check_number(op: str, name: str, bound: Any, x: Tensor) -> None:
-    if not is_number(bound):
-        raise TypeError(must(op, name, "be a number, a tensor or None", bound))
-    if bound != bound:
-        raise ValueError(must(op, name, "not be NaN", bound, "Use None for no bound"))
-    if x.is_floating_point() and not is_compiling():
-        fits = abs(bound) == torch.inf or abs(rounded_to(bound, x.dtype)) != torch.inf
-        if not fits:
-            raise ValueError(must(op, name, f"fit {x.dtype}", bound, "Use None for no bound, or a wider dtype"))
 
 
 @engine.unscriptable
@@ -252,13 +239,9 @@ def lower_bound(
         tensor([-1., -1.])
     Source: tensorflow-compression `lower_bound` (2018); CompressAI `LowerBound`.
     """
-    _check_given("lower_bound", bound)
-    return _bounded(LOWER_BOUND, x, (bound, None), ("bound", "max"), rule, edge, maximize)
-
-
-def _check_given(op: str, bound: object) -> None:
     if bound is None:
-        raise ValueError(must(op, "bound", "be a number or a tensor", None))
+        raise ValueError(must("lower_bound", "bound", "be a number or a tensor", None))
+    return _bounded(LOWER_BOUND, x, (bound, None), ("bound", "max"), rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -282,7 +265,8 @@ def upper_bound(
         tensor([1., 1.])
     Source: tensorflow-compression `upper_bound` (2018).
     """
-    _check_given("upper_bound", bound)
+    if bound is None:
+        raise ValueError(must("upper_bound", "bound", "be a number or a tensor", None))
     return _bounded(UPPER_BOUND, x, (None, bound), ("min", "bound"), rule, edge, maximize)
 
 
@@ -361,91 +345,83 @@ def hardtanh(
     return _bounded(HARDTANH, x, (min_val, max_val), ("min_val", "max_val"), rule, edge, maximize)
 
 
-def _op(
-    name: str,
-    forward: Callable[..., Tensor],
-    public: Callable[..., Tensor],
-    *,
-    picture: tuple[float | None, float | None],
-    **rest: Any,
-) -> Op:
-    """A member of the family; `picture` has the bounds it is drawn with, None for one that it never has."""
-    return register(
-        Op(
-            name=name,
-            rule_set="clamp",
-            forward=forward,
-            inputs=BOUNDED,
-            rules=RULES_OF_ONE_BOUND if None in picture else RULES,
-            edges=EDGES,
-            takes_maximize=True,
-            adapt=adapted,
-            formula_takes=FORMULA_TAKES,
-            trial=trial,
-            has_outside=True,
-            public=public,
-            picture=picture_of(*picture),
-            **rest,
-        )
-    )
-
-
 def picture_of(low: float | None, high: float | None) -> Picture:
-    """Of a clamp to these bounds: the range, and half of it to both sides."""
+    """The picture of a clamp to these bounds: the range, and half of it to both sides."""
     edges = tuple(bound for bound in (low, high) if bound is not None)
     margin = (edges[-1] - edges[0]) / 2 or 1.0
     return Picture((low, high), edges, low=edges[0] - margin, high=edges[-1] + margin)
 
 
-_CLAMP_DEFAULTS = {"default_rule": DEFAULT_RULE, "default_edge": "closed"}
-_RELU_DEFAULTS = {"default_rule": TRUE_RULE, "default_edge": "open"}
+def _op(
+    name: str,
+    forward: Callable[..., Tensor],
+    public: Callable[..., Tensor],
+    bounds: tuple[float | None, float | None],
+    samples: tuple[Sample, ...],
+    defaults: tuple[str, str] = (TRUE_RULE, "open"),
+    plain_torch: Callable[..., Tensor] | None = None,
+) -> Op:
+    """A member of the family. bounds: those of its picture, None for a bound that it never has. defaults: rule and edge."""
+    op = Op(
+        name=name,
+        rule_set="clamp",
+        forward=forward,
+        inputs=BOUNDED,
+        rules=RULES_OF_ONE_BOUND if None in bounds else RULES,
+        default_rule=defaults[0],
+        edges=EDGES,
+        default_edge=defaults[1],
+        takes_maximize=True,
+        adapter=ADAPTER,
+        has_outside=True,
+        public=public,
+        samples=samples,
+        picture=picture_of(*bounds),
+        plain_torch=plain_torch,
+    )
+    return register(op)
 
-CLAMP = _op(
-    "clamp",
-    torch.clamp,
-    clamp,
-    picture=(-1.0, 1.0),
-    plain_torch=lambda x, min, max: torch.clamp(x, *unify_bounds(x, min, max)),  # type: ignore[arg-type]
-    samples=samples_of(low=True, high=True),
-    **_CLAMP_DEFAULTS,
-)
+
+def _plain_clamp(x: Tensor, min: Bound, max: Bound) -> Tensor:
+    return torch.clamp(x, *unify_bounds(x, min, max))  # type: ignore[arg-type]
+
+
+_OURS = DEFAULT_RULE, "closed"
+CLAMP = _op("clamp", torch.clamp, clamp, (-1.0, 1.0), samples_of_bounds(-1.0, 1.0), _OURS, plain_torch=_plain_clamp)
 LOWER_BOUND = _op(
     "lower_bound",
     torch.clamp,
     lambda x, min, max, **how: lower_bound(x, min, **how),
-    picture=(-1.0, None),
-    samples=samples_of(low=True, high=False),
-    **_CLAMP_DEFAULTS,
+    (-1.0, None),
+    samples_of_bounds(-1.0, None),
+    _OURS,
 )
 UPPER_BOUND = _op(
     "upper_bound",
     torch.clamp,
     lambda x, min, max, **how: upper_bound(x, max, **how),
-    picture=(None, 1.0),
-    samples=samples_of(low=False, high=True),
-    **_CLAMP_DEFAULTS,
+    (None, 1.0),
+    samples_of_bounds(None, 1.0),
+    _OURS,
 )
 RELU = _op(
     "relu",
     lambda x, min, max: torch.relu(x),
     lambda x, min, max, **how: relu(x, **how),
-    picture=(0.0, None),
-    samples=lambda: [numbers("relu", 0.0, None)],
-    **_RELU_DEFAULTS,
+    (0.0, None),
+    (bounded("relu", 0.0, None),),
 )
 RELU6 = _op(
     "relu6",
     lambda x, min, max: functional.relu6(x),
     lambda x, min, max, **how: relu6(x, **how),
-    picture=(0.0, 6.0),
-    samples=lambda: [numbers("relu6", 0.0, 6.0)],
-    **_RELU_DEFAULTS,
+    (0.0, 6.0),
+    (bounded("relu6", 0.0, 6.0),),
 )
 HARDTANH = _op(
     "hardtanh",
     functional.hardtanh,
     hardtanh,
-    picture=(-1.0, 1.0),
-    samples=lambda: [numbers("hardtanh", -1.0, 1.0), numbers("from zero", 0.0, 1.0), numbers("one point", 0.5, 0.5)],
-    **_RELU_DEFAULTS,
+    (-1.0, 1.0),
+    (bounded("hardtanh", -1.0, 1.0), bounded("from zero", 0.0, 1.0), bounded("one point", 0.5, 0.5)),
 )

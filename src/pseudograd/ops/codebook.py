@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import engine
-from ..arguments import check_tensor
+from ..arguments import check_floating
 from ..errors import must, unknown_name
 from ..rule import RuleLike, RuleObject
 from .replace import replace_grad
@@ -76,7 +76,7 @@ def commitment_loss(x: Tensor, codes: Tensor) -> Tensor:
     Source: van den Oord, Vinyals & Kavukcuoglu (2017).
     """
     for argument, value in (("x", x), ("codes", codes)):
-        _check_floating("commitment_loss", argument, value)
+        check_floating("commitment_loss", argument, value)
     if x.shape != codes.shape:
         remedy = "Give the codes that vector_quantize returned"
         raise ValueError(must("commitment_loss", "codes", f"have shape {tuple(x.shape)}", tuple(codes.shape), remedy))
@@ -148,7 +148,7 @@ def _name_of_rule(rule: RuleLike) -> str:
 
 def _check(op: str, x: Tensor, codebook: Tensor) -> None:
     for argument, value in (("x", x), ("codebook", codebook)):
-        _check_floating(op, argument, value)
+        check_floating(op, argument, value)
     if codebook.dim() != 2 or not codebook.numel():
         raise ValueError(must(op, "codebook", "have shape (K, d) with K > 0 and d > 0", tuple(codebook.shape)))
     if not x.dim() or x.shape[-1] != codebook.shape[1]:
@@ -157,12 +157,6 @@ def _check(op: str, x: Tensor, codebook: Tensor) -> None:
     if x.device != codebook.device:
         remedy = f"Call .to({str(x.device)!r}) first"
         raise ValueError(must(op, "codebook", f"be on {x.device}, the device of x", str(codebook.device), remedy))
-
-
-def _check_floating(op: str, argument: str, value: object) -> None:
-    check_tensor(op, argument, value)
-    if not value.is_floating_point():  # type: ignore[attr-defined]
-        raise TypeError(must(op, argument, "be floating point", value.dtype, "Call .float() first"))  # type: ignore[attr-defined]
 
 
 # --- the search for the nearest code ----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,8 +11,8 @@ from .. import engine
 from ..arguments import check_finite_number, check_tensor, rounded, surely
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
-from .samples import values
+from ..rule import Gradients, Op, Picture, Rule, Wants, call_for, register
+from .samples import around
 from .shared_rules import alias, nothing_of, row_of
 
 __all__ = ["clip_grad", "reverse_grad", "scale_grad"]
@@ -92,90 +92,68 @@ def _transformed(op: Op, x: Tensor, argument: str, value: float) -> Tensor:
     return engine.run(call_for(op, op.default_rule), x, value)
 
 
-def _scale(grad: Tensor, x: None, scale: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+def _scale(grad: Tensor, x: None, scale: float, *, wants: Wants) -> Gradients:
     return (nothing_of(grad) if scale == 0 else grad * scale), None
 
 
-def _reverse(grad: Tensor, x: None, scale: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
-    return (nothing_of(grad) if scale == 0 else grad * -scale), None
+def _reverse(grad: Tensor, x: None, scale: float, *, wants: Wants) -> Gradients:
+    return _scale(grad, x, -scale, wants=wants)
 
 
-def _clip(grad: Tensor, x: None, limit: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
-    limit = rounded(limit, grad)
-    return torch.where(grad > limit, limit, torch.where(grad < -limit, -limit, grad)), None
+def _clip(grad: Tensor, x: None, limit: float, *, wants: Wants) -> Gradients:
+    most = rounded(limit, grad)
+    return torch.where(grad > most, most, torch.where(grad < -most, -most, grad)), None
 
 
-def _samples(*numbers: float) -> Callable[[], Iterator[Sample]]:
-    def samples() -> Iterator[Sample]:
-        for number in numbers:
-            yield Sample(f"{number:g}", lambda dtype, number=number: (values(dtype, 0.0, 1.0), number))
-
-    return samples
-
-
-def _op(name: str, public: Callable[..., Tensor], argument: str, rule: Rule, *, samples: tuple[float, ...]) -> Op:
-    return register(
-        Op(
-            name=name,
-            rule_set=name,
-            forward=lambda x, _: alias(x),
-            plain_torch=lambda x, _: x,
-            inputs=("x", argument),
-            rules={rule.name: rule},
-            default_rule=rule.name,
-            public=public,
-            samples=_samples(*samples),
-            picture=Picture(others=samples[:1]),
-        )
+def _op(public: Callable[..., Tensor], argument: str, rule: Rule, *numbers: float) -> Op:
+    """numbers: values of the argument for samples; the first one for the picture."""
+    name = public.__name__
+    op = Op(
+        name=name,
+        rule_set=name,
+        forward=lambda x, _: alias(x),
+        plain_torch=lambda x, _: x,
+        inputs=("x", argument),
+        rules={rule.name: rule},
+        default_rule=rule.name,
+        public=public,
+        samples=tuple([around(f"{number:g}", 0.0, 1.0, others=(number,)) for number in numbers]),
+        picture=Picture(others=numbers[:1]),
     )
+    return register(op)
 
 
-SCALE_GRAD = _op(
-    "scale_grad",
-    scale_grad,
+_SCALE = row_of(
     "scale",
-    row_of(
-        "scale",
-        _scale,
-        reference.scaled,
-        keeps=("scale",),
-        colour="#997700",
-        formula="scale * grad",
-        source="optax scale_gradient",
-        also_called="frac_gradient",
-    ),
-    samples=(0.25, 0.0, -3.0),
+    _scale,
+    reference.scaled,
+    keeps=("scale",),
+    colour="#997700",
+    formula="scale * grad",
+    source="optax scale_gradient",
+    also_called="frac_gradient",
 )
-REVERSE_GRAD = _op(
-    "reverse_grad",
-    reverse_grad,
-    "scale",
-    row_of(
-        "reverse",
-        _reverse,
-        reference.reversed_,
-        keeps=("scale",),
-        colour="#994455",
-        formula="-scale * grad",
-        source="Ganin & Lempitsky (2015)",
-        also_called="gradient reversal layer",
-    ),
-    samples=(1.0, 0.25, 0.0),
+_REVERSE = row_of(
+    "reverse",
+    _reverse,
+    reference.reversed_,
+    keeps=("scale",),
+    colour="#994455",
+    formula="-scale * grad",
+    source="Ganin & Lempitsky (2015)",
+    also_called="gradient reversal layer",
 )
-CLIP_GRAD = _op(
-    "clip_grad",
-    clip_grad,
-    "limit",
-    row_of(
-        "clip",
-        _clip,
-        reference.clipped,
-        keeps=("limit",),
-        is_linear=False,
-        colour="#00606B",
-        formula="grad, or limit with the sign of grad where |grad| > limit",
-        source="Graves (2013)",
-        also_called="mistify ClampG",
-    ),
-    samples=(0.5, 4.0),
+_CLIP = row_of(
+    "clip",
+    _clip,
+    reference.clipped,
+    keeps=("limit",),
+    is_linear=False,
+    colour="#00606B",
+    formula="grad, or limit with the sign of grad where |grad| > limit",
+    source="Graves (2013)",
+    also_called="mistify ClampG",
 )
+SCALE_GRAD = _op(scale_grad, "scale", _SCALE, 0.25, 0.0, -3.0)
+REVERSE_GRAD = _op(reverse_grad, "scale", _REVERSE, 1.0, 0.25, 0.0)
+CLIP_GRAD = _op(clip_grad, "limit", _CLIP, 0.5, 4.0)

@@ -6,7 +6,7 @@ width `bandwidth`; the densities are the slopes of `steps.SLOPES`, with the scal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,16 +19,16 @@ from ..arguments import (
     check_broadcast,
     check_device,
     check_finite_number,
-    check_tensor,
+    check_floating,
     is_number,
     rounded,
     surely,
 )
 from ..errors import must
 from ..reference import activations as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
-from .samples import values
-from .shared_rules import nothing_of, row_of, widened
+from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
+from .samples import around
+from .shared_rules import UserFormula, nothing_of, row_of, widened
 from .steps import SLOPES
 
 __all__ = ["jumprelu"]
@@ -71,9 +71,9 @@ def jumprelu(
     Source: JumpReLU sparse autoencoders (Rajamanoharan et al., 2024), for "window"; window_to_x as in Anthropic's (January 2025).
     """
     call = call_for(JUMPRELU, rule)
-    _check_floating("x", x)
+    check_floating("jumprelu", "x", x)
     if isinstance(threshold, Tensor):
-        _check_floating("threshold", threshold)
+        check_floating("jumprelu", "threshold", threshold)
         check_device("jumprelu", "threshold", threshold, x.device, "x")
         check_broadcast("jumprelu", "threshold", threshold, x.shape, "x", grows=False)
     elif is_number(as_number(threshold)) and not isinstance(threshold, bool):
@@ -88,191 +88,128 @@ def jumprelu(
     return engine.run(call, x, threshold, bandwidth, window_to_x)
 
 
-def _check_floating(argument: str, value: Any) -> None:
-    check_tensor("jumprelu", argument, value)
-    if not value.is_floating_point():
-        raise TypeError(must("jumprelu", argument, "be floating point", value.dtype, "Call .float() first"))
+Threshold = Tensor | float
 
 
-def _is_below(x: Tensor, threshold: Tensor | float) -> Tensor:
+def _is_below(x: Tensor, threshold: Threshold) -> Tensor:
     """Or at it; not where one of the two is NaN."""
     return x <= rounded(threshold, x)
 
 
-def _forward(x: Tensor, threshold: Tensor | float, bandwidth: float, window_to_x: bool) -> Tensor:
+def _forward(x: Tensor, threshold: Threshold, bandwidth: float, window_to_x: bool) -> Tensor:
     return torch.where(_is_below(x, threshold), 0.0, x)
 
 
-def _pull_of(name: str) -> Callable[..., Gradients]:
-    def pull(
-        grad: Tensor,
-        x: Tensor,
-        threshold: Tensor | float,
-        bandwidth: float,
-        window_to_x: bool,
-        *,
-        y: None,
-        wants: tuple[bool, ...],
-    ) -> Gradients:
-        """Without a window for "zero"."""
-        wants_x, wants_threshold, *_ = wants
-        share = None
-        if name in SLOPES and (wants_threshold or window_to_x):
-            share = _share(grad, x, threshold, bandwidth)
-        grad_x = grad_threshold = None
-        if wants_x:
-            grad_x = torch.where(_is_below(x, threshold), 0.0, grad)
-            grad_x = grad_x if share is None or not window_to_x else grad_x + share
-        if wants_threshold:
-            grad_threshold = nothing_of(grad) if share is None else -share
-        return grad_x, grad_threshold, None, None
-
-    def _share(grad: Tensor, x: Tensor, threshold: Tensor | float, bandwidth: float) -> Tensor:
-        """grad times how far y jumps, spread over the window; 0 outside it, and no infinity times 0."""
-        high = widened(threshold) if isinstance(threshold, Tensor) else rounded(threshold, x)
-        scale, height = SLOPES[name].unit(bandwidth)
-        slope = SLOPES[name].of(widened(x) - high, scale, height)
-        if isinstance(high, Tensor):  # an infinite threshold switches its feature off
-            high = torch.where(slope == 0, slope, high)
-        jump = high * slope
-        is_none = (slope == 0) | ((jump == 0) & (grad.abs() == torch.inf))
-        return torch.where(is_none, 0.0, widened(grad)) * jump
-
-    return pull
-
-
-# --- a user's own -----------------------------------------------------------------------------------------------------
-
-
-def _adapted(
-    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
-) -> Rule:
-    """A row from a user's function(grad, x, threshold, bandwidth, **settings): what the threshold gets of each x."""
-
-    def pull(
-        grad: Tensor,
-        x: Tensor,
-        threshold: Tensor | float,
-        bandwidth: float,
-        window_to_x: bool,
-        *,
-        y: None,
-        wants: tuple[bool, ...],
-        settings: dict[str, float],
-    ) -> Gradients:
-        wants_x, wants_threshold, *_ = wants
-        gradient = grad_x = None
-        if wants_threshold or window_to_x:
-            gradient = _gradient_of_finite(function, widened(grad), x, threshold, bandwidth, settings)
-        if wants_x:
-            grad_x = torch.where(_is_below(x, threshold), 0.0, grad)
-            grad_x = grad_x - gradient if gradient is not None and window_to_x else grad_x
-        return grad_x, gradient if wants_threshold else None, None, None
-
-    return row_of(
-        pull=pull,
-        reference=partial(reference.jumprelu_of_users, reference_of_one),
-        is_linear=is_linear,
-        keeps=_INPUTS,
-        is_users=True,
-        **row,
-    )
-
-
-def _gradient_of_finite(
-    function: Callable[..., Tensor],
+def _pull_from(
+    gradient_of_threshold: Callable[..., Tensor] | None,
     grad: Tensor,
     x: Tensor,
-    threshold: Tensor | float,
+    threshold: Threshold,
     bandwidth: float,
-    settings: dict[str, float],
+    window_to_x: bool,
+    *,
+    wants: Wants,
+    **how: Any,
+) -> Gradients:
+    """gradient_of_threshold: what the threshold gets of each x; None for a rule that gives it nothing."""
+    wants_x, wants_threshold, *_ = wants
+    gradient = grad_x = None
+    if gradient_of_threshold is not None and (wants_threshold or window_to_x):
+        gradient = gradient_of_threshold(grad, x, threshold, bandwidth, **how)
+    if wants_x:
+        grad_x = torch.where(_is_below(x, threshold), 0.0, grad)
+        grad_x = grad_x - gradient if gradient is not None and window_to_x else grad_x
+    if wants_threshold and gradient is None:
+        gradient = nothing_of(grad)
+    return grad_x, gradient if wants_threshold else None, None, None
+
+
+def _window_gradient(name: str, grad: Tensor, x: Tensor, threshold: Threshold, bandwidth: float) -> Tensor:
+    """-grad times how far y jumps, spread over the window; 0 outside it, and no infinity times 0."""
+    high = widened(threshold) if isinstance(threshold, Tensor) else rounded(threshold, x)
+    scale, height = SLOPES[name].unit(bandwidth)
+    slope = SLOPES[name].of(widened(x) - high, scale, height)
+    if isinstance(high, Tensor):  # an infinite threshold switches its feature off
+        high = torch.where(slope == 0, slope, high)
+    jump = high * slope
+    is_none = (slope == 0) | ((jump == 0) & (grad.abs() == torch.inf))
+    return -(torch.where(is_none, 0.0, widened(grad)) * jump)
+
+
+def _user_gradient(
+    function: UserFormula,
+    grad: Tensor,
+    x: Tensor,
+    threshold: Threshold,
+    bandwidth: float,
+    settings: Mapping[str, float],
 ) -> Tensor:
-    """What the function gives; 0 where x or its threshold is not finite, of which the function sees nothing."""
+    """The gradient that a user's function gives; 0 where x or its threshold is not finite, which the function never sees."""
     x = widened(x)
-    high = widened(threshold) if isinstance(threshold, Tensor) else torch.full_like(x, rounded(threshold, x))
+    high = widened(threshold) if isinstance(threshold, Tensor) else torch.full_like(x, rounded(threshold, x))  # type: ignore[arg-type]
     usable = (x.abs() < torch.inf) & (high.abs() < torch.inf)
-    gradient = function(
-        torch.where(usable, grad, 0.0),
-        torch.where(usable, x, 0.0),
-        torch.where(usable, high, 0.0),
-        bandwidth,
-        **settings,
-    )
-    return torch.where(usable, gradient, 0.0)
+    finite = [torch.where(usable, value, 0.0) for value in (widened(grad), x, high)]
+    return torch.where(usable, function(*finite, bandwidth, **settings), 0.0)
+
+
+def _adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
+    """A row from a user's function(grad, x, threshold, bandwidth, **settings): what the threshold gets of each x."""
+    pull = partial(_pull_from, partial(_user_gradient, function))
+    of_one = partial(reference.jumprelu_of_users, reference_of_one)
+    return row_of(pull=pull, reference=of_one, is_linear=is_linear, keeps=_INPUTS, is_users=True, **row)
 
 
 def _trial() -> tuple[object, ...]:
-    """What it is tried on before it becomes a rule."""
+    """Arguments for the one call that checks a user's function before it becomes a rule."""
     return torch.ones(5), torch.linspace(-0.5, 1.5, 5), torch.full((5,), 0.5), 0.75
 
 
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
 _INPUTS = ("x", "threshold", "bandwidth", "window_to_x")
-
-
-def _row(name: str, formula: str, **rest: Any) -> Rule:
-    return row_of(name, _pull_of(name), partial(reference.jumprelu, name), formula=formula, keeps=_INPUTS, **rest)
-
-
 _OF_STEPS = "the surrogate of a step with this name, as a density"
-RULES = {
-    row.name: row
-    for row in (
-        _row(
-            "window",
-            "-grad * threshold / bandwidth where |u| <= 1 / 2, else 0",
-            source="JumpReLU sparse autoencoders (Rajamanoharan et al., 2024)",
-            also_called="rectangle kernel: SAELens, dictionary_learning, Gemma Scope",
-            translates=("rectangle", "rectangular", "rect", "boxcar"),
-        ),
-        _row(
-            "triangle",
-            "-grad * threshold / bandwidth * max(0, 1 - |u|)",
-            source=_OF_STEPS,
-            translates=("triangular",),
-        ),
-        _row("arctan", "-grad * threshold / bandwidth / (1 + (pi * u)^2)", source=_OF_STEPS, translates=("atan",)),
-        _row(
-            "sigmoid",
-            "-grad * threshold / bandwidth * e / (1 + e)^2 with e = exp(-|u|)",
-            source=_OF_STEPS,
-            translates=("logistic",),
-            ulps=8,
-        ),
-        _row(
-            "fast_sigmoid",
-            "-grad * threshold / (2 * bandwidth) / (1 + |u|)^2",
-            source=_OF_STEPS,
-            translates=("superspike", "softsign"),
-        ),
-        _row(
-            "gaussian",
-            "-grad * threshold / (bandwidth * sqrt(2 * pi)) * exp(-u^2 / 2)",
-            source=_OF_STEPS,
-            translates=("normal",),
-            ulps=8,
-        ),
-        _row("zero", "0", source="the true gradient", translates=("true", "native", "none", "detach")),
-    )
-}
+RULES: dict[str, Rule] = {}
 
 
-def _samples() -> Iterator[Sample]:
-    """Around the threshold, both edges of every window and 0; a threshold for each feature; x with the window's part, too."""
-    yield Sample("a threshold for all", lambda dtype: (_x(dtype), torch.tensor(0.75, dtype=dtype), 0.5, False))
-    yield Sample("numbers", lambda dtype: (_x(dtype), 0.75, 0.5, True))
+def _rule(name: str, formula: str, translates: str, source: str = _OF_STEPS, **row: Any) -> None:
+    pull = partial(_pull_from, partial(_window_gradient, name) if name in SLOPES else None)
+    of_one = partial(reference.jumprelu, name)
+    row = {"formula": formula, "source": source, "translates": translates, "keeps": _INPUTS, **row}
+    RULES[name] = row_of(name, pull, of_one, **row)
 
-    def features(dtype: torch.dtype, window_to_x: bool, *thresholds: float) -> tuple[object, ...]:
+
+_rule(
+    "window",
+    "-grad * threshold / bandwidth where |u| <= 1 / 2, else 0",
+    "rectangle rectangular rect boxcar",
+    "JumpReLU sparse autoencoders (Rajamanoharan et al., 2024)",
+    also_called="rectangle kernel: SAELens, dictionary_learning, Gemma Scope",
+)
+_rule("triangle", "-grad * threshold / bandwidth * max(0, 1 - |u|)", "triangular")
+_rule("arctan", "-grad * threshold / bandwidth / (1 + (pi * u)^2)", "atan")
+_rule("sigmoid", "-grad * threshold / bandwidth * e / (1 + e)^2 with e = exp(-|u|)", "logistic", ulps=8)
+_rule("fast_sigmoid", "-grad * threshold / (2 * bandwidth) / (1 + |u|)^2", "superspike softsign")
+_rule("gaussian", "-grad * threshold / (bandwidth * sqrt(2 * pi)) * exp(-u^2 / 2)", "normal", ulps=8)
+_rule("zero", "0", "true native none detach", "the true gradient")
+
+
+def _features(name: str, window_to_x: bool, *thresholds: float) -> Sample:
+    """A threshold for each feature."""
+
+    def build(dtype: torch.dtype) -> tuple[object, ...]:
         x = torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(9, 3)
         return x.to(dtype), torch.tensor(thresholds, dtype=dtype), 0.75, window_to_x
 
-    yield Sample("a threshold each", lambda dtype: features(dtype, False, 0.5, -0.25, 0.0))
-    yield Sample("to x, too", lambda dtype: features(dtype, True, 0.5, 1.0, 0.25))
+    return Sample(name, build)
 
 
-def _x(dtype: torch.dtype) -> Tensor:
-    return values(dtype, 0.75, 0.5, 1.0)
+def _shared(dtype: torch.dtype) -> tuple[object, ...]:
+    """A threshold for all, with x around it and around both edges of every window."""
+    x, *_ = _NUMBERS.build(dtype)
+    return x, torch.tensor(0.75, dtype=dtype), 0.5, False
 
 
+_NUMBERS = around("numbers", 0.75, 0.5, 1.0, others=(0.75, 0.5, True))
 JUMPRELU = register(
     Op(
         name="jumprelu",
@@ -282,14 +219,15 @@ JUMPRELU = register(
         inputs=_INPUTS,
         rules=RULES,
         default_rule="window",
-        adapt=_adapted,
-        formula_takes=("grad", "x", "threshold", "bandwidth"),
-        trial=_trial,
+        adapter=Adapter(_adapted, ("grad", "x", "threshold", "bandwidth"), _trial),
         formula_of="threshold",
         public=lambda x, threshold, bandwidth, window_to_x, **how: jumprelu(
             x, threshold, bandwidth=bandwidth, window_to_x=bool(window_to_x), **how
         ),
-        samples=_samples,
+        samples=(
+            *(Sample("a threshold for all", _shared), _NUMBERS),
+            *(_features("a threshold each", False, 0.5, -0.25, 0.0), _features("to x, too", True, 0.5, 1.0, 0.25)),
+        ),
         picture=Picture((1.0, 0.5, True), jumps=(0.75, 1.0, 1.25), low=-0.5, high=2.5),
     )
 )

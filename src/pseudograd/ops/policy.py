@@ -4,15 +4,15 @@ Notation: r = exp(log_ratio), A the advantage, lo = 1 - low, hi = 1 + high, c(r)
 descent step would move its ratio further out: A > 0 and r > hi, or A < 0 and r < lo. That is where PPO's min picks the clipped branch.
 A *weight* is the number by which -grad * A is multiplied.
 
-The file has more than 300 lines because the checks, the formulas and the rows of one function stand together.
+The file has more than 300 lines because the checks, the formulas and the rows of one function belong together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,10 +22,10 @@ from ..arguments import as_number, check_broadcast, check_device, is_finite, is_
 from ..errors import must, unknown_name
 from ..geometry import SHARES
 from ..reference import policy as reference
-from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, RuleObject, Sample, call_for, register
+from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, RuleObject, Sample, Wants, call_for, register
 from . import bound_rules
 from .replace import replace_grad
-from .shared_rules import row_of, widened
+from .shared_rules import UserFormula, row_of, widened
 
 __all__ = ["policy_loss"]
 
@@ -38,9 +38,6 @@ INPUTS = ("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without
 _OP = "policy_loss"
 PolicyRule = RuleLike | Mapping[str, RuleLike]  # a rule for all tokens, or a rule for each sign of the advantage
 Bound = float | None
-TokenFormula = Callable[
-    ..., Tensor
-]  # (grad, log_ratio, advantage, bounds, edge, **parameters) -> the gradient of the log ratio
 
 
 @engine.unscriptable
@@ -122,7 +119,7 @@ def policy_loss(
     return y if mask is None else torch.where(mask, y, 0.0)
 
 
-def _run(rules: tuple[RuleLike, ...], edge: str, log_ratio: Tensor, advantage: Tensor, *numbers: Any) -> Tensor:
+def _run(rules: tuple[RuleLike, ...], edge: str, log_ratio: Tensor, advantage: Tensor, *numbers: Bound) -> Tensor:
     """The loss by one rule; or by two, where the first rule sees the tokens with A > 0 and the second rule the others.
 
     A token that a rule does not see has ratio 1 and advantage 0 for it.
@@ -185,7 +182,7 @@ def _check_bounds(low: Bound, high: Bound, ceiling: Bound) -> tuple[Bound, Bound
     return low, high, ceiling
 
 
-def _number(name: str, bound: Any) -> Bound:
+def _number(name: str, bound: object) -> Bound:
     if bound is None:
         return None
     bound = as_number(bound)
@@ -211,45 +208,49 @@ def _check_a_bound(low: Bound, high: Bound, rules: tuple[RuleLike, ...]) -> None
 # --- the clip ---------------------------------------------------------------------------------------------------------
 
 
-class Bounds(NamedTuple):
-    """How far a ratio may go, and whether the clip acts on its logarithm."""
+class Clip:
+    """Where the ratio of each token lies between its bounds, in the space of the clip. Comparisons only.
 
-    low: Bound
-    high: Bound
-    ceiling: Bound
-    in_log: int
+    log_ratio and advantage are of one shape and one dtype, no half precision. x: the ratio in the space of the clip.
+    """
 
-
-class _Clip:
-    """Where a ratio stands between its bounds, in the space of the clip. Comparisons only."""
-
-    def __init__(self, log_ratio: Tensor, advantage: Tensor, bounds: Bounds) -> None:
-        low, high, ceiling, in_log = bounds
-        in_space: Callable[[float], float] = math.log if in_log else float
+    def __init__(
+        self,
+        log_ratio: Tensor,
+        advantage: Tensor,
+        low: Bound,
+        high: Bound,
+        ceiling: Bound,
+        in_log: int,
+        without_min: int,
+    ) -> None:
+        wide = widened(log_ratio), widened(advantage)
+        dtype = torch.promote_types(wide[0].dtype, wide[1].dtype)
+        self.log_ratio, self.advantage = torch.broadcast_tensors(*(tensor.to(dtype) for tensor in wide))  # type: ignore[no-untyped-call]
+        self.in_log, self.without_min, self.ceiling = in_log, without_min, ceiling
         self.lowest = None if low is None else 1 - low
         self.highest = None if high is None else 1 + high
-        self.ceiling = ceiling
-        self.x = log_ratio if in_log else torch.exp(log_ratio)
+        self.x = self.log_ratio if in_log else torch.exp(self.log_ratio)
         self.min, self.max, top = (
-            None if bound is None else rounded(in_space(bound), self.x)
+            None if bound is None else rounded(math.log(bound) if in_log else float(bound), self.x)
             for bound in (self.lowest, self.highest, ceiling)
         )
         nowhere = torch.zeros_like(self.x, dtype=torch.bool)
         self.below = nowhere if self.min is None else self.x < self.min
         self.above = nowhere if self.max is None else self.x > self.max
-        self.over = nowhere if top is None else (self.x > top) & (advantage < 0)
-        self.at_ceiling = nowhere if top is None else (self.x == top) & (advantage < 0)
+        self.over = nowhere if top is None else (self.x > top) & (self.advantage < 0)
+        self.at_ceiling = nowhere if top is None else (self.x == top) & (self.advantage < 0)
 
     @property
     def clipped(self) -> Tensor:
         """x, clipped: in the space of the clip."""
         return _replace(self.x, self.below, self.min, self.above, self.max)
 
-    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: object) -> Tensor:
+    def ratio_of_value(self, log_ratio: Tensor, without_min: int) -> Tensor:
         """The ratio by which -A is multiplied: c(r); with PPO's min c(r) where the clip is blocked, else r."""
         below, above = self.below, self.above
         if not without_min:
-            below, above = below & ~(advantage > 0), above & ~(advantage < 0)
+            below, above = below & ~(self.advantage > 0), above & ~(self.advantage < 0)
         over = self.over & ~above
         # exp, but not where the result is replaced: an infinity there would meet a zero in a second derivative.
         ratio = torch.exp(torch.where(below | above | over, 0.0, log_ratio))
@@ -262,56 +263,46 @@ class _Clip:
             return gradient
         return torch.where(self.over, 0.0, torch.where(self.at_ceiling, SHARES[edge] * gradient, gradient))
 
+    def is_at_rest(self, gradient: Tensor) -> Tensor:
+        """Where a token gets nothing, whatever its ratio. At A = 0 A still has a derivative, unless r is infinite."""
+        return (gradient == 0) & ((self.advantage != 0) | (torch.exp(self.log_ratio) == torch.inf))
 
-def _replace(x: Tensor, below: Tensor, lowest: Any, above: Tensor, highest: Any) -> Tensor:
+
+def _replace(
+    x: Tensor, below: Tensor, lowest: float | Tensor | None, above: Tensor, highest: float | Tensor | None
+) -> Tensor:
     x = x if lowest is None else torch.where(below, lowest, x)
     return x if highest is None else torch.where(above, highest, x)
 
 
-def _align(log_ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in one dtype, no half precision, and of one shape."""
-    log_ratio, advantage = widened(log_ratio), widened(advantage)
-    dtype = torch.promote_types(log_ratio.dtype, advantage.dtype)
-    log_ratio, advantage = torch.broadcast_tensors(log_ratio.to(dtype), advantage.to(dtype))  # type: ignore[no-untyped-call]
-    return log_ratio, advantage
-
-
 def _forward(log_ratio: Tensor, advantage: Tensor, *numbers: Any) -> Tensor:
-    log_ratio, advantage = _align(log_ratio, advantage)
-    clip = _Clip(log_ratio, advantage, Bounds(*numbers[:4]))
-    return -(clip.ratio_of_value(log_ratio, advantage, numbers[4]) * advantage)
+    clip = Clip(log_ratio, advantage, *numbers)
+    return -(clip.ratio_of_value(clip.log_ratio, clip.without_min) * clip.advantage)
 
 
 # --- the gradient of a token ------------------------------------------------------------------------------------------
 
 
-def _pull_from(formula: TokenFormula) -> Pull:
-    """A rule's pull from its formula for the log ratio. The advantage gets the derivative of the value, whatever the rule."""
-
-    def pull(
-        grad: Tensor,
-        log_ratio: Tensor,
-        advantage: Tensor,
-        *numbers: Any,
-        y: None,
-        wants: tuple[bool, ...],
-        edge: str,
-        **parameters: object,
-    ) -> Gradients:
-        dtypes = log_ratio.dtype, advantage.dtype
-        log_ratio, advantage = _align(log_ratio, advantage)
-        grad, bounds, without_min = grad.to(log_ratio.dtype), Bounds(*numbers[:4]), numbers[4]
-        to_log_ratio = to_advantage = None
-        wants_log_ratio, wants_advantage, *_ = wants
-        if wants_log_ratio:
-            gradient = formula(grad, log_ratio, advantage, bounds, edge, **parameters)
-            to_log_ratio = _limit(dtypes[0], gradient, grad)
-        if wants_advantage:
-            ratio = _Clip(log_ratio, advantage, bounds).ratio_of_value(log_ratio, advantage, without_min)
-            to_advantage = _limit(dtypes[1], -(grad * ratio), grad)
-        return to_log_ratio, to_advantage, None, None, None, None, None
-
-    return pull
+def _pull_by(
+    formula: Callable[..., Tensor],
+    grad: Tensor,
+    log_ratio: Tensor,
+    advantage: Tensor,
+    *numbers: Any,
+    wants: Wants,
+    edge: str,
+    **parameters: object,
+) -> Gradients:
+    """formula(grad, clip, edge, **parameters): the gradient of the log ratio. The advantage gets the derivative of the value."""
+    clip = Clip(log_ratio, advantage, *numbers)
+    grad = grad.to(clip.log_ratio.dtype)
+    to_log_ratio = to_advantage = None
+    if wants[0]:
+        to_log_ratio = _limit(log_ratio.dtype, formula(grad, clip, edge, **parameters), grad)
+    if wants[1]:
+        ratio = clip.ratio_of_value(clip.log_ratio, clip.without_min)
+        to_advantage = _limit(advantage.dtype, -(grad * ratio), grad)
+    return to_log_ratio, to_advantage, None, None, None, None, None
 
 
 def _limit(dtype: torch.dtype, gradient: Tensor, grad: Tensor) -> Tensor:
@@ -323,70 +314,34 @@ def _limit(dtype: torch.dtype, gradient: Tensor, grad: Tensor) -> Tensor:
     return torch.where(grad.abs() < torch.inf, limited, gradient)
 
 
-def _is_at_rest(gradient: Tensor, log_ratio: Tensor, advantage: Tensor) -> Tensor:
-    """Where a token gets nothing, whatever its ratio. At A = 0 A still has a derivative, unless r is infinite."""
-    return (gradient == 0) & ((advantage != 0) | (torch.exp(log_ratio) == torch.inf))
+def _clamp_gradient(row: Rule, grad: Tensor, clip: Clip, edge: str, **parameters: float) -> Tensor:
+    """The gradient that a rule of clamp makes of -A, times a weight."""
+    x_alone = (True, False, False)
+    y = clip.clipped
+    slope = row.pull(-clip.advantage, clip.x, clip.min, clip.max, y=y, wants=x_alone, edge=edge, **parameters)[0]
+    assert slope is not None
+    slope = clip.apply_ceiling(slope, edge)
+    is_at_rest = clip.is_at_rest(slope)
+    # At rest the ratio counts as 1: an infinity would meet a zero in a second derivative.
+    log_ratio = torch.where(is_at_rest, 0.0, clip.log_ratio)
+    weight = clip.ratio_of_value(log_ratio, row.is_linear) if clip.in_log else torch.exp(log_ratio)
+    return torch.where(is_at_rest, 0.0, grad) * slope * weight
 
 
-def _formula_from(row: Rule) -> TokenFormula:
-    """From a rule of clamp: the gradient that the rule makes of -A, times a weight."""
-
-    def formula(
-        grad: Tensor, log_ratio: Tensor, advantage: Tensor, bounds: Bounds, edge: str, **parameters: float
-    ) -> Tensor:
-        clip = _Clip(log_ratio, advantage, bounds)
-        x_alone = (True, False, False)
-        slope = row.pull(
-            -advantage, clip.x, clip.min, clip.max, y=clip.clipped, wants=x_alone, edge=edge, **parameters
-        )[0]
-        assert slope is not None
-        slope = clip.apply_ceiling(slope, edge)
-        is_at_rest = _is_at_rest(slope, log_ratio, advantage)
-        # At rest the ratio counts as 1: an infinity would meet a zero in a second derivative.
-        heard = torch.where(is_at_rest, 0.0, log_ratio)
-        weight = clip.ratio_of_value(heard, advantage, row.is_linear) if bounds.in_log else torch.exp(heard)
-        return torch.where(is_at_rest, 0.0, grad) * slope * weight
-
-    return formula
-
-
-def _reinforce(
-    grad: Tensor, log_ratio: Tensor, advantage: Tensor, bounds: Bounds, edge: str, **parameters: float
-) -> Tensor:
+def _log_prob_gradient(grad: Tensor, clip: Clip, edge: str) -> Tensor:
     """The gradient of -A * log_prob, under the ceiling."""
-    return grad * _Clip(log_ratio, advantage, bounds).apply_ceiling(-advantage, edge)
+    return grad * clip.apply_ceiling(-clip.advantage, edge)
 
 
-def adapted(
-    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
-) -> Rule:
-    """A row from a user's function(grad, ratio, advantage, min, max, **given): the gradient of the log ratio of every token.
-
-    The function is called twice: where it gives nothing at first, the ratio is 1 in the second call.
-    """
-
-    def formula(
-        grad: Tensor, log_ratio: Tensor, advantage: Tensor, bounds: Bounds, edge: str, **parameters: dict[str, float]
-    ) -> Tensor:
-        own = parameters["settings"]
-        clip = _Clip(log_ratio, advantage, bounds)
-        least = 0.0 if clip.lowest is None else rounded(clip.lowest, log_ratio)
-        most = math.inf if clip.highest is None else rounded(clip.highest, log_ratio)
-        first = function(grad, torch.exp(log_ratio), advantage, least, most, **own)
-        is_at_rest = (clip.over | _is_at_rest(first, log_ratio, advantage)) & (grad != 0)
-        heard = torch.exp(torch.where(is_at_rest, 0.0, log_ratio))
-        second = function(torch.where(is_at_rest, 0.0, grad), heard, advantage, least, most, **own)
-        return clip.apply_ceiling(torch.where(is_at_rest, 0.0, second), edge)
-
-    return row_of(
-        pull=_pull_from(formula),
-        reference=partial(reference.users_gradient, reference_of_one),
-        is_linear=is_linear,
-        keeps=INPUTS,
-        ignores_edge=True,
-        is_users=True,
-        **row,
-    )
+def _user_gradient(function: UserFormula, grad: Tensor, clip: Clip, edge: str, settings: Mapping[str, float]) -> Tensor:
+    """The function is called twice: where it gives nothing at first, the ratio is 1 in the second call."""
+    least = 0.0 if clip.lowest is None else rounded(clip.lowest, clip.log_ratio)
+    most = math.inf if clip.highest is None else rounded(clip.highest, clip.log_ratio)
+    first = function(grad, torch.exp(clip.log_ratio), clip.advantage, least, most, **settings)
+    is_at_rest = (clip.over | clip.is_at_rest(first)) & (grad != 0)
+    ratio = torch.exp(torch.where(is_at_rest, 0.0, clip.log_ratio))
+    second = function(torch.where(is_at_rest, 0.0, grad), ratio, clip.advantage, least, most, **settings)
+    return clip.apply_ceiling(torch.where(is_at_rest, 0.0, second), edge)
 
 
 # --- a loss for a whole sequence --------------------------------------------------------------------------------------
@@ -403,88 +358,98 @@ def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
+RULES: dict[str, Rule] = {}
 
-def _row(name: str, formula: str, **rest: Any) -> Rule:
-    clamp_rule = bound_rules.RULES[name]
-    return row_of(
-        name,
-        _pull_from(_formula_from(clamp_rule)),
-        partial(reference.gradient, clamp_rule.reference, clamp_rule.is_linear),
-        formula=formula,
-        source=rest.pop("source", clamp_rule.source),
-        keeps=INPUTS,
-        parameters=clamp_rule.parameters,
-        sides=clamp_rule.sides,
-        ignores_edge=clamp_rule.ignores_edge,
-        translates=clamp_rule.translates,
-        ulps=4,  # of exp
-        **rest,
+
+def _rule(name: str, formula: str, also_called: str = "", **row: Any) -> None:
+    """The row of the rule of clamp with this name, with its own formula text."""
+    rule = bound_rules.RULES[name]
+    fields = ("source", "parameters", "sides", "ignores_edge", "translates")
+    row = {**{field: getattr(rule, field) for field in fields}, **row}
+    pull, of_one = (
+        partial(_pull_by, partial(_clamp_gradient, rule)),
+        partial(reference.gradient, rule.reference, rule.is_linear),
     )
+    RULES[name] = row_of(name, pull, of_one, formula=formula, also_called=also_called, keeps=INPUTS, ulps=4, **row)
 
 
-RULES = {
-    row.name: row
-    for row in (
-        _row(
-            "inward",
-            "-grad * A * w, or 0 where the clip is blocked",
-            source="PPO (Schulman et al., 2017)",
-            also_called="PPO, GRPO, DAPO, GSPO, GMPO",
-        ),
-        _row(
-            "zero",
-            "0 where r is outside the bounds, else -grad * A * w",
-            source="the derivative of -A c(r)",
-            also_called="the clip without PPO's min",
-        ),
-        _row(
-            "identity",
-            "-grad * A * w",
-            source="truncated importance sampling (Ionides, 2008); CISPO (MiniMax, 2025)",
-            also_called="CISPO, truncated importance sampling",
-        ),
-        _row("leaky", "-slope * grad * A * w where r is outside the bounds, else -grad * A * w"),
-        _row(
-            "leaky_inward",
-            "-low * grad * A * w where the clip is blocked below, -high * grad * A * w where the clip is blocked above, "
-            "else -grad * A * w",
-            also_called="GPPO, CE-GPPO",
-        ),
-        row_of(
-            "reinforce",
-            _pull_from(_reinforce),
-            partial(reference.gradient, None, True),
-            formula="-grad * A",
-            source="REINFORCE (Williams, 1992); GPG (Chu et al., 2025)",
-            also_called="policy gradient, GPG: the gradient of -A * log_prob, without the ratio",
-            keeps=INPUTS,
-            ignores_edge=True,
-            translates=("policy_gradient", "gpg", "score"),
-            ulps=4,  # of exp: an advantage gets the ratio
-        ),
+def _adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
+    """A row from a user's function(grad, ratio, advantage, min, max, **settings): the gradient of the log ratio of every token."""
+    pull, of_one = (
+        partial(_pull_by, partial(_user_gradient, function)),
+        partial(reference.users_gradient, reference_of_one),
     )
-}
+    row = {"is_linear": is_linear, "keeps": INPUTS, "ignores_edge": True, "is_users": True, **row}
+    return row_of(pull=pull, reference=of_one, **row)
+
+
+_rule(
+    "inward",
+    "-grad * A * w, or 0 where the clip is blocked",
+    "PPO, GRPO, DAPO, GSPO, GMPO",
+    source="PPO (Schulman et al., 2017)",
+)
+_rule(
+    "zero",
+    "0 where r is outside the bounds, else -grad * A * w",
+    "the clip without PPO's min",
+    source="the derivative of -A c(r)",
+)
+_rule(
+    "identity",
+    "-grad * A * w",
+    "CISPO, truncated importance sampling",
+    source="truncated importance sampling (Ionides, 2008); CISPO (MiniMax, 2025)",
+)
+_rule("leaky", "-slope * grad * A * w where r is outside the bounds, else -grad * A * w")
+_rule(
+    "leaky_inward",
+    "-low * grad * A * w where the clip is blocked below, -high * grad * A * w where the clip is blocked above, else -grad * A * w",
+    "GPPO, CE-GPPO",
+)
+RULES["reinforce"] = row_of(
+    "reinforce",
+    partial(_pull_by, _log_prob_gradient),
+    partial(reference.gradient, None, True),
+    formula="-grad * A",
+    source="REINFORCE (Williams, 1992); GPG (Chu et al., 2025)",
+    also_called="policy gradient, GPG: the gradient of -A * log_prob, without the ratio",
+    keeps=INPUTS,
+    ignores_edge=True,
+    translates="policy_gradient gpg score",
+    ulps=4,  # of exp: an advantage gets the ratio
+)
 NEED_NO_BOUND = tuple(name for name, row in RULES.items() if row.ignores_edge)
 
 
-def _samples() -> Iterator[Sample]:
+def _sample(name: str, *numbers: float | None) -> Sample:
     """Ratios on both sides of each bound and at 1, with advantages of both signs and 0."""
-    ratios = torch.tensor([[0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0]], dtype=torch.float64)
-    for name, *numbers in (
-        ("PPO's", 0.25, 0.25, None, 0, 0),
-        ("in log space", 0.5, 1.0, None, 1, 1),
-        ("no lower bound, clipped", None, 1.0, None, 0, 1),
-        ("no upper bound, a ceiling", 0.5, None, 3.0, 0, 0),
-        ("a ceiling in log space", 0.5, 1.0, 4.0, 1, 0),
-    ):
-        yield Sample(
-            name,
-            lambda dtype, numbers=numbers: (
-                ratios.mT.log().to(dtype),
-                torch.tensor([1.5, -1.5, 0.0], dtype=dtype),
-                *numbers,
-            ),
-        )
+
+    def build(dtype: torch.dtype) -> tuple[object, ...]:
+        ratios = (0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0)
+        log_ratio = torch.tensor([ratios], dtype=torch.float64).mT.log().to(dtype)
+        return log_ratio, torch.tensor([1.5, -1.5, 0.0], dtype=dtype), *numbers
+
+    return Sample(name, build)
+
+
+def _trial() -> tuple[object, ...]:
+    """Arguments for the one call that checks a user's function before it becomes a rule."""
+    return torch.ones(5), torch.linspace(0.25, 2, 5), torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]), 0.8, 1.2
+
+
+def _public(
+    log_ratio: Tensor,
+    advantage: Tensor,
+    low: Bound,
+    high: Bound,
+    ceiling: Bound,
+    in_log: int,
+    without_min: int,
+    **how: Any,
+) -> Tensor:
+    how |= {"space": SPACES[int(in_log)], "value": VALUES[int(without_min)]}
+    return policy_loss(log_ratio, advantage, low=low, high=high, ceiling=ceiling, **how)
 
 
 POLICY_LOSS = register(
@@ -497,33 +462,20 @@ POLICY_LOSS = register(
         edges=EDGES,
         default_rule=DEFAULT_RULE,
         default_edge="closed",
-        adapt=adapted,
-        formula_takes=("grad", "ratio", "advantage", "min", "max"),
-        trial=lambda: (
-            torch.ones(5),
-            torch.linspace(0.25, 2, 5),
-            torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]),
-            0.8,
-            1.2,
+        adapter=Adapter(_adapted, ("grad", "ratio", "advantage", "min", "max"), _trial),
+        public=_public,
+        samples=(
+            _sample("PPO's", 0.25, 0.25, None, 0, 0),
+            _sample("in log space", 0.5, 1.0, None, 1, 1),
+            _sample("no lower bound, clipped", None, 1.0, None, 0, 1),
+            _sample("no upper bound, a ceiling", 0.5, None, 3.0, 0, 0),
+            _sample("a ceiling in log space", 0.5, 1.0, 4.0, 1, 0),
         ),
-        public=lambda log_ratio, advantage, low, high, ceiling, in_log, without_min, **how: policy_loss(
-            log_ratio,
-            advantage,
-            low=low,
-            high=high,
-            ceiling=ceiling,
-            space=SPACES[int(in_log)],
-            value=VALUES[int(without_min)],
-            **how,
-        ),
-        samples=_samples,
         gradient_to="log_ratio",
         formula_of="log_ratio",
         picture=Picture(
+            *((), (math.log(0.8), math.log(1.28)), (), -1.0, 1.0),
             of=lambda x: (x, torch.ones_like(x), 0.2, 0.28, None, 0, 0),
-            edges=(math.log(0.8), math.log(1.28)),
-            low=-1.0,
-            high=1.0,
         ),
     )
 )

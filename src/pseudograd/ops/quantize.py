@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
 from .. import engine
-from ..arguments import as_number, check_broadcast, check_device, check_tensor, is_finite, is_number, surely
+from ..arguments import (
+    as_number,
+    check_broadcast,
+    check_device,
+    check_floating,
+    check_integer,
+    check_tensor,
+    is_finite,
+    is_number,
+    surely,
+)
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
+from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
 from . import bound_rules
-from .samples import values
+from .samples import around
 from .shared_rules import widened
 
 __all__ = ["fake_quantize"]
@@ -79,19 +88,15 @@ def fake_quantize(
 
 
 def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
-    check_tensor("fake_quantize", "x", x)
-    if not x.is_floating_point():
-        remedy = "Integers are quantised already; call .float() first"
-        raise TypeError(must("fake_quantize", "x", "be floating point", x.dtype, remedy))
+    check_floating("fake_quantize", "x", x, "Integers are quantised already; call .float() first")
     integers = {"quant_min": quant_min, "quant_max": quant_max} | ({} if axis is None else {"axis": axis})
     for name, value in integers.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(must("fake_quantize", name, "be an integer", value))
+        check_integer("fake_quantize", name, value)
     if quant_min >= quant_max:
         raise ValueError(must("fake_quantize", "quant_min", f"be below quant_max={quant_max}", quant_min))
 
 
-def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Any:
+def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Parameter:
     """A number as it is; a tensor checked, and along `axis` in the shape that broadcasts with x."""
     if not isinstance(value, Tensor):
         value = as_number(value)
@@ -108,8 +113,7 @@ def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Any:
         if own != 1 and own != other:
             size = f"have {x.shape[axis]} elements, the size of x along axis {axis}"
             raise ValueError(must("fake_quantize", name, size, tuple(value.shape)))
-        after = x.dim() - 1 - axis % x.dim()
-        value = value.reshape(-1, *[1] * after)
+        value = value.reshape(-1, *[1] * (x.dim() - 1 - axis % x.dim()))
     check_broadcast("fake_quantize", name, value, x.shape, "x", grows=False)
     return value
 
@@ -126,7 +130,7 @@ def _rounded(position: Tensor) -> Tensor:
     return torch.round(position if is_compiling() else position.detach())
 
 
-def _grid(x: Tensor, scale: Any, zero_point: Any) -> tuple[Tensor, Tensor, Any, Tensor]:
+def _grid(x: Tensor, scale: Parameter, zero_point: Parameter) -> tuple[Tensor, Tensor, Parameter, Tensor]:
     """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them.
 
     The scale in float32 whatever x is, and its reciprocal too; the rest in float32 at least. Only a float64 tensor keeps its precision:
@@ -151,77 +155,67 @@ def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int,
     return (steps.to(scale.dtype) * scale).to(x.dtype)
 
 
-def _pull_of(outside: Rule) -> Callable[..., Gradients]:
-    """The rule of a clamp, applied on the grid to the code before it was clamped."""
+def _pull_on_grid(
+    outside: Rule,
+    grad: Tensor,
+    x: Tensor,
+    scale: Parameter,
+    zero_point: Parameter,
+    quant_min: int,
+    quant_max: int,
+    *,
+    wants: Wants,
+    code_of: Callable[[Tensor, Parameter, Parameter], Tensor] | None = None,
+    **how: object,
+) -> Gradients:
+    """The rule of a clamp, applied on the grid to the code before it was clamped.
 
-    def pull(
-        grad: Tensor,
-        x: Tensor,
-        scale: Tensor | float,
-        zero_point: Tensor | float,
-        quant_min: int,
-        quant_max: int,
-        *,
-        y: None,
-        wants: tuple[bool, ...],
-        code_of: Callable[[Tensor, object, object], Tensor] | None = None,
-        **how: object,
-    ) -> Gradients:
-        """`code_of`(x, scale, zero_point): the code before it is clamped, where a function of torch has a formula of its own."""
-        if not outside.inputs_read(wants):  # x gets grad as it is, and nobody asks for more
-            return grad, None, None, None, None
-        low, high, grad = float(quant_min), float(quant_max), widened(grad)
-        position, code, zero, step = _grid(x, scale, zero_point)
-        code = code if code_of is None else code_of(x, scale, zero_point)
-        clamped = torch.where(code < low, low, torch.where(code > high, high, code))
-        (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
-        assert grad_x is not None
-        to_scale = to_zero_point = None
-        _, wants_scale, wants_zero_point, *_ = wants
-        if wants_scale:
-            blocked = (grad_x == 0) & (position.abs() == torch.inf)
-            to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
-        if wants_zero_point:
-            same = (grad_x == grad) & (grad.abs() == torch.inf)
-            to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * step
-        return grad_x, to_scale, to_zero_point, None, None
-
-    return pull
+    code_of(x, scale, zero_point): this code, for a function of torch that has a formula of its own.
+    """
+    if not outside.inputs_read(wants):  # x gets grad as it is, and nothing else learns
+        return grad, None, None, None, None
+    low, high, grad = float(quant_min), float(quant_max), widened(grad)
+    position, code, zero, step = _grid(x, scale, zero_point)
+    code = code if code_of is None else code_of(x, scale, zero_point)
+    clamped = torch.where(code < low, low, torch.where(code > high, high, code))
+    (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
+    assert grad_x is not None
+    to_scale = to_zero_point = None
+    _, wants_scale, wants_zero_point, *_ = wants
+    if wants_scale:
+        blocked = (grad_x == 0) & (position.abs() == torch.inf)
+        to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
+    if wants_zero_point:
+        same = (grad_x == grad) & (grad.abs() == torch.inf)
+        to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * step
+    return grad_x, to_scale, to_zero_point, None, None
 
 
 _INPUTS = ("x", "scale", "zero_point", "quant_min", "quant_max")
 
 
-def _keeps_for_the_grid_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
-    _, wants_scale, wants_zero_point, *_ = wants
-    return _INPUTS if wants_scale or wants_zero_point else ()
+def _keeps_for_the_grid_only(wants: Wants) -> tuple[str, ...]:
+    return _INPUTS if wants[1] or wants[2] else ()
 
 
 def _grid_rule(rule: Rule) -> Rule:
     return rule.replaced(
-        pull=_pull_of(rule),
+        pull=partial(_pull_on_grid, rule),
         reference=partial(reference.fake_quantize, rule.reference),
-        keeps=_keeps_for_the_grid_only if rule.name == "identity" else _INPUTS,
+        keeps=_INPUTS if isinstance(rule.keeps, tuple) else _keeps_for_the_grid_only,
         requires=(),
         compares=False,
         is_long=False,
     )
 
 
-def _samples() -> Iterator[Sample]:
-    """On the grid, between its points, at both ends and beyond; numbers, one scale per row, and one of each."""
-    yield Sample("numbers", lambda dtype: (values(dtype, -1.0, 0.75, 0.125), 0.25, 0, -4, 3))
-    yield Sample("zero point", lambda dtype: (values(dtype, -1.0, 0.5), 0.5, 3, 0, 7))
-
-    def per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[object, ...]:
-        scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=torch.float64)
-        zero_point = torch.tensor([zero_points], dtype=torch.float64).mT
-        ends = (torch.tensor([[-4.0, 3.0]]) - zero_point) * scale
-        x = torch.cat([ends, torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(3, 9)[:, 2:]], 1)
-        return x.to(dtype), scale.to(dtype), zero_point.to(dtype), -4, 3
-
-    yield Sample("per channel", lambda dtype: per_channel(dtype, 0.0, 1.0, -1.0))
-    yield Sample("learned scale", lambda dtype: (*per_channel(dtype, 0.0, 0.0, 0.0)[:2], 0, -4, 3))
+def _per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[object, ...]:
+    """On the grid of each channel, between its points, at both ends and beyond."""
+    scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=torch.float64)
+    zero_point = torch.tensor([zero_points], dtype=torch.float64).mT
+    ends = (torch.tensor([[-4.0, 3.0]]) - zero_point) * scale
+    x = torch.cat([ends, torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(3, 9)[:, 2:]], 1)
+    return x.to(dtype), scale.to(dtype), zero_point.to(dtype), -4, 3
 
 
 FAKE_QUANTIZE = register(
@@ -236,11 +230,16 @@ FAKE_QUANTIZE = register(
         default_edge="closed",
         takes_maximize=True,
         has_outside=True,
-        adapt=lambda *arguments, **row: _grid_rule(bound_rules.adapted(*arguments, **row)),
-        formula_takes=bound_rules.FORMULA_TAKES,
-        trial=bound_rules.trial,
+        adapter=Adapter(
+            lambda *arguments, **row: _grid_rule(bound_rules.adapted(*arguments, **row)), *bound_rules.ADAPTER[1:]
+        ),
         public=fake_quantize,
-        samples=_samples,
+        samples=(
+            around("numbers", -1.0, 0.75, 0.125, others=(0.25, 0, -4, 3)),
+            around("zero point", -1.0, 0.5, others=(0.5, 3, 0, 7)),
+            Sample("per channel", lambda dtype: _per_channel(dtype, 0.0, 1.0, -1.0)),
+            Sample("learned scale", lambda dtype: (*_per_channel(dtype, 0.0, 0.0, 0.0)[:2], 0, -4, 3)),
+        ),
         picture=Picture(others=(0.5, 0, -2, 2), jumps=(-1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75)),
     )
 )

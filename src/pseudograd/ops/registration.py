@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import must, unknown_name
 from ..geometry import Constant, Sides, read_sides, slope_times
-from ..rule import OPS, Op, add_rule, check_parameter
+from ..rule import OPS, Adapter, Op, add_rule, check_parameter
 
 __all__ = ["register_rule"]
 
@@ -66,7 +66,7 @@ def register_rule(
         tensor([1.0000, 0.3679, 0.1353])
     Source: new in pseudograd; TensorFlow 1 had RegisterGradient.
     """
-    takers = {name: row for name, row in OPS.items() if row.adapt is not None}
+    takers = {name: row.adapter for name, row in OPS.items() if row.adapter is not None}
     if op not in takers:
         raise unknown_name("register_rule", "op", takers, op)
     for argument, text in (("formula", formula), ("source", source)):
@@ -74,10 +74,10 @@ def register_rule(
             raise ValueError(must("register_rule", argument, "be a line of text", text))
 
     def register(function: Formula) -> Formula:
-        family = [row for row in OPS.values() if row.rule_set == takers[op].rule_set]
+        family = [row for row in OPS.values() if row.rule_set == OPS[op].rule_set]
         author = f"{function.__module__}.{function.__qualname__}" if inspect.isfunction(function) else ""
         name, parameters = _name_of(function, family, author), _parameters_of(function, takers[op])
-        row = takers[op].adapt(  # type: ignore[misc]
+        row = takers[op].make_rule(
             function,
             is_linear,
             _reference_from(reference) if reference else _itself(function),
@@ -87,7 +87,7 @@ def register_rule(
             parameters=parameters,
             ulps=64,
             author=author,
-            sides=None if sides is None else _checked_sides(sides, function, parameters, takers[op]),
+            sides=None if sides is None else _checked_sides(sides, function, parameters, OPS[op]),
         )
         for member in family:
             add_rule(member, row)
@@ -108,23 +108,20 @@ def _name_of(function: Callable[..., Tensor], family: list[Op], author: str) -> 
     return name
 
 
-def _parameters_of(function: Callable[..., Tensor], op: Op) -> dict[str, float]:
+def _parameters_of(function: Callable[..., Tensor], adapter: Adapter) -> dict[str, float]:
     """The keyword-only arguments with their defaults; and one call, so that a wrong function fails here and not in a backward."""
-    arguments = inspect.signature(function).parameters.values()
-    parameters = {p.name: p.default for p in arguments if p.kind is p.KEYWORD_ONLY}
+    signature, name = inspect.signature(function), function.__name__
+    parameters = {p.name: p.default for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     for key, default in parameters.items():
-        check_parameter(function.__name__, key, default, "a number above 0")
-    x = torch.linspace(-2, 2, 5)
-    inputs = (torch.ones(5), x) if op.trial is None else op.trial()
+        check_parameter(name, key, default, "a number above 0")
+    inputs = adapter.trial()
     try:
-        grad_x = function(*inputs)
+        gradient = function(*inputs)
     except TypeError as error:
-        names = ", ".join(op.formula_takes)
-        raise ValueError(
-            must("register_rule", function.__name__, f"take ({names})", str(inspect.signature(function)), str(error))
-        ) from error
-    if not isinstance(grad_x, Tensor) or grad_x.shape != x.shape:
-        raise ValueError(must("register_rule", function.__name__, "return one gradient for each element of x", grad_x))
+        takes = f"take ({', '.join(adapter.takes)})"
+        raise ValueError(must("register_rule", name, takes, str(signature), str(error))) from error
+    if not isinstance(gradient, Tensor) or gradient.shape != inputs[0].shape:
+        raise ValueError(must("register_rule", name, "return one gradient for each element of x", gradient))
     return parameters
 
 
@@ -134,11 +131,10 @@ _GRADS = torch.tensor([1.5, -1.5, 0.1, -0.1, math.inf, -math.inf, 0.0, math.nan]
 def _checked_sides(
     sides: Callable[..., object], function: Callable[..., Tensor], parameters: dict[str, float], op: Op
 ) -> Callable[..., Sides]:
-    """As a row has them; or our error, where they are not what the function computes on both sides of a range."""
+    """The sides as a row has them; or our error if the function computes something else on a side of the range."""
     if not op.has_outside:
-        raise ValueError(
-            must("register_rule", "sides", f"be left out for {op.name}", sides, "They are those of a range")
-        )
+        remedy = "They are those of a range"
+        raise ValueError(must("register_rule", "sides", f"be left out for {op.name}", sides, remedy))
 
     def user_sides(**parameters: float) -> Sides:
         return read_sides(sides(**parameters))
@@ -152,10 +148,8 @@ def _checked_sides(
         for dtype in (torch.float32, torch.float64):
             grad = _GRADS.to(dtype)
             computed = function(grad, torch.full_like(grad, x), torch.full_like(grad, x / 2), -1.0, 1.0)
-            expected = slope_times(side, grad)
-            if not torch.equal(
-                *(torch.nan_to_num(gradient, nan=1e9, posinf=2e9, neginf=-2e9) for gradient in (computed, expected))
-            ):
+            finite = [torch.nan_to_num(value, 1e9, 2e9, -2e9) for value in (computed, slope_times(side, grad))]
+            if not torch.equal(*finite):
                 remedy = f"{function.__name__} gives {computed.tolist()} for grads of {grad.tolist()}"
                 written = side.value if isinstance(side, Constant) else tuple(side)
                 raise ValueError(must("register_rule", f"sides {name}", "be what the function gives", written, remedy))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import BuiltinFunctionType
-from typing import Any, ParamSpec
+from typing import ParamSpec, cast
 
 import torch
 import torch.fx
@@ -16,17 +16,13 @@ from torch.compiler import is_compiling
 from .. import engine
 from ..arguments import check_broadcast, check_device
 from ..errors import must
-from ..reference import replace as reference
-from ..rule import Gradients, Op, Picture, Sample, call_for, register
+from ..reference.elementwise import replaced
+from ..rule import Gradients, Op, Picture, Sample, Wants, call_for, register
 from .shared_rules import alias, row_of
 
 __all__ = ["replace_grad", "straight_through", "surrogate"]
 
 Arguments = ParamSpec("Arguments")
-
-
-def _pull(grad: Tensor, x_forward: None, x_backward: None, *, y: None, wants: tuple[bool, ...]) -> Gradients:
-    return None, grad
 
 
 @engine.unscriptable
@@ -48,12 +44,15 @@ def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
         ([0.0, 1.0], tensor([1., 1.]))
     Source: ReplaceGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT).
     """
-    for name, value in (("x_forward", x_forward), ("x_backward", x_backward)):
-        _check_carries_gradient(name, value)
+    for name, tensor in (("x_forward", x_forward), ("x_backward", x_backward)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(must("replace_grad", name, "be a tensor", tensor))
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            remedy = "Integers carry no gradient; call .float() first"
+            raise TypeError(must("replace_grad", name, "be floating point", tensor.dtype, remedy))
     if x_forward.is_complex() != x_backward.is_complex():
-        raise TypeError(
-            must("replace_grad", "x_backward", f"be as {x_forward.dtype}, real or complex", x_backward.dtype)
-        )
+        kind = f"be as {x_forward.dtype}, real or complex"
+        raise TypeError(must("replace_grad", "x_backward", kind, x_backward.dtype))
     check_broadcast("replace_grad", "x_backward", x_backward, x_forward.shape, "x_forward", grows=False)
     check_device("replace_grad", "x_backward", x_backward, x_forward.device, "x_forward")
     value = x_forward.detach()
@@ -64,21 +63,6 @@ def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
 
 
 torch.fx.wrap("replace_grad")  # so that torch.fx can trace what `straight_through` makes
-
-
-def _check_carries_gradient(name: str, value: object) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(must("replace_grad", name, "be a tensor", value))
-    if not (value.is_floating_point() or value.is_complex()):
-        raise TypeError(
-            must(
-                "replace_grad",
-                name,
-                "be floating point",
-                value.dtype,
-                "Integers carry no gradient; call .float() first",
-            )
-        )
 
 
 def straight_through(
@@ -117,8 +101,7 @@ def straight_through(
         if not args and first not in kwargs:
             remedy = "Give the first argument by position, or give soft= as well"
             raise TypeError(must("straight_through", "what is called", f"be given {first}", [*kwargs], remedy))
-        gradient_goes_to: Any = args[0] if args else kwargs[first]
-        return replace_grad(value, gradient_goes_to)
+        return replace_grad(value, cast(Tensor, args[0] if args else kwargs[first]))
 
     return wrapped
 
@@ -155,32 +138,33 @@ def surrogate(
     """
     if not callable(backward):
         raise TypeError(must("surrogate", "backward", "be a function", backward))
-
-    def decorate(hard: Callable[Arguments, Tensor]) -> Callable[Arguments, Tensor]:
-        return straight_through(hard, backward)
-
-    return decorate
+    return lambda hard: straight_through(hard, backward)
 
 
-def _reference(x_forward: float, grad: float, x_backward: float, **_: object) -> tuple[float, ...]:
-    return reference.gradient(grad)
+def _pull(grad: Tensor, x_forward: None, x_backward: None, *, wants: Wants) -> Gradients:
+    return None, grad
 
 
-def _samples() -> Iterator[Sample]:
-    def build(shape: tuple[int, ...]) -> Callable[[torch.dtype], tuple[Tensor, Tensor]]:
-        return lambda dtype: (
-            torch.linspace(-2, 2, 12).reshape(3, 4).to(dtype),
-            torch.linspace(-1, 1, 12)[: _size(shape)].reshape(shape).to(dtype),
-        )
+def _sample(*shape: int) -> Sample:
+    """x_backward has this shape and broadcasts to x_forward."""
 
-    for shape in ((3, 4), (1, 4), (4,), (3, 1), ()):
-        yield Sample(f"gradient of shape {shape}", build(shape))
+    def build(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        x_backward = torch.linspace(-1, 1, 12)[: torch.Size(shape).numel()].reshape(shape)
+        return torch.linspace(-2, 2, 12).reshape(3, 4).to(dtype), x_backward.to(dtype)
 
-
-def _size(shape: tuple[int, ...]) -> int:
-    return torch.Size(shape).numel()
+    return Sample(f"gradient of shape {shape}", build)
 
 
+REPLACE = row_of(
+    "replace",
+    _pull,
+    replaced,
+    colour="#5B3A8C",
+    formula="0 to x_forward, grad to x_backward",
+    source="ReplaceGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
+    also_called="ReplaceGrad, forward hard and backward soft",
+    keeps=(),
+)
 REPLACE_GRAD = register(
     Op(
         name="replace_grad",
@@ -188,22 +172,11 @@ REPLACE_GRAD = register(
         forward=lambda x_forward, x_backward: alias(x_forward),
         plain_torch=lambda x_forward, x_backward: x_forward,
         inputs=("x_forward", "x_backward"),
-        rules={
-            "replace": row_of(
-                "replace",
-                _pull,
-                _reference,
-                colour="#5B3A8C",
-                formula="0 to x_forward, grad to x_backward",
-                source="ReplaceGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
-                also_called="ReplaceGrad, forward hard and backward soft",
-                keeps=(),
-            )
-        },
+        rules={"replace": REPLACE},
         default_rule="replace",
         gradient_to="x_backward",
         public=replace_grad,
-        samples=_samples,
+        samples=(_sample(3, 4), _sample(1, 4), _sample(4), _sample(3, 1), _sample()),
         picture=Picture(of=lambda x: (torch.sign(x), torch.tanh(x)), jumps=(0.0,)),
     )
 )

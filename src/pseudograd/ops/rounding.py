@@ -6,7 +6,7 @@ the nearest only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,20 +14,14 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..arguments import check_tensor, rounded
-from ..errors import must
+from ..arguments import check_integer, check_tensor, rounded
 from ..geometry import Steps
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
-from .samples import values
-from .shared_rules import adapted, blocked, passed, row_of, widened
+from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, call_for, register
+from .samples import around, matrix
+from .shared_rules import ADAPTER, blocked, passed, row_of, widened
 
 __all__ = ["ceil", "floor", "round", "trunc"]
-
-
-def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = (), **rest: Any) -> Rule:
-    return row_of(name, pull, partial(reference.rounding, name), keeps=keeps, **rest)
-
 
 # --- how far from what it became --------------------------------------------------------------------------------------
 
@@ -44,13 +38,11 @@ def _is_near(x: Tensor, decimals: int, within: float) -> Tensor:
     return error.abs() <= rounded(within, error)
 
 
-def _trust(grad: Tensor, x: Tensor, decimals: int, *, y: None, wants: tuple[bool, ...], within: float) -> Gradients:
+def _trust(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, within: float) -> Gradients:
     return torch.where(_is_near(x, decimals, within), grad, 0.0), None
 
 
-def _fourier(
-    grad: Tensor, x: Tensor, decimals: int, *, y: None, wants: tuple[bool, ...], amplitude: float
-) -> Gradients:
+def _fourier(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, amplitude: float) -> Gradients:
     error = _error(x, decimals)
     is_known = error == error
     wave = torch.cos(torch.where(is_known, error, 0.0) * 3.141592653589793) * (amplitude * 4.442882938158366)
@@ -58,49 +50,50 @@ def _fourier(
     return torch.where(is_known, widened(grad), 0.0) * torch.where(is_known, slope, 0.0), None
 
 
-RULES = {
-    "identity": _row(
-        "identity",
-        passed,
-        formula="grad",
-        source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
-        also_called="straight-through, round_ste",
-        translates=("ste", "straight_through", "round_ste"),
-    ),
-    "zero": _row(
-        "zero", blocked, formula="0", source="the true gradient; torch.round", translates=("true", "native", "none")
-    ),
-}
-OF_THE_NEAREST = {
-    **RULES,
-    "trust": _row(
-        "trust",
-        _trust,
-        ("x", "decimals"),
-        colour="#661100",
-        formula="grad where |x - y| <= within * step, else 0",
-        source="the trust estimator of QuEST (Panferov et al., 2025)",
-        also_called="trust mask",
-        translates=("trust_mask", "quest"),
-        parameters={"within": 0.25},
-        steps=lambda decimals, within: Steps((0.0, 1.0), lambda x: [_is_near(x, decimals, within)]),
-        jumps=lambda within, **_: tuple(n + side * within for n in range(-2, 3) for side in (-1, 1)),
-    ),
-    "fourier": _row(
-        "fourier",
-        _fourier,
-        ("x", "decimals"),
-        colour="#999933",
-        formula="grad * (1 - e) / (1 + e) with e = amplitude * sqrt(2) * pi * cos(pi * (x - y) / step)",
-        source="StableQAT (Chen et al., 2026), of the first order",
-        also_called="rotated damped Fourier surrogate, sine soft quantization",
-        translates=("rdfs", "sine_soft_q", "stableqat"),
-        parameters={"amplitude": 0.21},
-        ulps=8,
-        cancels=True,
-        is_long=True,
-    ),
-}
+OF_THE_NEAREST: dict[str, Rule] = {}
+
+
+def _rule(name: str, pull: Pull, keeps: tuple[str, ...] = (), **row: Any) -> None:
+    OF_THE_NEAREST[name] = row_of(name, pull, partial(reference.rounding, name), keeps=keeps, **row)
+
+
+_rule(
+    "identity",
+    passed,
+    formula="grad",
+    source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
+    also_called="straight-through, round_ste",
+    translates="ste straight_through round_ste",
+)
+_rule("zero", blocked, formula="0", source="the true gradient; torch.round", translates="true native none")
+RULES = dict(OF_THE_NEAREST)
+_rule(
+    "trust",
+    _trust,
+    ("x", "decimals"),
+    colour="#661100",
+    formula="grad where |x - y| <= within * step, else 0",
+    source="the trust estimator of QuEST (Panferov et al., 2025)",
+    also_called="trust mask",
+    translates="trust_mask quest",
+    parameters={"within": 0.25},
+    steps=lambda decimals, within: Steps((0.0, 1.0), lambda x: [_is_near(x, decimals, within)]),
+    jumps=lambda within, **_: tuple(n + side * within for n in range(-2, 3) for side in (-1, 1)),
+)
+_rule(
+    "fourier",
+    _fourier,
+    ("x", "decimals"),
+    colour="#999933",
+    formula="grad * (1 - e) / (1 + e) with e = amplitude * sqrt(2) * pi * cos(pi * (x - y) / step)",
+    source="StableQAT (Chen et al., 2026), of the first order",
+    also_called="rotated damped Fourier surrogate, sine soft quantization",
+    translates="rdfs sine_soft_q stableqat",
+    parameters={"amplitude": 0.21},
+    ulps=8,
+    cancels=True,
+    is_long=True,
+)
 
 
 @engine.unscriptable
@@ -125,8 +118,7 @@ def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tenso
         ([0.0, 2.0, 3.0], tensor([1., 1., 1.]))
     Source: straight-through estimator (Bengio, Léonard & Courville, 2013); each rule names its own.
     """
-    if isinstance(decimals, bool) or not isinstance(decimals, int):
-        raise TypeError(must("round", "decimals", "be an integer", decimals))
+    check_integer("round", "decimals", decimals)
     check_tensor("round", "x", x)
     return engine.run(call_for(ROUND, rule), x, decimals)
 
@@ -199,48 +191,33 @@ def _whole(op: Op, x: Tensor, rule: RuleLike) -> Tensor:
     return engine.run(call_for(op, rule), x)
 
 
-def _samples(*others: int) -> Callable[[], Iterator[Sample]]:
-    """Halves, whole numbers and their neighbours; then a matrix."""
-
-    def samples() -> Iterator[Sample]:
-        yield Sample("numbers", lambda dtype: (values(dtype, -1.5, 0.5, 1.0, 2.5), *others))
-        yield Sample("a matrix", lambda dtype: (torch.linspace(-3, 3, 12).reshape(3, 4).to(dtype), *others))
-
-    return samples
-
-
 def _op(
-    name: str,
     forward: Callable[..., Tensor],
     public: Callable[..., Tensor],
-    rules: dict[str, Rule] | None = None,
-    samples: tuple[int, ...] = (),
-    jumps: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0),
+    jumps: tuple[float, ...],
+    rules: dict[str, Rule] = RULES,
+    others: tuple[int, ...] = (),
 ) -> Op:
-    return register(
-        Op(
-            name=name,
-            rule_set="rounding",
-            forward=forward,
-            inputs=("x", "decimals")[: 1 + len(samples)],
-            rules=RULES if rules is None else rules,
-            default_rule="identity",
-            adapt=adapted,
-            public=public,
-            samples=_samples(*samples),
-            picture=Picture(samples, jumps=jumps, low=-2.25, high=2.25),
-        )
+    op = Op(
+        name=public.__name__,
+        rule_set="rounding",
+        forward=forward,
+        inputs=("x", "decimals")[: 1 + len(others)],
+        rules=rules,
+        default_rule="identity",
+        adapter=ADAPTER,
+        public=public if not others else lambda x, decimals, **how: public(x, decimals=decimals, **how),
+        samples=(around("numbers", -1.5, 0.5, 1.0, 2.5, others=others), matrix(3, (3, 4), others)),
+        picture=Picture(others, jumps=jumps, low=-2.25, high=2.25),
     )
+    return register(op)
 
 
-ROUND = _op(
-    "round",
-    lambda x, decimals: torch.round(x, decimals=decimals) if decimals else torch.round(x),
-    lambda x, decimals, **how: round(x, decimals=decimals, **how),
-    rules=OF_THE_NEAREST,
-    samples=(0,),
-    jumps=(-1.5, -0.5, 0.5, 1.5),
-)
-FLOOR = _op("floor", torch.floor, floor)
-CEIL = _op("ceil", torch.ceil, ceil)
-TRUNC = _op("trunc", torch.trunc, trunc, jumps=(-2.0, -1.0, 1.0, 2.0))
+def _nearest(x: Tensor, decimals: int) -> Tensor:
+    return torch.round(x, decimals=decimals) if decimals else torch.round(x)
+
+
+ROUND = _op(_nearest, round, (-1.5, -0.5, 0.5, 1.5), OF_THE_NEAREST, (0,))
+FLOOR = _op(torch.floor, floor, (-2.0, -1.0, 0.0, 1.0, 2.0))
+CEIL = _op(torch.ceil, ceil, (-2.0, -1.0, 0.0, 1.0, 2.0))
+TRUNC = _op(torch.trunc, trunc, (-2.0, -1.0, 1.0, 2.0))

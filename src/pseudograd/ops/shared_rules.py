@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,36 +10,39 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..geometry import Interval, Steps
-from ..rule import Gradients, Pull, Rule
+from ..rule import Adapter, Gradients, Pull, Rule, Wants
 from ..torch_table.private import in_forward_mode
 
+UserFormula = Callable[..., Tensor]
+Reference = Callable[..., tuple[float, ...]]
 
-def row_of(name: str, pull: Pull, reference: Callable[..., Any], *, is_linear: bool = True, **rest: Any) -> Rule:
-    """Of a rule that reads its inputs as they are; those of a range compare them, and are made in `bound_rules`."""
-    return Rule(name=name, pull=pull, reference=reference, is_linear=is_linear, compares=False, **rest)
+
+def row_of(name: str, pull: Pull, reference: Reference, *, is_linear: bool = True, **row: Any) -> Rule:
+    """The row of a rule that reads its inputs as they are. A rule of a range compares them: see `bound_rules`."""
+    return Rule(name=name, pull=pull, reference=reference, is_linear=is_linear, compares=False, **row)
 
 
 def nothing_of(grad: Tensor) -> Tensor:
     """Zeros, also where grad is infinite or NaN; connected to grad, so that a second derivative exists and is 0."""
-    if grad.is_nested:  # where broadcasts nothing to these
+    if grad.is_nested:  # nothing broadcasts to these
         return torch.where(torch.zeros_like(grad, dtype=torch.bool), grad, 0.0)
     return torch.where(torch.zeros((), dtype=torch.bool, device=grad.device), grad, 0.0)
 
 
-def passed(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
-    """The rule "identity" of an op whose only tensor is its first input."""
+def passed(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
+    """The pull of a rule that passes grad, for an op whose only tensor is its first input."""
     return grad, *(None for _ in wants[1:])
 
 
-def blocked(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
-    """Its rule "zero"."""
+def blocked(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
+    """The pull of a rule that passes nothing, for the same ops."""
     return nothing_of(grad), *(None for _ in wants[1:])
 
 
 def alias(x: Tensor) -> Tensor:
     """The same storage under a new tensor. A compiler gets a copy: it refuses outputs that alias inputs, and fuses the copy away.
 
-    So does forward mode, which wants the tangent to be a view where the value is one; sparse and nested tensors have no view.
+    Forward mode gets a copy, too: it wants the tangent to be a view where the value is one. Sparse and nested tensors have no view.
     """
     if is_compiling() or in_forward_mode() or x.layout is not torch.strided or x.is_nested:
         return x.clone()
@@ -52,23 +55,26 @@ def widened(x: Tensor) -> Tensor:
 
 
 def steps_at(slopes: tuple[float, float], interval: Interval) -> Steps:
-    """Outside an interval the first slope, in it the second."""
+    """The first slope outside an interval, the second slope in it."""
     return Steps(slopes, lambda x: [interval.holds(widened(x))], interval=interval)
 
 
-def adapted(
-    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
-) -> Rule:
-    """A row of an element-wise op from a user's function(grad, x, **given). Inputs other than x are numbers and get nothing."""
+def adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
+    """A row of an element-wise op from a user's function(grad, x, **settings). Inputs other than x are numbers and get nothing."""
 
-    def pull(
-        grad: Tensor, x: Tensor, *others: None, y: None, wants: tuple[bool, ...], settings: dict[str, float]
-    ) -> Gradients:
+    def pull(grad: Tensor, x: Tensor, *others: None, wants: Wants, settings: Mapping[str, float]) -> Gradients:
         return function(widened(grad), widened(x), **settings), *others
 
     def reference(
-        x: float, grad: float, *others: float, fl: Callable[[float], float], settings: dict[str, float]
+        x: float, grad: float, *others: float, fl: Callable[[float], float], settings: Mapping[str, float]
     ) -> tuple[float, ...]:
         return fl(reference_of_one(grad, x, fl=fl, settings=settings)), *(0.0 for _ in others)
 
     return row_of(pull=pull, reference=reference, is_linear=is_linear, keeps=("x",), is_users=True, **row)
+
+
+def _trial() -> tuple[object, ...]:
+    return torch.ones(5), torch.linspace(-2, 2, 5)
+
+
+ADAPTER = Adapter(adapted, ("grad", "x"), _trial)

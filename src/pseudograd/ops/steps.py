@@ -6,7 +6,7 @@ A surrogate is the slope of a smooth step at x. `scale` is its width in the unit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,10 @@ from ..arguments import check_finite_number, check_tensor, rounded
 from ..geometry import Curve, Interval, Shape, Steps
 from ..record import Record
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
+from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, call_for, register
 from ..torch_table.private import transforms_are_active
-from .samples import values
-from .shared_rules import adapted, blocked, passed, row_of, steps_at, widened
+from .samples import around, matrix
+from .shared_rules import ADAPTER, blocked, passed, row_of, steps_at, widened
 
 __all__ = ["heaviside", "sign"]
 
@@ -59,7 +59,10 @@ def _gaussian(u: Tensor, scale: float, height: float) -> Tensor:
     return torch.exp(u * u * -0.5) * (height / (scale * 2.5066282746310002))  # sqrt(2 pi)
 
 
-def _slope_by_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tensor, float, float], Tensor]:
+SlopeOf = Callable[[Tensor, float, float], Tensor]  # (x, scale, height)
+
+
+def _slope_by_width(shape: SlopeOf) -> SlopeOf:
     """A slope as a function of x from an even one of u = |x| / scale; 0 where x is NaN, infinite, or so far that squares overflow.
 
     `where` stands before the arithmetic, so that a second derivative never meets an infinity.
@@ -74,13 +77,13 @@ def _slope_by_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable
 
 
 class Slope(Record):
-    """of(x, scale, height). unit(bandwidth): the scale and height that make it a density, of area 1, as `jumprelu` asks for.
+    """of(x, scale, height). unit(bandwidth): the scale and height that make it a density, of area 1, as `jumprelu` needs it.
     shape, top: `curve`, in which the slope at 0 is the height: top(scale, height).
     """
 
-    of: Callable[[Tensor, float, float], Tensor]
-    unit: Callable[[float], tuple[float, float]]
+    of: SlopeOf
     shape: Shape
+    unit: Callable[[float], tuple[float, float]] = lambda bandwidth: (bandwidth, 1.0)
     top: Callable[[float, float], float] = lambda scale, height: height
 
     def curve(self, scale: float, height: float) -> Curve:
@@ -88,23 +91,13 @@ class Slope(Record):
 
 
 SLOPES = {
-    "window": Slope(_window, lambda bandwidth: (bandwidth / 2, 1 / bandwidth), "box"),
-    "triangle": Slope(_slope_by_width(_triangle), lambda bandwidth: (bandwidth, 1 / bandwidth), "tent"),
-    "arctan": Slope(
-        _slope_by_width(_arctan), lambda bandwidth: (bandwidth, 1.0), "witch", lambda scale, height: height / scale
-    ),
-    "sigmoid": Slope(
-        _slope_by_width(_sigmoid),
-        lambda bandwidth: (bandwidth, 1.0),
-        "bump",
-        lambda scale, height: 0.25 * height / scale,
-    ),
-    "fast_sigmoid": Slope(_slope_by_width(_fast_sigmoid), lambda bandwidth: (bandwidth, 0.5 / bandwidth), "cusp"),
+    "window": Slope(_window, "box", lambda bandwidth: (bandwidth / 2, 1 / bandwidth)),
+    "triangle": Slope(_slope_by_width(_triangle), "tent", lambda bandwidth: (bandwidth, 1 / bandwidth)),
+    "arctan": Slope(_slope_by_width(_arctan), "witch", top=lambda scale, height: height / scale),
+    "sigmoid": Slope(_slope_by_width(_sigmoid), "bump", top=lambda scale, height: 0.25 * height / scale),
+    "fast_sigmoid": Slope(_slope_by_width(_fast_sigmoid), "cusp", lambda bandwidth: (bandwidth, 0.5 / bandwidth)),
     "gaussian": Slope(
-        _slope_by_width(_gaussian),
-        lambda bandwidth: (bandwidth, 1.0),
-        "normal",
-        lambda scale, height: height / (scale * math.sqrt(2 * math.pi)),
+        _slope_by_width(_gaussian), "normal", top=lambda scale, height: height / (scale * math.sqrt(2 * math.pi))
     ),
 }
 
@@ -112,133 +105,110 @@ SLOPES = {
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def _times(grad: Tensor, slope: Tensor) -> Tensor:
-    """grad * slope, and 0 where slope is 0, whatever grad is."""
-    return torch.where(slope == 0, 0.0, widened(grad)) * slope
-
-
-def _pull_of(slope: Callable[[Tensor, float, float], Tensor]) -> Callable[..., Gradients]:
-    def pull(
-        grad: Tensor, x: Tensor, at_zero: None, *, y: None, wants: tuple[bool, ...], scale: float, height: float
-    ) -> Gradients:
-        return _times(grad, slope(widened(x), scale, height)), None
-
-    return pull
+def _surrogate(
+    slope_of: SlopeOf, grad: Tensor, x: Tensor, at_zero: None, *, wants: Wants, scale: float, height: float
+) -> Gradients:
+    """grad * slope, and 0 where the slope is 0, whatever grad is."""
+    slope = slope_of(widened(x), scale, height)
+    return torch.where(slope == 0, 0.0, widened(grad)) * slope, None
 
 
 def _custom(
-    grad: Tensor,
-    x: Tensor,
-    at_zero: None,
-    *,
-    y: None,
-    wants: tuple[bool, ...],
-    settings: dict[str, Callable[[Tensor], Tensor]],
+    grad: Tensor, x: Tensor, at_zero: None, *, wants: Wants, settings: Mapping[str, Callable[[Tensor], Tensor]]
 ) -> Gradients:
     slope, grad = settings["slope"](widened(x)), widened(grad)
     # A finite grad stays, so that the second derivative follows a slope that crosses 0.
     return torch.where((slope == 0) & ~grad.isfinite(), 0.0, grad) * slope, None
 
 
-def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = ("x",), **rest: Any) -> Rule:
-    return row_of(name, pull, partial(reference.step, name), keeps=keeps, **rest)
-
-
-def _surrogate(name: str, **rest: Any) -> Rule:
-    """is_long: but for the window, of which bits are kept."""
-    pull, curve = _pull_of(SLOPES[name].of), SLOPES[name].curve
-    return _row(name, pull, parameters={"scale": 1.0, "height": 1.0}, curve=curve, **{"is_long": True, **rest})
-
-
 def _steps_of_window(at_zero: float, scale: float, height: float) -> Steps:
     return steps_at((0.0, height), Interval(-scale, scale, has_low=True, has_high=True))
 
 
-RULES = {
-    row.name: row
-    for row in (
-        _surrogate(
-            "window",
-            colour="#332288",
-            formula="height * grad where |x| <= scale, else 0",
-            source="binarized neural networks (Hubara et al., 2016)",
-            also_called="clipped straight-through, larq SteSign, rectangular surrogate",
-            translates=("clipped_ste", "ste_sign", "rectangular", "rect", "boxcar", "hardtanh"),
-            jumps=lambda scale, **_: (-scale, scale),
-            steps=_steps_of_window,
-            is_long=False,
-        ),
-        _surrogate(
-            "triangle",
-            colour="#44AA99",
-            formula="grad * height * max(0, 1 - |u|)",
-            source="Esser et al. (2016); Bellec et al. (2018), where height is the dampening factor",
-            also_called="piecewise quadratic, approx-sign with height=2",
-            translates=("triangular", "piecewise_quadratic", "approx_sign"),
-        ),
-        _surrogate(
-            "arctan",
-            colour="#882255",
-            formula="grad * height / scale / (1 + (pi * u)^2)",
-            source="Fang et al. (2021), with scale = 2 / alpha",
-            also_called="ATan",
-            translates=("atan",),
-        ),
-        _surrogate(
-            "sigmoid",
-            colour="#117733",
-            formula="grad * height / scale * e / (1 + e)^2 with e = exp(-|u|)",
-            source="the derivative of the logistic function; Zenke & Ganguli (2018), with scale = 1 / beta",
-            also_called="logistic, sigmoid'",
-            translates=("logistic",),
-            ulps=8,
-        ),
-        _surrogate(
-            "fast_sigmoid",
-            colour="#AA4499",
-            formula="grad * height / (1 + |u|)^2",
-            source="SuperSpike (Zenke & Ganguli, 2018), with scale = 1 / beta",
-            also_called="SuperSpike",
-            translates=("superspike", "super_spike", "softsign"),
-        ),
-        _surrogate(
-            "gaussian",
-            colour="#6699CC",
-            formula="grad * height / (scale * sqrt(2 * pi)) * exp(-u^2 / 2)",
-            source="Yin, Corradi & Bohté (2020)",
-            also_called="erf",
-            translates=("erf", "normal"),
-            ulps=8,
-        ),
-        _row(
-            "custom",
-            _custom,
-            colour="#2F2F2F",
-            formula="grad * slope(x), slope being your function",
-            source="the caller",
-            parameters={"slope": None},
-            is_users=True,
-            ulps=64,
-        ),
-        _row(
-            "identity",
-            passed,
-            keeps=(),
-            formula="grad",
-            source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
-            also_called="straight-through",
-            translates=("ste", "straight_through"),
-        ),
-        _row(
-            "zero",
-            blocked,
-            keeps=(),
-            formula="0",
-            source="the true gradient; torch.sign",
-            translates=("true", "native", "none"),
-        ),
-    )
-}
+RULES: dict[str, Rule] = {}
+
+
+def _rule(name: str, pull: Pull | None = None, **row: Any) -> None:
+    """Without a pull: the surrogate of this name."""
+    if pull is None:
+        pull, parameters = partial(_surrogate, SLOPES[name].of), {"scale": 1.0, "height": 1.0}
+        row = {"parameters": parameters, "curve": SLOPES[name].curve, "is_long": True, **row}
+    RULES[name] = row_of(name, pull, partial(reference.step, name), **{"keeps": ("x",), **row})
+
+
+_rule(
+    "window",
+    colour="#332288",
+    formula="height * grad where |x| <= scale, else 0",
+    source="binarized neural networks (Hubara et al., 2016)",
+    also_called="clipped straight-through, larq SteSign, rectangular surrogate",
+    translates="clipped_ste ste_sign rectangular rect boxcar hardtanh",
+    jumps=lambda scale, **_: (-scale, scale),
+    steps=_steps_of_window,
+    is_long=False,  # bits are kept of it
+)
+_rule(
+    "triangle",
+    colour="#44AA99",
+    formula="grad * height * max(0, 1 - |u|)",
+    source="Esser et al. (2016); Bellec et al. (2018), where height is the dampening factor",
+    also_called="piecewise quadratic, approx-sign with height=2",
+    translates="triangular piecewise_quadratic approx_sign",
+)
+_rule(
+    "arctan",
+    colour="#882255",
+    formula="grad * height / scale / (1 + (pi * u)^2)",
+    source="Fang et al. (2021), with scale = 2 / alpha",
+    also_called="ATan",
+    translates="atan",
+)
+_rule(
+    "sigmoid",
+    colour="#117733",
+    formula="grad * height / scale * e / (1 + e)^2 with e = exp(-|u|)",
+    source="the derivative of the logistic function; Zenke & Ganguli (2018), with scale = 1 / beta",
+    also_called="logistic, sigmoid'",
+    translates="logistic",
+    ulps=8,
+)
+_rule(
+    "fast_sigmoid",
+    colour="#AA4499",
+    formula="grad * height / (1 + |u|)^2",
+    source="SuperSpike (Zenke & Ganguli, 2018), with scale = 1 / beta",
+    also_called="SuperSpike",
+    translates="superspike super_spike softsign",
+)
+_rule(
+    "gaussian",
+    colour="#6699CC",
+    formula="grad * height / (scale * sqrt(2 * pi)) * exp(-u^2 / 2)",
+    source="Yin, Corradi & Bohté (2020)",
+    also_called="erf",
+    translates="erf normal",
+    ulps=8,
+)
+_rule(
+    "custom",
+    _custom,
+    colour="#2F2F2F",
+    formula="grad * slope(x), slope being your function",
+    source="the caller",
+    parameters={"slope": None},
+    is_users=True,
+    ulps=64,
+)
+_rule(
+    "identity",
+    passed,
+    keeps=(),
+    formula="grad",
+    source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
+    also_called="straight-through",
+    translates="ste straight_through",
+)
+_rule("zero", blocked, keeps=(), formula="0", source="the true gradient; torch.sign", translates="true native none")
 
 
 @engine.unscriptable
@@ -305,37 +275,28 @@ def _heaviside_forward(x: Tensor, at_zero: float) -> Tensor:
     return torch.heaviside(x, torch.full((), at_zero, dtype=x.dtype, device=x.device))
 
 
-def _samples() -> Iterator[Sample]:
-    """Around 0 and around the edges of every default width, with each meaning of 0."""
-    yield Sample("around 0", lambda dtype: (values(dtype, 0.0, -1.0, 1.0, 0.375), 1.0))
-    yield Sample("0 at 0", lambda dtype: (torch.linspace(-2, 2, 15).reshape(3, 5).to(dtype), 0.0))
-
-
 def _op(
-    name: str,
-    forward: Callable[..., Tensor],
-    plain_torch: Callable[..., Tensor],
-    public: Callable[..., Tensor],
-    at_zero: float,
+    forward: Callable[..., Tensor], plain_torch: Callable[..., Tensor], public: Callable[..., Tensor], at_zero: float
 ) -> Op:
-    return register(
-        Op(
-            name=name,
-            rule_set="step",
-            forward=forward,
-            plain_torch=plain_torch,
-            inputs=("x", "at_zero"),
-            rules=RULES,
-            default_rule="window",
-            adapt=adapted,
-            public=lambda x, at_zero, **how: public(x, at_zero=at_zero, **how),
-            samples=_samples,
-            picture=Picture(others=(at_zero,), jumps=(0.0,)),
-        )
+    op = Op(
+        name=public.__name__,
+        rule_set="step",
+        forward=forward,
+        plain_torch=plain_torch,
+        inputs=("x", "at_zero"),
+        rules=RULES,
+        default_rule="window",
+        adapter=ADAPTER,
+        public=lambda x, at_zero, **how: public(x, at_zero=at_zero, **how),
+        # Around the edges of every default width, with each meaning of 0.
+        samples=(
+            around("around 0", 0.0, -1.0, 1.0, 0.375, others=(1.0,)),
+            matrix(2, (3, 5), (0.0,)).replaced(name="0 at 0"),
+        ),
+        picture=Picture(others=(at_zero,), jumps=(0.0,)),
     )
+    return register(op)
 
 
-SIGN = _op("sign", _sign_forward, lambda x, at_zero: torch.sign(x) + at_zero * (x == 0).to(x.dtype), sign, 0.0)
-HEAVISIDE = _op(
-    "heaviside", _heaviside_forward, lambda x, at_zero: torch.heaviside(x, x.new_full((), at_zero)), heaviside, 1.0
-)
+SIGN = _op(_sign_forward, lambda x, at_zero: torch.sign(x) + at_zero * (x == 0).to(x.dtype), sign, 0.0)
+HEAVISIDE = _op(_heaviside_forward, lambda x, at_zero: torch.heaviside(x, x.new_full((), at_zero)), heaviside, 1.0)

@@ -24,7 +24,7 @@ from ..geometry import (
     pieces_of_numbers,
     replace_edge,
 )
-from ..rule import BOUNDED, PRIMITIVES, Between, Gradients, Pull, Rule, Wants, register
+from ..rule import BOUNDED, PRIMITIVES, Gradients, Pull, RangePieces, Rule, Wants, register
 from ..torch_table.conventions import share
 from ..torch_table.eras import ERAS, Era
 from ..torch_table.forms import EDGE_FAMILIES, FAMILIES
@@ -40,7 +40,7 @@ class Pin(NamedTuple):
 # --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
 
 
-def _clamp_between_numbers(pin: Pin, min: object, max: object) -> Between:
+def _clamp_between_numbers(pin: Pin, min: object, max: object) -> RangePieces:
     part = SHARES[pin.era.edge] if pin.part is None else pin.part
     return min, max, _pieces_of_numbers(part, min is not None, max is not None)
 
@@ -48,7 +48,7 @@ def _clamp_between_numbers(pin: Pin, min: object, max: object) -> Between:
 _pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
 
 
-def _clamp_between_tensors(pin: Pin, min: object, max: object) -> Between:
+def _clamp_between_tensors(pin: Pin, min: object, max: object) -> RangePieces:
     return min, max, _pieces_of_tensors(pin, min is not None, max is not None)
 
 
@@ -65,7 +65,7 @@ def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
     return pieces if has_min else mirror(pieces)
 
 
-def _clamp_between_pair(is_min: bool, pin: Pin, other: object) -> Between:
+def _clamp_between_pair(is_min: bool, pin: Pin, other: object) -> RangePieces:
     part = pin.era.of_fmax if pin.part is None else pin.part
     pieces = _pieces_of_pair(is_min, part)
     return (None, other, pieces) if is_min else (other, None, pieces)
@@ -92,7 +92,7 @@ def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y
     return (at_edge if part == 1.0 else torch.where(inside, grad, at_edge)), None, None
 
 
-def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: Wants) -> Gradients:
+def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, wants: Wants) -> Gradients:
     """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
     grads = pin.era.of_tensors(grad, x, min, max)
     if pin.part is None:
@@ -155,7 +155,7 @@ def rule_named(edge: str, elsewhere: str) -> str:
 
 
 def _make_rule(
-    name: str, pull: Pull, between: Callable[..., Between] | None, keeps: tuple[str, ...], compares: bool = True
+    name: str, pull: Pull, between: Callable[..., RangePieces] | None, keeps: tuple[str, ...], compares: bool = True
 ) -> Rule:
     return Rule(
         name=name,
@@ -166,7 +166,7 @@ def _make_rule(
         is_linear=True,
         keeps=keeps,
         compares=compares,
-        between=between,
+        find_range=between,
     )
 
 

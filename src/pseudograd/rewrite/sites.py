@@ -58,7 +58,7 @@ def _bounds(primitive: str, inputs: tuple[object, ...]) -> tuple[object, object]
     if stands_in.either_is is not None:
         bound = _bound_of_two(*inputs)
         return (bound, None) if stands_in.either_is == "min" else (None, bound)
-    by_name = stands_in.by_name(inputs)
+    by_name = stands_in.name_inputs(inputs)
     return by_name.get("min"), by_name.get("max")
 
 

@@ -34,7 +34,7 @@ def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
     if x.layout is not torch.strided or x.is_nested or x.is_quantized:
         return "neither sparse, nested nor quantized tensors are rewritten"
     if call.rule.requires:
-        by_name = call.primitive.by_name(inputs)
+        by_name = call.primitive.name_inputs(inputs)
         for name in call.rule.requires:
             if by_name.get(name) is None:
                 return f"rule {call.rule.name} needs both bounds"

@@ -23,7 +23,7 @@ Convention = float | str
 
 
 class Pinned(NamedTuple):
-    """pull(convention, grad, *inputs, y, wants): the gradients under a convention. compares: as in `Rule`."""
+    """pull(convention, grad, *inputs, wants): the gradients under a convention; with y if it `compares`, as in `Rule`."""
 
     pull: Callable[..., Gradients]
     compares: bool
@@ -139,7 +139,7 @@ def share(grad: Tensor, part: float) -> Any:
 def pull_with_kink(is_at: Callable[..., Tensor], elsewhere: Callable[..., Tensor]) -> Callable[..., Gradients]:
     """The pull of a function of x and numbers: torch's own formula elsewhere(grad, x, *others), another slope where is_at(x, *others)."""
 
-    def pull(convention: str, grad: Tensor, x: Tensor, *others: object, y: object, wants: object) -> Gradients:
+    def pull(convention: str, grad: Tensor, x: Tensor, *others: object, wants: object, y: object = None) -> Gradients:
         own = elsewhere(grad, x, *others)
         none = (None,) * len(others)
         if convention == OWN:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...arguments import flushes_subnormals, rounded_to
 from ...geometry import ALL, NOTHING, Reversal, Shape, Slope, edge_reads_grad, pieces_of_sides
-from ...rule import BOUNDED, Between, Call, Gradients, Wants, remember
+from ...rule import BOUNDED, Call, Gradients, RangePieces, Wants, remember
 from ...torch_table.private import raw, without_torch_function
 from .. import bits
 from ..bits import BITS, DTYPES, MAX, MIN, MOST_DIMENSIONS, X_ALONE, Code, X
@@ -141,7 +141,7 @@ def _flags(has_min: bool, has_max: bool) -> int:
     return (0 if has_min else _NO_MIN) | (0 if has_max else _NO_MAX)
 
 
-def _columns(call: Call, between: Between, dtype: torch.dtype) -> Sequence[Tensor] | None:
+def _columns(call: Call, between: RangePieces, dtype: torch.dtype) -> Sequence[Tensor] | None:
     """For each input of a call with tensors behind x the settings by which `pull_bounds` computes its gradient. None where a number is
     among them, or the rule is none that a code can say.
     """
@@ -160,7 +160,7 @@ _memory: dict[Any, Any] = {}
 def _make_columns(call: Call, pieces: Any, has_bounds: tuple[bool, bool], dtype: torch.dtype) -> Any:
     """From one code for all; between the sides of a range from settings that C has loops for."""
     columns, flags = bits.columns_of(call.primitive.inputs, has_bounds[0]), _flags(*has_bounds)
-    if call.rule.between is not None:
+    if call.rule.find_range is not None:
         code = bits.code_of_tensors(call, pieces, has_bounds, (True,) * len(columns), dtype)
         return None if code is None else [settings_of(code, column, flags=flags) for column in columns]
     of_x = bits.code_of_sides(call, *has_bounds, dtype)
@@ -180,7 +180,7 @@ def _make_columns(call: Call, pieces: Any, has_bounds: tuple[bool, bool], dtype:
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
     if call.rule.steps is not None:
         return _encode_steps(call, inputs)
-    x, code, between = inputs[0], bits.find_code(call, inputs, wants), call.between(inputs)
+    x, code, between = inputs[0], bits.find_code(call, inputs, wants), call.find_range(inputs)
     assert code is not None, "the residual has asked"
     assert between is not None
     low, high, _ = between
@@ -219,7 +219,7 @@ def _forward_of(call: Call, has_min: bool, has_max: bool) -> Callable[..., Tenso
 
 
 def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
-    between = call.between(inputs)
+    between = call.find_range(inputs)
     if between is None or isinstance(between[0], Tensor) or isinstance(between[1], Tensor):
         return None
     code, x = bits.find_code(call, inputs, wants), inputs[0]
@@ -257,7 +257,7 @@ def _pull_inputs(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradie
     # A hook of saved tensors may have changed the dtype of x.
     if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
         return None
-    between = call.between(tuple(saved))
+    between = call.find_range(tuple(saved))
     assert between is not None
     low, high, _ = between
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
@@ -377,7 +377,7 @@ def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
 
 
 def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
-    between, dtype = call.between(inputs), inputs[0].dtype
+    between, dtype = call.find_range(inputs), inputs[0].dtype
     if between is None or dtype not in DTYPES or (between[0] is None and between[1] is None):
         return None
     columns = _columns(call, between, dtype)
@@ -399,7 +399,7 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
         return pull(grad, x, x, high, column)  # type: ignore[no-any-return]
 
     def coded(wants: Wants) -> CodedBetween | None:
-        if call.rule.between is None and wants != X_ALONE:  # nor of x and one bound
+        if call.rule.find_range is None and wants != X_ALONE:  # nor of x and one bound
             return None
         wanted = tuple([bool(want) for want in inputs_of(wants)])
         code = bits.code_of_tensors(call, pieces, (has_min, has_max), wanted, dtype)
@@ -433,6 +433,6 @@ if operators is not None:
     register(
         Kernel("native", BITS, bits.suits, _pull_bits, _encode, _encode_in_place, **_how),
         Kernel("native", INPUTS, _serves_range, _pull_inputs, value=_clamp_between_tensors, **_ready, **_how),
-        Kernel("native", INPUTS, lambda call: call.rule.between is not None, _pull_inputs, **_ready, **_how),
+        Kernel("native", INPUTS, lambda call: call.rule.find_range is not None, _pull_inputs, **_ready, **_how),
         Kernel("native", INPUTS, _serves_curve, _pull_curve, **_how),
     )

@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
     def samples(self) -> list[Sample]:
         """Those of the op that the rule can work with."""
-        return [sample for sample in self.op.samples() if not self._lacks(sample)]
+        return [sample for sample in self.op.samples if not self._lacks(sample)]
 
     def _lacks(self, sample: Sample) -> bool:
         if not self.rule.requires:

@@ -45,7 +45,7 @@ pin(_HYPOT, "torch.hypot", _pull_hypot, torch.hypot, ("x", "other"))
 # --- by a gate --------------------------------------------------------------------------------------------------------
 
 
-def _pull_gate(value: str, grad: Tensor, x: None, is_at: Tensor, *, y: None, wants: Wants) -> Gradients:
+def _pull_gate(value: str, grad: Tensor, x: None, is_at: Tensor, *, wants: Wants) -> Gradients:
     """Behind the pull of torch's function: the gradient that it gave is replaced at these places."""
     return torch.where(is_at, float(value), grad), None
 
