@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import must
 from ..rule import RuleObject
@@ -21,22 +21,22 @@ from .store import Store
 from .training import ONLY, Training, read_signature
 from .variants import choose_own, choose_rules
 
-OnTrial = Callable[[Run, int, int], Any]
+OnTrial = Callable[[Run, int, int], object]
 Outcomes = Mapping[Run, Outcome]
-Variants = Mapping[str, Any]  # by name what run is handed: any function, or a rule of clamp
-Way = Better | Mapping[str, Better]
-SEEDS = 12  # the usual rules need nine for one number, twelve for five; with these the best of them can be told, too
+Variants = Mapping[str, object]  # by name: any function, or a rule of clamp, that is handed to run
+Directions = Better | Mapping[str, Better]
+SEEDS = 12  # the usual rules need nine for one number, twelve for five; twelve can also tell the best of them
 
 
 def compare(
-    run: Callable[..., Any],
+    run: Callable[..., object],
     *,
     rules: Iterable[str | RuleObject] | None = None,
     variants: Variants | None = None,
     baseline: str | None = None,
     seeds: int | Sequence[int] = SEEDS,
     edges: Sequence[str] | None = None,
-    better: Way = "lower",
+    better: Directions = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
     executor: object = None,
@@ -56,7 +56,7 @@ def compare(
             name, asks it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
             By name it may return curves (one dimension) and pictures beside its numbers: `plot` draws them.
         rules: names, with parameters and edge where wanted ("zero/open"), or rule objects; None for the usual ones.
-        variants: instead of rules of a clamp, what run is handed, by name: a function as it is (a surrogate, a rounding, a loss, a whole
+        variants: instead of rules, functions to hand to run, by name: a function as it is (a surrogate, a rounding, a loss, a whole
             optimiser), or a rule of clamp. Nothing else is among them then.
         baseline: which of `variants` all are compared with; None for the first.
         seeds: how many, or which. Each run starts from torch, random and numpy seeded with it; the caller's states stay as they were.
@@ -97,15 +97,14 @@ def compare(
         total = len(chosen) * len(training.variants)
         outcomes = measure(runner, training, training.variants, chosen[:2], total=total)
         if len(chosen) > 2 and not repeats(training, outcomes):
-            more = measure(runner, training, training.variants, chosen[2:], done=len(outcomes), total=total)
-            outcomes = {**outcomes, **more}
+            outcomes |= measure(runner, training, training.variants, chosen[2:], done=len(outcomes), total=total)
     seconds = time.perf_counter() - began
     return make_comparison(training, outcomes, training.variants, better, seconds, notes=runner.notes)
 
 
 def make_training(
     where: str,
-    run: Callable[..., Any],
+    run: Callable[..., object],
     rules: Iterable[str | RuleObject] | None,
     edges: Sequence[str] | None,
     replace: str | Sequence[str] | None,
@@ -129,35 +128,32 @@ def make_training(
     return Training(where, run, choice, positional, named, time_limit)
 
 
-@contextlib.contextmanager
 def runner_for(
     training: Training, jobs: int, executor: object, keep: Path | str | None, on_trial: OnTrial | None
-) -> Iterator[Runner]:
-    store = None if keep is None else Store(Path(keep), training.where)
-
+) -> AbstractContextManager[Runner[Training]]:
     def on_run(training: Training, run: Run, done: int, total: int) -> None:
         if on_trial is not None:
             on_trial(run, done, total)
 
-    with open_runner(training.where, [training], on_run, jobs=jobs, executor=executor, store=store) as runner:
-        yield runner
+    store = None if keep is None else Store(Path(keep), training.where)
+    return open_runner(training.where, [training], on_run, jobs=jobs, executor=executor, store=store)
 
 
 def measure(
-    runner: Runner,
+    runner: Runner[Training],
     training: Training,
     names: Sequence[str],
     seeds: Sequence[int],
     steps: int | None = None,
     **progress: int,
-) -> Outcomes:
+) -> dict[Run, Outcome]:
     """Every variant with every seed."""
     plan = [(training, Run(name, seed, steps)) for seed in seeds for name in names]
     return {run: outcome for _, run, outcome in runner.outcomes(plan, **progress)}
 
 
 def repeats(training: Training, outcomes: Outcomes) -> bool:
-    """Whether every run provably gives the same with every seed: it gets none, drew nothing, and gave the same with two or more."""
+    """Does every run provably give the same with every seed? It gets none, drew nothing, and gave the same with two or more."""
     if "seed" in (*training.positional, *training.named) or any(outcome.draws for outcome in outcomes.values()):
         return False
     by_variant: dict[str, list[object]] = {}
@@ -170,41 +166,42 @@ def make_comparison(
     training: Training,
     outcomes: Outcomes,
     names: Sequence[str],
-    better: Way,
+    better: Directions,
     seconds: float,
     is_part: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Comparison:
-    """The record of these outcomes; raises an error if they are none. is_part: runs follow whose clamps may act where none did yet."""
+    """The record of these outcomes; raises an error if there are none. is_part: more runs follow, whose clamps may act yet."""
     columns = _check_outcomes(training, outcomes, is_part)
     directions = {column: better if isinstance(better, str) else better.get(column) for column in columns}
-    if unknown := [column for column, direction in directions.items() if direction is None]:
+    known = {column: direction for column, direction in directions.items() if direction is not None}
+    if unknown := [column for column in columns if column not in known]:
         raise ValueError(must(training.where, "better", f"say which is better of {', '.join(unknown)}", better))
-    seeds = tuple(dict.fromkeys(run.seed for run in outcomes))
     rows = {(run.variant, run.seed): outcome for run, outcome in outcomes.items()}
+    seeds = tuple(dict.fromkeys(seed for _, seed in rows))
     values = {
         column: {name: tuple(rows[name, seed].numbers.get(column, math.nan) for seed in seeds) for name in names}
         for column in columns
     }
-    arrays: dict[str, dict[str, dict[int, object]]] = {}
+    arrays: dict[str, dict[str, dict[int, Tensor]]] = {}
     for (variant, seed), outcome in rows.items():
         for column, array in outcome.arrays.items():
             arrays.setdefault(column, {name: {} for name in names})[variant][seed] = array
-    rewritten = [outcome.reached for (variant, _), outcome in rows.items() if variant not in training.choice.eras]
+    choice = training.choice
     return Comparison(
         run=training.name,
-        better=directions,  # type: ignore[arg-type]
+        better=known,
         seeds=seeds,
         values=values,
         failures={row: outcome.failure for row, outcome in rows.items() if outcome.failure is not None},
-        replaced=training.choice.families,
+        replaced=choice.families,
         repeats=len(seeds) > 1 and repeats(training, outcomes),
         torch=torch.__version__,
         seconds=round(seconds, 3),
-        baseline=training.choice.baseline,
-        reached=Reached.union(rewritten),
+        baseline=choice.baseline,
+        reached=Reached.union(outcome.reached for (name, _), outcome in rows.items() if name not in choice.eras),
         notes=notes,
-        is_given=training.choice.is_given,
+        is_given=choice.is_given,
         arrays=arrays,
     )
 
@@ -223,13 +220,13 @@ def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tu
             expected = f"return {_listed(done[first])} as with {first.variant} and seed {first.seed}"
             raise ValueError(must(where, "run", expected, got, "Return the same names from each run"))
     if not is_part and not any(outcome.has_acted for outcome in done.values()):
-        what, remedy = "call the clamp that it is given", "It never did, so every rule gave the same"
-        remedy += "; replace='clamp' runs it unedited"
+        requirement = "call the clamp that it is given"
+        remedy = "It never did, so every rule gave the same; replace='clamp' runs it unedited"
         if families := training.choice.families:
-            what = f"call a function of torch that override({', '.join(families)}=...) reaches"
+            requirement = f"call a function of torch that override({', '.join(families)}=...) reaches"
             lines = Reached.union(outcome.reached for outcome in done.values()).lines()
             remedy = " ".join(["Nothing was rewritten, so every rule gave the same.", *lines]).removesuffix(".")
-        raise ValueError(must(where, "run", what, training.name, remedy))
+        raise ValueError(must(where, "run", requirement, training.name, remedy))
     return tuple(done[first].numbers)
 
 
@@ -244,17 +241,16 @@ def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         check_count(where, "seeds", seeds)
         return tuple(range(seeds))
-    try:
-        chosen = tuple(seeds)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(must(where, "seeds", "be a number of seeds, or a list of them", seeds)) from None
+    if not isinstance(seeds, Iterable):
+        raise TypeError(must(where, "seeds", "be a number of seeds, or a list of them", seeds))
+    chosen = tuple(seeds)
     are_numbers = all(isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63 for seed in chosen)
     if not chosen or not are_numbers or len(set(chosen)) < len(chosen):
         raise ValueError(must(where, "seeds", "be different whole numbers, at least one, none below 0", seeds))
     return chosen
 
 
-def check_arguments(where: str, better: Way, jobs: int, executor: object) -> None:
+def check_arguments(where: str, better: Directions, jobs: int, executor: object) -> None:
     for direction in better.values() if isinstance(better, Mapping) else (better,):
         check_better(where, direction)
     if executor is not None and jobs != 1:

@@ -17,11 +17,24 @@ from .reached import Reached
 from .statistics import Difference
 from .text import comparison_text
 from .training import ONLY
-from .variants import INSTALLED
 from .verdicts import Verdicts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_STORED = (
+    "torch",
+    "run",
+    "replaced",
+    "better",
+    "seeds",
+    "repeats",
+    "seconds",
+    "baseline",
+    "notes",
+    "is_given",
+    "values",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,30 +75,19 @@ class Comparison(Verdicts):
             for index, seed in enumerate(self.seeds)
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain data: the numbers and the verdicts. NaN becomes None, an infinite number "inf" or "-inf"."""
-        arrays = {name: {variant: list(rows[variant]) for variant in rows} for name, rows in self.arrays.items()}
-        verdicts = {
-            number: {name: _verdict_json(self.verdict(name, number)) for name in self.others} for number in self.values
-        }
         return {
             "kind": "pseudograd comparison",
             "pseudograd": version("pseudograd"),
-            "torch": self.torch,
-            "run": self.run,
-            "replaced": list(self.replaced),
-            "better": dict(self.better),
-            "seeds": list(self.seeds),
-            "repeats": self.repeats,
-            "seconds": self.seconds,
-            "baseline": self.baseline,
+            **{name: plain_numbers(getattr(self, name)) for name in _STORED},
             "reached": self.reached.to_json(),
-            "notes": list(self.notes),
-            "is_given": self.is_given,
-            "arrays": arrays,
-            "values": plain_numbers(self.values),
+            "arrays": {name: {variant: list(rows[variant]) for variant in rows} for name, rows in self.arrays.items()},
             "failures": [[variant, seed, failure] for (variant, seed), failure in self.failures.items()],
-            "verdicts": verdicts,
+            "verdicts": {
+                number: {name: _verdict_json(self.verdict(name, number)) for name in self.others}
+                for number in self.values
+            },
             "edge": {number: _verdict_json(self.edge(number)) for number in self.values} if self.edges() else {},
         }
 
@@ -98,28 +100,19 @@ class Comparison(Verdicts):
 def from_json(stored: Mapping[str, Any]) -> Comparison:
     """The comparison that `to_json` wrote. Raises ValueError for anything else."""
     try:
-        return Comparison(
-            run=str(stored["run"]),
-            better=dict(stored["better"]),
-            seeds=tuple(map(int, stored["seeds"])),
-            values={
-                number: {name: tuple(float(read_number(value)) for value in values) for name, values in rows.items()}
-                for number, rows in stored["values"].items()
-            },
-            failures={(variant, seed): failure for variant, seed, failure in stored["failures"]},
-            replaced=tuple(stored["replaced"]),
-            repeats=bool(stored["repeats"]),
-            torch=str(stored["torch"]),
-            seconds=float(stored["seconds"]),
-            baseline=str(stored.get("baseline", INSTALLED)),
-            reached=Reached.from_json(stored.get("reached", {})),
-            notes=tuple(map(str, stored.get("notes", ()))),
-            is_given=bool(stored.get("is_given", False)),
-            arrays={
-                name: {variant: dict.fromkeys(map(int, seeds)) for variant, seeds in rows.items()}
-                for name, rows in stored.get("arrays", {}).items()
-            },
-        )
+        lists = {name: tuple(stored[name]) for name in ("seeds", "replaced", "notes")}
+        values = {
+            number: {name: tuple(float(read_number(value)) for value in values) for name, values in rows.items()}
+            for number, rows in stored["values"].items()
+        }
+        arrays = {
+            name: {variant: dict.fromkeys(seeds) for variant, seeds in rows.items()}
+            for name, rows in stored["arrays"].items()
+        }
+        failures = {(variant, seed): failure for variant, seed, failure in stored["failures"]}
+        reached = Reached.from_json(stored["reached"])
+        parts = {**lists, "values": values, "arrays": arrays, "failures": failures, "reached": reached}
+        return Comparison(**{name: stored[name] for name in _STORED} | parts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(must("compare", "a comparison", "be as compare wrote it", str(error))) from error
 
@@ -135,23 +128,14 @@ def plain_numbers(value: object) -> Any:
     return None if math.isnan(value) else str(value)
 
 
-def read_number(value: Any) -> Any:
+def read_number(value: object) -> Any:
     """The inverse of `plain_numbers` for one number."""
-    return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(value, value)
+    infinite = {"inf": math.inf, "-inf": -math.inf}
+    return math.nan if value is None else infinite.get(value, value) if isinstance(value, str) else value
 
 
 def _verdict_json(verdict: Difference) -> dict[str, object]:
-    return {
-        "verdict": verdict.verdict,
-        "mean": plain_numbers(verdict.mean),
-        "spread": plain_numbers(verdict.spread),
-        "p": verdict.p,
-        "least_p": verdict.least_p,
-        "comparisons": verdict.comparisons,
-        "seeds_that_differ": verdict.seeds[1],
-        "shift": plain_numbers(verdict.shift),
-        "interval": plain_numbers(verdict.interval),
-        "interval_level": verdict.level,
-        "balance": verdict.balance,
-        "higher_lower": list(verdict.wins),
-    }
+    names = ("verdict", "mean", "spread", "p", "least_p", "comparisons", "shift", "interval", "balance")
+    renamed = {"seeds_that_differ": verdict.seeds[1], "interval_level": verdict.level, "higher_lower": verdict.wins}
+    plain: dict[str, object] = plain_numbers({**{name: getattr(verdict, name) for name in names}, **renamed})
+    return plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,8 +20,9 @@ from .verdicts import Values, Verdicts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDE = 50  # largest over smallest value, from which on the axis is logarithmic
+_LOGARITHMIC = 50  # largest over smallest value, from which on the axis is logarithmic
 _TILES_ACROSS = 5
+_AT_ROW = ("axes fraction", "data")
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def draw_seeds(seeds: Seeds, axes: Axes | None = None) -> Axes:
     for height, (name, values) in enumerate(seeds.rows.items()):
         _draw_row(axes, height, shades[name], values, seeds.line[name])
         if name in seeds.notes:
-            beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-            axes.annotate(seeds.notes[name], (1.02, height), va="center", fontsize=8.5, **beside)
+            at = axes.annotate(seeds.notes[name], (1.02, height), xycoords=_AT_ROW, va="center", fontsize=8.5)
+            at.set_annotation_clip(False)
     if seeds.compared_with is not None:
         axes.axvline(seeds.line[seeds.compared_with], color="#b0b0b0", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_yticks(range(len(seeds.rows)), [seeds.names.get(name, name) for name in seeds.rows])
@@ -94,7 +95,7 @@ def draw_seeds(seeds: Seeds, axes: Axes | None = None) -> Axes:
 
 
 def _is_wide(finite: Sequence[float]) -> bool:
-    return bool(finite) and min(finite) > 0 and max(finite) > _WIDE * min(finite)
+    return bool(finite) and min(finite) > 0 and max(finite) > _LOGARITHMIC * min(finite)
 
 
 def _draw_row(axes: Axes, height: int, shade: str, values: tuple[float, ...], line: float) -> None:
@@ -105,9 +106,9 @@ def _draw_row(axes: Axes, height: int, shade: str, values: tuple[float, ...], li
     if len(finite) < len(values):
         lost = len(values) - len(finite)
         text, x = (f"{lost} of {len(values)} not finite", 0.99) if finite else ("no run ends in a number", 0.5)
-        look: dict[str, Any] = {"ha": "right" if finite else "center", "va": "center", "color": "#555555"}
         paper = {"boxstyle": "square,pad=0.2", "facecolor": "white", "edgecolor": "none"}
-        axes.annotate(text, (x, height), xycoords=("axes fraction", "data"), bbox=paper, fontsize=9, **look)
+        note = axes.annotate(text, (x, height), xycoords=_AT_ROW, bbox=paper, fontsize=9, color="#555555", va="center")
+        note.set_horizontalalignment("right" if finite else "center")
 
 
 def _new_axes(size: tuple[float, float]) -> Axes:
@@ -162,9 +163,7 @@ def _draw_curves(axes: Axes, name: str, by_variant: dict[str, list[Tensor]]) -> 
     shades = colours(curves)
     for index, (variant, every) in enumerate(curves.items()):
         steps = range(1, every.shape[1] + 1)
-        width = 4.0 - 2.6 * index / max(
-            len(curves) - 1, 1
-        )  # thin over thick, so that lines which coincide are all visible
+        width = 4.0 - 2.6 * index / max(len(curves) - 1, 1)  # thin over thick: lines that coincide are all visible
         axes.plot(steps, every.median(0).values, color=shades[variant], linewidth=width, label=variant)
         if len(every) > 1:
             axes.fill_between(steps, every.amin(0), every.amax(0), color=shades[variant], alpha=0.12, linewidth=0)

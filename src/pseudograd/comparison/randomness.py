@@ -9,11 +9,11 @@ compared. One reader is not noticed: a function that the program imported by nam
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -43,7 +43,7 @@ def watch_randomness() -> Iterator[Randomness]:
         if not _watching:
             for patch in READERS_OF_RANDOM_STATES:
                 patch.remove()
-    watch.was_used = watch.was_read or before is None or not _equal(before, _states())
+    watch.was_used = watch.was_read or before is None or before != _states()
 
 
 def _noting(read: Callable[..., object]) -> Callable[..., object]:
@@ -63,19 +63,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_note_reading)  # nobody in this process sees what a child draws
 
 
-def _states() -> tuple[object, ...] | None:
+def _states() -> list[object] | None:
     """Of all generators that a seed sets; None on a device whose states are not compared."""
     devices = (getattr(torch.backends, "mps", None), getattr(torch, "xpu", None), getattr(torch, "mtia", None))
     if any(getattr(device, "is_available", lambda: False)() for device in devices):
         return None
-    numpy = sys.modules.get("numpy")
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
-    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state(), tuple(cuda)
-
-
-def _equal(first: Any, second: Any) -> bool:
-    if isinstance(first, tuple):
-        return isinstance(second, tuple) and len(first) == len(second) and all(map(_equal, first, second))
-    if isinstance(first, torch.Tensor):
-        return isinstance(second, torch.Tensor) and torch.equal(first, second)
-    return bool((first == second).all()) if hasattr(first, "tobytes") else bool(first == second)
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    states: list[object] = [bytes(state.tolist()) for state in (torch.get_rng_state(), *cuda)]
+    if "numpy" in sys.modules:
+        states.append(pickle.dumps(sys.modules["numpy"].random.get_state()))
+    return [*states, random.getstate()]

@@ -1,4 +1,4 @@
-"""What `override` rewrote in an unedited run, and what it cannot reach: the program's own autograd Functions among others."""
+"""The calls of an unedited run that `override` rewrote, and those that it cannot reach, such as the program's own Functions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+
+import torch
 
 from ..listen import frames, functions, nodes
 from ..listen.around import backwards
 from ..look.what_is import what_is
-from ..rewrite.report import Report
+from ..rewrite.report import Missed, Report, Rewritten
 from ..torch_table.private import function_of
 
 _OUR_NODE = "PseudogradBackward"
-_SEARCHED = 8  # backwards of each run
-_LISTED = 8  # lines of each kind
+_MOST_BACKWARDS = 8  # of each run that are searched
+_MOST_LINES = 8  # of each kind
 
 Call = tuple[str, str]  # a function, and the line that calls it or, of a Function, defines it
 
@@ -33,31 +34,22 @@ class Reached:
 
     @classmethod
     def from_report(cls, report: Report | None, own: Iterable[Call] = ()) -> Reached:
-        rewritten = report.rewritten if report else ()
-        missed = report.missed if report else ()
-        return cls(
-            tuple(dict.fromkeys((call.op, _line(call)) for call in rewritten)),
-            tuple(dict.fromkeys((call.op, f"{_line(call)}: {call.why}") for call in missed)),
-            tuple(own),
-        )
+        rewritten = ((call.op, _line(call)) for call in (report.rewritten if report else ()))
+        missed = ((call.op, f"{_line(call)}: {call.why}") for call in (report.missed if report else ()))
+        return cls(*(tuple(dict.fromkeys(calls)) for calls in (rewritten, missed, own)))
 
     @classmethod
     def union(cls, parts: Iterable[Reached]) -> Reached:
-        parts = list(parts)
-        return cls(
-            *(tuple(dict.fromkeys(call for part in parts for call in getattr(part, kind))) for kind in vars(cls()))
-        )
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*(tuple(dict.fromkeys(call for calls in column for call in calls)) for column in columns))
 
     def lines(self) -> Iterator[str]:
         """Sentences for a reader who wonders why a rule changed nothing."""
-        for kind, calls in (
-            ("Rewritten", self.rewritten),
-            ("Not reached", self.missed),
-            ("Not reached, a Function with a rule of its own", self.own),
-        ):
-            yield from (f"{kind}: {name} at {line}." for name, line in calls[:_LISTED])
-            if len(calls) > _LISTED:
-                yield f"{kind}: {len(calls) - _LISTED} more."
+        kinds = ("Rewritten", "Not reached", "Not reached, a Function with a rule of its own")
+        for kind, calls in zip(kinds, (self.rewritten, self.missed, self.own), strict=True):
+            yield from (f"{kind}: {name} at {line}." for name, line in calls[:_MOST_LINES])
+            if len(calls) > _MOST_LINES:
+                yield f"{kind}: {len(calls) - _MOST_LINES} more."
 
     def to_json(self) -> dict[str, list[list[str]]]:
         return {kind: [list(call) for call in calls] for kind, calls in vars(self).items()}
@@ -67,7 +59,7 @@ class Reached:
         return cls(**{kind: tuple((str(name), str(line)) for name, line in calls) for kind, calls in stored.items()})
 
 
-def _line(call: Any) -> str:
+def _line(call: Rewritten | Missed) -> str:
     return call.where if call.user_where in (call.where, "?") else f"{call.where}, called by {call.user_where}"
 
 
@@ -79,7 +71,7 @@ class OwnFunctions:
 
     def __init__(self) -> None:
         self._calls: dict[Call, None] = {}
-        self._left = _SEARCHED
+        self._left = _MOST_BACKWARDS
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -94,7 +86,7 @@ class OwnFunctions:
         finally:
             backwards.unsubscribe(self._note_functions)
 
-    def _note_functions(self, roots: Any, grads: object, inputs: object) -> Callable[[object], None]:
+    def _note_functions(self, roots: Iterable[torch.Tensor], grads: object, inputs: object) -> Callable[[object], None]:
         with suppress(Exception):  # an error here must not end the program
             if self._left:
                 self._left -= 1
@@ -115,7 +107,7 @@ def _is_users(cls: object) -> bool:
     return cls is not None and module.partition(".")[0] not in ("torch", __name__.partition(".")[0])
 
 
-def _definition(cls: Any) -> Call:
+def _definition(cls: type[torch.autograd.Function]) -> Call:
     """With the op of this library that the class is a copy of, if it is."""
     code = inspect.unwrap(cls.forward).__code__
     line, copy = frames.format_location(code, code.co_firstlineno), what_is(cls)

@@ -1,4 +1,4 @@
-"""Runs: a variant with a seed, what came of it, and who makes it: this process, other processes, or a folder of finished runs."""
+"""Runs: a variant with a seed, its outcome, and who makes it: this process, other processes, or a folder of finished runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, process
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from concurrent.futures import Future, ProcessPoolExecutor, process
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from ..errors import must
+from ..rule import RuleLike
 from .reached import Reached
 from .store import FingerprintError, Store, fingerprint
 from .variants import users_rows
@@ -35,16 +37,16 @@ class Run(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The result of one run: numbers for tables and arrays for figures; neither where it failed, and `failure` says what it raised.
+    """The result of one run: numbers for tables and arrays for figures; neither where it failed, and `failure` is its error.
 
     seeds: if the run measures several seeds at once, the number that matters most for each of them, in the same order for every variant;
-    its mean is in `numbers`. has_acted: whether the variant's clamp, or its rewriting, did anything. draws: False where the run provably
-    drew no random numbers. reached: what the rewriting of an unedited program reached. is_late: the run failed because of a time limit, so
-    it is not stored, because the next limit may be another one.
+    its mean is in `numbers`. has_acted: the variant's clamp, or its rewriting, did something. draws: False where the run provably
+    drew no random numbers. reached: the calls that the rewriting of an unedited program reached. is_late: the run failed because of a time
+    limit, so it is not stored, because the next limit may be another one.
     """
 
     numbers: dict[str, float]
-    arrays: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, Tensor] = field(default_factory=dict)
     seeds: tuple[float, ...] = ()
     failure: str | None = None
     has_acted: bool = True
@@ -53,11 +55,19 @@ class Outcome:
     reached: Reached = field(default_factory=Reached)
     is_late: bool = False
 
+    def __getstate__(self) -> dict[str, object]:
+        """With arrays as numpy's: torch would share their memory, which goes with the process."""
+        return {**vars(self), "arrays": {name: array.numpy() for name, array in self.arrays.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, arrays={name: torch.as_tensor(array) for name, array in state["arrays"].items()})
+
 
 class Experiment(Protocol):
     """Something that is measured in every variant. Other processes get it pickled.
 
-    rules: those of the variants, by name or as objects. depends_on: all that decides an outcome, beside the run.
+    rules: those of the variants, by name or as objects. depends_on: all that decides an outcome, beside the run. check_travels: raises our
+    error if other processes could not make its runs.
     """
 
     @property
@@ -65,55 +75,60 @@ class Experiment(Protocol):
     @property
     def variants(self) -> Sequence[str]: ...
     @property
-    def rules(self) -> Sequence[Any]: ...
+    def rules(self) -> Sequence[RuleLike]: ...
     @property
     def depends_on(self) -> object: ...
     def measure(self, run: Run) -> Outcome: ...
-    def check_travels(self) -> None: ...  # raises our error if other processes could not make its runs
+    def check_travels(self) -> None: ...
+
+
+class Executor(Protocol):
+    """Processes that make runs, as concurrent.futures has them."""
+
+    def submit(self, function: Callable[..., Outcome], /, *arguments: object) -> Future[Outcome]: ...
 
 
 E = TypeVar("E", bound=Experiment)
-OnRun = Callable[[Any, Run, int, int], object]
+OnRun = Callable[[E, Run, int, int], object]
 
 
 @contextlib.contextmanager
 def open_runner(
     where: str,
-    experiments: Sequence[Experiment],
-    on_run: OnRun,
+    experiments: Sequence[E],
+    on_run: OnRun[E],
     *,
     jobs: int = 1,
     executor: object = None,
     store: Store | None = None,
-) -> Iterator[Runner]:
+) -> Iterator[Runner[E]]:
     """A Runner in so many processes, or in those of an executor. `where`: the public function that errors name."""
-    rules = [rule for experiment in experiments for rule in experiment.rules]
-    modules = {_module_name(row.author) for row in users_rows(rules)} - {"", "__main__"}
-    setup = Setup(
-        where, (socket.gethostname(), os.getpid()), torch.get_num_threads(), tuple(sys.path), tuple(sorted(modules))
-    )
-    if executor is not None:
-        with _borrowed(executor, setup) as others:
-            yield Runner(where, experiments, on_run, others, store)
-    elif jobs > 1:
-        for experiment in experiments:
-            experiment.check_travels()
-        with _pool(where, jobs) as pool:
-            yield Runner(where, experiments, on_run, Workers(pool, setup), store)
-    else:
-        yield Runner(where, experiments, on_run, None, store)
+    with contextlib.ExitStack() as stack:
+        workers = None
+        if executor is not None or jobs > 1:
+            rules = [rule for experiment in experiments for rule in experiment.rules]
+            modules = {_module_name(row.author) for row in users_rows(rules)} - {"", "__main__"}
+            asking = (socket.gethostname(), os.getpid())
+            setup = Setup(where, asking, torch.get_num_threads(), tuple(sys.path), tuple(sorted(modules)))
+        if executor is not None:
+            workers = stack.enter_context(_borrowed(executor, setup))
+        elif jobs > 1:
+            for experiment in experiments:
+                experiment.check_travels()
+            workers = Workers(stack.enter_context(_pool(where, jobs)), setup)
+        yield Runner(where, experiments, on_run, workers, store)
 
 
 @dataclass
-class Runner:
+class Runner(Generic[E]):
     """Makes runs, or reads them from the store. `notes`: what a reader of the outcomes has to know about stored runs.
 
     workers: None is this process. on_run(experiment, run, done, total) is called before each run.
     """
 
     where: str
-    experiments: Sequence[Experiment]
-    on_run: OnRun
+    experiments: Sequence[E]
+    on_run: OnRun[E]
     workers: Workers | None
     store: Store | None
     _not_stored: tuple[str, ...] = ()
@@ -147,32 +162,34 @@ class Runner:
                 done += 1
             yield experiment, run, outcome
 
-    def _stored(self, experiment: Experiment, run: Run) -> Outcome | None:
+    def _stored(self, experiment: E, run: Run) -> Outcome | None:
         stored = None if self.store is None else self.store.read(self._key(experiment, run))
         return None if stored is None else Outcome(**{**stored, "reached": Reached(**stored["reached"])})
 
-    def _key(self, experiment: Experiment, run: Run) -> dict[str, object]:
+    def _key(self, experiment: E, run: Run) -> dict[str, object]:
         return {"key": self._keys[experiment.name], "of": experiment.name, **run._asdict()}
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What another process needs to give the same numbers: as many threads, and the modules that register rules."""
+class Setup(NamedTuple):
+    """The conditions under which another process gives the same numbers: as many threads, and the modules that register rules.
+
+    process: host and number of the process that asks.
+    """
 
     where: str
-    process: tuple[str, int]  # host and process that ask
+    process: tuple[str, int]
     threads: int
     path: tuple[str, ...]
     modules: tuple[str, ...]
 
 
 def _measure(setup: Setup, experiment: Experiment, run: Run) -> Outcome:
-    """In another process. Arrays go back as numpy's, because torch would share their memory, which goes with the process."""
-    is_here = (socket.gethostname(), os.getpid()) == setup.process
-    if is_here and threading.current_thread() is not threading.main_thread():
+    """In another process."""
+    is_same = (socket.gethostname(), os.getpid()) == setup.process
+    if is_same and threading.current_thread() is not threading.main_thread():
         remedy = "Threads share one state of random numbers; use processes, or leave it out"
         raise ValueError(must(setup.where, "executor", "run things in processes of their own", "threads", remedy))
     sys.path += [folder for folder in setup.path if folder not in sys.path]
@@ -181,29 +198,27 @@ def _measure(setup: Setup, experiment: Experiment, run: Run) -> Outcome:
     before = torch.get_num_threads()
     torch.set_num_threads(setup.threads)  # the order of sums depends on them
     try:
-        outcome = experiment.measure(run)
+        return experiment.measure(run)
     finally:
         torch.set_num_threads(before)
-    return replace(outcome, arrays={key: value.numpy() for key, value in outcome.arrays.items()})
 
 
 @dataclass
 class Workers:
-    """Processes that make runs: anything with `submit`, as concurrent.futures has it."""
+    """Processes that make runs, and what they were asked for."""
 
-    executor: Any
+    executor: Executor
     setup: Setup
-    futures: list[Any] = field(default_factory=list)
+    futures: list[Future[Outcome]] = field(default_factory=list)
 
-    def submit(self, experiment: Experiment, run: Run) -> Any:
+    def submit(self, experiment: Experiment, run: Run) -> Future[Outcome]:
         with self._sending():
             self.futures.append(self.executor.submit(_measure, self.setup, experiment, run))
         return self.futures[-1]
 
-    def result(self, future: Any) -> Outcome:
+    def result(self, future: Future[Outcome]) -> Outcome:
         with self._sending():
-            outcome: Outcome = future.result()
-        return replace(outcome, arrays={key: torch.from_numpy(value) for key, value in outcome.arrays.items()})
+            return future.result()
 
     @contextlib.contextmanager
     def _sending(self) -> Iterator[None]:
@@ -223,13 +238,12 @@ def _borrowed(executor: object, setup: Setup) -> Iterator[Workers]:
     if not callable(getattr(executor, "submit", None)):
         remedy = "Such as concurrent.futures.ProcessPoolExecutor(), or Client(...).get_executor() of dask"
         raise TypeError(must(setup.where, "executor", "have a method submit", executor, remedy))
-    workers = Workers(executor, setup)
+    workers = Workers(cast("Executor", executor), setup)
     try:
         yield workers
     except BaseException:
         for future in workers.futures:
-            if hasattr(future, "cancel"):
-                future.cancel()
+            getattr(future, "cancel", bool)()
         raise
 
 
@@ -251,9 +265,8 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
         if not isinstance(error, process.BrokenProcessPool):
             raise
         remedy = "What it printed says why; a script must call this below `if __name__ == '__main__':`"
-        raise ValueError(
-            must(where, "jobs", "be processes that live to the end", "one that did not", remedy)
-        ) from error
+        text = must(where, "jobs", "be processes that live to the end", "one that did not", remedy)
+        raise ValueError(text) from error
 
 
 def _module_name(path: str) -> str:

@@ -17,11 +17,11 @@ interval: Hodges & Lehmann (1963), Tukey (1949), Hollander, Wolfe & Chicken (201
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from ..errors import must, unknown_name
 
@@ -31,7 +31,7 @@ LEVEL = 0.05
 NO_DIFFERENCE, BETTER, WORSE = "no difference", "better", "worse"
 NOT_TOLD = "not told apart"  # what a text calls NO_DIFFERENCE, unless the runs are equal
 _TURNED = {BETTER: WORSE, WORSE: BETTER, NO_DIFFERENCE: NO_DIFFERENCE}
-_Name = TypeVar("_Name", str, tuple[str, ...], Any)
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Difference:
 
     @property
     def too_few_seeds(self) -> bool:
-        """Whether no result of so many seeds could be significant. False for equal runs: more seeds would not part them."""
+        """No result of so many seeds could be significant. False for equal runs: more seeds would not part them."""
         return self.seeds[1] > 0 and self.least_p > LEVEL
 
     @cached_property
@@ -78,8 +78,9 @@ class Difference:
         rejected = sum(way / 2 ** len(self.gaps) <= self.level / 2 for way in ways)  # sums of ranks
         if not rejected:
             return -math.inf, math.inf
-        low = sorted(-math.inf if math.isnan(mean) else mean for mean in _pair_means(self.gaps))[rejected - 1]
-        high = sorted(math.inf if math.isnan(mean) else mean for mean in _pair_means(self.gaps))[-rejected]
+        means = _pair_means(self.gaps)
+        low = sorted(-math.inf if math.isnan(mean) else mean for mean in means)[rejected - 1]
+        high = sorted(math.inf if math.isnan(mean) else mean for mean in means)[-rejected]
         return (low, high) if self.p <= LEVEL else (min(low, 0.0), max(high, 0.0))  # ties move its ends a little
 
     @property
@@ -140,20 +141,21 @@ def difference(
     """
     check_better("difference", better)
     if len(ours) != len(others) or not ours:
-        raise ValueError(
-            must("difference", "ours and others", "be of one length, at least 1", (len(ours), len(others)))
-        )
+        got = (len(ours), len(others))
+        raise ValueError(must("difference", "ours and others", "be of one length, at least 1", got))
     if not 0 <= tie < math.inf:
         raise ValueError(must("difference", "tie", "be finite and not negative", tie))
     worst = math.inf if better == "lower" else -math.inf
-    pairs = [
-        [worst if math.isnan(value) else float(value) for value in pair] for pair in zip(ours, others, strict=True)
-    ]
-    gaps = [0.0 if first == second or abs(first - second) <= tie else first - second for first, second in pairs]
-    differing = [gap for gap in gaps if gap]
-    p, up = _signed_rank(differing)
-    favours = NO_DIFFERENCE if up is None else BETTER if up == (better == "higher") else WORSE
-    return Difference(*spread(gaps), p, least_p(len(differing)), favours, (len(gaps), len(differing)), gaps=tuple(gaps))
+    gaps = []
+    for pair in zip(ours, others, strict=True):
+        first, second = (worst if math.isnan(value) else float(value) for value in pair)
+        gaps.append(0.0 if first == second or abs(first - second) <= tie else first - second)
+    ranks, up = _ranks_up([gap for gap in gaps if gap])
+    total = sum(ranks)
+    tail = _ways_up_to(tuple(sorted(ranks)))[min(up, total - up)]
+    favours = NO_DIFFERENCE if 2 * up == total else BETTER if (2 * up > total) == (better == "higher") else WORSE
+    p, seeds = min(1.0, 2 * tail / 2 ** len(ranks)), (len(gaps), len(ranks))
+    return Difference(*spread(gaps), p, least_p(len(ranks)), favours, seeds, gaps=tuple(gaps))
 
 
 def holm(
@@ -219,17 +221,10 @@ def _pair_means(gaps: Sequence[float]) -> list[float]:
     return [first / 2 + second / 2 for first, second in combinations_with_replacement(gaps, 2)]
 
 
-def _signed_rank(gaps: Sequence[float]) -> tuple[float, bool | None]:
-    """p, and whether the differences point upwards; None where they are balanced."""
-    ranks, up = _ranks_up(gaps)
-    total = sum(ranks)
-    tail = _ways_up_to(tuple(sorted(ranks)))[min(up, total - up)]
-    return min(1.0, 2 * tail / 2 ** len(ranks)), None if 2 * up == total else 2 * up > total
-
-
 def _ranks_up(gaps: Sequence[float]) -> tuple[list[int], int]:
-    """Twice the midranks of the sizes, and the sum of those that are above 0."""
-    ranks = _doubled_midranks([abs(gap) for gap in gaps])
+    """Twice the midranks of the sizes, so that all are integers, and the sum of those that are above 0."""
+    sizes = [abs(gap) for gap in gaps]
+    ranks = [sum(other < size for other in sizes) + sum(other <= size for other in sizes) + 1 for size in sizes]
     return ranks, sum(rank for rank, gap in zip(ranks, gaps, strict=True) if gap > 0)
 
 
@@ -244,8 +239,3 @@ def _ways_up_to(ranks: tuple[int, ...]) -> list[int]:
     for at in range(total):
         ways[at + 1] += ways[at]
     return ways
-
-
-def _doubled_midranks(sizes: Sequence[float]) -> list[int]:
-    """Twice the rank of each; equal ones share the mean of theirs, so that all are integers."""
-    return [sum(other < size for other in sizes) + sum(other <= size for other in sizes) + 1 for size in sizes]

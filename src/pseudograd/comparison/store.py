@@ -3,7 +3,7 @@
 A fingerprint covers functions by value, with all that they hold and call. cloudpickle takes functions apart and joblib hashes the parts.
 The bytes of cloudpickle alone differ between processes, by the order of sets, by which equal texts are one object, and by a random number
 in each class. So sets are sorted, texts, tuples and code go by value, code without its file and lines, and classes by their dicts.
-Installed packages go by their version. The folder is no joblib.Memory, which keeps pickles: reading one runs code, and damage stays unseen.
+Installed packages go by their version. The folder is no joblib.Memory, which reads pickles: they may run code, and damage stays unseen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import types
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ from ..errors import installing, must
 from ..rewrite import entered_contexts
 
 _MARK = b"pseudograd run 4\n"  # before the checksum
-_SUFFIX, _STAGED = ".run", ".part"  # of a finished file, and of one that is being written
+_SUFFIX, _STAGED = ".run", ".part"  # of a finished file, and of a file that is being written
+Key = Mapping[str, object]
 
 
 class Store:
@@ -48,27 +49,26 @@ class Store:
         runs = "1 kept run was damaged" if self.damaged == 1 else f"{self.damaged} kept runs were damaged"
         return (f"{runs}, and made again.",) if self.damaged else ()
 
-    def read(self, key: dict[str, object]) -> dict[str, Any] | None:
+    def read(self, key: Key) -> dict[str, Any] | None:
         """The run that was written under this key; None where there is no such run, or a damaged one."""
         try:
             data = self._file(key).read_bytes()
         except OSError:
             return None
-        start = len(_MARK) + hashlib.sha256().digest_size
-        if data[:start] != _MARK + hashlib.sha256(data[start:]).digest():
+        body = data[len(_seal(b"")) :]
+        if data != _seal(body):
             self.damaged += 1
             return None
-        run: dict[str, Any] = torch.load(io.BytesIO(data[start:]), weights_only=True)
+        run: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
         return run
 
-    def write(self, key: dict[str, object], run: dict[str, object]) -> None:
+    def write(self, key: Key, run: dict[str, object]) -> None:
         staged = self.folder / f"{uuid.uuid4().hex}{_STAGED}"
         buffer = io.BytesIO()
         torch.save(run, buffer)
-        data = buffer.getvalue()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            staged.write_bytes(_MARK + hashlib.sha256(data).digest() + data)
+            staged.write_bytes(_seal(buffer.getvalue()))
             staged.replace(self._file(key))
         except OSError as error:
             remedy = f"{error.strerror}: choose another folder"
@@ -84,9 +84,14 @@ class Store:
     def clear(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _file(self, key: dict[str, object]) -> Path:
+    def _file(self, key: Key) -> Path:
         text = json.dumps(key, sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{_SUFFIX}"
+
+
+def _seal(data: bytes) -> bytes:
+    """With a checksum in front, which tells a damaged file."""
+    return _MARK + hashlib.sha256(data).digest() + data
 
 
 # --- fingerprints -----------------------------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ def fingerprint(held: object) -> str:
 
 
 class _Part:
-    """Stands for an object that was taken apart, with its parts."""
+    """The parts of an object, in its place."""
 
     def __init__(self, *parts: object) -> None:
         self.parts = parts
@@ -182,11 +187,12 @@ def _hasher(joblib_hasher: Any, cloudpickle: Any) -> Any:
     return Fingerprint
 
 
-def _code_parts(code: types.CodeType) -> Iterator[object]:
-    """All that decides what it computes: not its file, lines and columns."""
-    for name in ("code", "consts", "names", "varnames", "freevars", "cellvars", "flags", "argcount"):
-        yield getattr(code, f"co_{name}")
-    yield from (code.co_posonlyargcount, code.co_kwonlyargcount, getattr(code, "co_exceptiontable", b""))
+_CODE = "code consts names varnames freevars cellvars flags argcount posonlyargcount kwonlyargcount exceptiontable"
+
+
+def _code_parts(code: types.CodeType) -> list[object]:
+    """All that decides the numbers it computes: not its file, lines and columns."""
+    return [getattr(code, f"co_{name}", b"") for name in _CODE.split()]
 
 
 def _tensor_parts(x: torch.Tensor) -> tuple[object, ...]:
@@ -194,8 +200,7 @@ def _tensor_parts(x: torch.Tensor) -> tuple[object, ...]:
     if not is_plain or x.is_quantized or x.device.type == "meta":
         raise TypeError(f"a {type(x).__name__} of layout {x.layout} on {x.device}")
     flat = x.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    data: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
-    digest = hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256(flat.view(torch.uint8).numpy().data if flat.numel() else b"").hexdigest()
     return digest, str(x.dtype), tuple(x.shape), str(x.device), x.requires_grad, type(x).__name__
 
 
@@ -215,7 +220,7 @@ def _users_modules_by_value(cloudpickle: Any) -> Iterator[None]:
 
 
 def _is_users(module: object) -> bool:
-    """Whether a module is neither installed nor a part of Python, torch or this package."""
+    """Is the module neither installed nor a part of Python, torch or this package?"""
     if not isinstance(module, types.ModuleType):
         return False
     if module.__name__ == "__main__" or module.__name__ not in sys.modules:
@@ -242,9 +247,8 @@ def _own_folders() -> list[Path]:
 def _installed() -> list[str]:
     """Versions of all distributions. This package by its source: while someone works on it, its version says nothing."""
     own = hashlib.sha256()
-    for folder in _own_folders():
-        for file in sorted(folder.rglob("*.py")):
-            own.update(file.read_bytes())
+    for file in sorted(file for folder in _own_folders() for file in folder.rglob("*.py")):
+        own.update(file.read_bytes())
     versions = {f"{distribution.name} {distribution.version}" for distribution in importlib.metadata.distributions()}
     return [own.hexdigest(), *sorted(versions)]
 

@@ -20,47 +20,38 @@ def limit_time(seconds: float | None) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    limit = _Limit(threading.get_ident(), seconds)
+    thread, lock, ended = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
+
+    def interrupt() -> None:
+        wait = seconds
+        while not ended.wait(wait):
+            with lock:  # so that nothing is raised after the end
+                if not ended.is_set():
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TimeIsUp))
+            wait = _REPEAT
+
     try:
-        limit.start()  # inside the try: the error may come before the next line
+        # Inside the try: the error may come before the next line.
+        threading.Thread(target=interrupt, name="pseudograd time limit", daemon=True).start()
         yield
     finally:
-        _end(limit)
+        _end(lock, ended)
 
 
-def _end(limit: _Limit) -> None:
-    """Raise an error of the last moment once no other can follow it."""
+def _end(lock: threading.Lock, ended: threading.Event) -> None:
+    """Raise an error of the last moment once no other can follow it. An error that was asked for comes here, where `set` is entered.
+
+    Do not take it back instead: Python then expects an error for ever, which slows every call of the process, and Python 3.11 never
+    enters a function that a debugger, a profiler or coverage watches.
+    """
     late: TimeIsUp | None = None
-    while not limit.has_ended:
+    has_ended = False
+    while not has_ended:
         try:
-            limit.end()
+            with lock:
+                ended.set()
+            has_ended = True
         except TimeIsUp as error:
             late = error
     if late is not None:
         raise late
-
-
-class _Limit(threading.Thread):
-    def __init__(self, thread: int, seconds: float) -> None:
-        super().__init__(name="pseudograd time limit", daemon=True)
-        self._thread, self._wait = thread, seconds
-        self._lock, self._ended = threading.Lock(), threading.Event()
-        self.has_ended = False
-
-    def run(self) -> None:
-        while not self._ended.wait(self._wait):
-            with self._lock:  # so that nothing is raised after `end`
-                if not self._ended.is_set():
-                    thread, error = ctypes.c_ulong(self._thread), ctypes.py_object(TimeIsUp)
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
-            self._wait = _REPEAT
-
-    def end(self) -> None:
-        """An error that was asked for and has not come yet comes here, where `set` is entered.
-
-        Do not take it back instead: Python then expects an error for ever, which slows every call of the process, and Python 3.11 never
-        enters a function that a debugger, a profiler or coverage watches.
-        """
-        with self._lock:
-            self._ended.set()
-        self.has_ended = True

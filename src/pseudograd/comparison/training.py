@@ -1,4 +1,4 @@
-"""A training of the user's: a function that gets a clamp, a seed and what else it asks for by name, and returns numbers."""
+"""A training of the user's: a function that gets a clamp, a seed and further arguments by their names, and returns numbers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .time_limit import TimeIsUp, limit_time
 from .variants import Choice, users_rows
 
 ONLY = "the number"  # the name of the number of a run that returns one number
-_NAMED = ("seed", "steps", "project")  # arguments that are known by their names
-_WHAT_TO_RETURN = "Return what the training ends with, such as its loss"
+_KNOWN_NAMES = ("seed", "steps", "project")  # of arguments
+_REMEDY = "Return what the training ends with, such as its loss"
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,9 @@ class Training:
 
     def measure(self, run: Run) -> Outcome:
         """Starts from the seed, and leaves the caller's random states as they were. Raises an error if a result is no number."""
-        began = time.perf_counter()
+        began, is_late = time.perf_counter(), False
         result: object = None
         failure: str | None = None
-        is_late = False
         with _seeded(run.seed), watch_randomness() as randomness, self.choice.enter(run.variant) as entry:
             arguments = {"clamp": entry.handed, "seed": run.seed, "steps": run.steps, "project": entry.projects}
             named = {name: arguments[name] for name in self.named if arguments[name] is not None}
@@ -77,20 +76,30 @@ class Training:
         seconds = time.perf_counter() - began
         when = f"with {run.variant} and seed {run.seed}"
         values, arrays = read_result(self.where, result, when) if failure is None else ({}, {})
-        draws = randomness.was_used
-        return Outcome(values, arrays, (), failure, entry.has_acted, seconds, draws, entry.coverage, is_late)
+        acted, draws = entry.has_acted, randomness.was_used
+        return Outcome(values, arrays, (), failure, acted, seconds, draws, entry.coverage, is_late)
 
     def check_travels(self) -> None:
-        remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"
-        message = must(self.where, "run", "stand at the top of a module for jobs above 1", self.name, remedy)
-        try:
-            pickle.dumps(self.function)
-        except Exception as error:
-            raise ValueError(message) from error
-        is_main = getattr(self.function, "__module__", None) == "__main__"
-        if is_main and not getattr(sys.modules["__main__"], "__file__", None):
-            raise ValueError(message)  # a notebook or a prompt: no other process can import it
-        self.choice.check_travels(self.where)
+        main = vars(sys.modules["__main__"])
+        is_in_notebook = getattr(self.function, "__module__", None) == "__main__" and not main.get("__file__")
+        if is_in_notebook or not _can_be_pickled(self.function):
+            remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"
+            raise ValueError(
+                must(self.where, "run", "stand at the top of a module for jobs above 1", self.name, remedy)
+            )
+        for name, row in self.choice.rows.items() if self.choice.is_given else ():
+            if not _can_be_pickled(row):
+                requirement = f"be functions at the top of a module for jobs above 1, {name!r} too"
+                remedy = "Or give an executor that takes functions apart, as loky and dask do, or leave jobs at 1"
+                raise ValueError(must(self.where, "variants", requirement, row, remedy))
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 def read_signature(
@@ -114,7 +123,7 @@ def read_signature(
     is_wrong = len(in_order) < len(first) and not takes_any
     for index, parameter in enumerate([*in_order[len(first) :], *keyword_only]):
         is_required = parameter.default is parameter.empty
-        if parameter.name in _NAMED and parameter.kind is not parameter.POSITIONAL_ONLY:
+        if parameter.name in _KNOWN_NAMES and parameter.kind is not parameter.POSITIONAL_ONLY:
             named.append(parameter.name)
         elif is_required and index == 0 and parameter not in keyword_only:
             positional.append("seed")
@@ -156,17 +165,20 @@ def read_result(where: str, result: object, when: str) -> tuple[dict[str, float]
         return {ONLY: _number(where, "run", result, when)}, {}
     if not result or not all(isinstance(name, str) and name for name in result):
         raise _no_number(where, "run", dict(result), when)
-    arrays = {name: array for name, value in result.items() if (array := _array(where, name, value, when)) is not None}
-    values = {
-        name: _number(where, f"run's {name!r}", value, when) for name, value in result.items() if name not in arrays
-    }
+    values: dict[str, float] = {}
+    arrays: dict[str, Tensor] = {}
+    for name, value in result.items():
+        if (array := _array(where, f"run's {name!r}", value, when)) is None:
+            values[name] = _number(where, f"run's {name!r}", value, when)
+        else:
+            arrays[name] = array
     if not values:
-        what = f"return a number beside {', '.join(arrays)}, {when}"
-        raise TypeError(must(where, "run", what, dict(result), _WHAT_TO_RETURN))
+        requirement = f"return a number beside {', '.join(arrays)}, {when}"
+        raise TypeError(must(where, "run", requirement, dict(result), _REMEDY))
     return values, arrays
 
 
-def _array(where: str, name: str, value: object, when: str) -> Tensor | None:
+def _array(where: str, argument: str, value: object, when: str) -> Tensor | None:
     """A curve of one dimension, or an image: rows and columns, with three colours first or last. None for a number."""
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     if not (is_list or hasattr(value, "shape")) or getattr(value, "shape", None) in ((), (1,)):
@@ -174,25 +186,25 @@ def _array(where: str, name: str, value: object, when: str) -> Tensor | None:
     try:
         array = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise _no_number(where, f"run's {name!r}", value, when) from None
+        raise _no_number(where, argument, value, when) from None
     if array.requires_grad:
-        raise TypeError(must(where, f"run's {name!r}", f"be without a gradient {when}", value, "Return x.detach()"))
+        raise TypeError(must(where, argument, f"be without a gradient {when}", value, "Return x.detach()"))
     is_image = array.dim() == 2 or (array.dim() == 3 and 3 in (array.shape[0], array.shape[-1]))
     if array.is_complex() or not array.numel() or not (array.dim() == 1 or is_image):
         remedy = "A curve has one dimension; a picture has rows and columns, and three colours first or last"
         got = f"{array.dtype} of shape {tuple(array.shape)}"
-        raise TypeError(must(where, f"run's {name!r}", f"be a number, a curve or a picture {when}", got, remedy))
+        raise TypeError(must(where, argument, f"be a number, a curve or a picture {when}", got, remedy))
     return array.detach().to("cpu", torch.float32, copy=True)
 
 
-def _number(where: str, what: str, value: object, when: str) -> float:
+def _number(where: str, argument: str, value: object, when: str) -> float:
     if isinstance(value, Tensor) and value.requires_grad:
         remedy = "Return loss.item(), so that no graph is kept"
-        raise TypeError(must(where, what, f"return numbers without a gradient {when}", value, remedy))
+        raise TypeError(must(where, argument, f"return numbers without a gradient {when}", value, remedy))
     if isinstance(value, numbers.Real) or (isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()):
         return float(value)
-    raise _no_number(where, what, value, when)
+    raise _no_number(where, argument, value, when)
 
 
-def _no_number(where: str, what: str, value: object, when: str) -> TypeError:
-    return TypeError(must(where, what, f"return a number, or numbers by name, {when}", value, _WHAT_TO_RETURN))
+def _no_number(where: str, argument: str, value: object, when: str) -> TypeError:
+    return TypeError(must(where, argument, f"return a number, or numbers by name, {when}", value, _REMEDY))

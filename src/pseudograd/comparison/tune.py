@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from ..errors import must, not_installed
 from ..notebook import shown
@@ -22,9 +21,9 @@ from ..rule_ranges import Range, range_of
 from ..torch_table.forms import SWITCHES
 from ..wording import counted, listed
 from .compare import (
+    Directions,
     OnTrial,
     Variants,
-    Way,
     check_arguments,
     check_count,
     make_comparison,
@@ -42,11 +41,12 @@ FINALISTS = 2
 SEARCH_SEEDS = 2  # for each point: the same for all points, so that they are compared on equal terms
 SEARCH_SHARE = 0.25  # of the budget, for all ranges together
 LEAST_POINTS = 4  # of each range
+Rules = Iterable[str | RuleObject] | None
 
 
 @dataclass(frozen=True)
 class Round:
-    """Short trials: how many seeds and steps (None: whole runs), the median of each rule, best first, and the rules that go on."""
+    """Short trials: the number of seeds and steps (None: whole runs), the median of each rule, best first, and the rules that go on."""
 
     seeds: int
     steps: int | None
@@ -111,29 +111,27 @@ class Tuning:
         earlier = "\n".join(self._earlier())
         return (shown(earlier) if earlier else "") + self.final._repr_html_()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain data, as Comparison.to_json."""
         rounds = [
-            {"seeds": row.seeds, "steps": row.steps, "medians": plain_numbers(row.medians), "kept": list(row.remaining)}
-            for row in self.rounds
+            {"kept" if key == "remaining" else key: value for key, value in vars(row).items()} for row in self.rounds
         ]
-        searches = [
-            {"rule": search.text, "tried": plain_numbers(search.tried), "best": search.best} for search in self.searches
-        ]
-        head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": list(self.best)}
-        return {**head, "searches": searches, "rounds": rounds, "final": self.final.to_json()}
+        searches = [{"rule": search.text, "tried": search.tried, "best": search.best} for search in self.searches]
+        head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": self.best}
+        plain: dict[str, object] = plain_numbers({**head, "searches": searches, "rounds": rounds})
+        return {**plain, "final": self.final.to_json()}
 
 
 def tune(
-    run: Callable[..., Any],
+    run: Callable[..., object],
     *,
     budget: int,
-    rules: Iterable[str | RuleObject] | None = None,
+    rules: Rules = None,
     variants: Variants | None = None,
     baseline: str | None = None,
     edges: Sequence[str] | None = None,
     steps: int | None = None,
-    better: Way = "lower",
+    better: Directions = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
     executor: object = None,
@@ -176,15 +174,15 @@ def tune(
     began = time.perf_counter()
     plain, ranges = _split_ranges(rules, replace)
 
-    def training_of(rules: Iterable[str | RuleObject] | None, **more: Any) -> Training:
-        own = {"edges": None, "variants": None, "baseline": None, **more}
-        training = make_training("tune", run, rules, replace=replace, time_limit=time_limit, **own)
+    def training_of(rules: Rules, is_search: bool = False) -> Training:
+        own = (None, replace, None, None) if is_search else (edges, replace, variants, baseline)
+        training = make_training("tune", run, rules, *own, time_limit)
         _check_steps(training, steps)
         return training
 
     def measure_points(rules: Sequence[str]) -> dict[str, float]:
         """The median of each rule."""
-        training = training_of(rules)
+        training = training_of(rules, is_search=True)
         names = training.choice.candidates
         with runner_for(training, jobs, executor, keep, on_trial) as runner:
             outcomes = measure(runner, training, names, range(SEARCH_SEEDS), steps)
@@ -198,7 +196,7 @@ def tune(
     searches = tuple(_search(part, points, direction, measure_points, max(jobs, 2)) for part in ranges)
     if searches:
         plain = [*(plain or ()), *(search.best for search in searches if search.best is not None)]
-    training = training_of(plain, edges=edges, variants=variants, baseline=baseline)
+    training = training_of(plain)
     searched = sum(len(search.tried) for search in searches) * SEARCH_SEEDS
     first = SEARCH_SEEDS if searches else 0
     names = list(training.choice.candidates)
@@ -260,7 +258,7 @@ def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | Non
     return list(zip(seeds, parts, strict=True))
 
 
-def _split_ranges(rules: Any, replace: str | Sequence[str] | None) -> tuple[Any, list[Range]]:
+def _split_ranges(rules: Rules, replace: str | Sequence[str] | None) -> tuple[Rules, list[Range]]:
     """The rules without a range, and the ranges, checked. Other errors come where rules and families are checked."""
     if rules is None or isinstance(rules, (str, RuleObject)):
         return rules, []

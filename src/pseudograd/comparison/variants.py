@@ -1,12 +1,11 @@
-"""The variants of a comparison: every rule asked for, and always what a reader has without this library; or functions of the user's."""
+"""The variants of a comparison: the chosen rules, and always torch's own clamps; or functions of the user's."""
 
 from __future__ import annotations
 
 import contextlib
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,15 +14,17 @@ from ..errors import must, unknown_name
 from ..ops.bound_rules import COMPARED_RULES, DEFAULT_RULE, EXAMPLE
 from ..ops.bounds import CLAMP, clamp
 from ..parse_rule import parsed
+from ..rewrite.context import Rewriting
 from ..rewrite.override import override
 from ..rewrite.pin_edge import pin_edge
-from ..rule import OPS, Edge, Rule, RuleLike, RuleObject, make_call
+from ..rule import OPS, Edge, Op, Rule, RuleLike, RuleObject, make_call
 from ..torch_table import eras as torch_eras
 from ..torch_table.eras import Era
 from ..torch_table.forms import SWITCHES
 from .reached import OwnFunctions, Reached
 
-Clamp = Callable[[Tensor, float, float], Tensor]
+Bound = float | None  # or a tensor
+Clamp = Callable[[Tensor, Bound, Bound], Tensor]
 RuleRow = tuple[RuleLike, Edge | None]
 INSTALLED = "torch.clamp"
 NO_CLAMP = "no clamp"
@@ -71,12 +72,11 @@ def variants(rules: Iterable[str | Variant] = COMPARED_RULES, *, has_leaves: boo
 
 
 def rule_variant(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
-    how: dict[str, Any] = {"rule": rule, "edge": edge or CLAMP.default_edge}
-    return Variant(
-        name,
-        lambda x, low, high: clamp(x, low, high, **how),
-        maximizing=lambda x, low, high: clamp(x, low, high, maximize=True, **how),
-    )
+    def make_clamp(maximize: bool) -> Clamp:
+        name_of_edge = str(edge or CLAMP.default_edge)
+        return lambda x, low, high: clamp(x, low, high, rule=rule, edge=name_of_edge, maximize=maximize)
+
+    return Variant(name, make_clamp(False), maximizing=make_clamp(True))
 
 
 def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
@@ -94,7 +94,7 @@ class HandedClamp:
         self.was_called = False
         self._clamp, self._ascending = variant.clamp, variant.ascending
 
-    def __call__(self, input: Tensor, min: Any = None, max: Any = None, *, maximize: bool = False) -> Tensor:
+    def __call__(self, input: Tensor, min: Bound = None, max: Bound = None, *, maximize: bool = False) -> Tensor:
         if min is None and max is None:  # torch.clamp's own error, in every variant
             return torch.clamp(input)
         if not self.was_called:  # a compiler sees this change once, and compiles once more
@@ -106,9 +106,9 @@ class HandedClamp:
 class Entry:
     """A variant while a run is inside it: what the run is handed, and afterwards what the variant reached."""
 
-    handed: Any = None
+    handed: object = None
     projects: bool = False
-    rewriting: Any = field(default=None, repr=False)
+    rewriting: Rewriting | None = field(default=None, repr=False)
     own: OwnFunctions = field(default_factory=OwnFunctions, repr=False)
 
     @property
@@ -117,7 +117,7 @@ class Entry:
 
     @property
     def has_acted(self) -> bool:
-        """Whether the clamp was called, or a function rewritten. Of a user's function nobody knows, so True."""
+        """The clamp was called, or a function rewritten. Of a user's function nobody knows, so True."""
         if isinstance(self.handed, HandedClamp):
             return self.handed.was_called
         return self.handed is not None or (self.rewriting is not None and bool(self.rewriting.report().rewritten))
@@ -131,7 +131,7 @@ class Choice:
     own_baseline: the name of the variant that all are compared with, if `rows` are all of the variants, the user's own.
     """
 
-    rows: Mapping[str, Any]
+    rows: Mapping[str, object]
     families: tuple[str, ...] = ()
     has_project: bool = False
     own_baseline: str | None = None
@@ -175,22 +175,12 @@ class Choice:
         return f"torch.{family}" if hasattr(torch, family) else f"torch's {family}"
 
     def _handed(self) -> list[Variant]:
-        return variants([rule_variant(name, *row) for name, row in self.rows.items()], has_leaves=self.has_project)
-
-    def check_travels(self, where: str) -> None:
-        for name, row in self.rows.items() if self.is_given else ():
-            try:
-                pickle.dumps(row)
-            except Exception as error:
-                what = f"be functions at the top of a module for jobs above 1, {name!r} too"
-                remedy = "Or give an executor that takes functions apart, as loky and dask do, or leave jobs at 1"
-                raise ValueError(must(where, "variants", what, row, remedy)) from error
+        return variants([rule_variant(name, *row) for name, row in self.rules.items()], has_leaves=self.has_project)
 
     @contextlib.contextmanager
     def enter(self, name: str) -> Iterator[Entry]:
         if self.is_given:
-            row = self.rows[name]
-            yield Entry(HandedClamp(rule_variant(name, *row)) if isinstance(row, tuple) else row)
+            yield Entry(HandedClamp(rule_variant(name, *self.rules[name])) if name in self.rules else self.rows[name])
         elif not self.families:
             variant = next(variant for variant in self._handed() if variant.name == name)
             yield Entry(HandedClamp(variant), variant.projects)
@@ -199,7 +189,7 @@ class Choice:
             with entry.rewriting or entry.own.watched():
                 yield entry
 
-    def _rewriting(self, name: str) -> object:
+    def _rewriting(self, name: str) -> Rewriting | None:
         """For an era all of torch's clamps, those with tensor bounds too; for a rule the families that were asked for."""
         if name == self.baseline:
             return None
@@ -250,13 +240,12 @@ def _expand_edges(
     where: str, rule_or_text: object, edges: Sequence[str] | None, families: tuple[str, ...]
 ) -> Iterator[tuple[str, RuleRow]]:
     """A rule as it is, or with each edge where it names none and has one."""
-    op = OPS[SWITCHES[families[0]]] if families else CLAMP
+    op, *others = [OPS[SWITCHES[family]] for family in families] or [CLAMP]
     rule, edge = _parse_rule(where, "rules", rule_or_text, op)
     name = rule_or_text.strip() if isinstance(rule_or_text, str) else repr(rule_or_text)
     if families and edge is not None:
         raise ValueError(must(where, "rules", "name no edge with replace", rule_or_text, "Each family has its own"))
-    for family in families[1:]:
-        other = OPS[SWITCHES[family]]
+    for other in others:  # the error of a rule that it does not have
         make_call(other, rule, other.default_edge)
     row = op.rules[rule.name if isinstance(rule, RuleObject) else rule]
     if families or edge is not None or edges is None or row.ignores_edge:
@@ -267,7 +256,7 @@ def _expand_edges(
         yield f"{name}/{chosen}", (rule, chosen)
 
 
-def _parse_rule(where: str, argument: str, rule: object, op: Any) -> RuleRow:
+def _parse_rule(where: str, argument: str, rule: object, op: Op) -> RuleRow:
     if isinstance(rule, str):
         return parsed(op, rule, f"{where}: {argument}")
     if isinstance(rule, RuleObject):
@@ -287,7 +276,7 @@ def choose_own(where: str, variants: object, baseline: str | None, others: Mappi
             raise ValueError(must(where, name, "be left out with variants", value, "They name all that is compared"))
     if len(variants) < 2:
         raise ValueError(must(where, "variants", "be at least two, one of them the baseline", list(variants)))
-    rows: dict[str, Any] = {}
+    rows: dict[str, object] = {}
     for name, row in variants.items():
         if not isinstance(name, str) or not name.strip():
             raise TypeError(must(where, "variants", "have names that are texts", name))

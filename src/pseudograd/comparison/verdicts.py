@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Any
+
+from torch import Tensor
 
 from ..errors import must, unknown_name
 from .reached import Reached
@@ -64,19 +65,17 @@ class Family:
 
     def leaders(self, number: str, ranked: Sequence[str], verdict: Callable[[Difference], str]) -> list[str]:
         """Of `ranked`, best first, all variants that no other one is significantly better than: more than one is a tie."""
-        best = [
-            name
-            for name in ranked
-            if not any(verdict(self.difference(number, other, name)) == BETTER for other in ranked)
-        ]
-        return best or [ranked[0]]  # each has a better one only where medians and ranks disagree
+
+        def is_beaten(name: str) -> bool:
+            return any(verdict(self.difference(number, other, name)) == BETTER for other in ranked)
+
+        # Each variant has a better one only where medians and ranks disagree.
+        return [name for name in ranked if not is_beaten(name)] or [ranked[0]]
 
     @property
     def corrected_for(self) -> tuple[int, int]:
         """How many planned comparisons, and how many others, p is corrected for: those that enough seeds could tell."""
-        pairs = [pair for pair, row in self.differences.items() if least_p(row.seeds[1]) <= LEVEL]
-        planned = sum(pair in self.planned for pair in pairs)
-        return planned, len(pairs) - planned
+        return _count_possible(self.differences, self.planned)
 
     @property
     def pairs(self) -> int:
@@ -111,36 +110,35 @@ def make_family(
     """
     stands_for: dict[tuple[str, str], str] = {}
     differences: dict[Pair, Difference] = {}
+    chosen: set[Pair] = set()
     seeds = 0
     for number, rows in values.items():
         distinct: dict[str, str] = {}
         for name, row in rows.items():
             stands_for[number, name] = distinct.setdefault(repr(row), name)
         seeds = 1 if once else len(next(iter(rows.values())))
+        to_compare = {frozenset(stands_for[number, name] for name in pair) for pair in planned}
         for first, second in combinations(distinct.values(), 2):
+            if {first, second} in to_compare:
+                chosen.add((number, first, second))
+            elif not with_best:
+                continue
             gap = difference(rows[first][:seeds], rows[second][:seeds], better=better[number], tie=tie)
             differences[number, first, second] = gap
-    pairs = [
-        (number, stands_for[number, first], stands_for[number, second])
-        for number in values
-        for first, second in planned
-    ]
-    chosen = frozenset(
-        pair if pair in differences else (pair[0], pair[2], pair[1]) for pair in pairs if pair[1] != pair[2]
-    )
-    if not with_best:
-        differences = {pair: row for pair, row in differences.items() if pair in chosen}
+    count, others = _count_possible(differences, chosen)
+    share = PLANNED if others else 1.0
+    weights = {
+        pair: share / max(count, 1) if pair in chosen else (1 - PLANNED) / max(others, 1) for pair in differences
+    }
     zeros = (0.0,) * seeds
-    return Family(holm(differences, _weights(differences, chosen)), stands_for, chosen, difference(zeros, zeros))
+    return Family(holm(differences, weights), stands_for, frozenset(chosen), difference(zeros, zeros))
 
 
-def _weights(differences: Mapping[Pair, Difference], planned: frozenset[Pair]) -> dict[Pair, float]:
-    """The shares of the level. Only comparisons that their seeds could tell count."""
-    possible = [pair for pair, row in differences.items() if row.least_p <= LEVEL]
-    first = sum(pair in planned for pair in possible)
-    rest = len(possible) - first
-    share = PLANNED if rest else 1.0
-    return {pair: share / max(first, 1) if pair in planned else (1 - PLANNED) / max(rest, 1) for pair in differences}
+def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] | frozenset[Pair]) -> tuple[int, int]:
+    """How many planned comparisons, and how many others, could be significant with the seeds that differ."""
+    possible = [pair for pair, row in differences.items() if least_p(row.seeds[1]) <= LEVEL]
+    count = sum(pair in planned for pair in possible)
+    return count, len(possible) - count
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +165,7 @@ class Verdicts:
     reached: Reached = field(default_factory=Reached)
     notes: tuple[str, ...] = ()
     is_given: bool = False
-    arrays: Mapping[str, Mapping[str, dict[int, Any]]] = field(default_factory=dict, repr=False)
+    arrays: Mapping[str, Mapping[str, dict[int, Tensor]]] = field(default_factory=dict, repr=False)
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -191,23 +189,22 @@ class Verdicts:
 
     @property
     def changed_nothing(self) -> bool:
-        """Whether every rule, and every era, gave the baseline's numbers to the bit."""
+        """Every rule, and every era, gave the baseline's numbers to the bit."""
         rules = [name for name in self.others if self.is_given or name not in (NO_CLAMP, PROJECT)]
         same = (repr(rows[name]) == repr(rows[self.baseline]) for rows in self.values.values() for name in rules)
         return bool(rules) and all(same)
 
     @property
     def too_few_seeds(self) -> bool:
-        """Whether no result of so many seeds could tell any variant from the baseline."""
+        """No result of so many seeds could tell any variant from the baseline."""
         differ = any(self.verdict(name, number).seeds[1] for number in self.values for name in self.others)
         return not self.repeats and differ and len(self.seeds) < self.family.needs[0]
 
     def verdict(self, variant: str, number: str | None = None) -> Difference:
         """A variant against the baseline, corrected for all that this report compares."""
-        number = self.number(number)
         if variant not in self.others:
             raise unknown_name("compare", "variant", self.others, variant)
-        return self.family.difference(number, variant, self.baseline)
+        return self.family.difference(self.number(number), variant, self.baseline)
 
     def edge(self, number: str | None = None) -> Difference:
         """The oldest edge (zero/closed) against the newest one (zero/open), corrected likewise."""
@@ -226,14 +223,12 @@ class Verdicts:
 
     def leaders(self, number: str | None = None) -> tuple[str, ...]:
         """All variants that no other one is significantly better than, the best median first: more than one is a tie."""
-        number = self.number(number)
         verdict = (lambda row: row.favours) if self.repeats else (lambda row: row.verdict)
-        return tuple(self.family.leaders(number, self.ranked(number), verdict))
+        return tuple(self.family.leaders(self.number(number), self.ranked(number), verdict))
 
     def ranked(self, number: str | None = None) -> tuple[str, ...]:
         """The variants by their medians, the best first."""
-        number = self.number(number)
-        sign = 1.0 if self.better[number] == "lower" else -1.0
+        sign = 1.0 if self.better[self.number(number)] == "lower" else -1.0
         medians = {name: self.median(name, number) for name in self.variants}
         return tuple(sorted(medians, key=lambda name: math.inf if math.isnan(medians[name]) else sign * medians[name]))
 

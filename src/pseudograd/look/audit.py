@@ -28,21 +28,21 @@ from .audit_answers import (
     write_error,
 )
 from .audit_figure import draw
-from .audit_record import Answer, AuditRecord
-from .measure import measure, regions_of, shares_of
+from .audit_record import AuditRecord
+from .measure import Measured, measure, regions_of, shares_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Function = Callable[[Tensor], Tensor]
-_FEWEST, _LINES = 33, 3
+_FEWEST_POINTS, _LINES, _MOST_POINTS_OF_A_LINE = 33, 3, 121
 _NUMBERS = 4096  # of float64, in each cell: with fewer no differences can be taken
-_LEAST = 1e-290  # below, numbers of float64 lose digits
+_SMALLEST_RANGE = 1e-290  # below, numbers of float64 lose digits
 
 
 @dataclass(frozen=True)
 class Audit(AuditRecord):
-    """What the backward of a function does, beside its derivative. print() shows it; `audit` makes it."""
+    """The backward of a function, beside its derivative. print() shows it; `audit` makes it."""
 
     def plot(self) -> Figure:
         """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
@@ -96,10 +96,24 @@ def audit(
     at = [_finite("at", value) for value in at]
     with torch.inference_mode(False), torch.enable_grad():
         call = _callable(f, torch.float64)
-        if shape is not None:
-            return _audit_lines(f, call, low, high, points, at, tuple(shape))
-        _check_values(call, torch.linspace(low, high, points, dtype=torch.float64), same_shape=True)
-        return _audit_numbers(f, call, low, high, points, at)
+        if shape is None:
+            x = torch.linspace(low, high, points, dtype=torch.float64)
+            _check_values(call, x, same_shape=True)
+            element_wise, lines = is_element_wise(call, x), [call]
+        else:
+            x = _checked_tensor(low, high, tuple(shape))
+            lines = _random_lines(call, x, _check_values(call, x, same_shape=False), 0.1 * (high - low))
+            points = min(points, _MOST_POINTS_OF_A_LINE)
+        measured = [measure(line, low, high, points, at) for line in lines]
+        line, m = lines[0], measured[0]  # the line that is shown, and on which the checks are made
+        regions = [regions_of(of_line) for of_line in measured]
+        answers: dict[str, Any] = {"linear": is_linear(line, m, call, m.x if shape is None else x)}
+        answers |= answer_transforms(line, m)
+        if shape is None:
+            answers |= {"element_wise": element_wise, **_answer_numbers(f, call, m)}
+        shares = shares_of([region for of_line in regions for region in of_line])
+        count = 0 if shape is None else _LINES
+        return Audit(_name_of(f), low, high, len(m.x), count, regions[0], shares, curves=m.curves, **answers)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -111,16 +125,17 @@ def _checked_range(low: object, high: object, points: object) -> tuple[float, fl
         raise ValueError(f"audit: low must be below high, got low={low!r} and high={high!r}. Swap them.")
     if isinstance(points, bool) or not isinstance(points, int):
         raise TypeError(must("audit", "points", "be an integer", points))
-    if points < _FEWEST:
-        raise ValueError(must("audit", "points", f"be at least {_FEWEST}", points))
+    if points < _FEWEST_POINTS:
+        raise ValueError(must("audit", "points", f"be at least {_FEWEST_POINTS}", points))
+    largest = max(abs(low), abs(high), _SMALLEST_RANGE)
+    requirement = ""
     if not math.isfinite(high - low):
-        raise ValueError(
-            must("audit", "low and high", "be a finite distance apart", (low, high), "Look at a part of it")
-        )
-    largest = max(abs(low), abs(high), _LEAST)
-    if high - low < _NUMBERS * torch.finfo(torch.float64).eps * largest * points:
-        what = f"hold {_NUMBERS} numbers of float64 between two of {points} points"
-        raise ValueError(must("audit", "low and high", what, (low, high), "Widen the range, or look nearer to 0"))
+        requirement, remedy = "be a finite distance apart", "Look at a part of it"
+    elif high - low < _NUMBERS * torch.finfo(torch.float64).eps * largest * points:
+        requirement = f"hold {_NUMBERS} numbers of float64 between two of {points} points"
+        remedy = "Widen the range, or look nearer to 0"
+    if requirement:
+        raise ValueError(must("audit", "low and high", requirement, (low, high), remedy))
     return low, high, points
 
 
@@ -133,19 +148,24 @@ def _finite(argument: str, value: object) -> float:
     return float(value)
 
 
+def _checked_tensor(low: float, high: float, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of this shape whose elements run from low to high."""
+    if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
+        raise ValueError(must("audit", "shape", "be the sizes of a tensor, each at least 1", shape))
+    return torch.linspace(low, high, math.prod(shape), dtype=torch.float64).reshape(shape)
+
+
 def _callable(f: object, dtype: torch.dtype) -> Function:
     """f as a function of x in this dtype; a copy of a module, for its parameters must have that dtype."""
     if inspect.isclass(f) and issubclass(f, torch.autograd.Function):
         f = f.apply
     if inspect.isclass(f) and issubclass(f, nn.Module):
-        raise TypeError(
-            must("audit", "f", "be a module that was made", f.__name__, f"Call it first: {f.__name__}(...)")
-        )
+        remedy = f"Call it first: {f.__name__}(...)"
+        raise TypeError(must("audit", "f", "be a module that was made", f.__name__, remedy))
     if not callable(f):
         raise TypeError(must("audit", "f", "be a function, a module or an autograd.Function", f))
-    if isinstance(f, nn.Module):
-        f = copy.deepcopy(f).to(dtype)
-    return lambda x: f(x.clone())  # which f may change in place
+    function = copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
+    return lambda x: function(x.clone())  # which f may change in place
 
 
 def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
@@ -165,14 +185,12 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
     if not torch.equal(y.detach().nan_to_num(), again.detach().nan_to_num()):
         remedy = "Fix what is random in it; a module in training mode needs eval()"
         raise ValueError(must("audit", "f", "return the same values for the same x", y, remedy))
-    first, second = (
-        gradient_by_backward(f, (x,), torch.ones_like(y))[0] if y.requires_grad else None for _ in range(2)
-    )
+    gradients = [gradient_by_backward(f, (x,), torch.ones_like(y))[0] for _ in range(2) if y.requires_grad]
+    first, second = gradients or (None, None)
     if first is None or second is None:
         remedy = "It detaches x, or makes integers or booleans of it"
-        raise ValueError(
-            f"audit: f must be differentiable, got values from which no gradient leads back to x. {remedy}."
-        )
+        got = "values from which no gradient leads back to x"
+        raise ValueError(f"audit: f must be differentiable, got {got}. {remedy}.")
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ValueError(must("audit", "f", "give the same gradient for the same x", first, "Fix what is random in it"))
     return y.detach()
@@ -181,73 +199,23 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
 # --- the audit ------------------------------------------------------------------------------------------------------
 
 
-def _audit_numbers(f: object, call: Function, low: float, high: float, points: int, at: Sequence[float]) -> Audit:
-    """An element-wise function."""
-    talk = is_element_wise(call, torch.linspace(low, high, points, dtype=torch.float64))
-    measured = measure(call, low, high, points, at)
-    regions = regions_of(measured)
-    half = answer_half_precision(lambda dtype: _callable(f, dtype), call, measured)
+def _answer_numbers(f: object, call: Function, m: Measured) -> dict[str, object]:
+    """The answers that only an element-wise function has, by the names of the fields."""
+    half = answer_half_precision(lambda dtype: _callable(f, dtype), call, m)
     underflows = [f"{dtype} {answer.detail}" for dtype, answer in half.items() if answer.word == "underflows"]
-    rule, note = name_rule(call, measured, underflows)
-    return Audit(
-        name=_name_of(f),
-        low=low,
-        high=high,
-        points=len(measured.x),
-        lines=0,
-        regions=regions,
-        shares=shares_of(regions),
-        rule=rule,
-        rule_note=note,
-        linear=is_linear(call, measured, call, measured.x),
-        element_wise=talk,
-        not_finite=list_infinite_x(call),
-        curves=measured.curves,
-        **half,
-        **answer_transforms(call, measured),
-        **answer_infinite_grad(call, measured),
-    )
+    rule, note = name_rule(call, m, underflows)
+    answers = {**half, **answer_infinite_grad(call, m)}
+    return {"rule": rule, "rule_note": note, "not_finite": list_infinite_x(call), **answers}
 
 
-def _audit_lines(
-    f: object, call: Function, low: float, high: float, points: int, at: Sequence[float], shape: tuple[int, ...]
-) -> Audit:
-    """A function of whole tensors, along random lines. The first line is shown, and the checks are made on it."""
-    if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
-        raise ValueError(must("audit", "shape", "be the sizes of a tensor, each at least 1", shape))
-    spread = torch.linspace(low, high, math.prod(shape), dtype=torch.float64).reshape(shape)
-    y = _check_values(call, spread, same_shape=False)
+def _random_lines(f: Function, x: Tensor, y: Tensor, spread: float) -> list[Function]:
+    """Lines through the tensors that are shaped as x is, with a random weight for each element of y."""
     generator = torch.Generator().manual_seed(0)
 
-    def normal(size: Sequence[int]) -> Tensor:
-        return torch.randn(size, dtype=torch.float64, generator=generator)
+    def normal(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, dtype=torch.float64, generator=generator)
 
-    spread_of_starts = 0.1 * (high - low)
-    lines = [restrict(call, normal(shape) * spread_of_starts, normal(shape), normal(y.shape)) for _ in range(_LINES)]
-    measured = [measure(line, low, high, min(points, 121), at) for line in lines]
-    regions = [regions_of(m) for m in measured]
-    unknown = Answer("not asked", None, "a function of one number is needed")
-    line, first = lines[0], measured[0]
-    return Audit(
-        name=_name_of(f),
-        low=low,
-        high=high,
-        points=len(first.x),
-        lines=_LINES,
-        regions=regions[0],
-        shares=shares_of([region for along_line in regions for region in along_line]),
-        rule=None,
-        rule_note="",
-        linear=is_linear(line, first, call, spread),
-        element_wise=unknown,
-        float16=unknown,
-        bfloat16=unknown,
-        not_finite=(),
-        curves=first.curves,
-        infinite_grad=unknown,
-        nan_grad=unknown,
-        **answer_transforms(line, first),
-    )
+    return [restrict(f, normal(x) * spread, normal(x), normal(y)) for _ in range(_LINES)]
 
 
 def restrict(f: Function, start: Tensor, direction: Tensor, weight: Tensor) -> Function:
@@ -272,8 +240,8 @@ def restrict(f: Function, start: Tensor, direction: Tensor, weight: Tensor) -> F
     return evaluate_all if all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs) else in_turn
 
 
-def _name_of(f: Any) -> str:
+def _name_of(f: object) -> str:
     owner = getattr(f, "__self__", None)  # of a bound apply
     if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
-        return f"{owner.__name__}.{f.__name__}"
+        return f"{owner.__name__}.{getattr(f, '__name__', 'apply')}"
     return getattr(f, "__name__", "") or type(f).__name__

@@ -1,4 +1,4 @@
-"""The single questions of an audit, each answered with a word, a share of the points and an example."""
+"""The questions of an audit. Each answer is a word, a share of the points and an example."""
 
 from __future__ import annotations
 

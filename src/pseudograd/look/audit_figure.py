@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _COLOURS = {"exact": "#009E73", "flat": "#D9D9D9", "cut": "#D55E00", "pseudo": "#56B4E9", "biased": "#F0C14B"}
 _COLOURS["undefined"] = "#FFFFFF"
-_SIGNS = ((1, "grad = +1", "#0072B2", "-", 3.4, 7.5), (-1, "grad = -1", "#7A2E00", (0, (4, 2)), 1.7, 4.5))
-_NARROW = 0.09  # of the width of the axes: a narrower region has no word in it
+_LINES_OF_SIGNS = ((1, "grad = +1", "#0072B2", "-", 3.4, 7.5), (-1, "grad = -1", "#7A2E00", (0, (4, 2)), 1.7, 4.5))
+_NARROWEST_WITH_WORD = 0.09  # of the width of the axes: a narrower region has no word in it
 
 
 def draw(audit: AuditRecord) -> Figure:
@@ -44,15 +44,15 @@ def draw(audit: AuditRecord) -> Figure:
 
 
 def _draw_backward(axes: Axes, audit: AuditRecord) -> None:
-    curves, thick = audit.curves, {"color": "#9a9a9a", "linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
+    curves = audit.curves
     axes.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
-    for sign in (1, -1):
-        label = "the derivative times grad" if sign > 0 else "_the same for the other sign"
-        axes.plot(*_cut_curve(audit, sign * curves.slope), label=label, **thick)  # type: ignore[arg-type]
-    for sign, label, colour, style, width, size in _SIGNS:
+    for sign, label in ((1, "the derivative times grad"), (-1, "_the same for the other sign")):
+        x, y = _cut_curve(audit, sign * curves.slope)
+        axes.plot(x, y, color="#9a9a9a", linewidth=6, alpha=0.35, solid_capstyle="butt", label=label)
+    for sign, label, colour, style, width, size in _LINES_OF_SIGNS:
         gradient = sign * (curves.positive if sign > 0 else curves.negative)
-        look: dict[str, Any] = {"color": colour, "linestyle": style, "linewidth": width, "solid_capstyle": "butt"}
-        axes.plot(*_cut_curve(audit, gradient), label=f"dL/dx, {label}", **look)
+        (line,) = axes.plot(*_cut_curve(audit, gradient), color=colour, solid_capstyle="butt", label=f"dL/dx, {label}")
+        line.set(linestyle=style, linewidth=width)
         _draw_dots(axes, curves.x, gradient, [region.low for region in audit.kinks], colour, size)
     axes.set_ylabel("dL/dx")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False, fontsize="small")
@@ -63,7 +63,7 @@ def _draw_kinds(axes: Axes, audit: AuditRecord) -> None:
     for row, side in ((1, "positive"), (0, "negative")):
         for low, high, kind in merge_regions(audit, side):
             axes.barh(row, high - low, left=low, height=0.86, color=_COLOURS[kind], edgecolor="white", linewidth=0.8)
-            if high - low > _NARROW * (audit.high - audit.low):
+            if high - low > _NARROWEST_WITH_WORD * (audit.high - audit.low):
                 axes.text((low + high) / 2, row, kind, ha="center", va="center", fontsize=9)
     for region in audit.kinks:
         axes.plot([region.low] * 2, [-0.5, 1.5], color="black", linewidth=0.9)
@@ -78,12 +78,11 @@ def merge_regions(audit: AuditRecord, side: str) -> list[tuple[float, float, str
     merged: list[tuple[float, float, str]] = []
     is_next = False
     for region in audit.regions:
-        kind = getattr(region, side).kind
-        if is_next and merged[-1][2] == kind:
-            merged[-1] = (merged[-1][0], region.high, kind)
-        elif region.high > region.low:
-            merged.append((region.low, region.high, kind))
-        is_next = region.high > region.low
+        kind, is_point = getattr(region, side).kind, region.high == region.low
+        if not is_point:
+            low = merged.pop()[0] if is_next and merged[-1][2] == kind else region.low
+            merged.append((low, region.high, kind))
+        is_next = not is_point
     return merged
 
 
@@ -95,17 +94,15 @@ def _draw_dots(axes: Axes, x: Tensor, values: Tensor, at: list[float], colour: s
 
 def _cut_curve(audit: AuditRecord, values: Tensor) -> tuple[list[float], list[float]]:
     """The curve without the points of breaks, cut where a region ends and the value jumps: a jump is no slope."""
-    edges = {region.low for region in audit.regions} | {region.high for region in audit.regions}
+    edges = {end for region in audit.regions for end in (region.low, region.high)}
     size = values[values.isfinite()].abs().max().item() if values.isfinite().any() else 1.0
     breaks = {region.low for region in audit.kinks}
-    xs: list[float] = []
-    ys: list[float] = []
+    points: list[tuple[float, float]] = []
     for x, y in zip(audit.curves.x.tolist(), values.tolist(), strict=True):
         if x in breaks:
             continue
-        if xs and abs(y - ys[-1]) > 0.02 * (size or 1.0) and any(xs[-1] <= edge <= x for edge in edges):
-            xs.append(x)
-            ys.append(float("nan"))
-        xs.append(x)
-        ys.append(y)
-    return xs, ys
+        is_jump = points and abs(y - points[-1][1]) > 0.02 * (size or 1.0)
+        if is_jump and any(points[-1][0] <= edge <= x for edge in edges):
+            points.append((x, float("nan")))
+        points.append((x, y))
+    return [x for x, _ in points], [y for _, y in points]

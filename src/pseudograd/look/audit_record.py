@@ -1,10 +1,10 @@
-"""What an audit measured, as data and as text."""
+"""The measurements of an audit, as data and as text."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class Answer(NamedTuple):
 
 
 class NotFinite(NamedTuple):
-    """What comes back where x or grad is not a finite number."""
+    """The value and the gradient where x or grad is not a finite number."""
 
     x: float
     grad: float
@@ -76,13 +76,16 @@ class NotFinite(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What `plot` draws: tensors of one number for each point."""
+    """The curves that `plot` draws: tensors of one number for each point."""
 
     x: Tensor
     y: Tensor
     slope: Tensor
     positive: Tensor
     negative: Tensor
+
+
+_NOT_ASKED = Answer("not asked", None, "a function of one number is needed")
 
 
 @dataclass(frozen=True)
@@ -102,19 +105,19 @@ class AuditRecord:
     lines: int
     regions: tuple[Region, ...]
     shares: dict[str, dict[str, float]]
-    rule: str | None
-    rule_note: str
     linear: Answer
-    element_wise: Answer
     double_backward: Answer
     forward_mode: Answer
     vmap: Answer
-    float16: Answer
-    bfloat16: Answer
-    infinite_grad: Answer
-    nan_grad: Answer
-    not_finite: tuple[NotFinite, ...]
     curves: Curves = field(repr=False)
+    rule: str | None = None
+    rule_note: str = ""
+    element_wise: Answer = _NOT_ASKED
+    float16: Answer = _NOT_ASKED
+    bfloat16: Answer = _NOT_ASKED
+    infinite_grad: Answer = _NOT_ASKED
+    nan_grad: Answer = _NOT_ASKED
+    not_finite: tuple[NotFinite, ...] = ()
 
     @property
     def kinks(self) -> tuple[Region, ...]:
@@ -125,11 +128,10 @@ class AuditRecord:
     def verdict(self) -> str:
         return f"the same as {self.rule}" if self.rule else "no rule of pseudograd does the same"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All of it but the curves, in plain lists, dictionaries and numbers; a number that is not finite as a string."""
-        values = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "curves"}
-        plain: dict[str, Any] = _plain({"kind": "pseudograd audit", "torch": torch.__version__, **values})
-        return plain
+        plain: dict[str, object] = {"kind": "pseudograd audit", "torch": torch.__version__}
+        return plain | {part.name: _plain(getattr(self, part.name)) for part in fields(self) if part.name != "curves"}
 
     def __str__(self) -> str:
         along = f", along {self.lines} random lines" if self.lines else ""
@@ -158,20 +160,13 @@ class AuditRecord:
         return [*lines, f"and {more} more"] if more > 0 else lines
 
     def _answers(self) -> list[tuple[str, object]]:
-        transforms = [
-            ("double backward", self.double_backward),
-            ("forward mode", self.forward_mode),
-            ("vmap", self.vmap),
+        titles = {"linear": "linear in grad", "element_wise": "element-wise"}
+        titles |= {"double_backward": "double backward", "forward_mode": "forward mode", "vmap": "vmap"}
+        titles |= {"float16": "float16", "bfloat16": "bfloat16"}
+        titles |= {"infinite_grad": "grad = inf, -inf", "nan_grad": "grad = nan"}
+        answers = [
+            (title, getattr(self, name)) for name, title in titles.items() if getattr(self, name) is not _NOT_ASKED
         ]
-        if self.lines:
-            return [("linear in grad", self.linear), *transforms]
-        answers: list[tuple[str, object]] = [
-            ("linear in grad", self.linear),
-            ("element-wise", self.element_wise),
-            *transforms,
-        ]
-        answers += [("float16", self.float16), ("bfloat16", self.bfloat16)]
-        answers += [("grad = inf, -inf", self.infinite_grad), ("grad = nan", self.nan_grad)]
         for up, down in zip(self.not_finite[::2], self.not_finite[1::2], strict=True):  # both signs of grad
             if not math.isfinite(up.x):
                 slopes = f"slope {_number(up.grad_x)} for grad > 0, {_number(-down.grad_x)} for grad < 0"
@@ -188,9 +183,9 @@ def _number(value: float) -> str:
     return "0" if abs(value) < 1e-9 else f"{value:.4g}"
 
 
-def _plain(value: Any) -> Any:
-    if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
+def _plain(value: object) -> object:
+    if isinstance(value, (Side, Region, Answer, NotFinite)):
+        value = value._asdict()
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

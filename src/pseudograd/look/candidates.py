@@ -7,13 +7,13 @@ Each parameter is estimated at a single point.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..geometry import Reversal, Shape, Side, Slope, Symbol
+from ..geometry import Reversal, Shape, Slope, Symbol
 from ..rule import OPS, Op, Rule
 from ..testing.contract.cases import Case
 from .measure import Measured
@@ -24,14 +24,16 @@ _FIRST = ("relu", "relu6", "clamp")  # the other clamps do the same under names 
 _LAST = ("fake_quantize",)  # a fine grid rounds, too
 _LARGEST_CODE = 2.0**31
 _BY_POSITION = ("clamp", "lower_bound", "upper_bound", "scale_grad", "reverse_grad", "clip_grad")
-_FIXED = ("relu", "relu6")
+_FIXED = {"relu": (0.0, None), "relu6": (0.0, 6.0)}  # their bounds
+Others = tuple[float | None, ...]  # inputs behind x
+Estimates = tuple[float, ...] | None
 
 
 class Candidate(NamedTuple):
     """A call of this library. others: the inputs behind x."""
 
     case: Case
-    others: tuple[Any, ...]
+    others: Others
 
     @property
     def function(self) -> Callable[[Tensor], Tensor]:
@@ -47,7 +49,7 @@ class Candidate(NamedTuple):
 
     def write(self, names: Sequence[str] = (), *, says_default_edge: bool = True) -> str:
         """The call as a user writes it. names: of variables that stand for the inputs behind x."""
-        op, rule = self.case.op, self.case.rule
+        op, rule, edge = self.case.op, self.case.rule, self.case.edge
         others = [value for value in self.others if value is not None] if names else self.others
         texts: Sequence[str | None] = names or [None if value is None else repr(_short(value)) for value in others]
         written = ["x"]
@@ -62,39 +64,42 @@ class Candidate(NamedTuple):
         if len(op.rules) > 1:
             changed = [f"{key}={value!r}" for key, value in self.case.parameters if value != rule.parameters[key]]
             written.append(f"rule=rules.{rule.name}({', '.join(changed)})" if changed else f'rule="{rule.name}"')
-        if op.edges and not rule.ignores_edge and (says_default_edge or self.case.edge != op.default_edge):
-            written.append(f'edge="{self.case.edge}"' if isinstance(self.case.edge, str) else f"edge={self.case.edge}")
+        if op.edges and not rule.ignores_edge and (says_default_edge or edge != op.default_edge):
+            written.append(f'edge="{edge}"' if isinstance(edge, str) else f"edge={edge}")
         if self.case.maximize:
             written.append("maximize=True")
         return f"{op.name}({', '.join(written)})"
 
 
-def _short(value: object) -> object:
+def _short(value: float) -> float:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 
-def candidates(op: Op, others: tuple[Any, ...], m: Measured, gradients: Sequence[Tensor]) -> Iterator[Candidate]:
+def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor]) -> Iterator[Candidate]:
     """The rules of an op, the plain ones first, with every edge and the parameters that the gradients suggest."""
     if op.name == "clip_grad":  # its limit shows in the largest gradient
-        others = (tidy(max(gradient.abs().max().item() for gradient in gradients)),)
-        if others[0] >= max(GRADS):  # no gradient reached it
+        limit = tidy(max(gradient.abs().max().item() for gradient in gradients))
+        if limit >= max(GRADS):  # no gradient reached it
             return
+        others = (limit,)
     known = dict(zip(op.inputs[1:], others, strict=False))
     for rule in sorted(op.rules.values(), key=lambda rule: bool(rule.parameters)):
         if any(known.get(name, 0.0) is None for name in rule.requires):
             continue
         if op.name == "jumprelu" and (rule.name == "zero") == known["window_to_x"]:
             continue  # without a window x gets nothing from the threshold, and with one it gets its part
-        for parameters in _parameters(rule, m, known):
-            for edge in (op.edges or (None,))[: 1 if rule.ignores_edge else None]:
-                for maximize in (False, True) if op.takes_maximize and not rule.is_linear_at(edge) else (False,):
-                    yield Candidate(Case(op, rule, parameters, edge, maximize), others)
+        if None in rule.parameters.values():  # a user's function
+            continue
+        parameters = _parameters(rule, m, known)
+        for edge in (op.edges or (None,))[: 1 if rule.ignores_edge else None]:
+            for maximize in (False, True) if op.takes_maximize and not rule.is_linear_at(edge) else (False,):
+                yield Candidate(Case(op, rule, parameters, edge, maximize), others)
 
 
 # --- the op, and the inputs behind x --------------------------------------------------------------------------------
 
 
-def forwards(m: Measured) -> Iterator[tuple[Op, tuple[Any, ...], float]]:
+def forwards(m: Measured) -> Iterator[tuple[Op, Others, float]]:
     """The ops that have the same values but for rounding, the inputs behind x, and the largest difference; plain ops first."""
     near = CLOSE * min(1.0, m.y.abs().nan_to_num(posinf=0.0).max().item())
     between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
@@ -108,16 +113,15 @@ def forwards(m: Measured) -> Iterator[tuple[Op, tuple[Any, ...], float]]:
                 yield OPS[name], others, (y.double() - m.y).abs().nan_to_num().max().item()
 
 
-def _inputs_behind_x(op: Op, m: Measured) -> list[tuple[Any, ...]]:
+def _inputs_behind_x(op: Op, m: Measured) -> list[Others]:
     """The inputs behind x, if the values were those of `op`."""
-    low, high = m.y[0].item(), m.y[-1].item()
+    x, low, high = m.x[0].item(), m.y[0].item(), m.y[-1].item()
     if not (math.isfinite(low) and math.isfinite(high)):
         return []
-    is_flat = [_is_flat_at(m, 0), _is_flat_at(m, -1)]
+    is_flat = _is_flat_at(m, 0), _is_flat_at(m, -1)
     if op.rule_set == "clamp":
         bounds = (low if is_flat[0] else None, high if is_flat[1] else None)
-        fixed = {"relu": (0.0, None), "relu6": (0.0, 6.0)}.get(op.name)
-        if bounds == (None, None) or bounds[0] == bounds[1] or fixed not in (None, bounds):
+        if bounds == (None, None) or bounds[0] == bounds[1] or _FIXED.get(op.name, bounds) != bounds:
             return []
         return list(dict.fromkeys([tuple(None if bound is None else tidy(bound) for bound in bounds), bounds]))
     if op.rule_set == "step":
@@ -129,53 +133,43 @@ def _inputs_behind_x(op: Op, m: Measured) -> list[tuple[Any, ...]]:
         return _grids(m, low, high) if all(is_flat) else []
     if op.inputs == ("x",):
         return [()]
-    if op.name in _OF_NAME:
-        return _OF_NAME[op.name](m)
+    if op.name == "gelu":
+        return [(0,), (1,)]
+    if op.name == "leaky_relu":
+        slope = tidy(low / x) if x < 0 else 1.0
+        return [] if slope in (0.0, 1.0) else [(slope,)]  # these are relu, and x itself
+    if op.name == "jumprelu":
+        return _thresholds(m)
     if len(op.inputs) == 2 and torch.equal(m.x, m.y):  # a transform of the gradient alone
         slope = tidy(torch.cat([m.positive, m.negative]).abs().max().item())
         return [] if op.name == "scale_grad" and slope == 1 else [(slope,)]  # a scale of 1 changes nothing
     return []
 
 
-def _leaky_slopes(m: Measured) -> list[tuple[Any, ...]]:
-    x, y = m.x[0].item(), m.y[0].item()
-    slope = tidy(y / x) if x < 0 else 1.0
-    return [] if slope in (0.0, 1.0) else [(slope,)]  # these are relu, and x itself
-
-
-def _thresholds(m: Measured) -> list[tuple[Any, ...]]:
+def _thresholds(m: Measured) -> list[Others]:
     """The single jump of the values, and the widths of a window around it: the slope there is K(0) of each density."""
     jumps = [at.x for at in m.breaks if at.is_jump]
     if len(jumps) != 1:
         return []
     (threshold,) = jumps
-    thresholds: list[tuple[Any, ...]] = [(threshold, 1.0, False)]
     ends = [abs(x - threshold) for pair in m.pairs for x in pair]
     share = abs(m.positive[m.x == threshold].item()) if bool((m.x == threshold).any()) else 0.0
-    if share and ends:
-        thresholds.append((threshold, tidy(2 * min(ends)), True))
+    widths = [2 * min(ends)] if share and ends else []
     if share:
-        peaks = (1.0, 0.5, 0.25, 1 / math.sqrt(2 * math.pi))
-        thresholds += [(threshold, tidy(abs(threshold) * peak / share), True) for peak in peaks]
-    return thresholds
+        widths += [abs(threshold) * peak / share for peak in (1.0, 0.5, 0.25, 1 / math.sqrt(2 * math.pi))]
+    return [(threshold, 1.0, False), *((threshold, tidy(width), True) for width in widths)]
 
 
-_OF_NAME: dict[str, Callable[[Measured], list[tuple[Any, ...]]]] = {
-    "gelu": lambda m: [(0,), (1,)],
-    "leaky_relu": _leaky_slopes,
-    "jumprelu": _thresholds,
-}
-
-
-def _grids(m: Measured, low: float, high: float) -> list[tuple[Any, ...]]:
+def _grids(m: Measured, low: float, high: float) -> list[Others]:
     """The step of a grid with its ends; the zero point is 0."""
     levels = m.y.unique()
     if not 2 < len(levels) < len(m.y) / 2:
         return []
-    step = (levels[1:] - levels[:-1]).min().item()
-    if max(abs(low), abs(high)) > _LARGEST_CODE * step or round((high - low) / step) < 2:
+    step = levels.diff().min().item()
+    steps = round((high - low) / step) if max(abs(low), abs(high)) <= _LARGEST_CODE * step else 0
+    if steps < 2:
         return []
-    mean = (high - low) / round((high - low) / step)  # each step was rounded by itself, perhaps in float32
+    mean = (high - low) / steps  # each step was rounded by itself, perhaps in float32
     scales = dict.fromkeys((tidy(mean), float(f"{mean:.7g}"), tidy(step)))
     return [(scale, 0, round(low / scale), round(high / scale)) for scale in scales]
 
@@ -193,96 +187,80 @@ def _is_flat_at(m: Measured, end: int) -> bool:
 # --- the parameters of a rule ---------------------------------------------------------------------------------------
 
 
-def _parameters(rule: Rule, m: Measured, known: dict[str, Any]) -> list[tuple[tuple[str, float], ...]]:
+def _parameters(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> tuple[tuple[str, float], ...]:
     """The parameters worth a try. known: the inputs behind x."""
-    if not rule.parameters:
-        return [()]
-    if None in rule.parameters.values():  # a user's function
-        return []
-    estimates: tuple[float, ...] | None = None
-    if rule.sides is not None:
+    estimates: Estimates = None
+    if rule.parameters and rule.sides is not None:
         estimates = _estimate_factors(rule, m, known)
-    elif rule.curve is not None:
-        shape = rule.curve(**rule.parameters).shape
-        estimates = _estimate_box(m) if shape == "box" else _estimate_curve(m, rule, _U_OF_SHARE[shape])
+    elif rule.parameters and rule.curve is not None:
+        estimates = _estimate_curve(m, rule)
     if estimates is None or any(not (math.isfinite(value) and value > 0) for value in estimates):
-        return [tuple(rule.parameters.items())]
-    return [tuple(zip(rule.parameters, map(tidy, estimates), strict=True))]
+        return tuple(rule.parameters.items())
+    return tuple(zip(rule.parameters, map(tidy, estimates), strict=True))
 
 
-def _estimate_factors(rule: Rule, m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
+def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> Estimates:
     """Each parameter that is a factor: read at the flat end below or above the range, for the sign of grad that it is for.
 
     None where the row computes with a parameter instead of using it as a factor.
     """
     assert rule.sides is not None
     try:
-        below, above = rule.sides(**{name: Symbol(name) for name in rule.parameters})
+        sides = rule.sides(**{name: Symbol(name) for name in rule.parameters})
     except Exception:  # a row of somebody else may refuse this number
         return None
-    if _names_in(below) | _names_in(above) != rule.parameters.keys():
-        return None
     estimates: dict[str, float | None] = {}
-    for end, side in ((0, below), (-1, above)):
-        if not isinstance(side, Slope):
-            continue
+    symbols: set[str] = set()
+    for end, side in ((0, sides[0]), (-1, sides[1])):
         slopes = m.positive[end].item(), m.negative[end].item()
-        if 1.0 in side:  # the other sign leaks; which sign that is depends on the direction of the loss
+        if isinstance(side, Slope) and 1.0 in side:  # the other sign leaks; which it is depends on the loss's direction
             slopes = (max(slopes, key=lambda slope: abs(slope - 1)),) * 2
-        for factor, slope in zip(side, slopes, strict=True):
-            if isinstance(factor, Symbol) and _is_flat_at(m, end):
-                estimates.setdefault(factor.name, abs(slope))
-            elif isinstance(factor, Reversal) and isinstance(factor.width, Symbol):
-                estimates[factor.width.name] = _estimate_width(m, known)
+        for factor, slope in zip(side, slopes, strict=False):
+            symbol = factor.width if isinstance(factor, Reversal) else factor
+            if not isinstance(symbol, Symbol):
+                continue
+            symbols.add(symbol.name)
+            if isinstance(factor, Reversal):
+                estimates[symbol.name] = _estimate_width(m, known)
+            elif isinstance(side, Slope) and _is_flat_at(m, end):
+                estimates.setdefault(symbol.name, abs(slope))
     # A side without a bound shows no factor: the factor of the other side will do.
-    numbers = [estimates.get(name, next(iter(estimates.values()), None)) for name in rule.parameters]
-    return None if None in numbers else tuple(numbers)  # type: ignore[arg-type]
+    first = next(iter(estimates.values()), None)
+    numbers = [number for name in rule.parameters if (number := estimates.get(name, first)) is not None]
+    return tuple(numbers) if symbols == rule.parameters.keys() and len(numbers) == len(symbols) else None
 
 
-def _names_in(side: Side) -> set[str]:
-    numbers = [factor.width if isinstance(factor, Reversal) else factor for factor in side]
-    return {number.name for number in numbers if isinstance(number, Symbol)}
-
-
-def _estimate_width(m: Measured, known: dict[str, Any]) -> float | None:
+def _estimate_width(m: Measured, known: Mapping[str, float | None]) -> float | None:
     """Where a blocked gradient comes back turned and weakened: -share * grad, share = distance / (width * (max - min))."""
     low, high = (known.get(name, known.get(f"quant_{name}")) for name in ("min", "max"))
-    shares = []
-    for slopes in (m.positive, m.negative):
-        is_turned = (slopes < 0) & (slopes > -1)
-        shares += [(x, -slope) for x, slope in zip(m.x[is_turned].tolist(), slopes[is_turned].tolist(), strict=True)]
-    if not shares or low is None or high is None or not high > low:
+    slopes = torch.cat([m.positive, m.negative])
+    shares = torch.where((slopes < 0) & (slopes > -1), -slopes, 0.0)
+    at = int(shares.argmax())
+    if low is None or high is None or not high > low or not shares[at] > 0:
         return None
-    x, share = max(shares, key=lambda pair: pair[1])
-    code = round(x / known["scale"]) if "scale" in known else x
-    distance = low - code if code < low else code - high
-    return float(distance / (share * (high - low)))
+    x, share, scale = torch.cat([m.x, m.x])[at].item(), shares[at].item(), known.get("scale")
+    code = round(x / scale) if scale is not None else x
+    return float((low - code if code < low else code - high) / (share * (high - low)))
 
 
-def _slope_near(m: Measured, x: float) -> float:
-    return m.positive[int((m.x - x).abs().argmin())].item()
-
-
-def _estimate_box(m: Measured) -> tuple[float, ...] | None:
-    inside = m.x[m.positive != 0]
-    if not len(inside) or not any(x > 0 for pair in m.pairs for x in pair):
-        return None
-    return inside.max().item(), _slope_near(m, 0.0)
-
-
-def _estimate_curve(m: Measured, rule: Rule, u_of_share: Callable[[float], float]) -> tuple[float, ...] | None:
-    """Scale and height of a smooth slope. u_of_share: |x| / scale from the share that the slope has of the slope at 0."""
+def _estimate_curve(m: Measured, rule: Rule) -> Estimates:
+    """Scale and height of a slope around 0. A box has its end where the slope ends; of the others a point at half their height shows it."""
     assert rule.curve is not None
-    top = _slope_near(m, 0.0)
+    top = m.positive[int(m.x.abs().argmin())].item()
+    shape = rule.curve(**rule.parameters).shape
+    if shape == "box":
+        inside = m.x[m.positive != 0]
+        return (inside.max().item(), top) if len(inside) and any(x > 0 for pair in m.pairs for x in pair) else None
     share = m.positive / top if top > 0 else torch.zeros_like(m.positive)
     is_usable = (share > 0.2) & (share < 0.8)
     if not is_usable.any():
         return None
     at = int((share - 0.5).abs().where(is_usable, torch.inf).argmin())
-    scale = tidy(m.x[at].abs().item() / u_of_share(share[at].item()))
+    scale = tidy(m.x[at].abs().item() / _U_OF_SHARE[shape](share[at].item()))
     return scale, top / rule.curve(scale=scale, height=1.0).height
 
 
+# |x| / scale, from the share that the slope has of the slope at 0
 _U_OF_SHARE: dict[Shape, Callable[[float], float]] = {
     "tent": lambda share: 1 - share,
     "witch": lambda share: math.sqrt(1 / share - 1) / math.pi,

@@ -1,11 +1,11 @@
-"""What `plot` draws, as numbers: functions with a name, and each as a line with its values at the jumps and beside them."""
+"""The curves of `plot`, as numbers: functions with a name, and each as a line with its values at the jumps and beside them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,15 +19,15 @@ from .gradient import gradient
 from .palette import colour
 
 Function = Callable[[Tensor], Tensor]
-_OFF, _JUMP = 1e-9, 1e-6  # how far beside a jump to look, as a share of the range; and what is a jump
+_DISTANCE_TO_JUMP = 1e-9  # of the nearest points, as a share of the range
+_SMALLEST_JUMP = 1e-6
 _POINTS = 801
-_MANY = 60  # pieces of which each is a small part of the picture
+_SMALL_PIECES = 60  # with more pieces each is a small part of the picture
+Points = tuple[tuple[float, float], ...]
 
 
 class Curve(NamedTuple):
-    """A function of x to draw. y: what the legend says of its value. jumps: the x where its slope may jump. inside: the range that a clamp
-    leaves alone.
-    """
+    """A function of x to draw. y: its value in the legend. jumps: the x where its slope may jump. inside: the range of a clamp."""
 
     label: str
     f: Function
@@ -45,14 +45,12 @@ class Grid(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A drawn function: NaN where it jumps. `dots` are its values exactly at a jump, `rings` the limits beside a jump that differ from the
-    value there.
-    """
+    """A drawn function: NaN where it jumps. `dots` are its values exactly at a jump, `rings` the other limits beside a jump."""
 
     x: Tensor
     y: Tensor
-    dots: tuple[tuple[float, float], ...] = ()
-    rings: tuple[tuple[float, float], ...] = ()
+    dots: Points = ()
+    rings: Points = ()
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -66,8 +64,8 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
         raise TypeError(must("plot", "f_or_rules", "be rules or functions", drawable))
     label = name_of(drawable)
     if edge is not None or maximize:
-        what, got = ("edge", edge) if edge is not None else ("maximize", maximize)
-        raise ValueError(must("plot", what, f"be left out for {label}", got, "Only rules have one"))
+        argument, got = ("edge", edge) if edge is not None else ("maximize", maximize)
+        raise ValueError(must("plot", argument, f"be left out for {label}", got, "Only rules have one"))
     if op is not CLAMP or not picture.others:
         return Curve(label, drawable, f"y = {label}(x)", colour(label, position))
     text, bounds = f"y = {label}({_arguments(picture.others)})", picture.others
@@ -80,22 +78,20 @@ def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge 
     if isinstance(rule, str):
         text, _, own = rule.partition("/")
         rule, _ = parsed(op, text, "plot: f_or_rules")
-    wanted = next((known for known in op.edges if str(known) == own), own) if own else edge
-    wanted = op.default_edge if wanted is None else wanted
-    call = make_call(op, rule, wanted, maximize)
+    chosen = next((known for known in op.edges if str(known) == own), own) if own else edge
+    chosen = op.default_edge if chosen is None else chosen
+    call = make_call(op, rule, chosen, maximize)
+    if maximize and not op.takes_maximize:
+        raise ValueError(must("plot", "maximize", f"be left out for {op.name}", maximize))
     options: dict[str, object] = {"rule": rule} if len(op.rules) > 1 else {}
-    if op.edges:
-        options["edge"] = wanted
-    if maximize:
-        if not op.takes_maximize:
-            raise ValueError(must("plot", "maximize", f"be left out for {op.name}", maximize))
-        options["maximize"] = True
+    options |= {"edge": chosen} if op.edges else {}
+    options |= {"maximize": True} if maximize else {}
     inputs = picture.of or (lambda x: (x, *picture.others))
     y = "y" if picture.of else f"y = {op.name}({_arguments(picture.others) if op is CLAMP else 'x'})"
     if edge is not None and not own and not call.rule.ignores_edge:
         label = f"{label}/{edge}"
     jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
-    inside: Any = picture.others if op.inputs == BOUNDED else None
+    inside = picture.others if op.inputs == BOUNDED else None
     return Curve(label, lambda x: op.public(*inputs(x), **options), y, colour(label), jumps, inside)
 
 
@@ -142,39 +138,37 @@ def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
     values = [f(piece).detach().to(torch.float64) for piece in grid.pieces]
     gap = torch.full((1,), torch.nan, dtype=torch.float64)
     x, y = [grid.pieces[0]], [values[0]]
-    dots: list[tuple[float, float]] = []
-    rings: list[tuple[float, float]] = []
+    dots: Points = ()
+    rings: Points = ()
     for at, piece, value in zip(grid.jumps, grid.pieces[1:], values[1:], strict=True):
         exactly = f(torch.tensor([at], dtype=torch.float64)).item()
-        beside = dict.fromkeys((y[-1][-1].item(), value[0].item()))
-        missed = [limit for limit in beside if not abs(limit - exactly) < _JUMP * max(1.0, abs(exactly))]
-        rings += [(at, limit) for limit in missed]
-        if missed or at in marked:
-            dots.append((at, exactly))
-        if missed:
-            x.append(gap)
-            y.append(gap)
-        x.append(piece)
-        y.append(value)
-    return Line(torch.cat(x), torch.cat(y), tuple(dots), tuple(rings))
+        limits = dict.fromkeys((y[-1][-1].item(), value[0].item()))
+        missed = [limit for limit in limits if not abs(limit - exactly) < _SMALLEST_JUMP * max(1.0, abs(exactly))]
+        rings += tuple((at, limit) for limit in missed)
+        dots += ((at, exactly),) if missed or at in marked else ()
+        x += [gap, piece] if missed else [piece]
+        y += [gap, value] if missed else [value]
+    return Line(torch.cat(x), torch.cat(y), dots, rings)
 
 
 def number_names(curves: list[Curve]) -> list[Curve]:
     """Functions of the same name get numbers behind it."""
     labels = [curve.label for curve in curves]
-    if len(set(labels)) == len(labels):
-        return curves
-    numbered = [
-        f"{label} ({labels[: i + 1].count(label)})" if labels.count(label) > 1 else label
-        for i, label in enumerate(labels)
+    counts = [labels[: i + 1].count(label) for i, label in enumerate(labels)]
+    return [
+        curve._replace(label=f"{curve.label} ({count})") if labels.count(curve.label) > 1 else curve
+        for curve, count in zip(curves, counts, strict=True)
     ]
-    return [curve._replace(label=label) for curve, label in zip(curves, numbered, strict=True)]
 
 
 def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[float]:
     """Where any of them jumps, to the exact number."""
     x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
-    ends = [jumps_of(lambda at, f=f: f(at).detach().double(), x) for f in functions]  # type: ignore[misc]
+
+    def in_doubles(f: Function) -> Function:
+        return lambda at: f(at).detach().double()
+
+    ends = [jumps_of(in_doubles(f), x) for f in functions]
     return {simplest(a, b) for lows, highs in ends for a, b in zip(lows.tolist(), highs.tolist(), strict=True)}
 
 
@@ -182,9 +176,9 @@ def grid_of(picture: Picture, curves: list[Curve], more: Iterable[float] = ()) -
     """The x to draw at: open pieces between the jumps, just off them."""
     known = {*picture.edges, *picture.jumps, *more, *(jump for curve in curves for jump in curve.jumps)}
     inner = sorted(jump for jump in known if picture.low < jump < picture.high)
-    off = _OFF * (picture.high - picture.low)
+    off = _DISTANCE_TO_JUMP * (picture.high - picture.low)
     starts = [picture.low, *(jump + off for jump in inner)]
     ends = [*(jump - off for jump in inner), picture.high]
-    points = max(201 if len(starts) < _MANY else 9, _POINTS // len(starts))
+    points = max(201 if len(starts) < _SMALL_PIECES else 9, _POINTS // len(starts))
     pieces = [torch.linspace(a, b, points, dtype=torch.float64) for a, b in zip(starts, ends, strict=True)]
     return Grid(pieces, inner)

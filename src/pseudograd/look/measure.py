@@ -1,4 +1,4 @@
-"""Where an audit looks, and what it finds there: kinks and jumps to the exact number, and the regions between them."""
+"""The points that an audit measures: kinks and jumps to the exact number, and the regions between them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,17 @@ import torch
 from torch import Tensor
 
 from ..testing.measure.behaviour import gradient_of
-from ..testing.measure.numeric import (
-    Breaks,
-    breaks,
-    jumps_of,
-    nearest,
-    resolution_of,
-    simplest,
-    slope_of,
-    values,
-)
+from ..testing.measure.numeric import Breaks, breaks, jumps_of, nearest, resolution_of, simplest, slope_of, values
 from .audit_record import Curves, Region, Side
 
 Function = Callable[[Tensor], Tensor]
 Pair = tuple[float, float]
 _KINDS = ("exact", "flat", "cut", "pseudo", "biased", "undefined", "kink", "jump")
-_NEAR = 1e-5  # relative: two slopes that differ by less are equal
-_HUGE = 2.0**500
-_USUAL = 20  # powers of two by which x and y may differ from 1 and still be measured as they are
-_ROUNDS, _CELLS, _MUCH = (
-    10,
-    24,
-    0.02,
-)  # of more points: how often, in how many cells, where the gradient changes by this share
+_SLOPE_TOLERANCE = 1e-5  # relative: two slopes that differ by less are equal
+_LARGEST_Y = 2.0**500
+_USUAL_POWERS = 20  # powers of two by which x and y may differ from 1 and still be measured as they are
+_ROUNDS, _CELLS_PER_ROUND = 10, 24  # of more points
+_STEEP_CHANGE = 0.02  # as a share of the size of the gradient, from one point to the next
 
 
 class Break(NamedTuple):
@@ -91,8 +79,8 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at.x) > 4 * near for at in located)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     step = torch.full_like(x, eps**0.25 * (high - low))
-    for place in located:
-        distance = (x - place.x).abs()
+    for at_x in (known.x for known in located):
+        distance = (x - at_x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
     slope, error = (part * steepness for part in slope_of(in_units, x / unit_x, step / unit_x, eps))
     ups, downs = gradient_of(f, x, 1.0), -gradient_of(f, x, -1.0)
@@ -103,14 +91,13 @@ def _units(f: Function, grid: Tensor) -> Pair:
     """Powers of two that x and y are measured in: 1, unless they are so small or large that 1 would hide them or overflow."""
     y = values(f, grid).abs()
     largest = y[y.isfinite()].max().item() if y.isfinite().any() else 0.0
-    unit_x = _power_of_two(max(abs(grid[0].item()), abs(grid[-1].item())))
-    unit_y = _power_of_two(largest) if largest else unit_x
-    return unit_x, unit_y if unit_y < 1.0 or unit_y > _HUGE else 1.0  # a large value elsewhere hides no small value
-
-
-def _power_of_two(size: float) -> float:
-    exponent = math.frexp(size)[1]
-    return 1.0 if abs(exponent) <= _USUAL else math.ldexp(1.0, exponent)
+    exponents = [math.frexp(size)[1] for size in (grid.abs().max().item(), largest)]
+    unit_x, unit_y = (1.0 if abs(power) <= _USUAL_POWERS else math.ldexp(1.0, power) for power in exponents)
+    unit_y = unit_y if largest else unit_x
+    return (
+        unit_x,
+        unit_y if unit_y < 1.0 or unit_y > _LARGEST_Y else 1.0,
+    )  # a large value elsewhere hides no small value
 
 
 def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
@@ -123,10 +110,10 @@ def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
         change = (slopes.diff(dim=1).abs() / size.unsqueeze(1)).amax(0)
         gaps = x.diff()
         has_jump = torch.searchsorted(known, x[:-1]) != torch.searchsorted(known, x[1:], right=True)
-        steep = (change > _MUCH) & (gaps > 8 * near) & ~has_jump
+        steep = (change > _STEEP_CHANGE) & (gaps > 8 * near) & ~has_jump
         if not steep.any():
             break
-        first = change.where(steep, 0.0).topk(min(_CELLS, int(steep.sum()))).indices
+        first = change.where(steep, 0.0).topk(min(_CELLS_PER_ROUND, int(steep.sum()))).indices
         x = torch.cat([x, x[first] + gaps[first] / 2]).unique()
     return x
 
@@ -134,7 +121,8 @@ def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
 def _gradient_jumps(f: Function, grid: Tensor, sign: float) -> list[Pair]:
     """Pairs of numbers between which the gradient jumps, as near to each other as a person would write them."""
     pairs = []
-    for low, high in zip(*(part.tolist() for part in jumps_of(lambda x: gradient_of(f, x, sign), grid)), strict=True):
+    lows, highs = jumps_of(lambda x: gradient_of(f, x, sign), grid)
+    for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
         between = simplest(low, high)
         x = torch.tensor([low, between, high], dtype=torch.float64)
         at_low, at_between, at_high = gradient_of(f, x, sign).tolist()
@@ -150,7 +138,7 @@ def _locate(f: Function, broken: Breaks, special: list[float], jumps: list[Pair]
         low, high = start - room, end + room
         beside = torch.tensor([low - room, high + room], dtype=torch.float64)
         at_low, at_high = values(f, beside).tolist()
-        flat = [y for y, slope in ((at_low, left), (at_high, right)) if abs(slope) < _NEAR]
+        flat = [y for y, slope in ((at_low, left), (at_high, right)) if abs(slope) < _SLOPE_TOLERANCE]
         jumping = [simplest(a, b) for a, b in jumps if low <= a and b <= high]
         x = next((x for x in (*special, *flat, *jumping) if low <= x <= high), None)
         x = simplest(low, high) if x is None else x
@@ -184,17 +172,17 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
     for i in range(1, len(x)):
         if is_break[i] or is_break[i - 1] or kinds[i] != kinds[i - 1] or x[i] in after_jump:
             starts.append(i)
-    at = {place.x: place for place in m.breaks}
+    at = {known.x: known for known in m.breaks}
     regions = []
     for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
         low, has_low = _end(x, is_break, start, start - 1)
         high, has_high = _end(x, is_break, end - 1, end)
-        inside = slice(start, end)
-        slope = at[x[start]][1:3] if is_break[start] else (m.slope[inside].min().item(), m.slope[inside].max().item())
-        sides = (
-            Side(kinds[start][i], slopes[inside].min().item(), slopes[inside].max().item())
-            for i, slopes in enumerate((m.positive, m.negative))
-        )
+        ranges = [
+            (slopes[start:end].min().item(), slopes[start:end].max().item())
+            for slopes in (m.slope, m.positive, m.negative)
+        ]
+        slope = at[x[start]][1:3] if is_break[start] else ranges[0]
+        sides = (Side(kind, *ends) for kind, ends in zip(kinds[start], ranges[1:], strict=True))
         regions.append(Region(low, high, has_low, has_high, slope, *sides))
     return tuple(regions)
 
@@ -206,7 +194,7 @@ def _kinds(m: Measured, slopes: Tensor) -> list[str]:
     kinds = torch.full_like(slopes, _KINDS.index("biased"), dtype=torch.long)
     kinds[slopes == 0] = _KINDS.index("cut")
     kinds[is_flat] = _KINDS.index("pseudo")
-    kinds[difference <= _NEAR * size + 2 * m.error] = _KINDS.index("exact")
+    kinds[difference <= _SLOPE_TOLERANCE * size + 2 * m.error] = _KINDS.index("exact")
     kinds[is_flat & (slopes.abs() <= 2 * m.error)] = _KINDS.index("flat")
     kinds[~(m.y.isfinite() & m.slope.isfinite() & slopes.isfinite())] = _KINDS.index("undefined")
     for at in m.breaks:
@@ -239,7 +227,7 @@ def _end(x: list[float], is_break: list[bool], own: int, other: int) -> tuple[fl
 
 
 def shares_of(regions: Iterable[Region]) -> dict[str, dict[str, float]]:
-    """Of the length of the regions, what each kind has, for both signs of grad."""
+    """The share of each kind in the length of the regions, for both signs of grad."""
     shares: dict[str, dict[str, float]] = {"grad > 0": {}, "grad < 0": {}}
     regions = list(regions)
     length = sum(region.high - region.low for region in regions)

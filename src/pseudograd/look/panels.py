@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.typing import LineStyleType
 
 _HEIGHTS = {"forward": 1.7, "backward": 2.2}  # inches of a panel, in a figure of our own
 _WIDTHS = (5.8, 4.2, 3.4, 3.0)  # inches of a column, where the figure has one, two, three or more
-_SMALLEST = (1.5, 0.8)  # inches of a panel beside which text still has its full size
+_SMALLEST_PANEL = (1.5, 0.8)  # inches of a panel beside which text still has its full size
 _SCALES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 0.22)  # of the text, for a figure too small for it
-_BESIDE = 0.75  # inches of numbers and names beside the panels
+_MARGIN = 0.75  # inches of numbers and names beside the panels
 _LINES, _SHADE, _DARK = "#d0d0d0", "#f2f2f2", "#333333"
 Size = tuple[float, float]  # inches
 
@@ -31,7 +32,7 @@ class Stroke(NamedTuple):
     line: Line
     entry: str
     colour: str
-    style: Any = "-"
+    style: LineStyleType = "-"
     width: float = 1.8
     alpha: float = 1.0
 
@@ -48,7 +49,7 @@ class Panel(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """What `plot` drew: the figure, and its axes from left to right and from top to bottom."""
+    """The result of `plot`: the figure, and its axes from left to right and from top to bottom."""
 
     figure: Figure
     forward: tuple[Axes, ...]
@@ -59,19 +60,18 @@ Rows = Sequence[Sequence[Panel | None]]
 
 
 def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> Panels:
-    """Draw rows of panels into a figure of their own, or into the place of `ax`, which becomes the first of them."""
-    place, size = _own_place(rows) if ax is None else _place_of(ax)
-    figure = place.get_gridspec().figure
-    heights = [1e-3, *map(_height, rows), 1e-3]
-    cells = place.subgridspec(len(heights), len(rows[0]), height_ratios=heights)
+    """Draw rows of panels into a figure of their own, or into the cell of `ax`, which becomes the first of them."""
+    spec, size = _own_spec(rows) if ax is None else _spec_of(ax)
+    figure, columns = spec.get_gridspec().figure, len(rows[0])
+    cells = spec.subgridspec(len(rows) + 2, columns, height_ratios=[1e-3, *map(_height, rows), 1e-3])
     above, below = (figure.add_subplot(cells[row, :]) for row in (0, -1))
     for axes in (above, below):
         axes.set_axis_off()
-    scale = _add_legend(below, list(_handles(rows)), size, (len(rows[0]), len(rows)))
+    scale = _add_legend(below, list(_handles(rows)), size, (columns, len(rows)))
     _set_title(above, title, scale, size[0])
     by_kind: dict[str, list[Axes]] = {"forward": [], "backward": []}
     first = ax
-    for (i, row), j in itertools.product(enumerate(rows), range(len(rows[0]))):
+    for (i, row), j in itertools.product(enumerate(rows), range(columns)):
         panel = row[j]
         if panel is None:
             continue
@@ -83,23 +83,22 @@ def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> 
         first = first or axes
         by_kind[panel.kind].append(axes)
         _draw_panel(axes, panel, xlim, scale)
-        is_lowest = i + 1 == len(rows) or rows[i + 1][j] is None
-        _label(axes, panel, scale, is_left=j == 0, is_lowest=is_lowest)
-        _set_title(axes, panel.title, scale, (size[0] - _BESIDE * scale) / len(row))
+        _label(axes, panel, scale, is_left=j == 0, is_lowest=i + 1 == len(rows) or rows[i + 1][j] is None)
+        _set_title(axes, panel.title, scale, (size[0] - _MARGIN * scale) / columns)
     for kind, (shared, *_) in by_kind.items():
         shared.set_ylim(_span([panel for row in rows for panel in row if panel and panel.kind == kind]))
         shared.set_xlim(xlim)
     return Panels(figure.figure, tuple(by_kind["forward"]), tuple(by_kind["backward"]))
 
 
-# --- places ---------------------------------------------------------------------------------------------------------
+# --- cells ----------------------------------------------------------------------------------------------------------
 
 
 def _height(row: Sequence[Panel | None]) -> float:
     return next(_HEIGHTS[panel.kind] for panel in row if panel)
 
 
-def _own_place(rows: Rows) -> tuple[Any, Size]:
+def _own_spec(rows: Rows) -> tuple[Any, Size]:
     """All of the current figure if it is empty, else of a new one; and its inches."""
     try:
         from matplotlib import pyplot
@@ -112,20 +111,21 @@ def _own_place(rows: Rows) -> tuple[Any, Size]:
         width = columns * _WIDTHS[min(columns, len(_WIDTHS)) - 1]
         figure = pyplot.figure(figsize=(width, sum(map(_height, rows)) + 0.7))
     figure.set_layout_engine("constrained")
-    return figure.add_gridspec()[0], tuple(figure.get_size_inches())
+    width, height = figure.get_size_inches()
+    return figure.add_gridspec()[0], (width, height)
 
 
-def _place_of(ax: Axes) -> tuple[Any, Size]:
-    """The place of `ax`, and its inches. Its figure gets a layout that makes room for what stands around axes, if it has none."""
-    place = ax.get_subplotspec() if hasattr(ax, "get_subplotspec") else None
-    if place is None:
+def _spec_of(ax: Axes) -> tuple[Any, Size]:
+    """The cell of `ax`, and its inches. Its figure gets a layout that makes room for what is around axes, if it has none."""
+    spec = ax.get_subplotspec() if hasattr(ax, "get_subplotspec") else None
+    if spec is None:
         raise TypeError(must("plot", "ax", "be axes that pyplot.subplots or add_subplot made, or None", ax))
     figure: Any = ax.figure
     if figure.get_layout_engine() is None:
         figure.figure.set_layout_engine("constrained")
-    share, margins = place.get_position(figure), place.get_gridspec().get_subplot_params(figure)
+    share, margins = spec.get_position(figure), spec.get_gridspec().get_subplot_params(figure)
     wide, high = share.width / (margins.right - margins.left), share.height / (margins.top - margins.bottom)
-    return place, (wide * figure.bbox.width / figure.dpi, high * figure.bbox.height / figure.dpi)
+    return spec, (wide * figure.bbox.width / figure.dpi, high * figure.bbox.height / figure.dpi)
 
 
 # --- drawing --------------------------------------------------------------------------------------------------------
@@ -138,25 +138,21 @@ def _draw_panel(axes: Axes, panel: Panel, xlim: tuple[float, float], scale: floa
     axes.axhline(0, color=_LINES, linewidth=0.8, zorder=0.5)
     for line, entry, colour, style, width, alpha in panel.strokes:
         width *= max(scale, 0.6)
+        x, y = line.x.numpy(), torch.where(line.y.isfinite(), line.y, torch.nan).numpy()
         look: dict[str, Any] = {"linestyle": style, "linewidth": width, "alpha": alpha, "solid_capstyle": "butt"}
-        y = torch.where(line.y.isfinite(), line.y, torch.nan)
-        axes.plot(line.x.numpy(), y.numpy(), color=colour, label=entry, **look)
+        axes.plot(x, y, color=colour, label=entry, **look)
         for points, name, face in ((line.rings, "_beside", "white"), (line.dots, "_exactly", colour)):
             if points:
-                marks: dict[str, Any] = {
-                    "markerfacecolor": face,
-                    "markersize": min(2.6 + 1.2 * width, 7.5),
-                    "zorder": 3,
-                }
-                axes.plot(*zip(*points, strict=True), color=colour, linestyle="", marker="o", label=name, **marks)
+                look = {"marker": "o", "markerfacecolor": face, "markersize": min(2.6 + 1.2 * width, 7.5), "zorder": 3}
+                axes.plot(*zip(*points, strict=True), color=colour, linestyle="", label=name, **look)
 
 
 def _label(axes: Axes, panel: Panel, scale: float, *, is_left: bool, is_lowest: bool) -> None:
     axes.tick_params(labelsize=scale * _points("xtick.labelsize"), length=3.5 * scale, pad=3.5 * scale)
     axes.tick_params(labelbottom=is_lowest, labelleft=is_left)
-    look: dict[str, Any] = {"fontsize": scale * _points("axes.labelsize"), "labelpad": 4 * scale}
-    axes.set_xlabel("x" if is_lowest else "", **look)
-    axes.set_ylabel(panel.label if is_left else "", **look)
+    size = scale * _points("axes.labelsize")
+    axes.set_xlabel("x" if is_lowest else "", labelpad=4 * scale, fontsize=size)
+    axes.set_ylabel(panel.label if is_left else "", labelpad=4 * scale, fontsize=size)
     axes.locator_params(nbins=5, steps=[1, 2, 5, 10])  # the same before and after the layout
 
 
@@ -192,14 +188,15 @@ def _handles(rows: Rows) -> Iterator[Line2D]:
     for entry in dict.fromkeys(stroke.entry for stroke in strokes):
         same = [stroke for stroke in strokes if stroke.entry == entry]
         colour = same[0].colour if len({stroke.colour for stroke in same}) == 1 else _DARK
-        look: dict[str, Any] = {"linestyle": same[0].style, "linewidth": same[0].width, "alpha": same[0].alpha}
-        yield Line2D([], [], color=colour, label=entry, **look)
-    where = "bound" if any(panel.inside for panel in panels) else "jump"
-    dot: dict[str, Any] = {"linestyle": "", "marker": "o", "color": _DARK, "markersize": 5.5}
-    if any(stroke.line.dots for stroke in strokes):
-        yield Line2D([], [], **dot, label=f"value at a {where}")
-    if any(stroke.line.rings for stroke in strokes):
-        yield Line2D([], [], **dot, markerfacecolor="white", label="value just beside it")
+        _, _, _, style, width, alpha = same[0]
+        yield Line2D([], [], color=colour, linestyle=style, linewidth=width, alpha=alpha, label=entry)
+    edge = "bound" if any(panel.inside for panel in panels) else "jump"
+    marks = ((_DARK, f"value at a {edge}", "dots"), ("white", "value just beside it", "rings"))
+    for face, label, kind in marks:
+        if any(getattr(stroke.line, kind) for stroke in strokes):
+            mark = Line2D([], [], linestyle="", marker="o", color=_DARK, markersize=5.5, label=label)
+            mark.set_markerfacecolor(face)
+            yield mark
 
 
 def _add_legend(axes: Axes, handles: list[Line2D], size: Size, panels: tuple[int, int]) -> float:
@@ -218,8 +215,8 @@ def _add_legend(axes: Axes, handles: list[Line2D], size: Size, panels: tuple[int
             fontsize=0.9 * scale * _points("font.size"),
         )
         box, dpi = legend.get_window_extent(), axes.figure.figure.dpi
-        width, height = size[0] - _BESIDE * scale, size[1] - box.height / dpi - scale
-        needed = [count * least * scale for count, least in zip(panels, _SMALLEST, strict=True)]
+        width, height = size[0] - _MARGIN * scale, size[1] - box.height / dpi - scale
+        needed = [count * least * scale for count, least in zip(panels, _SMALLEST_PANEL, strict=True)]
         if box.width / dpi <= width and width >= needed[0] and height >= needed[1]:
             break
     return scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from .curves import (
     Curve,
     Function,
     Grid,
-    Line,
     check_element_wise,
     curve_of,
     gradient_of,
@@ -32,11 +31,12 @@ from .panels import Panel, Panels, Rows, Stroke, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.typing import LineStyleType
 
 Drawable = str | RuleObject | Callable[..., Tensor]
-_STYLES: tuple[Any, ...] = ("-", (0, (3.2, 1.4)), (0, (1, 1.1)), (0, (5, 1.2, 1, 1.2)))
-_TOGETHER = len(_STYLES)  # so many curves can be told apart in one panel
-_COLUMNS = 4
+_STYLES: tuple[LineStyleType, ...] = ("-", (0, (3.2, 1.4)), (0, (1, 1.1)), (0, (5, 1.2, 1, 1.2)))
+_MOST_CURVES = len(_STYLES)  # that can be told apart in one panel
+_MOST_COLUMNS = 4
 
 
 def plot(
@@ -85,19 +85,22 @@ def plot(
         >>> drawn = plot(["trust", "identity"], op="round")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
-    is_single = isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence)
-    drawables: list[Any] = [f_or_rules] if is_single else list(f_or_rules)  # type: ignore[arg-type]
+    drawables = (
+        [f_or_rules]
+        if isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence)
+        else [*f_or_rules]
+    )
     min, max = as_number(min), as_number(max)
     _check(drawables, min, max, loss, panels)
     grads = _checked_grads(grad)
     is_rule = [isinstance(drawable, (str, RuleObject)) for drawable in drawables]
     picture = _picture(op, min, max, any(is_rule), xlim)
     curves = number_names([curve_of(part, OPS[op], picture, edge, maximize, i) for i, part in enumerate(drawables)])
-    grid = grid_of(picture, curves)
+    pieces = torch.cat(grid_of(picture, curves).pieces)
     for curve in curves:
-        check_element_wise("f_or_rules", curve.f, torch.cat(grid.pieces))
+        check_element_wise("f_or_rules", curve.f, pieces)
         if loss is not None:
-            check_element_wise("loss", loss, curve.f(torch.cat(grid.pieces)).detach())
+            check_element_wise("loss", loss, curve.f(pieces).detach())
     functions = [curve for curve, has_row in zip(curves, is_rule, strict=True) if not has_row]
     grid = grid_of(picture, curves, _jumps(functions, curves, grads, loss, picture))
     columns = [[curve] for curve in curves] if panels == "rules" or len(curves) == 1 else [curves]
@@ -116,34 +119,34 @@ def _jumps(
     """The jumps of functions, which do not say where they or their gradients jump, as rules do; and of every loss."""
     lines: list[Function] = [curve.f for curve in functions]
     lines += [gradient_of(curve.f, grad) for curve in functions for grad in grads]
-    for curve in curves if loss is not None else ():
-        lines += [_chain(loss, curve), gradient_of(_chain(loss, curve), 1.0), _arriving(loss, curve)]  # type: ignore[arg-type]
+    for curve in curves:
+        if loss is not None:
+            lines += [_chain(loss, curve), gradient_of(_chain(loss, curve), 1.0), _arriving(loss, curve)]
     return jumps_in(lines, picture.low, picture.high)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _check(drawables: list[Any], min: Any, max: Any, loss: object, panels: object) -> None:
+def _check(drawables: Sequence[object], min: object, max: object, loss: object, panels: object) -> None:
     if not drawables:
         raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", drawables))
     for name, bound in (("min", min), ("max", max)):
-        if isinstance(bound, (str, RuleObject)) or callable(bound):
-            remedy = "Write several rules or functions as one list"
-            raise TypeError(must("plot", name, "be a number or None", bound, remedy))
         if bound is not None and not is_number(bound):
-            raise TypeError(must("plot", name, "be a number or None", bound))
-        if bound is not None and not math.isfinite(bound):
+            is_rule = isinstance(bound, (str, RuleObject)) or callable(bound)
+            remedy = "Write several rules or functions as one list" if is_rule else None
+            raise TypeError(must("plot", name, "be a number or None", bound, remedy))
+        if isinstance(bound, (int, float)) and not math.isfinite(bound):
             raise ValueError(must("plot", name, "be finite", bound, "Use None for no bound"))
-    if min is not None and max is not None and min > max:
+    if isinstance(min, (int, float)) and isinstance(max, (int, float)) and min > max:
         raise ValueError(must("plot", "min and max", "be in this order", (min, max), "Swap them or drop one"))
     if loss is not None and not callable(loss):
         raise TypeError(must("plot", "loss", "be an element-wise function of y, or None", loss))
     if panels not in (None, "rules"):
         raise ValueError(must("plot", "panels", "be 'rules' or None", panels))
-    if panels is None and len(drawables) > _TOGETHER:
+    if panels is None and len(drawables) > _MOST_CURVES:
         remedy = "Give each a column of its own with panels='rules'"
-        raise ValueError(must("plot", "f_or_rules", f"be at most {_TOGETHER} for one panel", len(drawables), remedy))
+        raise ValueError(must("plot", "f_or_rules", f"be at most {_MOST_CURVES} for one panel", len(drawables), remedy))
 
 
 def _checked_grads(grad: object) -> list[float]:
@@ -153,8 +156,8 @@ def _checked_grads(grad: object) -> list[float]:
     values = [as_number(value) for value in grad]
     if not all(is_number(value) and math.isfinite(value) for value in values):
         raise TypeError(must("plot", "grad", "be a list of finite numbers", grad))
-    if not 1 <= len(values) <= _TOGETHER:
-        raise ValueError(must("plot", "grad", f"have 1 to {_TOGETHER} numbers", grad))
+    if not 1 <= len(values) <= _MOST_CURVES:
+        raise ValueError(must("plot", "grad", f"have 1 to {_MOST_CURVES} numbers", grad))
     return values
 
 
@@ -162,13 +165,11 @@ def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xli
     """Where to draw, and with which inputs behind x."""
     if op not in OPS:
         raise unknown_name("plot", "op", tuple(OPS), op)
-    picture = OPS[op].picture
-    if op == "clamp" and (min is not None or max is not None):
-        picture = picture_of(min, max)
-    elif op == "clamp" and not has_rules:
-        picture = Picture()
-    elif min is not None or max is not None:
+    picture, has_bounds = OPS[op].picture, min is not None or max is not None
+    if has_bounds and op != "clamp":
         raise ValueError(must("plot", "min and max", f"be None for {op}", (min, max), "Give a function of x instead"))
+    if op == "clamp" and (has_bounds or not has_rules):
+        picture = picture_of(min, max) if has_bounds else Picture()
     if xlim is None:
         return picture
     limits = [as_number(limit) for limit in xlim] if isinstance(xlim, Sequence) else []
@@ -179,16 +180,14 @@ def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xli
 
 def _titles(title: object, columns: list[list[Curve]]) -> list[str]:
     """One text for each column."""
-    own = [column[0].label if len(column) == 1 else "" for column in columns]
-    if title is None:
-        return own
-    if isinstance(title, str):
-        return [title] if len(columns) == 1 else own
-    if not isinstance(title, Sequence) or not all(isinstance(text, str) for text in title):
+    if title is None or (isinstance(title, str) and len(columns) > 1):
+        return [column[0].label if len(column) == 1 else "" for column in columns]
+    titles = [title] if isinstance(title, str) else title
+    if not isinstance(titles, Sequence) or not all(isinstance(text, str) for text in titles):
         raise TypeError(must("plot", "title", "be a text or a list of texts", title))
-    if len(title) != len(columns):
+    if len(titles) != len(columns):
         raise ValueError(must("plot", "title", f"have a text for each of the {len(columns)} columns", title))
-    return list(title)
+    return list(titles)
 
 
 # --- panels -----------------------------------------------------------------------------------------------------------
@@ -197,66 +196,68 @@ def _titles(title: object, columns: list[list[Curve]]) -> list[str]:
 def _stack(
     curves: list[Curve], grid: Grid, grads: list[float], loss: Function | None, has_same_y: bool, y: str
 ) -> list[Panel]:
-    """The panels of a column: forward, and what is below it."""
-    is_single = has_same_y or len(curves) == 1
-    shared = _shared_forward(curves[0], grid, loss, y if has_same_y else "y")
-    panels = [shared] if is_single else _forwards(curves, grid, loss)
+    """The panels of a column: forward, and what is below it. Functions with different values have a panel for their losses."""
+    first, is_single = curves[0], has_same_y or len(curves) == 1
+    if is_single:
+        strokes = [Stroke(line_of(first.f, grid), y if has_same_y else "y", FORWARD, width=4, alpha=0.55)]
+        if loss is not None:
+            strokes.append(Stroke(line_of(_chain(loss, first), grid), "loss", LOSS, _STYLES[2]))
+        panels = [Panel("forward", "y" if loss is None else "y and loss", strokes)]
+    else:
+        panels = [Panel("forward", "y", _strokes(curves, lambda curve: curve.f, grid))]
+        if loss is not None:
+            panels.append(Panel("forward", "loss", _strokes(curves, lambda curve: _chain(loss, curve), grid)))
     panels += _gradients(curves, grid, grads) if loss is None else [_loss_gradients(curves, grid, loss, is_single)]
-    return [panel._replace(inside=curves[0].inside if is_single else None) for panel in panels]
+    return [panel._replace(inside=first.inside if is_single else None) for panel in panels]
 
 
-def _shared_forward(curve: Curve, grid: Grid, loss: Function | None, y: str) -> Panel:
-    strokes = [Stroke(line_of(curve.f, grid), y, FORWARD, width=4, alpha=0.55)]
-    if loss is not None:
-        strokes.append(Stroke(line_of(_chain(loss, curve), grid), "loss", LOSS, _STYLES[2]))
-    return Panel("forward", "y" if loss is None else "y and loss", strokes)
-
-
-def _forwards(curves: list[Curve], grid: Grid, loss: Function | None) -> list[Panel]:
-    """Functions with different values. Their losses have a panel of their own."""
-    looks = _looks(curves)
-    panels = [Panel("forward", "y", [Stroke(line_of(curve.f, grid), curve.label, *look) for curve, look in looks])]
-    if loss is not None:
-        strokes = [Stroke(line_of(_chain(loss, curve), grid), curve.label, *look) for curve, look in looks]
-        panels.append(Panel("forward", "loss", strokes))
-    return panels
+def _strokes(
+    curves: list[Curve],
+    function_of: Callable[[Curve], Function],
+    grid: Grid,
+    prefix: str = "",
+    marks_jumps: bool = False,
+) -> list[Stroke]:
+    """Each curve is thinner than the one below it, which shows at its rim where the two coincide."""
+    return [
+        Stroke(
+            line_of(function_of(curve), grid, curve.jumps if marks_jumps else ()),
+            prefix + curve.label,
+            curve.colour,
+            _STYLES[i],
+            _width(i, len(curves)),
+        )
+        for i, curve in enumerate(curves)
+    ]
 
 
 def _gradients(curves: list[Curve], grid: Grid, grads: list[float]) -> list[Panel]:
     """dL/dx for each dL/dy: a single curve in one panel, several curves in a panel for each dL/dy."""
+    texts = {grad: f"dL/dy = {grad:+g}".replace("-", "\N{MINUS SIGN}") for grad in grads}
     holds = (0.0, *grads)
-
-    def line(curve: Curve, grad: float) -> Line:
-        return line_of(gradient_of(curve.f, grad), grid, curve.jumps)
-
     if len(curves) == 1:
         (curve,) = curves
         strokes = []
-        for i, grad in enumerate(grads):
-            colour = darker(curve.colour) if i else curve.colour
-            entry = f"dL/dx where dL/dy = {_signed(grad)}"
-            strokes.append(Stroke(line(curve, grad), entry, colour, _STYLES[i], _width(i, len(grads))))
+        for i, (grad, text) in enumerate(texts.items()):
+            shade = darker(curve.colour) if i else curve.colour
+            line = line_of(gradient_of(curve.f, grad), grid, curve.jumps)
+            strokes.append(Stroke(line, f"dL/dx where {text}", shade, _STYLES[i], _width(i, len(grads))))
         return [Panel("backward", "dL/dx", strokes, holds=holds)]
-    return [
-        Panel(
-            "backward",
-            f"dL/dx where\ndL/dy = {_signed(grad)}",
-            [Stroke(line(curve, grad), curve.label, *look) for curve, look in _looks(curves)],
-            holds=holds,
-        )
-        for grad in grads
-    ]
+    panels = []
+    for grad, text in texts.items():
+        strokes = _strokes(curves, lambda curve: gradient_of(curve.f, grad), grid, marks_jumps=True)  # noqa: B023
+        panels.append(Panel("backward", f"dL/dx where\n{text}", strokes, holds=holds))
+    return panels
 
 
 def _loss_gradients(curves: list[Curve], grid: Grid, loss: Function, is_single: bool) -> Panel:
     """dL/dx of the loss, over the dL/dy that arrives where that is the same for all."""
-    strokes = []
+    strokes = _strokes(curves, lambda curve: gradient_of(_chain(loss, curve), 1.0), grid, "dL/dx ", marks_jumps=True)
+    if len(curves) == 1:
+        strokes = [strokes[0]._replace(entry="dL/dx")]
     if is_single:
         arriving = line_of(_arriving(loss, curves[0]), grid)
-        strokes.append(Stroke(arriving, "dL/dy", FORWARD, (0, (0.9, 0.45)), width=4, alpha=0.55))
-    for curve, look in _looks(curves):
-        line = line_of(gradient_of(_chain(loss, curve), 1.0), grid, curve.jumps)
-        strokes.append(Stroke(line, "dL/dx" if len(curves) == 1 else f"dL/dx {curve.label}", *look))
+        strokes = [Stroke(arriving, "dL/dy", FORWARD, (0, (0.9, 0.45)), width=4, alpha=0.55), *strokes]
     return Panel("backward", "dL/dx", strokes)
 
 
@@ -268,23 +269,14 @@ def _arriving(loss: Function, curve: Curve) -> Function:
     return lambda x: gradient(loss, curve.f(x).detach())
 
 
-def _looks(curves: list[Curve]) -> list[tuple[Curve, tuple[str, Any, float]]]:
-    """Colour, style and width: each curve is thinner than the one below it, which shows at its rim where the two coincide."""
-    return [(curve, (curve.colour, _STYLES[i], _width(i, len(curves)))) for i, curve in enumerate(curves)]
-
-
 def _width(position: int, count: int) -> float:
     return 1.8 + 1.5 * (count - 1 - position)
-
-
-def _signed(value: float) -> str:
-    return f"{value:+g}".replace("-", "\N{MINUS SIGN}")
 
 
 def _wrap(stacks: list[list[Panel]], has_same_y: bool) -> Rows:
     """Rows of at most four columns. A forward that all columns share is drawn once."""
     count = len(stacks)
-    across = count if count <= _COLUMNS else min((_COLUMNS, 3), key=lambda n: (-count % n, -n))
+    across = count if count <= _MOST_COLUMNS else min((_MOST_COLUMNS, 3), key=lambda n: (-count % n, -n))
     rows: list[list[Panel | None]] = []
     for start in range(0, count, across):
         block = [list(row) for row in zip(*stacks[start : start + across], strict=True)]

@@ -12,31 +12,22 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..public_names import public_path
 from ..rule import OPS, Op, Rule
-from .candidates import GRADS, Candidate, candidates, forwards
+from .candidates import GRADS, Candidate, Others, candidates, forwards
 from .measure import Measured
 from .purity import Compute, compute_alone, outside_of_everything
 
 _X = (-3.0, -2.5, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5)
-_USUAL = (
-    1.0,
-    -1.0,
-    0.75,
-    -2.5,
-    0.0,
-    10.0,
-    -10.0,
-    *(sign * 10.0**power for power in (2, 3, 4, 6, 9, 30) for sign in (1, -1)),
-)
+_SIZES = (2, 3, 4, 6, 9, 30)  # powers of ten
+_USUAL = (1.0, -1.0, 0.75, -2.5, 0.0, 10.0, -10.0, *(sign * 10.0**power for power in _SIZES for sign in (1, -1)))
 _EXTREME = (*(sign * 10.0**-power for power in (3, 6, 12, 30, 42) for sign in (1, -1)), math.inf, -math.inf, math.nan)
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # the first that differs gives the example
+# By name, in the order in which they are tried: the first that differs gives the example.
+_DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 # By the number of inputs: ops, the names of the inputs behind x, and numbers to try for them.
 _BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], ...]], ...]] = {
     2: (
@@ -51,6 +42,7 @@ _BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], 
 
 Numbers = tuple[float, ...]
 Ask = Callable[[Tensor, Tensor, Numbers], tuple[Tensor, Tensor]]  # x, grad, numbers behind x -> y, grad_x
+OthersOf = Callable[[Numbers], Others]  # numbers behind x -> the inputs of the op that they are
 
 
 @dataclass(frozen=True)
@@ -84,13 +76,13 @@ def what_is(function: object) -> Match | None:
         return None
 
 
-_matches: weakref.WeakKeyDictionary[Any, Match | None] = weakref.WeakKeyDictionary()
+_matches: weakref.WeakKeyDictionary[object, Match | None] = weakref.WeakKeyDictionary()
 
 
 # --- the class ------------------------------------------------------------------------------------------------------
 
 
-def _recognise(cls: Any) -> Match | None:
+def _recognise(cls: object) -> Match | None:
     if not isinstance(cls, type) or not issubclass(cls, torch.autograd.Function):
         return None
     compute = compute_alone(cls)
@@ -99,7 +91,7 @@ def _recognise(cls: Any) -> Match | None:
     has_ctx = cls.setup_context is torch.autograd.Function.setup_context
     inputs = list(inspect.signature(cls.forward).parameters.values())[has_ctx:]
     with outside_of_everything():
-        match = next((match for trial in _trials(compute, len(inputs)) if (match := trial())), None)
+        match = next(_matches_of(compute, len(inputs)), None)
     if match is None:
         return None
     defaults = tuple(f"{value.name}={value.default!r}" for value in inputs if value.default is not value.empty)
@@ -110,14 +102,26 @@ def _recognise(cls: Any) -> Match | None:
     return replace(match, instead=instead, defaults=defaults)
 
 
-def _trials(compute: Compute, inputs: int) -> Iterator[Callable[[], Match | None]]:
-    if inputs == 1:
-        yield lambda: _match_by_values(_asking(compute, float))
-    elif inputs == 2:
-        yield lambda: _match_replace_grad(compute)
+def _matches_of(compute: Compute, inputs: int) -> Iterator[Match]:
+    if inputs == 1:  # the values show the op
+        ask = _asking(compute, float)
+        m = _measure(ask, ())
+        for op, others, difference in forwards(m):
+            if not difference:
+                yield from _match_rule(ask, op, m, ((),), lambda numbers: others, ())  # noqa: B023, used at once
+    elif inputs == 2 and _is_replace_grad(compute):
+        yield Match("replace_grad", "", "ReplaceGrad", tuple(_DTYPES))
     for name, names, numbers in _BEHIND_X.get(inputs, ()):
         for as_input in (float, _to_tensor):  # a class may need its bound as a tensor
-            yield partial(_match_op, _asking(compute, as_input), OPS[name], names, numbers)
+
+            def others_of(numbers: Numbers, name: str = name) -> Others:
+                return {"lower_bound": (*numbers, None), "upper_bound": (None, *numbers)}.get(name, numbers)
+
+            try:
+                ask = _asking(compute, as_input)
+                yield from _match_rule(ask, OPS[name], _measure(ask, numbers[0]), numbers, others_of, names)
+            except Exception:  # the class takes other inputs
+                continue
 
 
 def _to_tensor(number: float) -> Tensor:
@@ -126,29 +130,11 @@ def _to_tensor(number: float) -> Tensor:
 
 def _asking(compute: Compute, as_input: Callable[[float], object]) -> Ask:
     def ask(x: Tensor, grad: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
-        y, gradients = compute((x, *map(as_input, numbers)), grad.clone())
-        return y, gradients[0]
+        y, (grad_x, *_) = compute((x, *map(as_input, numbers)), grad.clone())
+        assert grad_x is not None
+        return y, grad_x
 
     return ask
-
-
-def _match_by_values(ask: Ask) -> Match | None:
-    """A class of x alone: its values show the op."""
-    m = _measure(ask, ())
-    for op, others, difference in forwards(m):
-        if not difference and (match := _match_rule(ask, op, m, ((),), lambda _, others=others: others, ())):
-            return match
-    return None
-
-
-def _match_op(ask: Ask, op: Op, names: tuple[str, ...], numbers: tuple[Numbers, ...]) -> Match | None:
-    def others_of(numbers: Numbers) -> tuple[Any, ...]:
-        return {"lower_bound": (*numbers, None), "upper_bound": (None, *numbers)}.get(op.name, numbers)
-
-    try:
-        return _match_rule(ask, op, _measure(ask, numbers[0]), numbers, others_of, names)
-    except Exception:  # the class takes other inputs
-        return None
 
 
 def _measure(ask: Ask, numbers: Numbers) -> Measured:
@@ -159,38 +145,25 @@ def _measure(ask: Ask, numbers: Numbers) -> Measured:
 
 
 def _match_rule(
-    ask: Ask,
-    op: Op,
-    m: Measured,
-    numbers: tuple[Numbers, ...],
-    others_of: Callable[..., tuple[Any, ...]],
-    names: tuple[str, ...],
-) -> Match | None:
+    ask: Ask, op: Op, m: Measured, numbers: tuple[Numbers, ...], others_of: OthersOf, names: tuple[str, ...]
+) -> Iterator[Match]:
     gradients = [ask(m.x, torch.full_like(m.x, grad), numbers[0])[1] for grad in GRADS]
     for candidate in candidates(op, others_of(numbers[0]), m, gradients):
-        rule, edge = candidate.case.rule, candidate.case.edge
+        rule, edge, parameters = candidate.case.rule, candidate.case.edge, candidate.case.parameters
         if rule.is_users or rule.author:  # its formula is code of the program
             continue
         comparison = _compare(ask, candidate, numbers, others_of)
         if comparison is None:
             continue
-        changed = any(value != rule.parameters[key] for key, value in candidate.case.parameters)
-        is_plain = (
-            op.name == "clamp" and len(names) == 2 and edge == "closed" and not changed and not candidate.case.maximize
-        )
-        call = (
-            candidate.write(names, says_default_edge=False).partition("(")[2].replace("=rules.", "=pseudograd.rules.")
-        )
-        values = f"({', '.join(f'{key}={value:g}' for key, value in candidate.case.parameters)})" if changed else ""
+        is_changed = any(value != rule.parameters[key] for key, value in parameters)
+        is_clamp = op.name == "clamp" and len(names) == 2
+        is_plain = is_clamp and edge == "closed" and not is_changed and not candidate.case.maximize
+        call = candidate.write(names, says_default_edge=False).replace("=rules.", "=pseudograd.rules.")
+        values = f"({', '.join(f'{key}={value:g}' for key, value in parameters)})" if is_changed else ""
         meaning = op.name if len(op.rules) == 1 else f'{op.name} with rule "{rule.name}{values}"'
         meaning += "" if rule.ignores_edge or edge == op.default_edge else f' and edge "{edge}"'
-        return Match(
-            meaning,
-            f"import pseudograd  # pseudograd.{public_path(op.name)}({call}",
-            _familiar_class(rule) if is_plain else None,
-            *comparison,
-        )
-    return None
+        instead = f"import pseudograd  # pseudograd.{public_path(op.name)}({call.partition('(')[2]}"
+        yield Match(meaning, instead, _familiar_class(rule) if is_plain else None, *comparison)
 
 
 def _familiar_class(rule: Rule) -> str | None:
@@ -203,7 +176,7 @@ def _familiar_class(rule: Rule) -> str | None:
 
 
 def _compare(
-    ask: Ask, candidate: Candidate, numbers: tuple[Numbers, ...], others_of: Callable[..., tuple[Any, ...]]
+    ask: Ask, candidate: Candidate, numbers: tuple[Numbers, ...], others_of: OthersOf
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The dtypes in which value and gradient are equal to the bit, and the differences at extreme numbers. None for another function.
 
@@ -211,8 +184,7 @@ def _compare(
     """
     dtypes: list[str] = []
     differences: dict[str, str] = {}
-    for dtype in _DTYPES:
-        name = str(dtype).removeprefix("torch.")
+    for name, dtype in _DTYPES.items():
         is_exact = True
         for values in numbers if dtype == torch.float32 else numbers[:1]:
             values = tuple(torch.tensor(value).to(dtype).item() for value in values)
@@ -238,10 +210,10 @@ def _compare(
                 return None
             for at in wrong.nonzero().flatten().tolist():
                 kind = "x" if not math.isfinite(x[at]) else "" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
-                differences.setdefault(
-                    kind,
-                    f"{name}: grad = {grad[at]:g} gives {grad_x[at]:g} instead of {grad_ours[at]:g} at x = {x[at]:.5g}",
+                text = (
+                    f"{name}: grad = {grad[at]:g} gives {grad_x[at]:g} instead of {grad_ours[at]:g} at x = {x[at]:.5g}"
                 )
+                differences.setdefault(kind, text)
         dtypes += [name] if is_exact else []
     return tuple(dtypes), tuple(differences.values())
 
@@ -255,12 +227,9 @@ def _pairs(bounds: Numbers, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]
     usual = torch.tensor(_USUAL, dtype=torch.float64).to(dtype)
     usual = usual[usual.isfinite()]
     grads = torch.cat([usual, torch.tensor(_EXTREME, dtype=torch.float64).to(dtype)])
-    is_usual = torch.arange(len(grads)) < len(usual)
-    return (
-        x.repeat_interleave(len(grads)),
-        grads.repeat(len(x)),
-        is_usual.repeat(len(x)) & x.isfinite().repeat_interleave(len(grads)),
-    )
+    is_usual = (torch.arange(len(grads)) < len(usual)).repeat(len(x))
+    x, grads = x.repeat_interleave(len(grads)), grads.repeat(len(x))
+    return x, grads, is_usual & x.isfinite()
 
 
 def are_equal(a: Tensor, b: Tensor) -> Tensor:
@@ -270,24 +239,22 @@ def are_equal(a: Tensor, b: Tensor) -> Tensor:
 
 def _far(a: Tensor, b: Tensor) -> Tensor:
     """Further than two orders of rounding."""
-    near = (a - b).abs() <= 8 * max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps) * torch.maximum(
-        a.abs(), b.abs()
-    )
-    return ~(near | are_equal(a, b))
+    eps = max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps)
+    return ~(((a - b).abs() <= 8 * eps * torch.maximum(a.abs(), b.abs())) | are_equal(a, b))
 
 
-def _match_replace_grad(compute: Compute) -> Match | None:
+def _is_replace_grad(compute: Compute) -> bool:
     """The value of the first input; the whole gradient to the second, summed to its shape."""
-    for dtype in _DTYPES:
+    for dtype in _DTYPES.values():
         grad = torch.tensor([*_USUAL, *_EXTREME], dtype=torch.float64).to(dtype)
         first, second = grad.flip(0), torch.zeros_like(grad)
         try:
-            y, gradients = compute((first, second), grad.clone())
-            _, summed = compute((torch.stack([first, first]), second), torch.stack([grad, grad]))
+            y, (to_first, to_second) = compute((first, second), grad.clone())
+            _, (_, summed) = compute((torch.stack([first, first]), second), torch.stack([grad, grad]))
         except Exception:
-            return None
-        if not (len(gradients) == len(summed) == 2 and gradients[0] is None and are_equal(y, first).all()):
-            return None
-        if not (are_equal(gradients[1], grad).all() and are_equal(summed[1], 2 * grad).all()):
-            return None
-    return Match("replace_grad", "", "ReplaceGrad", tuple(str(dtype).removeprefix("torch.") for dtype in _DTYPES))
+            return False
+        if to_first is not None or to_second is None or summed is None:
+            return False
+        if not all(are_equal(a, b).all() for a, b in ((y, first), (to_second, grad), (summed, 2 * grad))):
+            return False
+    return True
