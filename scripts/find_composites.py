@@ -55,7 +55,7 @@ class Watching(TorchFunctionMode):
         self.seen.update(made)
         for form in forms_of(made):
             own = SPELLINGS.get(func)
-            if own is None or own.form.inside.hides or not own.form.shares_a_switch_with(form):
+            if own is None or own.form.hides or not own.form.shares_a_switch_with(form):
                 self.hidden.setdefault(func, []).append(form)
         return result
 

@@ -264,7 +264,7 @@ def _families() -> str:
         "|---|---|---|",
     ]
     for family, name in SWITCHES.items():
-        forms = [form for form in FORMS if family in form.switches and not form.inside.hides]
+        forms = [form for form in FORMS if family in form.switches and not form.hides]
         functions = dict.fromkeys(name for form in forms for name in form.names)
         rows.append(f"| `{family}` | {_quoted(functions)} | {OPS[name].default_edge or ''} |")
     return "\n".join(rows)

@@ -30,27 +30,24 @@ from pseudograd.torch_table.eras import (
     installed_era,
     measure,
 )
-from pseudograd.torch_table.forms import SPELLINGS, at_the_bound
+from pseudograd.torch_table.forms import SPELLINGS, edge_cases
 from pseudograd.torch_table.records import (
     CUTS,
     EDGE,
     MISSING,
-    AtTheBound,
-    Called,
+    EdgeCase,
     Form,
-    Node,
-    StandIn,
+    edge_case,
 )
-from pseudograd.torch_table.records import at_the_bound as make_way
 
 from .choices import folded
 
-WAYS = {way.text: way for way in at_the_bound()}
+WAYS = {way.text: way for way in edge_cases()}
 
 
 @folded
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_the_table_is_what_this_torch_does(way: AtTheBound) -> None:
+def test_the_table_is_what_this_torch_does(way: EdgeCase) -> None:
     assert measure(way.f) == way.slopes_in(era_of(torch.__version__))
 
 
@@ -228,11 +225,11 @@ def taught() -> Iterator[Form]:
             "bounded",
             switches=("clamp", EDGE),
             takes={"input": MISSING, "low": MISSING},
-            called=Called(owners=(torch.ops.pseudograd_tests,)),
-            stand_in=StandIn(lambda x, low: ("torch.clamp_min", (x, low, None))),
-            node=Node(("GeneratedBackwardFor_pseudograd_tests_bounded",)),
+            owners=(torch.ops.pseudograd_tests,),
+            arrange=lambda x, low: ("torch.clamp_min", (x, low, None)),
+            nodes=("GeneratedBackwardFor_pseudograd_tests_bounded",),
             kink=Kink(bounded, lambda x, low: ("bounded", (x, low)), example=(0.0, 0.0)),
-            at_the_bound=(make_way("bounded(x, 0)", CUTS, f=lambda x, tensor: _bounded(x, 0.0)),),
+            edge_cases=(edge_case("bounded(x, 0)", CUTS, f=lambda x, tensor: _bounded(x, 0.0)),),
         )
     )
     yield form
@@ -268,7 +265,7 @@ READERS = [*sorted((ROOT / "rewrite").glob("*.py")), *sorted((ROOT / "listen").g
 
 def _named(text: str) -> set[str]:
     """Functions of the table that a file names: as a string of its own, or as an attribute of torch, Tensor or aten."""
-    names = {name for form in forms.FORMS for name in (*form.names, *form.node.names)}
+    names = {name for form in forms.FORMS for name in (*form.names, *form.nodes)}
     names |= {f"{name}_" for name in names}
     owners = ("torch", "Tensor", "functional", "aten", "_nn")
     named = set()
@@ -343,20 +340,20 @@ def test_what_x_gets_at_a_bound_in_each_era(name: str, of_numbers: list[float], 
 def test_what_a_node_keeps_is_read_as_the_call_was() -> None:
     x, low = torch.tensor([-2.0, 0.5], requires_grad=True), torch.zeros(2)
     y, z = torch.clamp(x, -1.0, 1.0), torch.clamp_min(x, low)
-    kept = forms.kept_by(_form("clamp"), y.grad_fn)
+    kept = forms.saved_values(_form("clamp"), y.grad_fn)
     assert kept is not None
     assert (kept.values[0] is x, kept.values[1:]) == (True, [-1.0, 1.0])
     assert (kept.primitive, kept.inputs[0] is x, kept.inputs[1:]) == ("torch.clamp", True, (-1.0, 1.0))
-    kept = forms.kept_by(_form("clamp_min"), z.grad_fn)
+    kept = forms.saved_values(_form("clamp_min"), z.grad_fn)
     assert kept is not None
     assert (kept.primitive, kept.inputs[1].tolist(), kept.inputs[2]) == ("torch.clamp_min", [0.0, 0.0], None)
 
 
 def test_a_node_that_keeps_too_little_says_nothing() -> None:
     x = torch.tensor([-2.0, 0.5], requires_grad=True)
-    assert forms.kept_by(_form("relu"), torch.relu(x).grad_fn) is None
-    assert forms.kept_by(_form("clamp"), torch.relu(x).grad_fn) is None
-    assert forms.kept_by(_form("minimum"), torch.minimum(x, x * 2).grad_fn) is None  # which is no clamp
+    assert forms.saved_values(_form("relu"), torch.relu(x).grad_fn) is None
+    assert forms.saved_values(_form("clamp"), torch.relu(x).grad_fn) is None
+    assert forms.saved_values(_form("minimum"), torch.minimum(x, x * 2).grad_fn) is None  # which is no clamp
     y = torch.clamp(x, -1.0, 1.0)
     y.sum().backward()
-    assert forms.kept_by(_form("clamp"), y.grad_fn) is None  # freed
+    assert forms.saved_values(_form("clamp"), y.grad_fn) is None  # freed

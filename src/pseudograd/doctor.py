@@ -10,9 +10,9 @@ from . import engine, kernels
 from .errors import unknown_name
 from .listen import patches
 from .torch_table.eras import ERAS, era_of, installed_era, measure, outside_every_mode
-from .torch_table.forms import at_the_bound
+from .torch_table.forms import edge_cases
 from .torch_table.private import status
-from .torch_table.records import AtTheBound
+from .torch_table.records import EdgeCase
 
 
 def examine() -> dict[str, Any]:
@@ -26,7 +26,7 @@ def examine() -> dict[str, Any]:
         "torch": torch.__version__,
         "era": era,
         "expected_era": era_of(torch.__version__),
-        "forms": [_row(way, others) for way in at_the_bound()],
+        "forms": [_row(way, others) for way in edge_cases()],
         "kernels": kernels.status(),
         "compile_over_functorch": engine.registration(),
         "missing_private_names": status(),
@@ -34,7 +34,7 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _row(way: AtTheBound, others: list[str]) -> dict[str, object]:
+def _row(way: EdgeCase, others: list[str]) -> dict[str, object]:
     measured = outside_every_mode(lambda: measure(way.f))
     elsewhere = {name: way.slopes_in(name) for name in others}
     return {

@@ -108,9 +108,9 @@ def _run_watched(door: Callable[..., Any], *arguments: object) -> Any:
 
 def is_recording(*inputs: Any) -> bool:
     """May a derivative of this call be asked for? Inside vmap requires_grad is False, so it cannot decide alone."""
-    if transforms_are_active() or in_forward_mode():
+    if torch.is_grad_enabled() and _requires_grad(inputs):
         return True
-    return torch.is_grad_enabled() and _requires_grad(inputs)
+    return transforms_are_active() or in_forward_mode()
 
 
 def run(call: Call, *inputs: Any) -> Tensor:
@@ -311,12 +311,15 @@ class Pseudograd(Function):
     """Old style, because setup_context would double the cost of a small call."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *inputs: object) -> Tensor:
+    def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
         wants = ctx.needs_input_grad[1:]
         residual = kernels.residual_of(call, inputs, wants)
         if residual is INPUTS:  # written out, because a function call costs as much as a line of this
             _remember(ctx, call, INPUTS, select_inputs(call, inputs, wants))
-            y = _value(call, inputs) if kernels.have_values(call) and not _is_watched() else None
+            # Torch's own takes less time than to call a kernel for a few elements.
+            if inputs[0].numel() < bits.least or not kernels.have_values(call) or _is_watched():
+                return call.primitive.forward(*inputs)
+            y = kernels.value(call, inputs)
             return call.primitive.forward(*inputs) if y is None else y
         encoded = None if _is_watched() else kernels.forward(residual, call, inputs, wants)
         y, saved = residual.encode(call, inputs, wants) if encoded is None else encoded
@@ -327,11 +330,6 @@ class Pseudograd(Function):
     def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
         call, residual, _ = ctx.state
         return None, *_pull(grad, _recall(ctx, unpacked), ctx.needs_input_grad[1:], call, residual)
-
-
-def _value(call: Call, inputs: tuple[Any, ...]) -> Tensor | None:
-    """By a kernel; None where none can, or torch's own takes less time than to call one."""
-    return None if inputs[0].numel() < bits.least else kernels.value(call, inputs)
 
 
 def _pull(grad: Tensor, saved: Saved, wants: Wants, call: Call, residual: Residual) -> Gradients:

@@ -120,7 +120,7 @@ for HIDDEN in json.loads(sys.argv[1]):
         import types
         module = types.ModuleType("pseudograd.torch_table.private")
         module.__package__, module.__file__ = "pseudograd", source
-        looked_up = "getattr(found, part, MISSING)"
+        looked_up = "getattr(value, part, sys.modules"
         hidden = text.replace(looked_up, f"MISSING if name == {HIDDEN!r} else {looked_up}")
         assert hidden != text
         package = importlib.util.module_from_spec(importlib.util.find_spec("pseudograd"))

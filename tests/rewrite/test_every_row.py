@@ -28,7 +28,7 @@ from pseudograd.rule import OPS, PRIMITIVES, RuleLike, call_for, forget_calls
 from pseudograd.torch_table import forms as torch_forms
 from pseudograd.torch_table.eras import ERAS
 from pseudograd.torch_table.forms import FORMS, SPELLINGS, SWITCHES
-from pseudograd.torch_table.records import EDGE, MISSING, Called, Form, Node, Spelling, StandIn
+from pseudograd.torch_table.records import EDGE, MISSING, Form, Spelling
 
 from ..choices import folded
 
@@ -77,7 +77,7 @@ class Way(NamedTuple):
 
     def call(self, x: Any, others: list[Any]) -> Any:
         if self.is_by_name:
-            return self.function(x, **dict(zip(self.spelling.form.takes[1:], others, strict=False)))
+            return self.function(x, **dict(zip([*self.spelling.form.takes][1:], others, strict=False)))
         return self.function(x, *others)
 
     def run(self) -> Result:
@@ -86,8 +86,8 @@ class Way(NamedTuple):
         leaves = [one for one in arguments if isinstance(one, Tensor) and one.requires_grad]
         leaf = arguments[0].clone().requires_grad_()
         x, form = leaf * 1, self.spelling.form
-        found = self.call([x] if form.called.each else x, arguments[1:])
-        results = [x] if form.called.each and found is None else list(found) if form.called.each else [found]
+        found = self.call([x] if form.each else x, arguments[1:])
+        results = [x] if form.each and found is None else list(found) if form.each else [found]
         return self._differentiated(results, [leaf, *leaves])
 
     def _differentiated(self, results: list[Tensor], leaves: list[Tensor]) -> Result:
@@ -100,13 +100,11 @@ class Way(NamedTuple):
         arguments, form = self.build(), self.spelling.form
         leaves = [one for one in arguments if isinstance(one, Tensor) and one.requires_grad]
         leaf = arguments[0].clone().requires_grad_()
-        if form.inside.write is not None:
+        if form.write is not None:
             values = self._complete([leaf, *arguments[1:]])
-            result = form.inside.write(
-                lambda function, *inner: stands_in(SPELLINGS[function], function, list(inner)), *values
-            )
-        elif form.called.each:
-            method = getattr(torch.Tensor, form.called.each)
+            result = form.write(lambda function, *inner: stands_in(SPELLINGS[function], function, list(inner)), *values)
+        elif form.each:
+            method = getattr(torch.Tensor, form.each)
             ((_, *others),) = self.spelling.read_each(([leaf], *arguments[1:]), {}) or [()]
             result = stands_in(SPELLINGS[method], method, [leaf, *others])
         else:
@@ -128,8 +126,8 @@ def ways_of(form: Form) -> list[Way]:
         ways = [
             Way(f"{function} {number}", spelling, function, partial(_built, choice), is_by_name)
             for is_by_name in (False, True)
-            for given in range(form.defaults.count(MISSING), len(form.takes) + 1)
-            for number, choice in enumerate(itertools.product(*(ARGUMENTS[name] for name in form.takes[:given])))
+            for given in range([*form.takes.values()].count(MISSING), len(form.takes) + 1)
+            for number, choice in enumerate(itertools.product(*(ARGUMENTS[name] for name in [*form.takes][:given])))
             if given > 1 or not is_by_name
         ]
         refusals = {way: _refusal(way) for way in ways}
@@ -236,12 +234,7 @@ def _assert_same(label: str, found: Result, plain: Result, wanted: Result) -> No
 
 # The other functions that hide one of the table take more than lists of numbers: test_composites.py calls them with torch's own samples.
 _WRITTEN_OUT = ("margin_ranking_loss", "hinge_embedding_loss")
-ROWS = [
-    (form, switch)
-    for form in FORMS
-    if not form.inside.hides or form.names[0] in _WRITTEN_OUT
-    for switch in form.switches
-]
+ROWS = [(form, switch) for form in FORMS if not form.hides or form.names[0] in _WRITTEN_OUT for switch in form.switches]
 
 
 @folded
@@ -300,7 +293,7 @@ def frac() -> Iterator[None]:
 
 
 def test_a_rule_that_a_row_lacks_is_torchs_own_and_said(added: Callable[[Form], Form], frac: None) -> None:
-    form = added(Form("frac", switches=("round",), stand_in=StandIn(lambda x: ("frac", (x,))), node=Node(("Frac",))))
+    form = added(Form("frac", switches=("round",), arrange=lambda x: ("frac", (x,)), nodes=("Frac",)))
     assert check(form, "round") > 0
     x = torch.tensor([0.3], requires_grad=True)
     with pg.override(round="trust") as context:
@@ -317,7 +310,7 @@ def test_a_rule_that_a_row_lacks_is_torchs_own_and_said(added: Callable[[Form], 
 
 
 def test_a_row_whose_edge_nobody_measured_is_torchs_own_under_a_pin(added: Callable[[Form], Form]) -> None:
-    form = added(Form("frac", switches=(EDGE,), stand_in=StandIn(lambda x: ("floor", (x,))), node=Node(("Frac",))))
+    form = added(Form("frac", switches=(EDGE,), arrange=lambda x: ("floor", (x,)), nodes=("Frac",)))
     assert check(form, EDGE) > 0
     with pg.pin_edge("half") as pin:
         torch.frac(torch.tensor([0.3], requires_grad=True))
@@ -338,8 +331,9 @@ def test_a_row_with_a_module_is_all_that_convert_needs(added: Callable[[Form], F
         Form(
             "floor",
             switches=("round",),
-            called=Called(owners=()),
-            stand_in=StandIn(lambda x: ("floor", (x,)), modules=(Floor,)),
+            owners=(),
+            arrange=lambda x: ("floor", (x,)),
+            modules=(Floor,),
         )
     )
     model = torch.nn.Sequential(Floor())

@@ -17,7 +17,7 @@ from pseudograd.rewrite.mode import Replacement
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.eras import ERAS, installed_era, measure
-from pseudograd.torch_table.forms import at_the_bound
+from pseudograd.torch_table.forms import edge_cases
 from pseudograd.torch_table.records import EDGE
 
 from ..choices import every_pair, folded
@@ -25,7 +25,7 @@ from .eras import GRAD, VALUES, cases, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
 CASES = {name: (function, bounds) for name, function, bounds in cases()}
-WAYS = {way.text: way for way in at_the_bound()}
+WAYS = {way.text: way for way in edge_cases()}
 SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}
 
 

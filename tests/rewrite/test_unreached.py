@@ -13,15 +13,15 @@ from pseudograd import override
 from pseudograd.torch_table.forms import FORMS
 
 FOUND = json.loads((Path(__file__).parents[2] / "docs" / "composites.json").read_text())
-BY_NAME = {form.names[0]: form for form in FORMS if form.inside.hides}
+BY_NAME = {form.names[0]: form for form in FORMS if form.hides}
 
 
 @pytest.mark.parametrize("version", FOUND)
 def test_what_was_found_has_a_row_that_says_what_it_hides(version: str) -> None:
     for function, row in FOUND[version].items():
         form = BY_NAME[function.rpartition(".")[2]]
-        assert {*row["hides"]} - {"minimum"} <= {*form.inside.hides}, function
-        assert (row["reached"] == row["samples"]) == (form.inside.write is not None), function
+        assert {*row["hides"]} - {"minimum"} <= {*form.hides}, function
+        assert (row["reached"] == row["samples"]) == (form.write is not None), function
 
 
 def test_no_row_is_there_that_nobody_found() -> None:

@@ -24,7 +24,7 @@ from ..choices import folded
 from ..torchs_samples import Sample, of_functions, of_modules
 
 OTHER_ERA = next(name for name in ERAS if name != installed_era())
-NAMES = sorted({form.names[0] for form in FORMS if form.inside.write is not None})
+NAMES = sorted({form.names[0] for form in FORMS if form.write is not None})
 # These say nothing away from a tie, because every diagonal is one, or because torch's tests have no sample that is learnt from.
 _ALWAYS_TIED = {"corrcoef"}
 pytestmark = pytest.mark.filterwarnings("ignore")  # of samples that torch itself warns about
@@ -34,7 +34,7 @@ def _samples(name: str, dtypes: tuple[torch.dtype, ...]) -> Iterable[Sample]:
     of_name = [
         sample for sample in of_functions(dtypes, lambda other: other.endswith(name)) if sample.of.endswith(name)
     ]
-    kinds = {f"nn.{kind.__name__}" for form in FORMS if name in form.names for kind in form.inside.modules}
+    kinds = {f"nn.{kind.__name__}" for form in FORMS if name in form.names for kind in form.modules}
     kinds |= {"rnn_relu_cell": {"nn.RNNCell"}, "rnn_relu": {"nn.RNN"}}.get(name, {f"nn.LPPool{name[-2:]}"})
     made = _observed(dtypes) if name == "fused_moving_avg_obs_fake_quant" else []
     return [*of_name, *of_modules(lambda other: other in kinds), *made]

@@ -16,8 +16,8 @@ Subscriber = Callable[..., Ending | None]
 class Around:
     """A hook around the functions that `patches` name. read(arguments of a call): those that a subscriber gets."""
 
-    def __init__(self, patches: Iterable[patches.Patch], read: Callable[..., tuple[Any, ...]]) -> None:
-        self._patches, self._receive = tuple(patches), read
+    def __init__(self, replaced: Iterable[patches.Patch], read: Callable[..., tuple[Any, ...]]) -> None:
+        self._patches, self._receive = tuple(replaced), read
         self._lock = threading.RLock()
         self.subscribers: tuple[Subscriber, ...] = ()
 
@@ -28,16 +28,17 @@ class Around:
         with self._lock:
             if subscriber not in self.subscribers:
                 self.subscribers = (*self.subscribers, subscriber)
-            for patch in self._patches:
-                patch.apply(self._announced)
+            patches.apply_all(dict.fromkeys(self._patches, self._announced))
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """With the last subscriber, torch has its own function again."""
         with self._lock:  # a method is another object each time
-            self.subscribers = tuple(other for other in self.subscribers if other != subscriber)
-            if not self.subscribers:
-                for patch in self._patches:
-                    patch.remove()
+            remaining = list(self.subscribers)
+            if subscriber in remaining:
+                remaining.remove(subscriber)
+            self.subscribers = tuple(remaining)
+            if not remaining:
+                patches.remove_all(self._patches)
 
     def _announced(self, function: Callable[..., Any]) -> Callable[..., object]:
         @functools.wraps(function, updated=())

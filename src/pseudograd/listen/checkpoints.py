@@ -41,10 +41,7 @@ def note_surroundings() -> Iterator[None]:
     global _count
     with _lock:
         if not _count:
-            if torch_private.checkpoint_frame is not None:
-                patches.CHECKPOINT_FRAME.apply(lambda hidden: _RecomputeFn())
-            patches.CHECKPOINT_FORWARD.apply(lambda hidden: staticmethod(_noting(_function("forward"))))
-            patches.CHECKPOINT_BACKWARD.apply(lambda hidden: staticmethod(_recomputing(_function("backward"))))
+            patches.apply_all(_REPLACEMENTS)
         _count += 1
     try:
         yield
@@ -52,13 +49,7 @@ def note_surroundings() -> Iterator[None]:
         with _lock:
             _count -= 1
             if not _count:
-                for patch in (patches.CHECKPOINT_FRAME, patches.CHECKPOINT_FORWARD, patches.CHECKPOINT_BACKWARD):
-                    patch.remove()
-
-
-def _function(name: str) -> Callable[..., object]:
-    """A method of CheckpointFunction as it is now: another library may have replaced the method, or the class by a subclass."""
-    return getattr(torch.utils.checkpoint.CheckpointFunction, name)  # type: ignore[no-any-return]
+                patches.remove_all(_REPLACEMENTS)
 
 
 class _Surrounded:
@@ -92,8 +83,12 @@ class _RecomputeFn:
         return recompute if isinstance(recompute, _Surrounded) else _Surrounded(recompute, {})
 
 
-def _noting(forward: Callable[..., object]) -> Callable[..., object]:
-    """The forward of a checkpoint with reentry, whose context keeps the function for its backward."""
+def _noting(hidden: object) -> object:
+    """The forward of a checkpoint with reentry, whose context keeps the function for its backward.
+
+    Read here: another library may have replaced the method, or the class by a subclass.
+    """
+    forward = torch.utils.checkpoint.CheckpointFunction.forward
 
     @functools.wraps(forward)
     def noting(ctx: Any, *args: object) -> object:
@@ -103,11 +98,12 @@ def _noting(forward: Callable[..., object]) -> Callable[..., object]:
             ctx.run_function = _Surrounded(ctx.run_function, notes)
         return result
 
-    return noting
+    return staticmethod(noting)
 
 
-def _recomputing(backward: Callable[..., object]) -> Callable[..., object]:
+def _recomputing(hidden: object) -> object:
     """Its backward, which runs the function again: without any surroundings where nobody noted them."""
+    backward = torch.utils.checkpoint.CheckpointFunction.backward
 
     @functools.wraps(backward)
     def recomputing(ctx: Any, *grads: object) -> object:
@@ -115,4 +111,11 @@ def _recomputing(backward: Callable[..., object]) -> Callable[..., object]:
             ctx.run_function = _Surrounded(ctx.run_function, {})
         return backward(ctx, *grads)
 
-    return recomputing
+    return staticmethod(recomputing)
+
+
+_REPLACEMENTS = {
+    **({} if torch_private.checkpoint_frame is None else {patches.CHECKPOINT_FRAME: lambda hidden: _RecomputeFn()}),
+    patches.CHECKPOINT_FORWARD: _noting,
+    patches.CHECKPOINT_BACKWARD: _recomputing,
+}

@@ -64,7 +64,7 @@ def program_frame(frame: FrameType | None) -> FrameType | None:
     """From there outwards, the first frame that no installed package holds: the line of the program itself, where there is one."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_users(file) and _PACKAGES not in file and not file.startswith("<frozen"):
+        if not file.startswith(_NOT_THEIRS) and _PACKAGES not in file and not file.startswith("<frozen"):
             return frame
         frame = frame.f_back
     return None

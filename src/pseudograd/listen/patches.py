@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _MISSING = object()
@@ -33,28 +33,10 @@ class Patch:
         PATCHES.append(self)
 
     def apply(self, replace: Callable[[Any], object]) -> None:
-        """Put replace(what stands there, None where it is inherited) in front. Nothing happens where ours stands there already."""
-        with self._lock:
-            owner = self._owner or _object_of(self._path)
-            if owner is None:
-                return
-            hidden = vars(owner).get(self._attribute, _MISSING)
-            if self._replacement is not None and hidden is self._replacement:
-                return
-            self._owner = owner
-            self._hidden, self._replacement = hidden, replace(None if hidden is _MISSING else hidden)
-            setattr(owner, self._attribute, self._replacement)
+        apply_all({self: replace})
 
     def remove(self) -> None:
-        """Put back what stood there. Where somebody has put another in front of ours that one stays, and ours behind it does nothing."""
-        with self._lock:
-            owner, is_ours = self._owner, self._replacement is not None
-            if is_ours and vars(owner).get(self._attribute) is self._replacement:
-                if self._hidden is _MISSING:
-                    delattr(owner, self._attribute)
-                else:
-                    setattr(owner, self._attribute, self._hidden)
-                self._owner = self._replacement = self._hidden = None
+        remove_all([self])
 
     @property
     def is_applied(self) -> bool:
@@ -63,16 +45,41 @@ class Patch:
         return self._replacement is not None and vars(self._owner).get(self._attribute) is self._replacement
 
 
-def _object_of(path: str) -> Any:
-    """What a dotted name stands for; None where its module has not been imported, or does not have it."""
-    parts = path.split(".")
-    for end in range(len(parts), 0, -1):
-        owner: Any = sys.modules.get(".".join(parts[:end]))
-        if owner is not None:
-            for part in parts[end:]:
-                owner = getattr(owner, part, None)
-            return owner
-    return None
+def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
+    """Put replace(what stands there, None where it is inherited) in front. Nothing happens where ours stands there already, and where the
+    module has not been imported or does not have the owner.
+    """
+    for patch, replace in replacements.items():
+        with patch._lock:
+            owner, parts = patch._owner, patch._path.split(".")
+            end = len(parts)
+            while owner is None and end:
+                owner = sys.modules.get(".".join(parts[:end]))
+                if owner is not None:
+                    for part in parts[end:]:
+                        owner = getattr(owner, part, None)
+                    break
+                end -= 1
+            if owner is None:
+                continue
+            hidden = vars(owner).get(patch._attribute, _MISSING)
+            if patch._replacement is None or hidden is not patch._replacement:
+                patch._owner, patch._hidden = owner, hidden
+                patch._replacement = replace(None if hidden is _MISSING else hidden)
+                setattr(owner, patch._attribute, patch._replacement)
+
+
+def remove_all(patches: Iterable[Patch]) -> None:
+    """Put back what stood there. Where somebody has put another in front of ours that one stays, and ours behind it does nothing."""
+    for patch in patches:
+        with patch._lock:
+            owner, replacement = patch._owner, patch._replacement
+            if replacement is not None and vars(owner).get(patch._attribute) is replacement:
+                if patch._hidden is _MISSING:
+                    delattr(owner, patch._attribute)
+                else:
+                    setattr(owner, patch._attribute, patch._hidden)
+                patch._owner = patch._replacement = patch._hidden = None
 
 
 def _awaits(module: str) -> Callable[[], bool]:

@@ -6,8 +6,9 @@ At ten elements a rewritten call is to cost little more than an empty mode of fu
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,36 +19,31 @@ from ..formula import own
 from ..rule import Call, prepared, remember
 from ..torch_table.forms import KINKED
 from ..torch_table.private import node_number
-from ..torch_table.records import Arguments, Keywords
+from ..torch_table.records import Arguments, Inputs, Keywords
 from .report import Log, Tallied
+
+if TYPE_CHECKING:
+    from .mode import Rewrite
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-class Known:
-    """A call of one function of torch in one context. run(x, *tensors): its result, or None where it has to be read anew."""
+class Known(NamedTuple):
+    """A call of one function of torch in one context. run(x, *tensors): its result, or None where it has to be read anew.
 
-    __slots__ = ("has_tensors", "has_zero", "is_given_all", "op", "places", "rule", "run")
+    is_given_all: its arguments are tensors and nothing else. has_zero: a number is 0, of which a table does not see the sign.
+    """
 
-    def __init__(
-        self,
-        run: Callable[..., Tensor | None],
-        op: str,
-        rule: str,
-        has_tensors: bool,
-        has_zero: bool,
-        is_given_all: bool,
-    ) -> None:
-        self.run = run
-        self.op = op
-        self.rule = rule
-        self.has_tensors = has_tensors
-        self.is_given_all = is_given_all  # its arguments are tensors and nothing else
-        self.has_zero = has_zero  # a number, of which a table does not see the sign
-        self.places: dict[tuple[int, int], Tallied] = {}
+    run: Callable[..., Tensor | None]
+    op: str
+    rule: str
+    has_tensors: bool
+    is_given_all: bool
+    has_zero: bool
+    tallied: dict[tuple[int, int], Tallied]  # by the line of the program
 
 
-def run_known(mode: Any, calls: dict[tuple[object, ...], Known], args: Arguments, kwargs: Keywords) -> Tensor | None:
+def run_known(mode: Rewrite, calls: dict[object, Known], args: Arguments, kwargs: Keywords) -> Tensor | None:
     """The result of a call of a function of which `mode` has seen these; None for every other, which it has to read."""
     if not args or own.depth:
         return None
@@ -70,18 +66,19 @@ def run_known(mode: Any, calls: dict[tuple[object, ...], Known], args: Arguments
     if known is None:
         return None
     if known.has_tensors:
-        result = known.run(*(args if known.is_given_all and not kwargs else _tensors(args, kwargs)))
+        result = known.run(*(args if known.is_given_all and not kwargs else _tensors((*args, *kwargs.values()))))
     elif known.has_zero and has_negative_zero((*args[1:], *kwargs.values())):
         return None
     else:
         result = known.run(x)
-    if result is not None:
-        log, caller = mode.log, sys._getframe(2)
-        place = known.places.get((id(caller.f_code), caller.f_lasti))
-        if place is None:
+    log = mode.log
+    if result is not None and log is not None:
+        caller = sys._getframe(2)
+        tallied = known.tallied.get((id(caller.f_code), caller.f_lasti))
+        if tallied is None:
             _note_first(log, known, caller)
         else:
-            place.calls += 1
+            tallied.calls += 1
         log.nodes.seen_up_to = node_number()
     return result
 
@@ -96,43 +93,33 @@ def _key_of(args: Arguments, kwargs: Keywords) -> tuple[object, ...]:
     return tuple(key)
 
 
-def _tensors(args: Arguments, kwargs: Keywords) -> list[Tensor]:
-    return [value for value in (*args, *kwargs.values()) if type(value) in _PLAIN]
+def _tensors(values: Iterable[object]) -> list[Tensor]:
+    return [value for value in values if isinstance(value, Tensor) and type(value) in _PLAIN]
 
 
-def _are_in_order(arguments: list[Tensor], inputs: list[Tensor]) -> bool:
-    """Do the tensors come as the call takes them? If one comes twice, nobody knows which is which."""
-    ids = list(map(id, arguments))
-    return ids == list(map(id, inputs)) and len(set(ids)) == len(ids)
-
-
-def _note_first(log: Log, known: Known, caller: Any) -> None:
+def _note_first(log: Log, known: Known, caller: FrameType) -> None:
     """Only a line of the program tells where the call is: a line of a package may be reached from many."""
     tallied = log.count(known.op, known.rule, None)
     if tallied.call is not None and tallied.call == tallied.program and tallied.call.code is caller.f_code:
-        known.places[id(caller.f_code), caller.f_lasti] = tallied  # it keeps the code, so that no other one gets its id
+        known.tallied[id(caller.f_code), caller.f_lasti] = (
+            tallied  # it keeps the code, so that no other one gets its id
+        )
 
 
 def remember_call(
-    mode: Any,
-    func: object,
-    args: Arguments,
-    kwargs: Keywords,
-    op: str,
-    rule: str,
-    call: Call,
-    inputs: tuple[object, ...],
+    mode: Rewrite, func: object, args: Arguments, kwargs: Keywords, op: str, rule: str, call: Call, inputs: Inputs
 ) -> None:
-    """After a call that was read and rewritten, if the next one like it needs less."""
+    """After the second call of a function that was read and rewritten, if the next one like it needs less."""
+    if func not in mode.called:
+        mode.called.add(func)
+        return
     x = inputs[0]
     if type(x) is not Tensor or not args or x is not args[0]:
         return
-    has_tensors = False
-    for value in inputs[1:]:
-        has_tensors = has_tensors or isinstance(value, Tensor)
-    if has_tensors and not _are_in_order(_tensors(args, kwargs), _tensors(inputs, {})):
-        return
-    has_zero = not has_tensors and 0 in inputs[1:]
+    given, taken = list(map(id, _tensors((*args, *kwargs.values())))), list(map(id, _tensors(inputs)))
+    has_tensors = any(isinstance(value, Tensor) for value in inputs[1:])
+    if has_tensors and (given != taken or len(set(given)) < len(given)):
+        return  # if one comes twice, nobody knows which is which
     for kinked in KINKED.get(func, ()) if mode.kinks else ():
         if kinked.kink.pick or kinked.family in mode.kinks:
             return  # a pin reads its calls each time
@@ -143,9 +130,9 @@ def remember_call(
         if key in calls:  # it leaves some calls to be read, and to make it takes longer than that
             return
         run = engine.ready(call, inputs)
-        if run is None:
-            return
-        is_given_all = len(_tensors(args, {})) == len(args) if has_tensors else False
-        remember(calls, key, Known(run, op, rule, has_tensors, has_zero, is_given_all))
+        if run is not None:
+            is_given_all = has_tensors and len(_tensors(args)) == len(args)
+            has_zero = not has_tensors and 0 in inputs[1:]
+            remember(calls, key, Known(run, op, rule, has_tensors, is_given_all, has_zero, {}))
     except TypeError:
         return

@@ -90,7 +90,8 @@ class Rewriting:
         log = self._logs.get(thread)
         if log is None:
             log = self._logs[thread] = Log()
-        log.nodes.start_afresh()
+        else:
+            log.nodes.start_afresh()
         mode = Rewrite({} if is_idle else self._replacements, log, kinks)
         self._entries.append(_Entry(thread, mode, left))
         entered_contexts.enter(mode)

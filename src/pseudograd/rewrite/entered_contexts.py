@@ -90,10 +90,10 @@ def enter(mode: Entered) -> None:
 def leave(mode: Entered) -> None:
     """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order."""
     global _count
-    if torch_private.has_mode_stack:
-        _take_off((mode,))
-    else:
+    if not torch_private.has_mode_stack:
         mode.__exit__(None, None, None)
+    else:
+        torch_private.take_off_the_stack(mode)
     mode.taken_off = None  # which holds the mode
     modes = _thread.modes
     _thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([entry for entry in modes if entry is not mode])
@@ -161,10 +161,5 @@ def _restore(roots: object, grads: object, inputs: object) -> Callable[[object],
 
 def _take_off(pushed: tuple[object, ...], result: object = None) -> None:
     """Take these modes off, also from below others that somebody has pushed since."""
-    if len(pushed) == 1 and torch_private.mode_count():
-        top = torch_private.pop_mode()
-        if top is pushed[0]:
-            return
-        torch_private.push_mode(top)
     for mode in reversed(pushed):
         torch_private.take_off_the_stack(mode)

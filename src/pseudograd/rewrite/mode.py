@@ -12,14 +12,14 @@ from .. import engine
 from ..formula import own
 from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
 from ..torch_table.conventions import OWN
-from ..torch_table.forms import KINKED, SPELLINGS, Kinked, is_pinned_inside
-from ..torch_table.private import pop_mode, push_mode
+from ..torch_table.forms import KINKED, SPELLINGS, is_pinned_inside
+from ..torch_table.private import node_number, pop_mode, push_mode
 from ..torch_table.records import EDGE, Arguments, Form, Function, Keywords, Spelling, has_rule
 from ..user_function import UserFunction
 from . import at_once, pins, sites
 from .edges import pinned_edge
 from .entered_contexts import Entered
-from .report import Log, rule_text
+from .report import Log
 from .stand_ins import run_stand_in, why_not
 
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
@@ -33,18 +33,18 @@ class Replacement:
     Under a compiler only strings are read: a number would become a symbol, and a memory must not be seen to change.
     """
 
-    __slots__ = ("by_site", "is_pin", "name", "op", "parameters", "rule")
-
     def __init__(self, rule: Any, op: Op | None = None) -> None:
         self.by_site = rule if isinstance(rule, sites.RuleBySite) else None
         self.rule = rule
         self.op = op
         self.is_pin = op is None
         self.name: str = rule.name if isinstance(rule, RuleObject) else rule
-        parameters = rule.parameters if isinstance(rule, RuleObject) else ()
-        self.parameters = tuple(
-            (key, value if isinstance(value, UserFunction) else repr(float(value))) for key, value in parameters
-        )
+        self.parameters: tuple[tuple[str, str | UserFunction], ...] = ()
+        if isinstance(rule, RuleObject):
+            self.parameters = tuple(
+                (key, value if isinstance(value, UserFunction) else repr(float(value)))
+                for key, value in rule.parameters
+            )
 
     def call(self, form: Form, primitive: str, rule: Any = None) -> Call | None:
         """The call of `rule`, or of the rule for all sites; None where this function lacks a rule that others of the switch have.
@@ -81,6 +81,7 @@ class Rewrite(Entered):
         self.replacements = replacements
         self.log = log
         self.kinks = kinks or {}
+        self.called: set[object] = set()  # the functions of torch that were rewritten
 
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
@@ -99,35 +100,33 @@ class Rewrite(Entered):
 
     def _anew(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
         """A call that was not seen before, or has to be read each time."""
-        if self.kinks and (_is_dynamo_compiling() or not own.depth):
+        log, is_traced = None if _is_compiling() else self.log, _is_dynamo_compiling()
+        if self.kinks and (is_traced or not own.depth):
             if func is _NORM_OF_A_TENSOR:  # a function in Python, which Dynamo finds in no table
                 func = torch.norm
-            if KINKED.get(func) is not None:
-                result = pins.run_pinned(self, func, args, kwargs)
-                if result is not None:
-                    if self.log is not None and not _is_compiling():
-                        self.log.nodes.forget()
-                    return result
+            result = pins.run_pinned(self, func, args, kwargs) if KINKED.get(func) is not None else None
+            if result is not None:
+                if log is not None:
+                    log.nodes.forget()
+                return result
         spelling: Spelling | None = SPELLINGS.get(func)
         if spelling is None and (type(func) is MethodWrapperType or _is_compiling()):
             return func(*args, **kwargs)
-        if not _is_dynamo_compiling():
-            if own.depth:
-                return self._run_own_computation(func, args, kwargs)
-            if spelling is None and self.log is not None:
-                return self.log.watch(self, func, args, kwargs)
+        if not is_traced and own.depth:  # the engine calls it for itself: it is neither rewritten nor missed
+            result = func(*args, **kwargs)
+            if log is not None:
+                log.nodes.forget()
+            return result
         replacement = None if spelling is None else self._replacement(spelling)
         if spelling is None or replacement is None:
-            if _is_compiling() or self.log is None:
-                return func(*args, **kwargs)
-            return self.log.watch(self, func, args, kwargs)
-        if spelling.form.inside.hides:
+            return func(*args, **kwargs) if log is None else log.watch(self, func, args, kwargs)
+        if spelling.form.hides:
             return self._write_out(spelling, func, args, kwargs)
-        if spelling.form.called.each:
+        if spelling.form.each:
             return self._run_each(spelling, func, args, kwargs)
         result = self._rewrite(spelling, replacement, func, args, kwargs)
-        if self.log is not None and not _is_compiling():
-            self.log.nodes.forget()
+        if log is not None:
+            log.nodes.seen_up_to = node_number()
         return result
 
     def _replacement(self, spelling: Spelling) -> Replacement | None:
@@ -135,7 +134,7 @@ class Rewrite(Entered):
         for switch in reversed(form.switches):
             if switch in self.replacements:
                 return self.replacements[switch]
-        has_inside = form.inside.write is not None or (form.called.each and EDGE in form.switches)
+        has_inside = form.write is not None or (form.each and EDGE in form.switches)
         return _WRITE_OUT if self.kinks and has_inside and is_pinned_inside(form, self.kinks) else None
 
     def _run_each(self, spelling: Spelling, func: Function, args: Arguments, kwargs: Keywords) -> object:
@@ -143,7 +142,7 @@ class Rewrite(Entered):
         calls = spelling.read_each(args, kwargs)
         if calls is None or not engine.is_recording(*[value for values in calls for value in values]):
             return func(*args, **kwargs)
-        method = getattr(torch.Tensor, spelling.form.called.each + ("_" if spelling.in_place else ""))
+        method = getattr(torch.Tensor, spelling.form.each + ("_" if spelling.in_place else ""))
         results = [self.__torch_function__(method, (), values) for values in calls]
         return None if spelling.in_place else tuple(results)
 
@@ -151,16 +150,15 @@ class Rewrite(Entered):
         """A function that hides others, in torch's own functions; torch's own where no derivative is recorded."""
         log = None if _is_compiling() else self.log
         values = spelling.values(args, kwargs)
-        result, inside = None, spelling.form.inside
-        if inside.write is not None and values is not None and engine.is_recording(*_flat(values)):
-            result = inside.write(self._run_inside, *values)
+        result, form = None, spelling.form
+        if form.write is not None and values is not None and engine.is_recording(*_flat(values)):
+            result = form.write(self._run_inside, *values)
         if isinstance(result, str):
             return self._leave_to_torch(spelling, "", result, func, args, kwargs)
         if result is None:
             if _is_compiling() and engine.is_recording(*_flat((*args, *kwargs.values()))):
-                why = f"inside {spelling.name}, which torch runs as one call"
-                for name in inside.hides:
-                    sites.note_compiled(name, spelling.form.switches, "", why)
+                for name in form.hides:
+                    self.note(name, form.switches, "", f"inside {spelling.name}, which torch runs as one call")
             return func(*args, **kwargs) if log is None else log.watch(self, func, args, kwargs)
         if log is not None:
             log.nodes.forget()
@@ -175,13 +173,6 @@ class Rewrite(Entered):
             return function(*values)
         finally:
             pop_mode()
-
-    def _run_own_computation(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
-        """A call that the engine makes for itself: it is neither rewritten nor missed."""
-        result = func(*args, **kwargs)
-        if self.log is not None:
-            self.log.nodes.forget()
-        return result
 
     def _rewrite(
         self, spelling: Spelling, replacement: Replacement, func: Function, args: Arguments, kwargs: Keywords
@@ -208,33 +199,28 @@ class Rewrite(Entered):
             return self._leave_to_torch(spelling, lacking, f"{name} has no rule {lacking}", func, args, kwargs)
         if call.primitive.name != name:
             inputs = call.primitive.inputs_of(PRIMITIVES[name], inputs)
-        why, text = why_not(call, inputs, in_place), rule_text(call)
+        text = call.rule.name if call.edge is None else f"{call.rule.name}/{call.edge}"
+        why = why_not(call, inputs, in_place)
         if why is not None:
             return self._leave_to_torch(spelling, text, why, func, args, kwargs)
-        is_eager = not _is_compiling()
-        if is_eager and self.log is not None:
-            self.log.count(spelling.name, text, None)
-        elif not is_eager:
-            sites.note_compiled(spelling.name, spelling.form.switches, text, None)
+        self.note(spelling.name, spelling.form.switches, text, None)
         result = run_stand_in(call, inputs, in_place)
-        if is_eager and not in_place and self.log is not None and rule is None:
+        if self.log is not None and not in_place and rule is None and not _is_compiling():
             at_once.remember_call(self, func, args, kwargs, spelling.name, text, call, inputs)
         return result
 
     def _leave_to_torch(
         self, spelling: Spelling, rule: str, why: str, func: Function, args: Arguments, kwargs: Keywords
     ) -> object:
-        if _is_compiling():
-            sites.note_compiled(spelling.name, spelling.form.switches, rule, why)
-        elif self.log is not None:
-            self.log.count(spelling.name, rule, why)
+        self.note(spelling.name, spelling.form.switches, rule, why)
         return func(*args, **kwargs)
 
-    def note_pin(self, kinked: Kinked, rule: str, why: str | None) -> None:
+    def note(self, op: str, switches: tuple[str, ...], rule: str, why: str | None) -> None:
+        """Note a call for the report. switches: the contexts that it is about. why: as in `Log.count`."""
         if _is_compiling():
-            sites.note_compiled(kinked.spelling.name, (kinked.family,), rule, why)
+            sites.note_compiled(op, switches, rule, why)
         elif self.log is not None:
-            self.log.count(kinked.spelling.name, rule, why)
+            self.log.count(op, rule, why)
 
 
 def _flat(values: Iterable[object]) -> list[object]:

@@ -41,23 +41,23 @@ def override(**families: SiteRule | None) -> Rewriting:
     Source: new in pseudograd; TensorFlow 1 had gradient_override_map.
     """
     replacements: dict[str, Replacement] = {}
+    arguments = []
     for family, rule in families.items():
         if family not in SWITCHES:
             raise unknown_name("override", "family", SWITCHES, family)
-        if rule is not None:
-            replacements[family] = Replacement(_check_rule(family, rule), _OPS[family])
+        if rule is None:
+            continue
+        op = _OPS[family]
+        if isinstance(rule, (str, RuleObject)):
+            row = op.rules.get(rule) if isinstance(rule, str) else None
+            if row is None or None in row.parameters.values():
+                make_call(op, rule, op.default_edge)  # raises what is wrong with the rule
+            replacements[family] = Replacement(rule, op)
+        elif callable(rule):
+            replacements[family] = Replacement(RuleBySite(rule), op)
+        else:
+            raise TypeError(must("override", family, "be a rule, or a function from a site to a rule", rule))
+        arguments.append(f"{family}={rule!r}")
     if not replacements:
         raise ValueError(f"override: one of {', '.join(SWITCHES)} must be given a rule, got none. Name at least one.")
-    arguments = ", ".join(f"{key}={value!r}" for key, value in families.items() if value is not None)
-    return Rewriting(f"override({arguments})", replacements)
-
-
-def _check_rule(family: str, rule: object) -> object:
-    """The rule, if the family's op has it; a function becomes a RuleBySite."""
-    if isinstance(rule, (str, RuleObject)):
-        op = _OPS[family]
-        make_call(op, rule, op.default_edge)
-        return rule
-    if callable(rule):
-        return RuleBySite(rule)
-    raise TypeError(must("override", family, "be a rule, or a function from a site to a rule", rule))
+    return Rewriting(f"override({', '.join(arguments)})", replacements)

@@ -63,7 +63,7 @@ def _run_primitive(mode: Any, kinked: Kinked, args: Arguments, kwargs: Keywords)
     if call is None:
         return None
     why = why_not(call, inputs, in_place)
-    mode.note_pin(kinked, f"{family} {convention}", why)
+    mode.note(kinked.spelling.name, (kinked.family,), f"{family} {convention}", why)
     return None if why is not None else run_stand_in(call, inputs, in_place)
 
 
@@ -90,7 +90,7 @@ def _write(mode: Any, kinked: Kinked, func: Function, args: Arguments, kwargs: K
     if not values[0].is_floating_point() or values[0].layout is not torch.strided or values[0].is_nested:
         return None
     if convention == OPEN_ERA:
-        mode.note_pin(kinked, "", NO_ORDER)
+        mode.note(spelling.name, (kinked.family,), "", NO_ORDER)
         return None
     x = values[0]
     if spelling.in_place:  # the result is written into x at the end, of which nothing may be a view
@@ -99,7 +99,7 @@ def _write(mode: Any, kinked: Kinked, func: Function, args: Arguments, kwargs: K
     assert kinked.kink.write is not None, "run_pinned asks"
     result = kinked.kink.write(convention, _own_function(func, args, kwargs), *values)
     if result is not None:
-        mode.note_pin(kinked, f"{kinked.family} {convention}", None)
+        mode.note(spelling.name, (kinked.family,), f"{kinked.family} {convention}", None)
         if spelling.in_place:
             return x.copy_(result)
     return result

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from torch.autograd.graph import Node
 
 from ..listen import frames
 from ..listen.nodes import Ranges
 from ..notebook import shown
-from ..rule import Call
 from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number
 
+if TYPE_CHECKING:
+    from .mode import Rewrite
+
 _SCRIPT = "torch::jit::"
-Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """Calls of one op at one place that got another rule. where, user_where, expression: the line that calls torch, the program's own line
-    that led there, and the source of the call, as `diagnose` names them. `compiled`: calls counts how often it was traced, not how
-    often it ran, and the expression is its whole line.
+class Calls:
+    """Calls of one op at one line. where, user_where, expression: the line that calls torch, the program's own line that led there, and
+    the source of the call, as `diagnose` names them.
     """
 
     op: str
@@ -31,19 +33,22 @@ class Rewritten:
     user_where: str
     expression: str
     calls: int
+
+
+@dataclass(frozen=True)
+class Rewritten(Calls):
+    """Calls that got another rule. `compiled`: calls counts how often the call was traced, not how often it ran, and the expression is its
+    whole line.
+    """
+
     rule: str
     compiled: bool
 
 
 @dataclass(frozen=True)
-class Missed:
+class Missed(Calls):
     """Matching calls that were seen and left to torch."""
 
-    op: str
-    where: str
-    user_where: str
-    expression: str
-    calls: int
     why: str
 
 
@@ -81,56 +86,38 @@ class Report:
         return "\n".join(lines)
 
 
-SiteKey = tuple[str, str, str, str]  # op, where, user_where, expression
-
-
 def make_report(label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
-    rewritten: Counter[tuple[SiteKey, str, bool]] = Counter()  # by place, rule, and whether compiled
-    missed: Counter[tuple[SiteKey, str]] = Counter()
-    for log in logs:
-        for place, rule, why, calls, is_compiled in log.entries():
-            if why is None:
-                rewritten[place, rule, is_compiled] += calls
-            else:
-                missed[place, why] += calls
-    return Report(
-        label,
-        tuple(
-            Rewritten(*place, calls=calls, rule=rule, compiled=is_compiled)
-            for (place, rule, is_compiled), calls in _most_frequent_first(rewritten)
-        ),
-        tuple(Missed(*place, calls, why) for (place, why), calls in _most_frequent_first(missed)),
-        is_torchs_own,
-    )
+    calls = [entry for log in logs for entry in log.entries()]
+    rewritten = _joined([entry for entry in calls if isinstance(entry, Rewritten)])
+    return Report(label, rewritten, _joined([entry for entry in calls if isinstance(entry, Missed)]), is_torchs_own)
 
 
 def join_reports(reports: Sequence[Report]) -> Report:
     """One report of a context in several processes."""
-    rewritten: Counter[Rewritten] = Counter()
-    missed: Counter[Missed] = Counter()
-    for report in reports:
-        for site in report.rewritten:
-            rewritten[dataclasses.replace(site, calls=0)] += site.calls
-        for left in report.missed:
-            missed[dataclasses.replace(left, calls=0)] += left.calls
-    return dataclasses.replace(
-        reports[0],
-        rewritten=tuple(dataclasses.replace(site, calls=n) for site, n in _most_frequent_first(rewritten)),
-        missed=tuple(dataclasses.replace(left, calls=n) for left, n in _most_frequent_first(missed)),
-    )
+    rewritten = _joined([site for report in reports for site in report.rewritten])
+    missed = _joined([site for report in reports for site in report.missed])
+    return dataclasses.replace(reports[0], rewritten=rewritten, missed=missed)
+
+
+AnyCalls = TypeVar("AnyCalls", bound=Calls)
+
+
+def _joined(entries: Iterable[AnyCalls]) -> tuple[AnyCalls, ...]:
+    """Equal entries as one, the most frequent first."""
+    counts: Counter[AnyCalls] = Counter()
+    for entry in entries:
+        counts[dataclasses.replace(entry, calls=0)] += entry.calls
+    by_frequency = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+    return tuple(dataclasses.replace(entry, calls=number) for entry, number in by_frequency)
 
 
 def _count_text(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def _line(site: Rewritten | Missed) -> str:
+def _line(site: Calls) -> str:
     is_theirs = site.user_where in (site.where, "?")
     return site.where if is_theirs else f"{site.where}, in the program: {site.user_where}"
-
-
-def _most_frequent_first(counts: Counter[Key]) -> list[tuple[Key, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
 
 
 class Tallied:
@@ -150,38 +137,42 @@ class Log:
     """The calls of one thread inside one context."""
 
     def __init__(self) -> None:
-        self.calls: dict[tuple[Any, ...], Tallied] = {}  # by op, rule, place and reason
+        self.calls: dict[tuple[object, ...], Tallied] = {}  # by op, rule, reason and place
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
         self.nodes = Ranges()
+        self.nodes.seen_up_to = node_number()
 
     def count(self, op: str, rule: str, why: str | None) -> Tallied:
         """why: the reason why torch's own function ran; None: the call was rewritten."""
         frame = frames.calling_frame()
         program = frames.program_frame(frame)
-        key: tuple[Any, ...] = (op, rule, why)
+        key: tuple[object, ...] = (op, rule, why)
         for caller in (frame, program):
             key += (0, 0) if caller is None else (id(caller.f_code), caller.f_lasti)
         known = self.calls.get(key)
         if known is None:
-            known = self.calls[key] = Tallied(frames.point(frame), frames.point(program))
+            point = frames.point(frame)
+            known = self.calls[key] = Tallied(point, point if program is frame else frames.point(program))
         known.calls += 1
         return known
 
-    def entries(self) -> Iterator[tuple[SiteKey, str, str | None, int, bool]]:
-        """The place, the rule, the reason to leave the call to torch, the number of calls, and whether it was traced into compiled code."""
+    def entries(self) -> Iterator[Rewritten | Missed]:
         for (op, rule, why, *_), tallied in list(self.calls.items()):
             call, program = tallied.call, tallied.program
             expression = "" if call is None else call.expression
-            yield (op, frames.named(call), frames.named(program), expression), rule, why, tallied.calls, False
+            lines = frames.named(call), frames.named(program), expression
+            yield _entry(str(op), str(rule), lines, why, tallied.calls, False)
         for (op, rule, lines, why), calls in list(self.compiled.items()):
-            yield (op, *lines), rule, why, calls, True
+            yield _entry(op, rule, lines, why, calls, True)
 
     def count_compiled(self, op: str, rule: str, lines: tuple[str, str, str], why: str | None) -> None:
         self.compiled[op, rule, lines, why] += 1
 
     # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
 
-    def watch(self, mode: object, func: Any, args: Any, kwargs: Any) -> Any:
+    def watch(
+        self, mode: Rewrite, func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
         """Call `func`, and note the matching nodes of it, or of code that no mode sees (TorchScript, C++)."""
         nodes, before = self.nodes, node_number()
         if nodes.unseen or before != nodes.seen_up_to:
@@ -190,16 +181,17 @@ class Log:
         if node_number() != before:
             hidden = nodes.since(before, result)
             if hidden:
-                self._note(mode, hidden, f"inside {_name(func)}, which torch runs as one call")
+                name = getattr(func, "__name__", None) or str(func)
+                self._note(mode, hidden, f"inside {name}, which torch runs as one call")
         return result
 
-    def look_at(self, mode: object, values: Iterable[object]) -> None:
+    def look_at(self, mode: Rewrite, values: Iterable[object]) -> None:
         """Note the values of a call or a backward that code has made which no mode sees."""
         nodes = self.nodes.unseen_behind(values)
         if nodes:
             self._note(mode, nodes, "code that no mode sees: TorchScript or C++")
 
-    def _note(self, mode: Any, nodes: list[Any], why: str) -> None:
+    def _note(self, mode: Rewrite, nodes: list[Node], why: str) -> None:
         for node in nodes:
             name = node.name()
             if name.startswith(_SCRIPT):
@@ -210,10 +202,7 @@ class Log:
                 self.count(form.names[0], "", why)
 
 
-def _name(func: object) -> str:
-    return getattr(func, "__name__", None) or str(func)
-
-
-def rule_text(call: Call) -> str:
-    edge = call.edge
-    return call.rule.name if edge is None else f"{call.rule.name}/{edge}"
+def _entry(
+    op: str, rule: str, lines: tuple[str, str, str], why: object, calls: int, is_compiled: bool
+) -> Rewritten | Missed:
+    return Rewritten(op, *lines, calls, rule, is_compiled) if why is None else Missed(op, *lines, calls, str(why))

@@ -43,7 +43,7 @@ class WithRule:
             return own(x)
         if _is_tracing_script() or not engine.is_recording(x):
             return own(x)
-        arranged = self.form.stand_in.arrange(x, *[getattr(self, name) for name in self.form.takes[1:]])
+        arranged = self.form.arrange(x, *[getattr(self, name) for name in [*self.form.takes][1:]])
         if arranged is None:
             return own(x)
         call, (name, inputs) = call_named(self.rewritten), arranged
@@ -141,7 +141,7 @@ def module_with_rule(old: nn.Module, rule: RuleLike) -> nn.Module:
     usual, form = _usual_primitive(kind), MODULES[kind]
     primitive = primitive_for(kind, rule)
     if primitive is None or primitive.name not in OPS:
-        op = OPS.get(form.stand_in.op or form.names[0], usual)
+        op = OPS.get(form.op or form.names[0], usual)
         make_call(op, rule, op.default_edge)
     primitive = primitive or usual
     return _twin(old, make_call(primitive, rule, primitive.default_edge).spec)

@@ -7,6 +7,7 @@ but differs between eras: NaN in x or in a tensor bound, and bounds that cross.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -100,19 +101,10 @@ _UNTIL_2_13 = Pieces(
     nan=TO_NOBODY,
     nan_crossed=ALL_TO_MAX,
 )
-_SINCE_2_14 = Pieces(
-    below=ALL_TO_MIN,
+_SINCE_2_14 = _UNTIL_2_13._replace(
     at_min=Split(0.5, min=0.5),
-    inside=ALL_TO_X,
     at_max=Split(0.5, max=0.5),
-    above=ALL_TO_MAX,
     below_point=ALL_TO_MIN,
-    at_point=ALL_TO_X,
-    above_point=ALL_TO_MAX,
-    below_crossed=ALL_TO_MAX,
-    at_crossed=ALL_TO_MAX,
-    above_crossed=ALL_TO_MAX,
-    below_nan=TO_NOBODY,
     above_nan=TO_NOBODY,
     with_nan=ALL_TO_X,
     nan=ALL_TO_X,
@@ -138,19 +130,23 @@ ERAS: dict[str, Era] = {  # from the oldest on
 # --- which era? -------------------------------------------------------------------------------------------------------
 
 
+def _parse_version(version: str) -> Version:
+    major, minor = (int(part) for part in version.split("+")[0].split(".")[:2])
+    return major, minor
+
+
 def era_of(version: str) -> str:
     """The name of the era of a torch version such as "2.13.0+cpu": the last one that had begun; the first for older versions."""
-    major, minor = (int(part) for part in version.split("+")[0].split(".")[:2])
-    begun = [era.name for era in ERAS.values() if era.since <= (major, minor)]
+    begun = [era.name for era in ERAS.values() if era.since <= _parse_version(version)]
     return begun[-1] if begun else next(iter(ERAS))
 
 
 def installed_version() -> Version:
-    major, minor = (int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    return major, minor
+    return _parse_version(torch.__version__)
 
 
-_VERSIONS = r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?"
+_VERSIONS = r"torch\s*(?P<relation><=|>=|==)\s*(?P<version>\d+\.\d+)(\.\d+)?"
+_RELATIONS: dict[str, Callable[[Version, Version], bool]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 
 
 def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> str | None:
@@ -158,41 +154,24 @@ def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> 
 
     Raises ValueError for a version that was never measured, and where the versions that are meant belong to several eras.
     """
-    if not isinstance(text, str):
-        return None
-    if text in ERAS:
-        return text
+    if not isinstance(text, str) or text in ERAS:
+        return text if isinstance(text, str) else None
     match = re.fullmatch(_VERSIONS, text.strip())
     if match is None:
         return None
-    version = int(match["major"]), int(match["minor"])
-    if version not in _measured():
-        known = f"name a version from {_dotted(FIRST)} to {_dotted(_measured()[-1])}, which were measured"
+    last = max(LAST, *(era.since for era in ERAS.values()))
+    measured = {f"{FIRST[0]}.{minor}": (FIRST[0], minor) for minor in range(FIRST[1], last[1] + 1)}
+    if match["version"] not in measured:
+        known = f"name a version from {next(iter(measured))} to {[*measured][-1]}, which were measured"
         raise ValueError(must(where, argument, known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
-    eras = {era_of(_dotted(other)) for other in _measured() if _RELATIONS[match["relation"]](other, version)}
+    has_relation = _RELATIONS[match["relation"]]
+    eras = {era_of(name) for name, other in measured.items() if has_relation(other, measured[match["version"]])}
     if len(eras) > 1:
         between = " and ".join(repr(name) for name in ERAS if name in eras)
-        remedy = (
-            f"Its versions belong to {between}: name one of these, or one version as in 'torch=={_dotted(version)}'"
-        )
+        example = f"or one version as in 'torch=={match['version']}'"
+        remedy = f"Its versions belong to {between}: name one of these, {example}"
         raise ValueError(must(where, argument, "name versions that do the same", text, remedy))
     return eras.pop()
-
-
-_RELATIONS: dict[str, Callable[[Version, Version], bool]] = {
-    "<=": lambda other, version: other <= version,
-    ">=": lambda other, version: other >= version,
-    "==": lambda other, version: other == version,
-}
-
-
-def _measured() -> list[Version]:
-    _, last = max(LAST, *(era.since for era in ERAS.values()))
-    return [(FIRST[0], minor) for minor in range(FIRST[1], last + 1)]
-
-
-def _dotted(version: Version) -> str:
-    return ".".join(map(str, version))
 
 
 def measure(f: Callable[[Tensor, Tensor], Tensor]) -> Slopes:

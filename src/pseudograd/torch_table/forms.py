@@ -15,7 +15,7 @@ import torch
 from .conventions import Family, Kink
 from .eras import CLOSED_ERA, ERAS
 from .private import saved
-from .records import EDGE, Arrange, AtTheBound, Form, Inputs, Spelling, spellings_of
+from .records import EDGE, Arrange, EdgeCase, Form, Inputs, Spelling, spellings_of
 from .rows import activations, clamps, losses, normalising, ordered, recurrent, rounding, singular
 
 # The switches of override, each with the op whose rules it takes; not relu's own, which are those of one bound.
@@ -55,8 +55,7 @@ COMPOSITE_MODULES: dict[type[Any], Form] = {}
 def add(form: Form) -> Form:
     """Put a function of torch into the table."""
     FORMS.append(form)
-    MODULES.update(dict.fromkeys(form.stand_in.modules, form))
-    COMPOSITE_MODULES.update(dict.fromkeys(form.inside.modules, form))
+    (COMPOSITE_MODULES if form.hides else MODULES).update(dict.fromkeys(form.modules, form))
     if form.switches:
         SPELLINGS.update(spellings_of(form))
     if form.kink is not None:
@@ -82,7 +81,7 @@ def take_out(form: Form) -> None:
 def form_of_node(name: str) -> Form | None:
     """The form that makes autograd nodes of this name, if a context of override or an edge acts on it."""
     for form in FORMS:
-        if form.switches and any(name.startswith(node) for node in form.node.names):
+        if form.switches and any(name.startswith(node) for node in form.nodes):
             return form
     return None
 
@@ -92,7 +91,7 @@ def kink_of_node(name: str) -> Kinked | None:
     """The function with a kink that makes autograd nodes of this name, by its first spelling."""
     for functions in KINKED.values():
         for kinked in functions:
-            if any(name.startswith(node) for node in kinked.kink.nodes or kinked.spelling.form.node.names):
+            if any(name.startswith(node) for node in kinked.kink.nodes or kinked.spelling.form.nodes):
                 return kinked
     return None
 
@@ -106,13 +105,13 @@ def overlap(switches: Iterable[str], others: Iterable[str]) -> bool:
 def is_spelling_of(function: object, form: Form) -> bool:
     """Does this function of torch do what the form does, and nothing else?"""
     spelling = SPELLINGS.get(function)
-    return spelling is not None and not spelling.form.inside.hides and spelling.form.shares_a_switch_with(form)
+    return spelling is not None and not spelling.form.hides and spelling.form.shares_a_switch_with(form)
 
 
 def reaches_inside(function: object, form: Form) -> bool:
     """Is this a function that is written out, with an op like the form's inside?"""
     spelling = SPELLINGS.get(function)
-    return spelling is not None and spelling.form.inside.write is not None and spelling.form.shares_a_switch_with(form)
+    return spelling is not None and spelling.form.write is not None and spelling.form.shares_a_switch_with(form)
 
 
 def edge_family(form: Form) -> str:
@@ -136,9 +135,9 @@ class SavedValues(NamedTuple):
     inputs: Inputs
 
 
-def kept_by(form: Form, node: object, arrange: Arrange | None = None) -> SavedValues | None:
+def saved_values(form: Form, node: object, arrange: Arrange | None = None) -> SavedValues | None:
     """None where the form's nodes keep too little, and where torch will not hand it out: a checkpoint unpacks once."""
-    return read_saved(node, form.node.saved, arrange or form.stand_in.arrange)
+    return read_saved(node, form.saved, arrange or form.arrange)
 
 
 def read_saved(node: object, names: tuple[str, ...], arrange: Arrange) -> SavedValues | None:
@@ -155,15 +154,15 @@ def read_saved(node: object, names: tuple[str, ...], arrange: Arrange) -> SavedV
 def shares_at_the_edge(form: Form, has_tensor_bound: bool) -> dict[str, float]:
     """What of grad x gets exactly at a bound, in each era; of torch.clamp where the form has no answer of its own for such a bound."""
     for known in (form, SPELLINGS[torch.clamp].form) if EDGE in form.switches else (form,):
-        for row in known.at_the_bound:
-            if (row.slopes_in(CLOSED_ERA).bound is not None) == has_tensor_bound:
-                return {era: row.slopes_in(era).x for era in ERAS}
+        for case in known.edge_cases:
+            if (case.slopes_in(CLOSED_ERA).bound is not None) == has_tensor_bound:
+                return {era: case.slopes_in(era).x for era in ERAS}
     return {}
 
 
-def at_the_bound() -> list[AtTheBound]:
+def edge_cases() -> list[EdgeCase]:
     """Every way to write a clamp that torch has an answer for, in the order of the table."""
-    return [row for form in FORMS for row in form.at_the_bound]
+    return [case for form in FORMS for case in form.edge_cases]
 
 
 for _file in (clamps, activations, rounding, ordered, singular, losses, normalising, recurrent):

@@ -1,6 +1,7 @@
 """The one door to torch's private names. Each has a fallback with which the ops stay right; `pseudograd doctor` shows what is missing.
 
 A fallback errs on the safe side: where nobody can tell whether a transform is active, every call takes the lowering that serves them all.
+The file is long because no other file names anything private of torch.
 """
 
 from __future__ import annotations
@@ -8,20 +9,22 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad, graph
+from torch.optim import SGD
 from torch.utils import checkpoint
 
 MISSING = object()
 
 
 class Name(NamedTuple):
-    """A private name, from torch on; what goes without it; and whether this torch has it, or an example that tells."""
+    """A private name, from torch on; what goes without it; and whether this torch has it, or a measurement that says so."""
 
     name: str
     without: str
@@ -44,44 +47,70 @@ def _find(name: str, without: str, fallback: object = MISSING) -> Any:
     return fallback if value is MISSING else value
 
 
+def _attribute(
+    name: str, without: str, is_there: Callable[[], bool], default: object = None
+) -> Callable[[object], Any]:
+    """A function that reads this private attribute of a node, tensor or class; it returns the default where there is none."""
+    NAMES.append(Name(name, without, is_there))
+    attribute = name.rpartition(".")[2]
+    return lambda owner: getattr(owner, attribute, default)
+
+
 # --- what is active? --------------------------------------------------------------------------------------------------
+
+_NO_KERNELS, _NO_FORWARD_MODE = "backward is the formula, without kernels", "forward mode is refused"
+_SLOWER = "a backward in a diagnosis costs some microseconds more"
 
 transforms_are_active: Callable[[], bool] = _find(
     "torch._C._are_functorch_transforms_active", "every call takes the lowering for torch.func", lambda: True
 )
-dispatch_modes: Callable[[], int] = _find(
-    "torch._C._len_torch_dispatch_stack", "backward is the formula, without kernels", lambda: 1
-)
+dispatch_modes: Callable[[], int] = _find("torch._C._len_torch_dispatch_stack", _NO_KERNELS, lambda: 1)
 is_batched: Callable[[Tensor], bool] = _find(  # what is_grads_batched hands to backward, under no functorch transform
-    "torch._C._functorch.is_legacy_batchedtensor", "backward is the formula, without kernels", lambda tensor: True
+    "torch._C._functorch.is_legacy_batchedtensor", _NO_KERNELS, lambda tensor: True
 )
-
-
-def is_fake(value: object) -> bool:
-    """Has it a shape and no numbers, as in a program that traces itself?"""
-    if type(value) is Tensor or type(value) is torch.nn.Parameter:
-        return False
-    module = sys.modules.get("torch._subclasses.fake_tensor")  # where there is one, it was imported
-    return module is not None and bool(module.is_fake(value))
-
-
-is_zero: Callable[[Tensor], bool] = _find(
-    "torch.Tensor._is_zerotensor", "backward is the formula, without kernels", lambda tensor: True
-)
-
-
+is_zero: Callable[[Tensor], bool] = _find("torch.Tensor._is_zerotensor", _NO_KERNELS, lambda tensor: True)
 is_tracing: Callable[[], bool] = _find(
     "torch._C._is_tracing",
     "a small call costs a tenth of a microsecond more",
     torch.jit.is_tracing,  # type: ignore[attr-defined]
 )
-_has_raw = _find("torch.ops.aten.clone.default._op", "a small call costs a microsecond more", None) is not None
 # Nobody's mode of functions sees what runs in it.
 without_torch_function: Callable[[], AbstractContextManager[object]] = _find(
     "torch._C.DisableTorchFunction",
     "a mode of functions sees the tensor that a native kernel reads its numbers from",
     nullcontext,
 )
+is_view: Callable[[Tensor], bool] = _find(
+    "torch.Tensor._is_view", "clamp_ keeps a copy of x where two bits would do", lambda tensor: True
+)
+# Which kinds of a tensor this one is: `.raw_repr()` is a number, 0 where torch does not say.
+dispatch_keys: Callable[[Tensor], Any] = _find(
+    "torch._C._dispatch_keys",
+    "a backward costs some microseconds more",
+    lambda tensor: types.SimpleNamespace(raw_repr=lambda: 0),
+)
+_has_raw = _find("torch.ops.aten.clone.default._op", "a small call costs a microsecond more", None) is not None
+_has_levels = (
+    _find("torch.autograd.forward_ad._current_level", "every call takes the lowering for forward mode") is not MISSING
+)
+_has_export_flag = (
+    _find("torch.compiler._is_exporting_flag", "torch.export of a program that records drops rules silently")
+    is not MISSING
+)
+
+
+def is_fake(value: object) -> bool:
+    """Has it a shape and no numbers, as in a program that traces itself?"""
+    if type(value) is Tensor or type(value) is nn.Parameter:
+        return False
+    module = sys.modules.get("torch._subclasses.fake_tensor")  # where there is one, it was imported
+    return module is not None and bool(module.is_fake(value))
+
+
+def fake_mode_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """The mode that a fake tensor came from. Outside it a formula's own constants would be real, and torch refuses to mix the two."""
+    mode = None if type(tensor) is Tensor else getattr(tensor, "fake_mode", None)
+    return nullcontext() if mode is None else mode
 
 
 def raw(operator: object) -> object:
@@ -89,67 +118,25 @@ def raw(operator: object) -> object:
     return getattr(operator, "_op", operator) if _has_raw else operator
 
 
-def fake_mode_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """The mode that a fake tensor came from. Outside it a formula's own constants would be real, and torch refuses to mix the two."""
-    mode = None if type(tensor) is Tensor else getattr(tensor, "fake_mode", None)
-    return nullcontext() if mode is None else mode
+def in_forward_mode() -> bool:
+    return not _has_levels or forward_ad._current_level >= 0
 
 
-is_view: Callable[[Tensor], bool] = _find(
-    "torch.Tensor._is_view", "clamp_ keeps a copy of x where two bits would do", lambda tensor: True
-)
-
-
-class _NoKeys:
-    def raw_repr(self) -> int:
-        return 0
-
-
-# Which kinds of a tensor this one is: `.raw_repr()` is a number, 0 where torch does not say.
-dispatch_keys: Callable[[Tensor], Any] = _find(
-    "torch._C._dispatch_keys", "a backward costs some microseconds more", lambda tensor: _NoKeys()
-)
-
-
-if _find("torch.autograd.forward_ad._current_level", "every call takes the lowering for forward mode") is MISSING:
-
-    def in_forward_mode() -> bool:
-        return True
-
-else:
-
-    def in_forward_mode() -> bool:
-        return forward_ad._current_level >= 0
-
-
-if _find("torch.compiler._is_exporting_flag", "torch.export of a program that records drops rules silently") is MISSING:
-
-    def is_exporting() -> bool:
-        return False
-
-else:
-
-    def is_exporting() -> bool:
-        return torch.compiler._is_exporting_flag
+def is_exporting() -> bool:
+    return _has_export_flag and torch.compiler._is_exporting_flag
 
 
 # --- forward mode inside forward mode, and functionalize --------------------------------------------------------------
 
-_interpreters: Callable[[], Any] = _find("torch._C._functorch.get_interpreter_stack", "forward mode is refused", None)
-_kinds = _find("torch._C._functorch.TransformType", "forward mode is refused", None)
-_forward_mode_enabled = _find("torch.autograd.forward_ad._set_fwd_grad_enabled", "forward mode is refused", None)
-_is_batched_here = _find("torch._C._functorch.is_batchedtensor", "forward mode is refused", None)
-_unwrapped = _find("torch._C._functorch.get_unwrapped", "forward mode is refused", None)
-_batched_dimension = _find("torch._C._functorch.maybe_get_bdim", "forward mode is refused", None)
-_level_of = _find("torch._C._functorch.maybe_get_level", "forward mode is refused", None)
-_batched = _find("torch._C._functorch._add_batch_dim", "forward mode is refused", None)
-_is_wrapped_for_grad = _find("torch._C._functorch.is_gradtrackingtensor", "forward mode is refused", None)
-_wrapped_for_grad = _find("torch._C._functorch._wrap_for_grad", "forward mode is refused", None)
-_unwrapped_for_grad = _find("torch._C._functorch._unwrap_for_grad", "forward mode is refused", None)
-has_forward_mode = None not in (
-    *(_interpreters, _kinds, _forward_mode_enabled, _is_batched_here, _unwrapped, _batched_dimension),
-    *(_level_of, _batched, _is_wrapped_for_grad, _wrapped_for_grad, _unwrapped_for_grad),
+_FUNCTORCH = (
+    *("get_interpreter_stack", "TransformType", "is_batchedtensor", "get_unwrapped", "maybe_get_bdim"),
+    *("maybe_get_level", "_add_batch_dim", "is_gradtrackingtensor", "_wrap_for_grad", "_unwrap_for_grad"),
 )
+_functions = [_find(f"torch._C._functorch.{name}", _NO_FORWARD_MODE, None) for name in _FUNCTORCH]
+_interpreters, _kinds, _is_batched_here, _unwrapped, _batched_dimension, *_others = _functions
+_level_of, _batched, _is_wrapped_for_grad, _wrapped_for_grad, _unwrapped_for_grad = _others
+_forward_mode_enabled = _find("torch.autograd.forward_ad._set_fwd_grad_enabled", _NO_FORWARD_MODE, None)
+has_forward_mode = None not in (*_functions, _forward_mode_enabled)
 is_wrapped: Callable[[Tensor], bool] = _find(
     "torch._C._functorch.is_functorch_wrapped_tensor",
     "minimum and maximum keep torch's rule under override",
@@ -183,8 +170,8 @@ def primal(value: object, level: int | None) -> Any:
 
 
 def physical(value: Tensor) -> Tensor:
-    """The tensor below every transform's wrapper, with the dimensions that vmap hides in front; of one that is spread over several
-    processes the part that is here.
+    """The tensor below every transform's wrapper, with the dimensions that vmap hides in front; the part that this process holds of a
+    tensor that is spread over several.
     """
     while is_wrapped(value):
         if _unwrapped is None:
@@ -195,14 +182,14 @@ def physical(value: Tensor) -> Tensor:
 
 
 def below_wrappers(value: Tensor) -> Tensor:
-    """As `physical`, with its dimensions where they are: it is what made it, node and all."""
+    """As `physical`, with the dimensions in their order: this tensor has the node that made it."""
     while _unwrapped is not None and is_wrapped(value):
         value = _unwrapped(value)
     return value
 
 
 def local(value: Tensor) -> Tensor:
-    """What this process holds of a tensor that is spread over several: to read the rest they would have to wait for each other."""
+    """The part that this process holds of a tensor that is spread over several: to read the rest they would have to wait for each other."""
     return value if type(value) is Tensor else getattr(value, "_local_tensor", value)
 
 
@@ -211,6 +198,8 @@ def is_functionalized() -> bool:
         return False
     return any(layer.key() == _kinds.Functionalize for layer in _interpreters() or ())
 
+
+# --- optimisers -------------------------------------------------------------------------------------------------------
 
 set_grad_enabled = _find(
     "torch._C._set_grad_enabled", "a diagnosis costs some microseconds more", torch.set_grad_enabled
@@ -221,9 +210,20 @@ marks_of_profiles = tuple(
     for name in ("_record_function_enter_new", "_record_function_exit._RecordFunction")
     if (mark := _find(f"torch.ops.profiler.{name}", "a diagnosis costs some microseconds more", None)) is not None
 )
-
+# What a step of an optimiser calls of the optimiser itself.
+PARTS_OF_A_STEP = frozenset(
+    (
+        "_optimizer_step_code",
+        "_init_group",
+        "_accelerator_graph_capture_health_check",
+        "_cuda_graph_capture_health_check",
+    )
+)
 _before_steps = _find("torch.optim.optimizer._global_optimizer_pre_hooks", "a diagnosis costs a third more", None)
 _after_steps = _find("torch.optim.optimizer._global_optimizer_post_hooks", "a diagnosis costs a third more", None)
+NAMES.append(
+    Name("torch.optim.Optimizer._init_group", "a diagnosis costs a third more", lambda: hasattr(SGD, "_init_group"))
+)
 
 
 def step_hooks(optimizer: object) -> list[Any]:
@@ -235,7 +235,7 @@ def step_hooks(optimizer: object) -> list[Any]:
     return [_before_steps, _after_steps, before, after]
 
 
-# --- what runs --------------------------------------------------------------------------------------------------------
+# --- modes and backwards ----------------------------------------------------------------------------------------------
 
 _mode_stack = _find("torch.overrides._get_current_function_mode_stack", "contexts must end in order", None)
 push_mode = _find("torch._C._push_on_torch_function_stack", "contexts must end in order", None)
@@ -250,12 +250,19 @@ def mode_stack() -> list[Any]:
     return list(_mode_stack()) if has_mode_stack else []
 
 
+mode_count: Callable[[], int] = _find(
+    "torch._C._len_torch_function_stack", "a backward in a context costs a microsecond more", lambda: len(mode_stack())
+)
+
+
 def take_off_the_stack(mode: object) -> None:
-    """Also from below others that the program has left there; nothing where it is not there."""
+    """Take the mode off torch's stack, also from below others that the program has left there."""
+    if mode_count():
+        top = pop_mode()
+        if top is mode:
+            return
+        push_mode(top)
     stack = mode_stack()
-    if stack and stack[-1] is mode:
-        pop_mode()
-        return
     if mode not in stack:
         return
     above = stack[stack.index(mode) + 1 :]
@@ -265,63 +272,38 @@ def take_off_the_stack(mode: object) -> None:
         push_mode(other)
 
 
-mode_count: Callable[[], int] = _find(
-    "torch._C._len_torch_function_stack", "a backward in a context costs a microsecond more", lambda: len(mode_stack())
-)
-
-
-def _context_without(count: Callable[[], int], pop: Callable[[], object], push: Callable[[object], object]) -> Any:
-    @contextmanager
-    def context() -> Iterator[None]:
-        modes = [pop() for _ in range(count())]
-        try:
-            yield
-        finally:
-            for mode in reversed(modes):
-                push(mode)
-
-    return context
-
-
 _pop_dispatch = _find("torch.utils._python_dispatch._pop_mode", "modes of dispatch see what diagnose computes", None)
 _push_dispatch = _find("torch.utils._python_dispatch._push_mode", "modes of dispatch see what diagnose computes", None)
-# Contexts in which no mode of dispatch, and no transform of torch.func, of the program sees what runs.
-without_dispatch_modes: Callable[[], AbstractContextManager[object]] = (
-    nullcontext
-    if None in (_pop_dispatch, _push_dispatch)
-    else _context_without(dispatch_modes, _pop_dispatch, _push_dispatch)
-)
+
+
+@contextmanager
+def without_dispatch_modes() -> Iterator[None]:
+    """A context in which no mode of dispatch of the program sees what runs."""
+    count = 0 if None in (_pop_dispatch, _push_dispatch) else dispatch_modes()
+    modes = [_pop_dispatch() for _ in range(count)]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            _push_dispatch(mode)
 
 
 def outside_of_transforms() -> AbstractContextManager[object]:
-    """Where one is active, torch has this module."""
+    """A context in which no transform of torch.func sees what runs. Where one is active, torch has this module."""
     module = sys.modules.get("torch._functorch.pyfunctorch")
     context = getattr(module, "temporarily_clear_interpreter_stack", nullcontext)
     return context()  # type: ignore[no-any-return]
 
 
-# Where `_engine_run_backward` stands; none where torch has no such function.
-backward_owners: tuple[Any, ...] = tuple(
-    owner
-    for owner, name in ((graph, "torch.autograd.graph"), (torch.autograd, "torch.autograd"))
-    if _find(f"{name}._engine_run_backward", "no context acts on a forward inside a backward") is not MISSING
-)
+for _owner in ("torch.autograd.graph", "torch.autograd"):
+    _find(f"{_owner}._engine_run_backward", "no context acts on a forward inside a backward")
 node_number: Callable[[], int] = _find(
     "torch._C._autograd._get_sequence_nr", "reports do not say what was not reached", lambda: 0
 )
-
-
-def number_of(node: Any) -> int:
-    """Of a node: those that one thread makes are numbered in order."""
-    return int(node._sequence_nr())
-
-
 current_node: Callable[[], Any] = _find(
     "torch._C._current_autograd_node", "diagnose has neither sides nor what-ifs", lambda: None
 )
-accumulates: object = _find(
-    "torch._C._functions.AccumulateGrad", "a backward in a diagnosis costs some microseconds more", None
-)
+accumulates: object = _find("torch._C._functions.AccumulateGrad", _SLOWER, None)
 backward_pass: Callable[[], int] = _find(  # the number of the one that runs here, below 0 outside
     "torch._C._current_graph_task_id", "nested diagnoses on a device count each other's what-ifs", lambda: -1
 )
@@ -331,19 +313,39 @@ saved_tensors_hooks: Callable[[bool], Any] = _find(  # those of this thread: wha
 )
 # On torch 2.15 a public name, absent before: a context in which a hook sees every node that is made.
 node_creation_hook = getattr(graph, "node_creation_hook", None)
+checkpoint_frame = _find(
+    "torch.utils.checkpoint._CheckpointFrame", "a checkpoint recomputes under the contexts of its backward", None
+)
+foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
+foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)
+foreach_norm = _find("torch._foreach_norm", "a diagnosis costs some microseconds more for each parameter", None)
+fused_nn = _find("torch._C._nn", "its functions keep torch's rule under override", None)
+hardtanh = getattr(fused_nn, "hardtanh", nn.functional.hardtanh)
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+module_call = getattr(_find("torch.nn.Module._call_impl", "sites have no module", None), "__code__", None)
+module_wrapped_call = getattr(
+    _find("torch.nn.Module._wrapped_call_impl", "a site costs half a microsecond more", None), "__code__", None
+)
+WRAPPED_MODULES = ("module", "_orig_mod")  # in DistributedDataParallel, and in a module that torch.compile has made
+NAMES.append(Name("torch.nn.Module._modules", "sites have no module", lambda: "_modules" in vars(nn.Module())))
 
 
-# --- sharded parameters -----------------------------------------------------------------------------------------------
+def children_of(module: object) -> dict[str, Any]:
+    """The modules in a module, by name."""
+    return getattr(module, "_modules", {})
 
 
-def is_sharded(module: torch.nn.Module) -> bool:
+def is_sharded(module: nn.Module) -> bool:
     """Is it the outermost module under fully_shard? Its forward uses whole parameters, made when it first runs."""
     return hasattr(type(module), "_get_fsdp_state")
 
 
-def shards_of(module: torch.nn.Module) -> list[tuple[Tensor, Tensor | None]]:
-    """Of a module under fully_shard: its parameters as the optimiser holds them, each with the whole one that its forward uses. Empty
-    for another module, and on a torch that keeps them otherwise: the whole ones then have no name in a diagnosis.
+def shards_of(module: nn.Module) -> list[tuple[Tensor, Tensor | None]]:
+    """The parameters of a module under fully_shard as the optimiser holds them, each with the whole one that its forward uses.
+
+    Empty for another module, and on a torch that keeps them otherwise: the whole ones then have no name in a diagnosis.
     """
     state = getattr(module, "_get_fsdp_state", lambda: None)()
     groups = getattr(state, "_fsdp_param_groups", None)
@@ -357,28 +359,19 @@ def shards_of(module: torch.nn.Module) -> list[tuple[Tensor, Tensor | None]]:
     ]
 
 
-checkpoint_frame = _find(
-    "torch.utils.checkpoint._CheckpointFrame", "a checkpoint recomputes under the contexts of its backward", None
-)
-checkpoint_function: Any = checkpoint.CheckpointFunction
-module_call = getattr(_find("torch.nn.Module._call_impl", "sites have no module", None), "__code__", None)
-module_wrapped_call = getattr(
-    _find("torch.nn.Module._wrapped_call_impl", "a site costs half a microsecond more", None), "__code__", None
-)
-foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
-foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)
-foreach_norm = _find("torch._foreach_norm", "a diagnosis costs some microseconds more for each parameter", None)
-fused_nn = _find("torch._C._nn", "its functions keep torch's rule under override", None)
-hardtanh = getattr(fused_nn, "hardtanh", torch.nn.functional.hardtanh)
-
 # --- compilers --------------------------------------------------------------------------------------------------------
 
 _tracing = _find("torch._guards.TracingContext", "compiled calls have no line in reports", None)
-Marked = TypeVar("Marked", bound=Callable[..., Any])
+with suppress(ImportError):
+    importlib.import_module("torch.utils._device")
+DeviceContext = _find(
+    "torch.utils._device.DeviceContext", "a compiled checkpoint under torch.device keeps torch's rule", None
+)
+Marked = TypeVar("Marked", bound=Callable[..., object])
 
 
 def tracing_context() -> object:
-    """What stands for the trace that runs; None outside."""
+    """An object for the trace that runs; None outside."""
     return None if _tracing is None else _tracing.try_get()
 
 
@@ -387,15 +380,8 @@ def traced_frames() -> list[Any]:
     return [] if _tracing is None else list(_tracing.extract_stack())
 
 
-with suppress(ImportError):
-    importlib.import_module("torch.utils._device")
-DeviceContext = _find(
-    "torch.utils._device.DeviceContext", "a compiled checkpoint under torch.device keeps torch's rule", None
-)
-
-
 def let_dynamo_dispatch(imported: Any, functions: object) -> None:
-    """To modes: Dynamo dispatches only what torch.overrides lists, and the functions that are added here."""
+    """Let Dynamo hand these functions to modes, too; it hands them only what torch.overrides lists."""
     listed = getattr(imported.variables.torch, "get_overridable_functions", None)
     if listed is not None:
         listed().update(functions)
@@ -409,8 +395,13 @@ def higher_order_variables(*names: str) -> list[Any]:
     return [variable for variable in variables if hasattr(variable, "_call_function")]
 
 
+def call_undispatched(variable: Any, *args: object) -> object:
+    """Do what a variable of Dynamo does where no mode is handed the call."""
+    return variable._call_function(*args)
+
+
 def compiler_named(backend: str) -> Callable[[object, list[object]], object]:
-    """What compiles a graph with its inputs as that backend of torch.compile does."""
+    """The function that compiles a graph with its inputs as that backend of torch.compile does."""
     dynamo = importlib.import_module("torch._dynamo")
     return dynamo.lookup_backend(backend)  # type: ignore[no-any-return]
 
@@ -421,7 +412,7 @@ def let_inductor_draw_as_eager_mode_does() -> None:
 
 
 def allow_recompilations(most: int) -> None:
-    """Of one code object, before Dynamo runs it as it is."""
+    """Let Dynamo compile one code object so many times before it runs the code as it is."""
     config: Any = importlib.import_module("torch._dynamo").config
     config.recompile_limit = max(config.recompile_limit, most)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * most)
@@ -437,77 +428,84 @@ def constant_result(function: Marked) -> Marked:
     return function
 
 
-# --- attributes of nodes, tensors, modules and optimisers -------------------------------------------------------------
+# --- attributes of nodes and tensors ----------------------------------------------------------------------------------
 
 
-def _example() -> Any:
-    """A node of torch."""
-    with without_torch_function(), torch.enable_grad():
-        return torch.zeros(1, requires_grad=True).sin().grad_fn
+def _example_has(attribute: str) -> Callable[[], bool]:
+    def has() -> bool:
+        with without_torch_function(), torch.enable_grad():
+            return hasattr(torch.zeros(1, requires_grad=True).sin().grad_fn, attribute)
+
+    return has
 
 
 def _wraps_nodes() -> bool:
     with without_torch_function(), torch.enable_grad():
         x = torch.zeros(2, requires_grad=True) * 1
         x[:1].mul_(2)
-        return wrapped_node(x.grad_fn) is not None
+        return node_creation_hook is None or wrapped_node(x.grad_fn) is not None  # both since torch 2.15
 
 
-_NODE, _TENSOR, _OPTIMIZER = "torch.autograd.graph.Node", "torch.Tensor", "torch.optim.Optimizer"
+_NODE = "torch.autograd.graph.Node"
 NAMES += [
-    Name(f"{_NODE}._saved_*", "diagnose has neither sides nor what-ifs", lambda: hasattr(_example(), "_saved_self")),
-    Name(f"{_NODE}._raw_saved_*", "a what-if runs checkpoints again", lambda: hasattr(_example(), "_raw_saved_self")),
-    Name(f"{_NODE}._input_metadata", "diagnose has no what-ifs", lambda: hasattr(_example(), "_input_metadata")),
-    Name(
-        f"{_NODE}._sequence_nr", "reports do not say what was not reached", lambda: hasattr(_example(), "_sequence_nr")
-    ),
-    Name(
-        f"{_NODE}._wrapped_node",
-        "a what-if does not say which op in place hides its node",
-        lambda: node_creation_hook is None or _wraps_nodes(),  # both since torch 2.15
-    ),
-    Name(
-        f"{_NODE}._forward_cls",
-        "diagnose does not name custom Functions",
-        lambda: hasattr(checkpoint.CheckpointFunction._backward_cls, "_forward_cls"),  # type: ignore[attr-defined]
-    ),
-    Name(
-        "torch.autograd.Function._backward_cls",
-        "a small backward costs half a microsecond more",
-        lambda: hasattr(checkpoint.CheckpointFunction, "_backward_cls"),
-    ),
-    Name(f"{_TENSOR}._base", "an op in place on a view counts as one on all of it", lambda: hasattr(Tensor, "_base")),
-    Name(
-        f"{_TENSOR}._backward_hooks",
-        "diagnose blames an op for zeros that a hook made",
-        lambda: hasattr(Tensor, "_backward_hooks"),
-    ),
-    Name(
-        f"{_TENSOR}._post_accumulate_grad_hooks",
-        "a backward in a diagnosis costs some microseconds more",
-        lambda: hasattr(Tensor, "_post_accumulate_grad_hooks"),
-    ),
-    Name("torch.nn.Module._modules", "sites have no module", lambda: "_modules" in vars(torch.nn.Module())),
-    Name(
-        f"{_OPTIMIZER}._init_group", "a diagnosis costs a third more", lambda: hasattr(torch.optim.SGD, "_init_group")
-    ),
+    Name(f"{_NODE}._saved_*", "diagnose has neither sides nor what-ifs", _example_has("_saved_self")),
+    Name(f"{_NODE}._raw_saved_*", "a what-if runs checkpoints again", _example_has("_raw_saved_self")),
+    Name(f"{_NODE}._sequence_nr", "reports do not say what was not reached", _example_has("_sequence_nr")),
 ]
+# Shape, dtype and device of each gradient that arrives at a node.
+input_metadata = _attribute(f"{_NODE}._input_metadata", "diagnose has no what-ifs", _example_has("_input_metadata"), ())
+# The node of an op in place on a view, inside the node that stands for the base; None before torch 2.15.
+wrapped_node = _attribute(
+    f"{_NODE}._wrapped_node", "a what-if does not say which op in place hides its node", _wraps_nodes
+)
+# The custom Function that a node, or a class of nodes, belongs to, None for a node of torch; and its class of nodes.
+function_of: Callable[[object], Any] = _attribute(
+    f"{_NODE}._forward_cls",
+    "diagnose does not name custom Functions",
+    lambda: function_of(backward_class(checkpoint.CheckpointFunction)) is not None,
+)
+backward_class: Callable[[object], Any] = _attribute(
+    "torch.autograd.Function._backward_cls",
+    "a small backward costs half a microsecond more",
+    lambda: backward_class(checkpoint.CheckpointFunction) is not None,
+)
+# The tensor that a view is of.
+base_of = _attribute(
+    "torch.Tensor._base", "an op in place on a view counts as one on all of it", lambda: hasattr(Tensor, "_base")
+)
+_hooks_of = _attribute(
+    "torch.Tensor._backward_hooks",
+    "diagnose blames an op for zeros that a hook made",
+    lambda: hasattr(Tensor, "_backward_hooks"),
+)
+# The hooks that run after a gradient was added to that of a leaf; True where torch does not say.
+hooks_after_accumulation = _attribute(
+    "torch.Tensor._post_accumulate_grad_hooks",
+    _SLOWER,
+    lambda: hasattr(Tensor, "_post_accumulate_grad_hooks"),
+    True,
+)
+
+
+def hooks_of(tensor: object) -> dict[int, Any]:
+    """The program's own hooks on a tensor."""
+    return _hooks_of(tensor) or {}
+
+
+def number_of(node: Any) -> int:
+    """The number of a node: those that one thread makes are numbered in order."""
+    return int(node._sequence_nr())
 
 
 def saved(node: object, name: str, *default: object) -> Any:
-    """What a node of torch has saved under this name; the default, or an AttributeError, without it. Torch raises a RuntimeError where a
-    checkpoint does not hand it out twice.
+    """The value that a node of torch has saved under this name; the default, or an AttributeError, without it. Torch raises a RuntimeError
+    where a checkpoint does not hand it out twice.
     """
     return getattr(node, f"_saved_{name}", *default)
 
 
-def wrapped_node(node: object) -> Any:
-    """The node of an op in place on a view, inside the node that stands for the base; None before torch 2.15."""
-    return getattr(node, "_wrapped_node", None)
-
-
 def saves(node: object, name: str) -> bool:
-    """node: one, or its class."""
+    """Does the node, or nodes of this class, save something under this name?"""
     return hasattr(node, f"_saved_{name}")
 
 
@@ -516,61 +514,10 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved"))
 
 
-def saved_variables(node: Any) -> list[Any]:
-    """What a node saves, still packed."""
+def saved_variables(node: object) -> list[Any]:
+    """The variables that a node saves, still packed."""
     values = [getattr(node, name) for name in _names_of_saved(type(node))]  # type: ignore[arg-type]
     return [item for value in values for item in (value if isinstance(value, (tuple, list)) else (value,))]
-
-
-def input_metadata(node: object) -> Any:
-    """Shape, dtype and device of what arrives at a node."""
-    return getattr(node, "_input_metadata", ())
-
-
-def function_of(node: object) -> Any:
-    """The custom Function that a node, or a class of nodes, belongs to; None for a node of torch."""
-    return getattr(node, "_forward_cls", None)
-
-
-def backward_class(function: object) -> Any:
-    """The class of the nodes of a custom Function."""
-    return getattr(function, "_backward_cls", None)
-
-
-def base_of(view: Tensor) -> Tensor | None:
-    """The tensor that a view is of."""
-    return getattr(view, "_base", None)
-
-
-def hooks_of(tensor: object) -> dict[int, Any]:
-    """The program's own hooks on a tensor."""
-    return getattr(tensor, "_backward_hooks", None) or {}
-
-
-def has_hooks_after_accumulation(tensor: Tensor) -> bool:
-    return bool(getattr(tensor, "_post_accumulate_grad_hooks", True))
-
-
-def children_of(module: object) -> dict[str, Any]:
-    """The modules in a module, by name."""
-    return getattr(module, "_modules", {})
-
-
-# What a step of an optimiser calls of the optimiser itself.
-PARTS_OF_A_STEP = frozenset(
-    (
-        "_optimizer_step_code",
-        "_init_group",
-        "_accelerator_graph_capture_health_check",
-        "_cuda_graph_capture_health_check",
-    )
-)
-WRAPPED_MODULES = ("module", "_orig_mod")  # in DistributedDataParallel, and in a module that torch.compile has made
-
-
-def call_undispatched(variable: Any, *args: object) -> object:
-    """What a variable of Dynamo does where no mode is handed the call."""
-    return variable._call_function(*args)
 
 
 def status() -> list[dict[str, str]]:

@@ -1,12 +1,12 @@
 """The records of the table of torch's functions: one `Form` for a function, with all that the library knows of it.
 
-Plain classes and loops: Dynamo reads this too. The file is long because the records are parts of one another.
+Dynamo reads this too, so loops are plain.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,16 +22,17 @@ from .private import fused_nn, in_forward_mode, is_wrapped, transforms_are_activ
 
 MISSING = object()
 EDGE = "edge"  # the switch of pin_edge
-NO_SAVED: tuple[str, ...] = ()
 _aten = torch.ops.aten
 
 Function = Callable[..., Any]  # of torch, as a TorchFunctionMode gets it, with the arguments of its call
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
 Inputs = tuple[Any, ...]
+Takes = Mapping[str, object]  # the arguments of a function with their defaults
 Arranged = tuple[str, Inputs]  # the name of the primitive that stands in, and its inputs
 Arrange = Callable[..., Arranged | None]
-Write = Function
+Run = Callable[..., Tensor]  # run(function, *arguments) calls a function of torch under the contexts
+Write = Callable[..., object]
 
 # The names that torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of
 # torch.nn.functional take no other names.
@@ -47,7 +48,7 @@ class Read(NamedTuple):
     in_place: bool = False
 
 
-class AtTheBound(NamedTuple):
+class EdgeCase(NamedTuple):
     """An expression, computed by f(x, tensor), and its slopes where x == tensor == 0: by the name of the era that began with them."""
 
     text: str
@@ -61,123 +62,73 @@ class AtTheBound(NamedTuple):
         return self.slopes[known[-1]]
 
 
-def at_the_bound(
+def edge_case(
     text: str, slopes: Slopes, since_2_14: Slopes | None = None, f: Callable[[Tensor, Tensor], Tensor] | None = None
-) -> AtTheBound:
+) -> EdgeCase:
     """slopes: those of the first era. f: for a text that is no expression of x and tensor."""
     names = {**vars(functional), **vars(torch)}
     code: Callable[..., Tensor] = eval(f"lambda x, tensor: {text}", names) if f is None else f
     # x * 1 may be changed in place.
     later = {} if since_2_14 is None else {OPEN_ERA: since_2_14}
-    return AtTheBound(text, lambda x, tensor: code(x * 1, tensor), {CLOSED_ERA: slopes, **later})
+    return EdgeCase(text, lambda x, tensor: code(x * 1, tensor), {CLOSED_ERA: slopes, **later})
 
 
-class Called(Record):
-    """Who has the function. Each owner has it under each name, in place too, with "_" behind it.
-
-    overloads: those of aten that are meant. with_inplace: the owners whose function takes the argument `inplace`.
-    each: the function does to every tensor of a list what the method of that name does to one.
-    """
-
-    owners: tuple[object, ...] = (torch, Tensor, _aten)
-    overloads: tuple[str, ...] = ("default",)
-    with_inplace: tuple[object, ...] = ()
-    each: str = ""
+X: Takes = {"input": MISSING}
 
 
-class StandIn(Record):
-    """The primitive of ours that runs in place of the function.
-
-    arrange(*values): its name and its inputs; or None, where torch is left alone. aten_arrange: the same for the functions of aten, where
-        they differ.
-    otherwise: the primitive for a rule which that of `arrange` lacks; its inputs are among those. torch runs what both lack.
-    modules: the classes of torch.nn that call the function with their attributes, which are named as its arguments. op: the op of ours
-        that has the errors of a module's rule, where it is not named as the function.
-    """
-
-    arrange: Arrange = lambda *values: None
-    aten_arrange: Arrange | None = None
-    otherwise: str = ""
-    modules: tuple[type[Any], ...] = ()
-    op: str = ""
-
-
-class Inside(Record):
-    """For a function that runs others of the table inside, where no mode sees them.
-
-    hides: the names of these others. write(call, *values): what torch computes, with `call(function, *arguments)` for the others; None,
-        where torch is left alone; or the reason why torch has to run it. Without `write` nobody has written the function out.
-    modules: the classes of torch.nn that call the function.
-    """
-
-    hides: tuple[str, ...] = ()
-    write: Write | None = None
-    modules: tuple[type[Any], ...] = ()
-
-
-class Node(Record):
-    """The autograd nodes of the function.
-
-    names: how their names start. saved: the arguments that they keep, in the order of `takes`; empty where they keep no argument.
-    saved_in_place: what they keep of a call in place, where the result tells the same.
-    """
-
-    names: tuple[str, ...] = ()
-    saved: tuple[str, ...] = NO_SAVED
-    saved_in_place: tuple[str, ...] = NO_SAVED
-
-
-_CALLED, _LEFT_ALONE, _NOTHING, _NO_NODE = Called(), StandIn(), Inside(), Node()
-X: Mapping[str, object] = {"input": MISSING}
-
-
-class Form:
+class Form(Record):
     """One function of torch, under all names and owners that it has.
 
     switches: the contexts that act on it: families of override, EDGE for pin_edge. The first is its family; of two that are asked for at
         once the last counts. A function that hides others has theirs.
-    takes: its arguments with their defaults, the tensor first. at_the_bound: what it does there.
+    takes: its arguments with their defaults, the tensor first. edge_cases: what it does there. kink: where it has no slope.
+
+    Each of the `owners` has it under each name, in place too, with "_" behind it.
+    overloads: those of aten that are meant. with_inplace: the owners whose function takes the argument `inplace`.
+    each: the function does to every tensor of a list what the method of that name does to one.
+
+    arrange(*values): the primitive of ours that runs in its place, and its inputs; or None, where torch is left alone.
+    aten_arrange: the same for the functions of aten, where they differ.
+    otherwise: the primitive for a rule which that of `arrange` lacks; its inputs are among those. torch runs a rule that both lack.
+    op: the op of ours that has the errors of a module's rule, where it is not named as the function.
+
+    hides: the names of other functions of the table that it runs inside, where no mode sees them.
+    write(run, *values): what torch computes, with `run(function, *arguments)` for the others; None, where torch is left alone; or the
+        reason why torch has to run it. Without `write` nobody has written the function out.
+    modules: the classes of torch.nn that call the function; with their attributes, which are named as its arguments, where it hides none.
+
+    nodes: how the names of its autograd nodes start. saved: the arguments that they save, in the order of `takes`; empty where they save
+        none. saved_in_place: what they save of a call in place, where the result tells the same.
     """
 
-    __slots__ = (
-        "at_the_bound",
-        "called",
-        "defaults",
-        "inside",
-        "kink",
-        "names",
-        "node",
-        "stand_in",
-        "switches",
-        "takes",
-    )
+    name: str
+    other_name: str = ""
+    switches: tuple[str, ...] = ()
+    takes: Takes = X
+    owners: tuple[object, ...] = (torch, Tensor, _aten)
+    overloads: tuple[str, ...] = ("default",)
+    with_inplace: tuple[object, ...] = ()
+    each: str = ""
+    arrange: Arrange = lambda *values: None
+    aten_arrange: Arrange | None = None
+    otherwise: str = ""
+    op: str = ""
+    hides: tuple[str, ...] = ()
+    write: Write | None = None
+    modules: tuple[type[torch.nn.Module], ...] = ()
+    nodes: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
+    saved_in_place: tuple[str, ...] = ()
+    kink: Kink | None = None
+    edge_cases: tuple[EdgeCase, ...] = ()
 
-    def __init__(
-        self,
-        *names: str,
-        switches: tuple[str, ...] = (),
-        takes: Mapping[str, object] = X,
-        called: Called = _CALLED,
-        stand_in: StandIn = _LEFT_ALONE,
-        inside: Inside = _NOTHING,
-        node: Node = _NO_NODE,
-        kink: Kink | None = None,
-        at_the_bound: tuple[AtTheBound, ...] = (),
-    ) -> None:
-        self.names = names
-        self.switches = switches
-        self.takes = tuple(takes)
-        self.defaults = tuple(takes.values())
-        self.called = called
-        self.stand_in = stand_in
-        self.inside = inside
-        self.node = node
-        self.kink = kink
-        self.at_the_bound = at_the_bound
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple([name for name in (self.name, self.other_name) if name])
 
     def primitive_with(self, primitive: str, rule: RuleLike) -> Primitive | None:
         """The primitive of a call, or the one that stands in otherwise: the first that has the rule. None if this function lacks it."""
-        for name in (primitive, self.stand_in.otherwise):
+        for name in (primitive, self.otherwise):
             if name and has_rule(PRIMITIVES[name], rule):
                 return PRIMITIVES[name]
         return None
@@ -188,7 +139,7 @@ class Form:
     @property
     def usual(self) -> Read | None:
         """How a call without more arguments than it needs is read, for x of no element."""
-        arranged = self.stand_in.arrange(torch.empty(0, device="cpu"), *self.defaults[1:])
+        arranged = self.arrange(torch.empty(0, device="cpu"), *[*self.takes.values()][1:])
         return None if arranged is None else Read(*arranged)
 
 
@@ -208,17 +159,15 @@ def has_rule(primitive: Primitive, rule: RuleLike) -> bool:
 class Spelling:
     """One way to call a form. `read(args, kwargs)` says how a call is to be run, or None where torch is left alone."""
 
-    __slots__ = ("aliases", "arrange", "defaults", "form", "in_place", "name", "takes", "takes_inplace")
-
     def __init__(self, form: Form, name: str, arrange: Arrange, in_place: bool, takes_inplace: bool) -> None:
         self.form = form
         self.name = name
         self.arrange = arrange
         self.in_place = in_place
         self.takes_inplace = takes_inplace
-        self.takes = (*form.takes, "inplace") if takes_inplace else form.takes
-        self.defaults = (*form.defaults, False) if takes_inplace else form.defaults
-        self.aliases: dict[str, str] = {} if takes_inplace else _ALIASES_OF_LISTS if form.called.each else _ALIASES
+        takes = {**form.takes, "inplace": False} if takes_inplace else form.takes
+        self.takes, self.defaults = tuple(takes), tuple(takes.values())
+        self.aliases: dict[str, str] = {} if takes_inplace else _ALIASES_OF_LISTS if form.each else _ALIASES
 
     def values(self, args: Arguments, kwargs: Keywords) -> list[Any] | None:
         """The arguments in the order of `takes`; None for what torch will refuse, and for out=."""
@@ -257,21 +206,17 @@ class Spelling:
 def spellings_of(form: Form, arrange: Arrange | None = None) -> list[tuple[object, Spelling]]:
     """Every function of torch with a name and an owner of the form; aten's packet and its overloads too."""
     spellings: list[tuple[object, Spelling]] = []
-    stand_in, called = form.stand_in, form.called
-    for name, owner, suffix in itertools.product(form.names, called.owners, ("", "_")):
-        own = stand_in.aten_arrange if owner is _aten and stand_in.aten_arrange else stand_in.arrange
-        takes_inplace = owner in called.with_inplace and not suffix
+    for name, owner, suffix in itertools.product(form.names, form.owners, ("", "_")):
+        function = getattr(owner, name + suffix, None) if name else None
+        if function is None:
+            continue
+        own = form.aten_arrange if owner is _aten and form.aten_arrange else form.arrange
+        takes_inplace = owner in form.with_inplace and not suffix
         spelling = Spelling(form, name + suffix, arrange or own, bool(suffix), takes_inplace)
-        spellings += [(function, spelling) for function in _functions_of(owner, name + suffix, called.overloads)]
+        known: Sequence[str] = function.overloads() if hasattr(function, "overloads") else ()
+        functions = [function, *(getattr(function, overload) for overload in form.overloads if overload in known)]
+        spellings += [(function, spelling) for function in functions]
     return spellings
-
-
-def _functions_of(owner: object, name: str, overloads: tuple[str, ...]) -> list[object]:
-    function = getattr(owner, name, None)
-    if function is None:
-        return []
-    known = function.overloads() if hasattr(function, "overloads") else ()
-    return [function, *(getattr(function, overload) for overload in overloads if overload in known)]
 
 
 # --- what rows are written with ---------------------------------------------------------------------------------------
@@ -341,6 +286,4 @@ def is_constant(value: object) -> bool:
 
 def only_backward_tells() -> bool:
     """Which of two tensors asks for a gradient? Under a transform neither says so; compiled code cannot even tell whether it is wrapped."""
-    if not transforms_are_active():
-        return False
-    return not in_forward_mode() or torch.compiler.is_compiling()
+    return transforms_are_active() and (not in_forward_mode() or torch.compiler.is_compiling())

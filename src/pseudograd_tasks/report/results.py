@@ -16,7 +16,7 @@ from pseudograd import __version__
 from pseudograd.comparison.comparison import Comparison, plain_numbers
 from pseudograd.comparison.training import ONLY
 from pseudograd.torch_table.eras import ERAS, installed_era, measure
-from pseudograd.torch_table.forms import at_the_bound
+from pseudograd.torch_table.forms import edge_cases
 
 from .. import sentences
 from ..base import KINDS, Section
@@ -118,7 +118,7 @@ def empty_results(rules: Sequence[str], **more: Any) -> Results:
 
 def edges_now() -> dict[str, float]:
     """The slope of the installed torch at a bound, by the spelling of the call."""
-    return {way.text: measure(way.f).x for way in at_the_bound()}
+    return {way.text: measure(way.f).x for way in edge_cases()}
 
 
 def results_text(results: Results) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...kernels import native
-from ...torch_table.private import current_node, has_hooks_after_accumulation
+from ...torch_table.private import current_node, hooks_after_accumulation
 from .leaf import Leaf
 from .norms import Number, norms_at_once
 
@@ -34,7 +34,7 @@ class Arrivals:
             return False
         if type(tensor) is not torch.nn.Parameter or tensor.grad is not None or not tensor.is_cpu:
             return False
-        if has_hooks_after_accumulation(tensor):
+        if hooks_after_accumulation(tensor):
             return False
         self.expected[leaf] = node
         return True

@@ -110,11 +110,11 @@ def _leave_under(call: Call, values: SavedValues, leaving: Leaving, arriving: Le
 
 def _saved_values(node: object, kinked: Kinked) -> SavedValues | None:
     """In place the result is saved: it is 0 where x is, and has its sign, if the slope below 0 is positive."""
-    form_node, arrange = kinked.spelling.form.node, kinked.spelling.arrange
-    values = read_saved(node, form_node.saved, arrange)
+    form, arrange = kinked.spelling.form, kinked.spelling.arrange
+    values = read_saved(node, form.saved, arrange)
     if values is not None:
         return values
-    values = read_saved(node, form_node.saved_in_place, arrange)
+    values = read_saved(node, form.saved_in_place, arrange)
     return None if values is None or not values.values[1] > 0 else values
 
 

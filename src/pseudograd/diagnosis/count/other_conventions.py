@@ -31,7 +31,7 @@ def within(family: str, calling: object) -> str | None:
     if family == POOL or any(kinked.family == family for kinked in KINKED.get(calling, ())):
         return None
     spelling = SPELLINGS.get(calling)
-    if spelling is not None and spelling.form.inside.write is not None and is_pinned_inside(spelling.form, (family,)):
+    if spelling is not None and spelling.form.write is not None and is_pinned_inside(spelling.form, (family,)):
         return None
     return getattr(calling, "__name__", None) or "code that no mode sees"
 

@@ -43,7 +43,7 @@ def leave_node(
         refuse(f"{form.names[0]} in place on a part of a tensor hides its node; write it out of place to ask")
         return leaving
     touch()
-    if not form.node.saved and not _reads_grad_alone(form, replacement):
+    if not form.saved and not _reads_grad_alone(form, replacement):
         refuse(f"{form.names[0]} does not keep its input; run the program under override instead")
         return leaving
     return _replaced(form, replacement, node, leaving, arriving[0]) or leaving
@@ -69,13 +69,13 @@ def _replaced(form: Form, replacement: Replacement, node: object, leaving: Gradi
     """None where override, too, would leave torch's own."""
     if not isinstance(grad, Tensor):
         return None
-    if not form.node.saved:
+    if not form.saved:
         call = None if form.usual is None else replacement.call(form, form.usual.primitive)
         if call is None:
             return None
         alone: list[object] = [grad if name == "x" else None for name in call.primitive.inputs]
         return tuple(formula.pull(grad, alone, (True,), call)[:1])
-    saved = forms.kept_by(form, node)
+    saved = forms.saved_values(form, node)
     if saved is None:
         return None
     name = pinned_edge(saved.primitive, saved.inputs) if replacement.is_pin else saved.primitive

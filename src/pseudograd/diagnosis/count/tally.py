@@ -79,7 +79,7 @@ class Tally:
             leaving, arriving, form_of_slice = read_slice(node, leaving, arriving)
         if is_first:
             form = form_of_slice or torch_forms.form_of_node(self.op)
-        saved = torch_forms.kept_by(form, node) if is_full and form is not None and node is not None else None
+        saved = torch_forms.saved_values(form, node) if is_full and form is not None and node is not None else None
         with self._lock:
             tells_sides = self._count_at_once(leaving, arriving, is_full, saved)
         if tells_sides is None:

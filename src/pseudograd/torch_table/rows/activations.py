@@ -12,27 +12,11 @@ from ...arguments import APPROXIMATE
 from ...rule import Gradients, Pull
 from ..conventions import IN_PLACE, OWN, SLOPE, Convention, Family, Kink, is_zero, pin, pull_with_kink, share
 from ..private import hardtanh, in_forward_mode, saved, transforms_are_active
-from ..records import (
-    CUTS,
-    MISSING,
-    NN,
-    TENSORS,
-    Arranged,
-    AtTheBound,
-    Called,
-    Form,
-    Node,
-    StandIn,
-    at_the_bound,
-    pass_on,
-    stand_in,
-)
+from ..records import CUTS, MISSING, NN, TENSORS, Arrange, Arranged, Form, Takes, X, edge_case, pass_on, stand_in
 
 _aten = torch.ops.aten
-_EVERYWHERE = Called(owners=(*TENSORS, *NN, _aten), with_inplace=(functional,))
-_IN_NN = Called(owners=(*NN, _aten), with_inplace=(functional,))
-_NOT_OF_TENSORS = Called(owners=(torch, functional, _aten), with_inplace=(functional,))
-_ALPHA: dict[str, object] = {"input": MISSING, "alpha": 1.0}
+_ALPHA: Takes = {"input": MISSING, "alpha": 1.0}
+_IN_NN, _NOT_OF_TENSORS = (*NN, _aten), (torch, functional, _aten)
 
 # --- between bounds ---------------------------------------------------------------------------------------------------
 
@@ -94,22 +78,26 @@ pin(_HARDSIGMOID, "torch.hardsigmoid", pull_with_kink(_is_at_bounds, _slope_of_h
 
 def _saturating(
     name: str,
-    arranged: StandIn,
+    arrange: Arrange,
+    module: type[nn.Module],
     kink: Kink,
-    *ways: AtTheBound,
-    takes: dict[str, object] | None = None,
+    case: str = "",
+    takes: Takes = X,
     saved: tuple[str, ...] = (),
-    switches: tuple[str, ...] = ("relu",),
+    **others: Any,
 ) -> Form:
     return Form(
         name,
-        switches=switches,
-        takes=takes or {"input": MISSING},
-        called=_EVERYWHERE,
-        stand_in=arranged,
-        node=Node((name.capitalize(),), saved),
+        **{"switches": ("relu",), **others},
+        takes=takes,
+        owners=(*TENSORS, *NN, _aten),
+        with_inplace=(functional,),
+        arrange=arrange,
+        modules=(module,),
+        nodes=(name.capitalize(),),
+        saved=saved,
         kink=kink,
-        at_the_bound=ways,
+        edge_cases=(edge_case(case, CUTS),) if case else (),
     )
 
 
@@ -177,32 +165,24 @@ def _pick_selu(node: object, inputs: object) -> tuple[str, str] | None:
 
 
 FORMS = [
-    _saturating(
-        "relu",
-        StandIn(pass_on("torch.relu", 0.0, None), modules=(nn.ReLU,)),
-        Kink(_RELU, is_noted=True),
-        at_the_bound("relu(x)", CUTS),
-    ),
-    _saturating(
-        "relu6",
-        StandIn(pass_on("torch.relu6", 0.0, 6.0), modules=(nn.ReLU6,)),
-        Kink(_RELU6),
-        at_the_bound("relu6(x)", CUTS),
-    ),
+    _saturating("relu", pass_on("torch.relu", 0.0, None), nn.ReLU, Kink(_RELU, is_noted=True), "relu(x)"),
+    _saturating("relu6", pass_on("torch.relu6", 0.0, 6.0), nn.ReLU6, Kink(_RELU6), "relu6(x)"),
     _saturating(
         "hardtanh",
-        StandIn(_arrange_hardtanh, modules=(nn.Hardtanh,)),
+        _arrange_hardtanh,
+        nn.Hardtanh,
         Kink(_HARDTANH, example=(0.0, 0.0, 1.0), pick=_pick_hardtanh),
-        at_the_bound("hardtanh(x, 0, 1)", CUTS),
+        "hardtanh(x, 0, 1)",
         takes={"input": MISSING, "min_val": -1.0, "max_val": 1.0},
         saved=("self", "min_val", "max_val"),
     ),
     _saturating(
         "hardsigmoid",
-        StandIn(
-            pass_on("torch.hardsigmoid", -3.0, 3.0), otherwise="hardsigmoid", modules=(nn.Hardsigmoid,), op="clamp"
-        ),
+        pass_on("torch.hardsigmoid", -3.0, 3.0),
+        nn.Hardsigmoid,
         Kink(_HARDSIGMOID, example=(3.0,)),
+        otherwise="hardsigmoid",
+        op="clamp",
         saved=("self",),
         switches=("relu", "hardsigmoid"),  # with the rules of a clamp, and with its own
     ),
@@ -210,49 +190,56 @@ FORMS = [
         "gelu",
         switches=("gelu",),
         takes={"input": MISSING, "approximate": "none"},
-        called=Called(owners=(*NN, _aten)),
-        stand_in=StandIn(_arrange_gelu, modules=(nn.GELU,)),
-        node=Node(("Gelu",), ("self", "approximate")),
+        owners=_IN_NN,
+        arrange=_arrange_gelu,
+        modules=(nn.GELU,),
+        nodes=("Gelu",),
+        saved=("self", "approximate"),
     ),
     Form(
         "silu",
         switches=("silu",),
-        called=_IN_NN,
-        stand_in=StandIn(pass_on("silu"), modules=(nn.SiLU,)),
-        node=Node(("Silu",), ("self",)),
+        owners=_IN_NN,
+        with_inplace=(functional,),
+        arrange=pass_on("silu"),
+        modules=(nn.SiLU,),
+        nodes=("Silu",),
+        saved=("self",),
     ),
     Form(
         "leaky_relu",
         switches=("leaky_relu",),
         takes={"input": MISSING, "negative_slope": 0.01},
-        called=_IN_NN,
-        stand_in=StandIn(pass_on("leaky_relu"), modules=(nn.LeakyReLU,)),
+        owners=_IN_NN,
+        with_inplace=(functional,),
+        arrange=pass_on("leaky_relu"),
+        modules=(nn.LeakyReLU,),
+        nodes=("LeakyRelu",),
+        saved=("self", "negative_slope"),
         # in place it keeps the result, which is 0 where x is, and has its sign
-        node=Node(("LeakyRelu",), ("self", "negative_slope"), ("result", "negative_slope")),
+        saved_in_place=("result", "negative_slope"),
         kink=Kink(_LEAKY_RELU, example=(0.0, 0.01)),
     ),
-    Form(
-        "abs",
-        "absolute",
-        node=Node(saved=("self",)),
-        kink=Kink(_ABS, pass_on("torch.abs"), nodes=("AbsBackward",)),
-    ),
+    Form("abs", "absolute", saved=("self",), kink=Kink(_ABS, pass_on("torch.abs"), nodes=("AbsBackward",))),
     Form(
         "elu",
         takes=_ALPHA,
-        called=_IN_NN,
+        owners=_IN_NN,
+        with_inplace=(functional,),
         kink=_exponential("elu", _slope_of_elu, functional.elu, "alpha", example=(0.0, 1.0)),
     ),
     Form(
         "celu",
         takes=_ALPHA,
-        called=_NOT_OF_TENSORS,
+        owners=_NOT_OF_TENSORS,
+        with_inplace=(functional,),
         kink=_exponential("celu", _slope_of_celu, torch.celu, "alpha", tensorflow=2.0, note="2", example=(0.0, 1.0)),
     ),
     Form(
         "selu",
-        called=_NOT_OF_TENSORS,
-        node=Node(saved=("self",)),
+        owners=_NOT_OF_TENSORS,
+        with_inplace=(functional,),
+        saved=("self",),
         kink=_exponential(
             "selu",
             _slope_of_selu,

@@ -21,12 +21,11 @@ from ..records import (
     SHARES,
     Arrange,
     Arranged,
-    AtTheBound,
-    Called,
+    EdgeCase,
     Form,
-    Node,
-    StandIn,
-    at_the_bound,
+    Takes,
+    X,
+    edge_case,
     is_constant,
     only_backward_tells,
     pass_pair,
@@ -86,9 +85,14 @@ def _pull_clamp_of_jax(grad: Tensor, x: Tensor, min: Any, max: Any) -> Gradients
     return to_x, to_min, to_max
 
 
-_CLAMP = pin(CLAMP, stand_in("torch.clamp", torch.clamp, "clamp"), _pull_clamp)
-_CLAMP_MIN = pin(CLAMP, stand_in("torch.clamp_min", lambda x, min, max: torch.clamp_min(x, min), "clamp"), _pull_clamp)
-_CLAMP_MAX = pin(CLAMP, stand_in("torch.clamp_max", lambda x, min, max: torch.clamp_max(x, max), "clamp"), _pull_clamp)
+_CLAMP, _CLAMP_MIN, _CLAMP_MAX = (
+    pin(CLAMP, stand_in(f"torch.{name}", forward, "clamp"), _pull_clamp)
+    for name, forward in (
+        ("clamp", torch.clamp),
+        ("clamp_min", lambda x, min, max: torch.clamp_min(x, min)),
+        ("clamp_max", lambda x, min, max: torch.clamp_max(x, max)),
+    )
+)
 
 
 def _arrange_clamp(x: Tensor, min: object, max: object) -> Arranged | None:
@@ -109,16 +113,12 @@ def _arrange_clamp_max(x: Tensor, max: object) -> Arranged | None:
     return None if max is None else (_CLAMP_MAX, (x, None, max))
 
 
-_BOUNDED = Called(overloads=("default", "Tensor"))
-
-
-def _list_form(name: str, each: str, takes: dict[str, object], *switches: str) -> Form:
+def _list_form(name: str, each: str, takes: Takes, *switches: str) -> Form:
     node = "Foreach" + "".join(word.capitalize() for word in name.split("_"))
-    called = Called(owners=(torch,), each=each)
-    return Form(f"_foreach_{name}", switches=switches, takes=takes, called=called, node=Node((node,)))
+    return Form(f"_foreach_{name}", switches=switches, takes=takes, owners=(torch,), each=each, nodes=(node,))
 
 
-_LIST_AND_BOUND: dict[str, object] = {"input": MISSING, "scalar": MISSING}
+_LIST_AND_BOUND: Takes = {"input": MISSING, "scalar": MISSING}
 
 # --- between two tensors ----------------------------------------------------------------------------------------------
 
@@ -130,32 +130,26 @@ def _pull_extreme(
     x_wins, other_wins = (x < other, other < x) if is_min else (x > other, other > x)
     tied = x == other
     if convention == "jax":
-        half = 0.5 * grad
-        return (
-            torch.where(tied, half, torch.where(x_wins, grad, 0.0)),
-            torch.where(tied, half, torch.where(other_wins, grad, 0.0)),
-        )
-    if convention == "tensorflow":
-        passes = tied | x_wins
-        return torch.where(passes, grad, 0.0), torch.where(passes, 0.0, grad)
-    first = float(convention)
-    return (
-        torch.where(tied, share(grad, first), torch.where(other_wins, 0.0, grad)),
-        torch.where(tied, share(grad, 1.0 - first), torch.where(x_wins, 0.0, grad)),
-    )
+        to_x, to_other = torch.where(x_wins, grad, 0.0), torch.where(other_wins, grad, 0.0)
+    elif convention == "tensorflow":
+        to_x = torch.where(tied | x_wins, grad, 0.0)
+        return to_x, torch.where(tied | x_wins, 0.0, grad)
+    else:
+        to_x, to_other = torch.where(other_wins, 0.0, grad), torch.where(x_wins, 0.0, grad)
+    return _share_tie(0.5 if convention == "jax" else float(convention), grad, tied, to_x, to_other)
 
 
 def _pull_fextreme(
     is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
 ) -> Gradients:
     """fmin or fmax: a NaN loses; where both are NaN, x wins."""
-    first = float(convention)
-    tied = x == other
     wins = ((x < other) if is_min else (x > other)) | (other != other)
-    return (
-        torch.where(tied, share(grad, first), torch.where(wins, grad, 0.0)),
-        torch.where(tied, share(grad, 1.0 - first), torch.where(wins, 0.0, grad)),
-    )
+    to_x, to_other = torch.where(wins, grad, 0.0), torch.where(wins, 0.0, grad)
+    return _share_tie(float(convention), grad, x == other, to_x, to_other)
+
+
+def _share_tie(first: float, grad: Tensor, tied: Tensor, to_x: Tensor, to_other: Tensor) -> Gradients:
+    return torch.where(tied, share(grad, first), to_x), torch.where(tied, share(grad, 1.0 - first), to_other)
 
 
 def _pull_either(pull: Pull, is_min: bool) -> Pull:
@@ -196,10 +190,8 @@ def _arrange_extreme(
 
 
 _PAIR = ("x", "other")
-_TWO: dict[str, object] = {
-    "input": MISSING,
-    "other": None,
-}  # without the second it is another function, which is left alone
+# Without the second it is another function, which is left alone.
+_TWO: Takes = {"input": MISSING, "other": None}
 
 
 def _tie(name: str, first: float, jax: float | str, tensorflow: str | None, later: float | None = None) -> Family:
@@ -221,14 +213,14 @@ def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound
             spelling,
             switches=("clamp",),
             takes=_TWO,
-            called=Called(overloads=(overload,)),
-            stand_in=StandIn(partial(_arrange_extreme, bounded, either, bound)),
-            node=Node(saved=("self", "other")),
+            overloads=(overload,),
+            arrange=partial(_arrange_extreme, bounded, either, bound),
+            saved=("self", "other"),
             kink=Kink(ties, pass_pair(pair), example=(0.0, torch.zeros(1)), nodes=(f"{name.capitalize()}Backward",)),
-            at_the_bound=ways,
+            edge_cases=cases,
         )
-        for spelling, overload, ways in (
-            (name, "default", (at_the_bound(f"{name}(x, tensor)", SHARES),)),
+        for spelling, overload, cases in (
+            (name, "default", (edge_case(f"{name}(x, tensor)", SHARES),)),
             (short_name, "other", ()),
         )
     ]
@@ -241,78 +233,71 @@ def _fextreme(name: str, function: Callable[..., Tensor]) -> Form:
         name,
         switches=(EDGE,),
         takes=_TWO,
-        stand_in=StandIn(pass_pair(f"torch.{name}")),
-        node=Node((name.capitalize(),), ("self", "other")),
+        arrange=pass_pair(f"torch.{name}"),
+        nodes=(name.capitalize(),),
+        saved=("self", "other"),
         kink=Kink(ties, example=(0.0, torch.zeros(1))),
-        at_the_bound=(at_the_bound(f"{name}(x, tensor)", PASSES_ALL, SHARES),),
+        edge_cases=(edge_case(f"{name}(x, tensor)", PASSES_ALL, SHARES),),
     )
 
 
 def _clamp_form(
-    *names: str,
-    takes: dict[str, object],
+    name: str,
+    *bounds: str,
+    other_name: str = "",
     arrange: Arrange,
     aten_arrange: Arrange | None = None,
-    node: Node,
-    example: tuple[object, ...],
-    ways: tuple[AtTheBound, ...] = (),
+    node: str,
+    cases: tuple[EdgeCase, ...] = (),
 ) -> Form:
     return Form(
-        *names,
+        name,
+        other_name,
         switches=("clamp", EDGE),
-        takes={"input": MISSING, **takes},
-        called=_BOUNDED,
-        stand_in=StandIn(arrange, aten_arrange),
-        node=node,
-        kink=Kink(CLAMP, example=example),
-        at_the_bound=ways,
+        takes={"input": MISSING, **dict.fromkeys(bounds)},
+        overloads=("default", "Tensor"),
+        arrange=arrange,
+        aten_arrange=aten_arrange,
+        nodes=(node,),
+        saved=("self", *bounds),
+        kink=Kink(CLAMP, example=(0.0, 0.0, 1.0)[: 1 + len(bounds)]),
+        edge_cases=cases,
     )
 
 
+_NUMBERS = "clamp(x, min=0)", "clamp(x, max=0)", "clip(x, 0, 1)", "x.clamp_(0, 1)", "clamp(x, 0, 0)"
 FORMS = [
     _clamp_form(
         "clamp",
-        "clip",
-        takes={"min": None, "max": None},
+        "min",
+        "max",
+        other_name="clip",
         arrange=_arrange_clamp,
         aten_arrange=_arrange_aten_clamp,
-        node=Node(("ClampBackward",), ("self", "min", "max")),
-        example=(0.0, 0.0, 1.0),
-        ways=(
-            at_the_bound("clamp(x, min=0)", PASSES, CUTS),
-            at_the_bound("clamp(x, max=0)", PASSES, CUTS),
-            at_the_bound("clip(x, 0, 1)", PASSES, CUTS),
-            at_the_bound("x.clamp_(0, 1)", PASSES, CUTS),
-            at_the_bound("clamp(x, 0, 0)", PASSES, CUTS),
-            at_the_bound("clamp(x, min=tensor)", PASSES_ALL, SHARES),
-            at_the_bound("clamp(x, max=tensor)", PASSES_ALL, SHARES),
+        node="ClampBackward",
+        cases=(
+            *(edge_case(text, PASSES, CUTS) for text in _NUMBERS),
+            *(edge_case(f"clamp(x, {bound}=tensor)", PASSES_ALL, SHARES) for bound in ("min", "max")),
         ),
     ),
     _clamp_form(
         "clamp_min",
-        takes={"min": None},
+        "min",
         arrange=_arrange_clamp_min,
-        node=Node(("ClampMin",), ("self", "min")),
-        example=(0.0, 0.0),
-        ways=(at_the_bound("clamp_min(x, 0)", PASSES, CUTS),),
+        node="ClampMin",
+        cases=(edge_case("clamp_min(x, 0)", PASSES, CUTS),),
     ),
-    _clamp_form(
-        "clamp_max",
-        takes={"max": None},
-        arrange=_arrange_clamp_max,
-        node=Node(("ClampMax",), ("self", "max")),
-        example=(0.0, 0.0),
-    ),
+    _clamp_form("clamp_max", "max", arrange=_arrange_clamp_max, node="ClampMax"),
     # maximum and minimum share a tie in every era, so no pin of an edge is about them
     _list_form("clamp_min", "clamp_min", _LIST_AND_BOUND, "clamp", EDGE),
     _list_form("clamp_max", "clamp_max", _LIST_AND_BOUND, "clamp", EDGE),
     _list_form("maximum", "clamp_min", _LIST_AND_BOUND, "clamp"),
     _list_form("minimum", "clamp_max", _LIST_AND_BOUND, "clamp"),
-    *(_list_form(name, name, {"input": MISSING}, "round") for name in ("round", "floor", "ceil", "trunc")),
-    _list_form("sign", "sign", {"input": MISSING}, "sign"),
+    *(_list_form(name, name, X, "round") for name in ("round", "floor", "ceil", "trunc")),
+    _list_form("sign", "sign", X, "sign"),
     *_extremes("maximum", torch.maximum, "max", "min"),
     *_extremes("minimum", torch.minimum, "min", "max"),
     _fextreme("fmax", torch.fmax),
     _fextreme("fmin", torch.fmin),
-    Form(at_the_bound=(at_the_bound("where(x >= tensor, x, tensor)", PASSES_ALL),)),
+    Form("", edge_cases=(edge_case("where(x >= tensor, x, tensor)", PASSES_ALL),)),
 ]

@@ -8,29 +8,21 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..records import EDGE, MISSING, Called, Form, Inside, Write
+from ..records import EDGE, MISSING, Form, Run, Takes, Write
 
 _EPSILON = torch.tensor(1e-12, dtype=torch.float32).item()  # a constant of C++, of float
-
 _NONE, _MEAN, _SUM = 0, 1, 2
 _REDUCTIONS = {"none": _NONE, "mean": _MEAN, "sum": _SUM}
 # The arguments that a function of torch.nn.functional takes last.
-_LEGACY: dict[str, object] = {"size_average": None, "reduce": None, "reduction": "mean"}
+_LEGACY: Takes = {"size_average": None, "reduce": None, "reduction": "mean"}
 
 
-def _reduce(losses: Tensor, reduction: int) -> Tensor:
-    if reduction == _MEAN:
-        return losses.mean()
-    return losses.sum() if reduction == _SUM else losses
-
-
-def _parse_reduction(size_average: object, reduce: object, reduction: object) -> int | None:
+def _parse_legacy(size_average: object, reduce: object, reduction: object) -> int | None:
     """Torch's number of the reduction of a call of torch.nn.functional, with torch's warning; None for a reduction that torch refuses."""
     if size_average is None and reduce is None:
         return _REDUCTIONS.get(reduction) if isinstance(reduction, str) else None
@@ -41,8 +33,12 @@ def _parse_reduction(size_average: object, reduce: object, reduction: object) ->
     return _REDUCTIONS[name]
 
 
+def _parse_code(reduction: object) -> int | None:
+    return reduction if isinstance(reduction, int) else None
+
+
 def _parse_number(number: object) -> float | None:
-    """As torch reads an argument that is a float; None for what it may refuse."""
+    """An argument as torch reads it where it takes a float; None for what it may refuse."""
     if isinstance(number, (int, float)):
         return float(number)
     if torch.compiler.is_compiling():
@@ -53,179 +49,153 @@ def _parse_number(number: object) -> float | None:
     return float(number) if isinstance(number, numbers.Real) else None
 
 
-# --- each loss, and whether torch takes its arguments -----------------------------------------------------------------
+# --- each loss, before it is reduced; None where torch may refuse its arguments ---------------------------------------
 
 
-def _write_margin_ranking(
-    call: Write, input1: Tensor, input2: Tensor, target: Tensor, margin: object, reduction: object
-) -> Tensor | None:
+def _rank(run: Run, input1: Tensor, input2: Tensor, target: Tensor, margin: object) -> Tensor | None:
     number = _parse_number(margin)
-    if number is None or not isinstance(reduction, int):
-        return None
-    return _reduce(call(Tensor.clamp_min, -target * (input1 - input2) + number, 0), reduction)
+    return None if number is None else run(Tensor.clamp_min, -target * (input1 - input2) + number, 0)
 
 
-def _can_rank(input1: Tensor, input2: Any, target: Tensor, margin: object) -> bool:
-    return input1.dim() == input2.dim() == target.dim() and _parse_number(margin) is not None
-
-
-def _write_hinge(call: Write, input: Tensor, target: Tensor, margin: object, reduction: object) -> Tensor | None:
+def _hinge(run: Run, input: Tensor, target: Tensor, margin: object) -> Tensor | None:
     number = _parse_number(margin)
-    if number is None or not isinstance(reduction, int):
+    if number is None:
         return None
     zeros = torch.zeros_like(input)
-    below = call(Tensor.clamp_min, torch.full_like(input, number) - input, 0)
-    return _reduce(torch.where(target != 1, below, zeros) + torch.where(target != -1, input, zeros), reduction)
+    below = run(Tensor.clamp_min, torch.full_like(input, number) - input, 0)
+    return torch.where(target != 1, below, zeros) + torch.where(target != -1, input, zeros)
 
 
-def _can_hinge(input: object, target: object, margin: object) -> bool:
-    return _parse_number(margin) is not None
-
-
-def _write_cosine(
-    call: Write, input1: Tensor, input2: Any, target: Tensor, margin: object, reduction: object
-) -> Tensor | None:
+def _compare_angles(run: Run, input1: Tensor, input2: Tensor, target: Tensor, margin: object) -> Tensor | None:
     number, dim = _parse_number(margin), target.dim()
-    if number is None or not isinstance(reduction, int) or dim > 1 or input1.dim() != dim + 1:
+    if number is None or dim > 1 or input1.dim() != dim + 1:
         return None
     product = (input1 * input2).sum(dim)  # in torch's order, which is that in which gradients are added up
     squares = (input1 * input1).sum(dim) + _EPSILON, (input2 * input2).sum(dim) + _EPSILON
-    cosine = product / call(torch.sqrt, squares[0] * squares[1])
+    cosine = product / run(torch.sqrt, squares[0] * squares[1])
     zeros = torch.zeros_like(cosine)
-    apart = call(Tensor.clamp_min, cosine - number, 0)
-    return _reduce(
-        torch.where(target == 1, torch.ones_like(cosine) - cosine, zeros) + torch.where(target == -1, apart, zeros),
-        reduction,
-    )
+    apart = run(Tensor.clamp_min, cosine - number, 0)
+    return torch.where(target == 1, torch.ones_like(cosine) - cosine, zeros) + torch.where(target == -1, apart, zeros)
 
 
-def _can_compare(input1: Tensor, input2: Tensor, target: Tensor, margin: object) -> bool:
-    return _parse_number(margin) is not None and target.dim() <= 1 and input1.dim() == target.dim() + 1
-
-
-def _write_triplet(
-    call: Write,
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: object,
-    p: object,
-    eps: object,
-    swap: object,
-    reduction: object,
+def _compare_distances(
+    run: Run, anchor: Tensor, positive: Tensor, negative: Tensor, margin: object, p: object, eps: object, swap: object
 ) -> Tensor | None:
-    number, power, epsilon = _parse_number(margin), _parse_number(p), _parse_number(eps)
-    if number is None or power is None or epsilon is None or not isinstance(reduction, int):
+    power, epsilon = _parse_number(p), _parse_number(eps)
+    if power is None or epsilon is None:
         return None
-    if not _have_same_dimensions(anchor, positive, negative):
-        return None
-    near = call(torch.pairwise_distance, anchor, positive, power, epsilon)
-    far = call(torch.pairwise_distance, anchor, negative, power, epsilon)
-    if swap:
-        far = call(torch.min, far, call(torch.pairwise_distance, positive, negative, power, epsilon))
-    return _reduce(call(torch.clamp_min, number + near - far, 0), reduction)
+
+    def distance(x: Tensor, other: Tensor) -> Tensor:
+        return run(torch.pairwise_distance, x, other, power, epsilon)
+
+    return _compare_by(distance, run, anchor, positive, negative, _parse_number(margin), swap)
 
 
-def _can_triple(
-    anchor: Tensor, positive: Tensor, negative: Tensor, margin: object, p: object, eps: object, swap: object
-) -> bool:
-    number = _parse_number(margin)
-    are_numbers = number is not None and number > 0 and _parse_number(p) is not None and _parse_number(eps) is not None
-    return are_numbers and _have_same_dimensions(anchor, positive, negative)
-
-
-def _write_triplet_with_distance(
-    call: Write,
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    distance_function: object,
-    margin: object,
-    swap: object,
-    reduction: object,
+def _compare_with_distance(
+    run: Run, anchor: Tensor, positive: Tensor, negative: Tensor, function: object, margin: object, swap: object
 ) -> Tensor | None:
     """The distance is a function of the program, whose calls are seen as any others are. (Dynamo looks into torch's Python itself.)"""
-    if distance_function is None:
-        distance_function = torch.pairwise_distance
-    kind = _parse_reduction(None, None, reduction)
-    if kind is None or not isinstance(margin, (int, float)) or not margin > 0:
+    if not isinstance(margin, (int, float)) or not margin > 0:
         return None
-    if not _have_same_dimensions(anchor, positive, negative):
+
+    def distance(x: Tensor, other: Tensor) -> Tensor:
+        return run(torch.pairwise_distance if function is None else function, x, other)
+
+    return _compare_by(distance, run, anchor, positive, negative, margin, swap)
+
+
+def _compare_by(
+    distance: Callable[[Tensor, Tensor], Tensor],
+    run: Run,
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float | None,
+    swap: object,
+) -> Tensor | None:
+    if margin is None or not anchor.dim() == positive.dim() == negative.dim():
         return None
-    near, far = call(distance_function, anchor, positive), call(distance_function, anchor, negative)
+    near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
-        far = call(torch.minimum, far, call(distance_function, positive, negative))
-    return _reduce(call(torch.clamp_min, margin + near - far, 0), kind)
-
-
-def _have_same_dimensions(anchor: Tensor, positive: Tensor, negative: Tensor) -> bool:
-    return bool(anchor.dim() == positive.dim() == negative.dim())
-
-
-def _accept_legacy_arguments(write: Write, can: Callable[..., bool]) -> Write:
-    """For torch.nn.functional, whose calls end otherwise. can: is the call ours? It comes first: `_parse_reduction` warns, and torch would
-    warn again.
-    """
-
-    def write_with_legacy(call: Write, *values: object) -> Tensor | None:
-        arguments, legacy = values[: -len(_LEGACY)], values[-len(_LEGACY) :]
-        return write(call, *arguments, _parse_reduction(*legacy)) if can(*arguments) else None
-
-    return write_with_legacy
+        far = run(torch.minimum, far, distance(positive, negative))
+    return run(torch.clamp_min, margin + near - far, 0)
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 
+def _reduced(
+    losses_of: Callable[..., Tensor | None],
+    parse: Callable[..., int | None],
+    count: int,
+    accepts: Callable[..., bool] = lambda *arguments: True,
+) -> Write:
+    """The function that writes out a whole call. parse: torch's number of the reduction from the last `count` arguments of the call.
+
+    accepts: does this owner of the loss take the arguments? It comes first, because `_parse_legacy` warns, and torch would warn again.
+    """
+
+    def write(run: Run, *values: object) -> Tensor | None:
+        arguments, last = values[:-count], values[-count:]
+        losses = losses_of(run, *arguments) if accepts(*arguments) else None
+        reduction = None if losses is None else parse(*last)
+        if losses is None or reduction is None:
+            return None
+        return losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM else losses
+
+    return write
+
+
 def _loss_forms(
-    name: str, takes: dict[str, object], write: Write, can: Callable[..., bool], module: type[nn.Module]
+    name: str,
+    takes: Takes,
+    losses_of: Callable[..., Tensor | None],
+    module: type[nn.Module],
+    accepts: Callable[..., bool] = lambda *arguments: True,
 ) -> list[Form]:
     """A row for each owner of a loss: they differ in the arguments that they take last.
 
     takes: the arguments before it, with their defaults. Python's binding and aten differ in what they do without `reduction`: torch's
-    parser reads the name of its default as 0.
+    parser reads the name of its default as 0. accepts: as in `_reduced`, of torch.nn.functional.
     """
-    by_owner = (
-        (functional, _accept_legacy_arguments(write, can), _LEGACY, (module,)),
-        (torch, write, {"reduction": _NONE}, ()),
-        (torch.ops.aten, write, {"reduction": _MEAN}, ()),
+    by_owner: tuple[tuple[object, Write, Takes, tuple[type[nn.Module], ...]], ...] = (
+        (functional, _reduced(losses_of, _parse_legacy, len(_LEGACY), accepts), _LEGACY, (module,)),
+        (torch, _reduced(losses_of, _parse_code, 1), {"reduction": _NONE}, ()),
+        (torch.ops.aten, _reduced(losses_of, _parse_code, 1), {"reduction": _MEAN}, ()),
     )
-    return [
-        Form(
-            name,
-            switches=("clamp", EDGE),
-            takes={**takes, **last},
-            called=Called(owners=(owner,)),
-            inside=Inside(("clamp_min",), own_write, modules),
-        )
-        for owner, own_write, last, modules in by_owner
-    ]
+    return [_form(name, owner, {**takes, **last}, write, modules) for owner, write, last, modules in by_owner]
 
 
-_THREE: dict[str, object] = {"anchor": MISSING, "positive": MISSING, "negative": MISSING}
-_PAIR: dict[str, object] = {"input1": MISSING, "input2": MISSING, "target": MISSING, "margin": 0.0}
+def _form(name: str, owner: object, takes: Takes, write: Write, modules: tuple[type[nn.Module], ...]) -> Form:
+    switches, hides = ("clamp", EDGE), ("clamp_min",)
+    return Form(name, switches=switches, takes=takes, owners=(owner,), hides=hides, write=write, modules=modules)
+
+
+_THREE: Takes = {"anchor": MISSING, "positive": MISSING, "negative": MISSING}
+_PAIR: Takes = {"input1": MISSING, "input2": MISSING, "target": MISSING, "margin": 0.0}
+_HINGE: Takes = {"input": MISSING, "target": MISSING, "margin": 1.0}
 FORMS = [
-    *_loss_forms("margin_ranking_loss", _PAIR, _write_margin_ranking, _can_rank, nn.MarginRankingLoss),
-    *_loss_forms("cosine_embedding_loss", _PAIR, _write_cosine, _can_compare, nn.CosineEmbeddingLoss),
     *_loss_forms(
-        "hinge_embedding_loss",
-        {"input": MISSING, "target": MISSING, "margin": 1.0},
-        _write_hinge,
-        _can_hinge,
-        nn.HingeEmbeddingLoss,
+        "margin_ranking_loss",
+        _PAIR,
+        _rank,
+        nn.MarginRankingLoss,
+        lambda input1, input2, target, margin: input1.dim() == input2.dim() == target.dim(),
     ),
+    *_loss_forms("cosine_embedding_loss", _PAIR, _compare_angles, nn.CosineEmbeddingLoss),
+    *_loss_forms("hinge_embedding_loss", _HINGE, _hinge, nn.HingeEmbeddingLoss),
     *_loss_forms(
         "triplet_margin_loss",
         {**_THREE, "margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False},
-        _write_triplet,
-        _can_triple,
+        _compare_distances,
         nn.TripletMarginLoss,
+        lambda anchor, positive, negative, margin, *others: (_parse_number(margin) or 0.0) > 0,
     ),
-    Form(
+    _form(
         "triplet_margin_with_distance_loss",
-        switches=("clamp", EDGE),
-        takes={**_THREE, "distance_function": None, "margin": 1.0, "swap": False, "reduction": "mean"},
-        called=Called(owners=(functional,)),
-        inside=Inside(("clamp_min",), _write_triplet_with_distance, (nn.TripletMarginWithDistanceLoss,)),
+        functional,
+        {**_THREE, "distance_function": None, "margin": 1.0, "swap": False, "reduction": "mean"},
+        _reduced(_compare_with_distance, lambda reduction: _parse_legacy(None, None, reduction), 1),
+        (nn.TripletMarginWithDistanceLoss,),
     ),
 ]

@@ -17,7 +17,7 @@ from ...ops.replace import REPLACE_GRAD
 from ...rule import call_for
 from ..conventions import OWN, SHARED, Family, Kink
 from ..eras import CLOSED_ERA, OPEN_ERA
-from ..records import MISSING, TENSORS, Called, Form
+from ..records import MISSING, TENSORS, Form, Takes
 
 Own = Callable[..., Any]  # torch's function with the arguments of the call; with another x where one is given
 _types: Any = torch.return_types
@@ -188,26 +188,33 @@ _QUANTILE = Family(
     since_2_14=OPEN_ERA,
     notes=("shared, or one", "as they are sorted", ""),
 )
-_DIM: dict[str, object] = {"dim": MISSING, "keepdim": False}
-_EACH_Q: dict[str, object] = {"q": MISSING, "dim": None, "keepdim": False, "interpolation": "linear"}
+_DIM: Takes = {"dim": MISSING, "keepdim": False}
+_EACH_Q: Takes = {"q": MISSING, "dim": None, "keepdim": False, "interpolation": "linear"}
 
 
-def written_form(
-    name: str, kind: Family, write: Callable[..., Any], takes: dict[str, object], *overloads: str, owners: Any = TENSORS
+def pin_form(
+    name: str,
+    family: Family,
+    write: Callable[..., object],
+    takes: Takes,
+    *overloads: str,
+    owners: tuple[object, ...] = TENSORS,
 ) -> Form:
     """A row that a pin writes out. overloads: those of aten, for a row that is about aten, too."""
-    called = Called(owners=(*owners, torch.ops.aten) if overloads else owners, overloads=overloads)
-    return Form(name, takes={"input": MISSING, **takes}, called=called, kink=Kink(kind, write=write))
+    owners = (*owners, torch.ops.aten) if overloads else owners
+    return Form(
+        name, takes={"input": MISSING, **takes}, owners=owners, overloads=overloads, kink=Kink(family, write=write)
+    )
 
 
 FORMS = [
-    written_form("max", _MAX, partial(_write_extreme, _types.max), _DIM, "dim"),
-    written_form("min", _MAX, partial(_write_extreme, _types.min), _DIM, "dim"),
-    written_form("sort", _SORT, _write_sort, {"dim": -1, "descending": False, "stable": False}),
-    written_form("msort", _SORT, _write_msort, {}),
-    written_form("topk", _SORT, _write_topk, {"k": MISSING, "dim": -1, "largest": True, "sorted": True}, "default"),
-    written_form("kthvalue", _SORT, _write_kthvalue, {"k": MISSING, "dim": -1, "keepdim": False}, "default"),
-    written_form("median", _MEDIAN, _write_median, {"dim": None, "keepdim": False}),
-    written_form("quantile", _QUANTILE, partial(_write_quantile, False), _EACH_Q),
-    written_form("nanquantile", _QUANTILE, partial(_write_quantile, True), _EACH_Q),
+    pin_form("max", _MAX, partial(_write_extreme, _types.max), _DIM, "dim"),
+    pin_form("min", _MAX, partial(_write_extreme, _types.min), _DIM, "dim"),
+    pin_form("sort", _SORT, _write_sort, {"dim": -1, "descending": False, "stable": False}),
+    pin_form("msort", _SORT, _write_msort, {}),
+    pin_form("topk", _SORT, _write_topk, {"k": MISSING, "dim": -1, "largest": True, "sorted": True}, "default"),
+    pin_form("kthvalue", _SORT, _write_kthvalue, {"k": MISSING, "dim": -1, "keepdim": False}, "default"),
+    pin_form("median", _MEDIAN, _write_median, {"dim": None, "keepdim": False}),
+    pin_form("quantile", _QUANTILE, partial(_write_quantile, False), _EACH_Q),
+    pin_form("nanquantile", _QUANTILE, partial(_write_quantile, True), _EACH_Q),
 ]

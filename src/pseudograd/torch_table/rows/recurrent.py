@@ -2,116 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..records import MISSING, Called, Form, Inside, Write
+from ..records import MISSING, Form, Run
 
 
 def _write_rnn_relu_cell(
-    call: Write, input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any, b_hh: Any
+    run: Run, input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None
 ) -> Tensor | None:
     if input.shape[0] != hx.shape[0] or not input.dim() == hx.dim() == 2:
         return None
-    hidden: Tensor = call(torch.relu, functional.linear(hx, w_hh, b_hh) + functional.linear(input, w_ih, b_ih))
-    return hidden
+    return run(torch.relu, functional.linear(hx, w_hh, b_hh) + functional.linear(input, w_ih, b_ih))
 
 
-class _Layer:
-    """One direction of one layer: its weights, and the inputs of all steps, which torch multiplies at once."""
+def _run_layer(
+    run: Run, weights: tuple[Any, ...], input: Tensor, first: Tensor, sizes: list[int], is_backward: bool
+) -> tuple[Tensor, Tensor]:
+    """One direction of one layer: the outputs of all steps behind one another, and the last hidden state of each sequence.
 
-    def __init__(self, call: Write, weights: tuple[Any, ...], input: Tensor) -> None:
-        w_ih, self.w_hh, b_ih, self.b_hh = weights
-        self.call = call
-        self.input = functional.linear(input, w_ih, b_ih)
-
-    def step(self, hidden: Tensor, input: Tensor) -> Tensor:
-        state: Tensor = self.call(torch.relu, functional.linear(hidden, self.w_hh, self.b_hh) + input)
-        return state
-
-    def steps(self, hidden: Tensor, backwards: bool) -> tuple[Tensor, Tensor]:
-        """Every output, and the last hidden state."""
-        inputs = self.input.unbind(0)
-        outputs = []
-        for input in inputs[::-1] if backwards else inputs:
-            hidden = self.step(hidden, input)
-            outputs.append(hidden)
-        return torch.stack(outputs[::-1] if backwards else outputs, 0), hidden
-
-    def packed_steps(self, hidden: Tensor, sizes: list[int], backwards: bool) -> tuple[Tensor, Tensor]:
-        return self._packed_backwards(hidden, sizes) if backwards else self._packed(hidden, sizes)
-
-    def _packed(self, hidden: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-        """Sequences that end leave the batch from its end."""
-        outputs, done, start = [], [], 0
-        for size in sizes:
-            input = self.input.narrow(0, start, size)
-            start += size
-            if size < hidden.shape[0]:
-                done.append(hidden.narrow(0, size, hidden.shape[0] - size))
-                hidden = hidden.narrow(0, 0, size)
-            hidden = self.step(hidden, input)
-            outputs.append(hidden)
-        return torch.cat(outputs, 0), torch.cat([hidden, *done[::-1]], 0)
-
-    def _packed_backwards(self, first: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-        """From the last step of the longest sequence on, each comes in at its own last step."""
-        hidden, outputs, end = first.narrow(0, 0, sizes[-1]), [], self.input.shape[0]
-        for size in sizes[::-1]:
-            running = hidden.shape[0]
-            if size > running:
-                hidden = torch.cat([hidden, first.narrow(0, running, size - running)], 0)
-            end -= size
-            hidden = self.step(hidden, self.input.narrow(0, end, size))
-            outputs.append(hidden)
-        return torch.cat(outputs[::-1], 0), hidden
+    sizes: of the batch at each step, whose sequences are sorted by length. Forwards a sequence that ends leaves the batch from its end;
+    backwards it comes in at its own last step. Torch multiplies the inputs of all steps at once.
+    """
+    w_ih, w_hh, b_ih, b_hh = weights
+    steps = functional.linear(input, w_ih, b_ih).reshape(sum(sizes), -1).split(sizes)
+    order = -1 if is_backward else 1
+    hidden = first.narrow(0, 0, sizes[::order][0])
+    outputs, ended = [], []
+    for step, size in zip(steps[::order], sizes[::order], strict=True):
+        before = hidden.shape[0]
+        if size < before:
+            ended.append(hidden.narrow(0, size, before - size))
+            hidden = hidden.narrow(0, 0, size)
+        elif size > before:
+            hidden = torch.cat([hidden, first.narrow(0, before, size - before)], 0)
+        hidden = run(torch.relu, functional.linear(hidden, w_hh, b_hh) + step)
+        outputs.append(hidden)
+    return torch.cat(outputs[::order], 0), torch.cat([hidden, *ended[::-1]], 0)
 
 
-def _write_rnn_relu(call: Write, input: Tensor, hx: Tensor, params: Any, *others: Any) -> object:
+def _write_rnn_relu(run: Run, input: Tensor, hx: Tensor, params: Any, *others: Any) -> object:
     """A padded batch; or a packed one, which torch takes as (data, batch_sizes, hx, params, ...)."""
+    batch_first, sizes = False, None
     if isinstance(params, Tensor):
-        sizes, hx, params = hx, params, others[0]
-        has_biases, layers, dropout, training, bidirectional = others[1:]
-        batch_first = False
+        sizes, hx, (params, has_biases, layers, dropout, training, bidirectional) = hx.tolist(), params, others
     else:
-        sizes = None
         has_biases, layers, dropout, training, bidirectional, batch_first = others
     if not input.is_cpu:
         return "inside rnn_relu, which is one kernel on this device"
     if batch_first is None or bool(sizes is None) == (input.dim() == 2) or 0 in input.shape:
         return None
-    directions = 2 if bidirectional else 1
-    if len(params) != layers * directions * (4 if has_biases else 2) or hx.shape[0] != layers * directions:
+    directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
+    if len(params) != layers * directions * each or hx.shape[0] != layers * directions:
         return None
-    hidden, weights = list(hx.unbind(0)), _weights(params, has_biases)
+    weights = [(*params[at : at + each], None, None)[:4] for at in range(0, len(params), each)]
+    hidden = hx.unbind(0)
+    last: list[Tensor] = []
     if batch_first:
         input = input.transpose(0, 1)
-    last: list[Tensor] = []
-    for at in range(layers):
+    if sizes is None:
+        sizes = [input.shape[1]] * input.shape[0]
+    for layer in range(layers):
         outputs = []
-        for backwards in (False, True)[:directions]:
-            layer, first = _Layer(call, next(weights), input), hidden[len(last)]
-            if sizes is None:
-                output, end = layer.steps(first, backwards)
-            else:
-                output, end = layer.packed_steps(first, sizes.tolist(), backwards)
-            outputs.append(output)
+        for is_backward in (False, True)[:directions]:
+            at = len(last)
+            output, end = _run_layer(run, weights[at], input, hidden[at], sizes, is_backward)
+            outputs.append(output.reshape(*input.shape[:-1], -1))
             last.append(end)
-        input = outputs[0] if directions == 1 else torch.cat(outputs, outputs[0].dim() - 1)
-        if dropout != 0 and training and at < layers - 1:
+        input = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropout != 0 and training and layer < layers - 1:
             input = torch.dropout(input, dropout, True)
     return input.transpose(0, 1) if batch_first else input, torch.stack(last, 0)
-
-
-def _weights(params: Any, has_biases: bool) -> Iterator[tuple[object, ...]]:
-    """For each direction of each layer: w_ih, w_hh, b_ih, b_hh."""
-    each = 4 if has_biases else 2
-    for start in range(0, len(params), each):
-        yield (*params[start : start + each], *(None,) * (4 - each))
 
 
 _IN_TORCH = (torch, torch.ops.aten)
@@ -120,8 +84,9 @@ FORMS = [
         "rnn_relu_cell",
         switches=("relu",),
         takes={**dict.fromkeys(("input", "hx", "w_ih", "w_hh"), MISSING), "b_ih": None, "b_hh": None},
-        called=Called(owners=_IN_TORCH),
-        inside=Inside(("relu",), _write_rnn_relu_cell),
+        owners=_IN_TORCH,
+        hides=("relu",),
+        write=_write_rnn_relu_cell,
     ),
     Form(
         "rnn_relu",
@@ -130,7 +95,9 @@ FORMS = [
             ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first"),
             MISSING,
         ),
-        called=Called(owners=_IN_TORCH, overloads=("input", "data")),
-        inside=Inside(("relu",), _write_rnn_relu),
+        owners=_IN_TORCH,
+        overloads=("input", "data"),
+        hides=("relu",),
+        write=_write_rnn_relu,
     ),
 ]

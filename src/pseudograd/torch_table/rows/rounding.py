@@ -8,22 +8,7 @@ import torch
 from torch import Tensor
 
 from ...rule import OPS, Gradients, Pull, Wants
-from ..records import (
-    MISSING,
-    PASSES,
-    TENSORS,
-    Arrange,
-    Arranged,
-    Called,
-    Form,
-    Inside,
-    Node,
-    StandIn,
-    Write,
-    at_the_bound,
-    pass_on,
-    stand_in,
-)
+from ..records import MISSING, PASSES, TENSORS, Arrange, Arranged, Form, Run, Takes, edge_case, pass_on, stand_in
 
 _aten = torch.ops.aten
 _ROUND = stand_in("torch.round", OPS["round"].forward, "round", ("x", "decimals"), saves="a copy")
@@ -77,9 +62,9 @@ def _code_with_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) ->
     return torch.round((x.double() * inverse.double() + zero_point.double()).float())
 
 
-_GRID = {"quant_min": MISSING, "quant_max": MISSING}
-_PER_TENSOR = {"scale": MISSING, "zero_point": MISSING, **_GRID}
-_PER_CHANNEL = {"scale": MISSING, "zero_point": MISSING, "axis": MISSING, **_GRID}
+_GRID: Takes = {"quant_min": MISSING, "quant_max": MISSING}
+_PER_TENSOR: Takes = {"scale": MISSING, "zero_point": MISSING, **_GRID}
+_PER_CHANNEL: Takes = {"scale": MISSING, "zero_point": MISSING, "axis": MISSING, **_GRID}
 for _name, _takes, _through in (
     ("tensor", _PER_TENSOR, _pull_per_tensor),
     ("channel", _PER_CHANNEL, _pull_per_channel),
@@ -102,43 +87,43 @@ _OBSERVER = ("observer_on", "fake_quant_on", "running_min", "running_max", "scal
 _SETTINGS = ("averaging_const", "quant_min", "quant_max", "ch_axis")
 
 
-def _write_observed(call: Write, input: Any, *arguments: Any) -> Tensor:
+def _write_observed(run: Run, input: Tensor, *arguments: Any) -> Tensor:
     """The observer moves first. The scale is copied: the next call moves it, maybe before this one's backward."""
     (_, is_on, *_, scale, zero_point), (_, low, high, axis, by_row, _) = arguments[:6], arguments[6:]
     with torch.no_grad():
         torch.fused_moving_avg_obs_fake_quant(input.detach(), *arguments)
         grid = scale.clone(), zero_point.clone()
     if by_row:
-        quantised = call(torch.fake_quantize_per_channel_affine, input, *grid, axis, low, high)
+        quantised = run(torch.fake_quantize_per_channel_affine, input, *grid, axis, low, high)
     else:
-        quantised = call(torch.fake_quantize_per_tensor_affine, input, *grid, low, high)
+        quantised = run(torch.fake_quantize_per_tensor_affine, input, *grid, low, high)
     return torch.where(is_on.reshape(()) == 1, quantised, input)
 
 
-_QUANTISERS = ("fake_quantize",)
-_IN_TORCH = Called(owners=(torch, _aten))
+_IN_TORCH = (torch, _aten)
 FORMS = [
     Form(
         "round",
         switches=("round",),
         takes={"input": MISSING, "decimals": 0},
-        called=Called(owners=(*TENSORS, torch.special, _aten), overloads=("default", "decimals")),
-        stand_in=StandIn(pass_on(_ROUND)),
-        node=Node(("Round",)),
+        owners=(*TENSORS, torch.special, _aten),
+        overloads=("default", "decimals"),
+        arrange=pass_on(_ROUND),
+        nodes=("Round",),
     ),
-    Form("floor", switches=("round",), stand_in=StandIn(pass_on("floor")), node=Node(("Floor",))),
-    Form("ceil", switches=("round",), stand_in=StandIn(pass_on("ceil")), node=Node(("Ceil",))),
-    Form("trunc", "fix", switches=("round",), stand_in=StandIn(pass_on("trunc")), node=Node(("Trunc",))),
-    Form("sign", switches=("sign",), stand_in=StandIn(pass_on(_SIGN, 0.0)), node=Node(("Sign",))),
+    Form("floor", switches=("round",), arrange=pass_on("floor"), nodes=("Floor",)),
+    Form("ceil", switches=("round",), arrange=pass_on("ceil"), nodes=("Ceil",)),
+    Form("trunc", "fix", switches=("round",), arrange=pass_on("trunc"), nodes=("Trunc",)),
+    Form("sign", switches=("sign",), arrange=pass_on(_SIGN, 0.0), nodes=("Sign",)),
     Form(
         "fake_quantize_per_tensor_affine",
-        switches=_QUANTISERS,
+        switches=("fake_quantize",),
         takes={"input": MISSING, **_PER_TENSOR},
-        called=Called(overloads=("default", "tensor_qparams")),
-        stand_in=StandIn(_arrange_quantiser("torch.fake_quantize_per_tensor_affine")),
-        node=Node(("FakeQuantize", "FusedMovingAvgObsFq")),
-        at_the_bound=(
-            at_the_bound(
+        overloads=("default", "tensor_qparams"),
+        arrange=_arrange_quantiser("torch.fake_quantize_per_tensor_affine"),
+        nodes=("FakeQuantize", "FusedMovingAvgObsFq"),
+        edge_cases=(
+            edge_case(
                 "fake_quantize(x), least grid value",
                 PASSES,
                 f=lambda x, tensor: torch.fake_quantize_per_tensor_affine(x, 1.0, 0, 0, 15),
@@ -147,30 +132,31 @@ FORMS = [
     ),
     Form(
         "fake_quantize_per_channel_affine",
-        switches=_QUANTISERS,
+        switches=("fake_quantize",),
         takes={"input": MISSING, **_PER_CHANNEL},
-        stand_in=StandIn(_arrange_quantiser("torch.fake_quantize_per_channel_affine")),
+        arrange=_arrange_quantiser("torch.fake_quantize_per_channel_affine"),
     ),
     # The quantiser that moves its observer in the same call: torch.ao's quantisation-aware training uses it by default.
     Form(
         "fused_moving_avg_obs_fake_quant",
-        switches=_QUANTISERS,
+        switches=("fake_quantize",),
         takes={
             **dict.fromkeys(("input", *_OBSERVER, *_SETTINGS), MISSING),
             "per_row_fake_quant": False,
             "symmetric_quant": False,
         },
-        called=_IN_TORCH,
-        inside=Inside(("fake_quantize_per_tensor_affine",), _write_observed),
+        owners=_IN_TORCH,
+        hides=("fake_quantize_per_tensor_affine",),
+        write=_write_observed,
     ),
     # They give their scale and zero point a gradient, in the same formula as that of x. A rule is about x alone: written out with one they
     # would learn x by it and the scale by torch's, which no published quantiser does. torch keeps them private.
     *(
         Form(
             f"_fake_quantize_learnable_per_{part}_affine",
-            switches=_QUANTISERS,
-            called=_IN_TORCH,
-            inside=Inside(("fake_quantize_per_tensor_affine",)),  # whose nodes begin as these do
+            switches=("fake_quantize",),
+            owners=_IN_TORCH,
+            hides=("fake_quantize_per_tensor_affine",),  # whose nodes begin as these do
         )
         for part in ("tensor", "channel")
     ),

@@ -16,8 +16,8 @@ from ...ops.shared_rules import alias
 from ...rule import Gradients, Primitive, Rule, Wants, call_for, register
 from ..conventions import NAN, OWN, SLOPE, Convention, Family, Kink, pin, share
 from ..private import in_forward_mode
-from ..records import MISSING, Form, Node, pass_on, pass_pair
-from .ordered import Own, replace_gradient, values_of, written_form
+from ..records import MISSING, Form, Takes, pass_on, pass_pair
+from .ordered import Own, pin_form, replace_gradient, values_of
 
 # --- by a formula -----------------------------------------------------------------------------------------------------
 
@@ -174,24 +174,24 @@ _XLOGY = Family(
     notes=("0, NaN", "with `nan=True`: -inf, NaN", "0, 0"),
 )
 _LINALG = (torch.linalg,)
-_AXES: dict[str, object] = {"dim": None, "keepdim": False, "dtype": None, "out": None}
-_OTHER: dict[str, object] = {"other": MISSING}
+_AXES: Takes = {"dim": None, "keepdim": False, "dtype": None, "out": None}
+_OTHER: Takes = {"other": MISSING}
 
 FORMS = [
     Form("sqrt", kink=Kink(_SQRT, pass_on("torch.sqrt"))),
     Form(
         "hypot",
         takes={"input": MISSING, "other": MISSING},
-        node=Node(saved=("self", "other")),
+        saved=("self", "other"),
         kink=Kink(_HYPOT, pass_pair("torch.hypot"), example=(0.0, torch.zeros(1)), nodes=("HypotBackward",)),
     ),
-    written_form("vector_norm", _NORM, partial(_write_norm, "vector_norm"), {"ord": 2, **_AXES}, owners=_LINALG),
-    written_form("norm", _NORM, partial(_write_norm, "norm"), {"p": "fro", **_AXES}, owners=(torch,)),
-    written_form("norm", _NORM, partial(_write_norm, "norm of linalg"), {"ord": None, **_AXES}, owners=_LINALG),
-    written_form("std", _STD, _write_std, dict.fromkeys(("dim", "unbiased", "keepdim", "correction"))),
-    written_form("atan2", _ATAN2, _write_atan2, _OTHER, "default"),
-    written_form("arctan2", _ATAN2, _write_atan2, _OTHER, "default"),
-    written_form("pow", _POW, _write_pow, {"exponent": MISSING}, "Tensor_Tensor"),
-    written_form("xlogy", _XLOGY, _write_xlogy, _OTHER, "Tensor"),
-    written_form("xlogy", _XLOGY, _write_xlogy, _OTHER, owners=(torch.special,)),
+    pin_form("vector_norm", _NORM, partial(_write_norm, "vector_norm"), {"ord": 2, **_AXES}, owners=_LINALG),
+    pin_form("norm", _NORM, partial(_write_norm, "norm"), {"p": "fro", **_AXES}, owners=(torch,)),
+    pin_form("norm", _NORM, partial(_write_norm, "norm of linalg"), {"ord": None, **_AXES}, owners=_LINALG),
+    pin_form("std", _STD, _write_std, dict.fromkeys(("dim", "unbiased", "keepdim", "correction"))),
+    pin_form("atan2", _ATAN2, _write_atan2, _OTHER, "default"),
+    pin_form("arctan2", _ATAN2, _write_atan2, _OTHER, "default"),
+    pin_form("pow", _POW, _write_pow, {"exponent": MISSING}, "Tensor_Tensor"),
+    pin_form("xlogy", _XLOGY, _write_xlogy, _OTHER, "Tensor"),
+    pin_form("xlogy", _XLOGY, _write_xlogy, _OTHER, owners=(torch.special,)),
 ]
