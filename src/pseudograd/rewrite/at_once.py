@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,10 +20,8 @@ from ..rule import Call, prepared, remember
 from ..torch_table.forms import KINKED
 from ..torch_table.private import node_number
 from ..torch_table.records import Arguments, Inputs, Keywords
+from .entered_contexts import Entered
 from .report import Log, Tallied
-
-if TYPE_CHECKING:
-    from .mode import Rewrite
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -43,7 +41,7 @@ class Known(NamedTuple):
     tallied: dict[tuple[int, int], Tallied]  # by the line of the program
 
 
-def run_known(mode: Rewrite, calls: dict[object, Known], args: Arguments, kwargs: Keywords) -> Tensor | None:
+def run_known(mode: Entered, calls: dict[object, Known], args: Arguments, kwargs: Keywords) -> Tensor | None:
     """The result of a call of a function of which `mode` has seen these; None for every other, which it has to read."""
     if not args or own.depth:
         return None
@@ -107,7 +105,7 @@ def _note_first(log: Log, known: Known, caller: FrameType) -> None:
 
 
 def remember_call(
-    mode: Rewrite, func: object, args: Arguments, kwargs: Keywords, op: str, rule: str, call: Call, inputs: Inputs
+    mode: Entered, func: object, args: Arguments, kwargs: Keywords, op: str, rule: str, call: Call, inputs: Inputs
 ) -> None:
     """After the second call of a function that was read and rewritten, if the next one like it needs less."""
     if func not in mode.called:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
@@ -18,19 +18,31 @@ from torch.overrides import TorchFunctionMode
 from ..listen import checkpoints
 from ..listen.around import backwards
 from ..torch_table import private as torch_private
+from ..torch_table.records import Form
+from .report import Log
 
 
 class Entered(TorchFunctionMode):
-    """One entry of a context: what `mode.py` derives from, and what is ours on torch's stack."""
+    """One entry of a context, which is ours on torch's stack; `mode.py` derives from it.
+
+    replacements: the rules, by the switch of a form. kinks: the conventions, by the family that they pin.
+    """
 
     taken_off: Callable[[object], None] | None = None  # takes this mode alone off the stack after a backward
+
+    def __init__(self, replacements: dict[str, Any], log: Log | None, kinks: dict[str, str] | None = None) -> None:
+        super().__init__()
+        self.replacements = replacements
+        self.log = log
+        self.kinks = kinks or {}
+        self.called: set[object] = set()  # the functions of torch that were rewritten
 
 
 NO_FAMILY: frozenset[str] = frozenset()
 
 
 class _Thread(threading.local):
-    modes: tuple[Any, ...] = ()
+    modes: tuple[Entered, ...] = ()
     left_to_torch: tuple[frozenset[str], ...] = ()
 
 
@@ -40,7 +52,7 @@ _count = 0  # in all threads
 _checkpoints = contextlib.ExitStack()
 
 
-def modes() -> tuple[Any, ...]:
+def modes() -> tuple[Entered, ...]:
     """The modes of this thread, the innermost last."""
     return _thread.modes
 
@@ -50,7 +62,7 @@ def left_to_torch() -> frozenset[str]:
     return NO_FAMILY.union(*_thread.left_to_torch)
 
 
-def decide_about(form: Any) -> bool:
+def decide_about(form: Form) -> bool:
     """Does a context that is entered in this thread put something else in the place of what torch does there?"""
     names = {*form.switches, *form.names}
     return any(names & (mode.replacements.keys() | mode.kinks.keys()) for mode in _thread.modes)
@@ -115,7 +127,7 @@ def _replace_stack(stack: Sequence[object]) -> None:
 
 
 @contextlib.contextmanager
-def exactly(wanted: tuple[object, ...]) -> Iterator[None]:
+def exactly(wanted: tuple[Entered, ...]) -> Iterator[None]:
     """Enter these contexts of ours and leave all others of ours. The modes of others stay."""
     entered, stack = _thread.modes, torch_private.mode_stack()
     ours = [entry for entry in stack if isinstance(entry, Entered)]
@@ -140,13 +152,13 @@ checkpoints.surround("rewriting", modes, lambda entered: exactly(entered or ()))
 # --- backwards --------------------------------------------------------------------------------------------------------
 
 
-def _restore(roots: object, grads: object, inputs: object) -> Callable[[object], None]:
+def _restore(roots: Iterable[object], grads: object, inputs: object) -> Callable[[object], None]:
     """Push the modes of this thread before a backward; returns a function that takes them off again."""
     modes = _thread.modes
     for mode in modes:
         log = mode.log
-        if log.nodes.may_hide_some():
-            log.look_at(mode, roots)
+        if log is not None and log.nodes.may_hide_some():
+            log.look_at(mode.replacements, roots)
     if len(modes) == 1 and mode.taken_off is not None and not torch_private.mode_count():  # the usual case
         torch_private.push_mode(mode)
         return mode.taken_off  # type: ignore[no-any-return]

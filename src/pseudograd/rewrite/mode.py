@@ -19,7 +19,6 @@ from ..user_function import UserFunction
 from . import at_once, pins, sites
 from .edges import pinned_edge
 from .entered_contexts import Entered
-from .report import Log
 from .stand_ins import run_stand_in, why_not
 
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
@@ -69,19 +68,9 @@ _WRITE_OUT = Replacement(OWN)  # for a function with pinned ones inside
 
 
 class Rewrite(Entered):
-    """One entry of a context.
+    """One entry of a context."""
 
-    replacements: the rules, by the switch of a form. kinks: the conventions, by the family that they pin.
-    """
-
-    def __init__(
-        self, replacements: dict[str, Replacement], log: Log | None, kinks: dict[str, str] | None = None
-    ) -> None:
-        super().__init__()
-        self.replacements = replacements
-        self.log = log
-        self.kinks = kinks or {}
-        self.called: set[object] = set()  # the functions of torch that were rewritten
+    replacements: dict[str, Replacement]
 
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
@@ -119,7 +108,7 @@ class Rewrite(Entered):
             return result
         replacement = None if spelling is None else self._replacement(spelling)
         if spelling is None or replacement is None:
-            return func(*args, **kwargs) if log is None else log.watch(self, func, args, kwargs)
+            return func(*args, **kwargs) if log is None else log.watch(self.replacements, func, args, kwargs)
         if spelling.form.hides:
             return self._write_out(spelling, func, args, kwargs)
         if spelling.form.each:
@@ -159,7 +148,7 @@ class Rewrite(Entered):
             if _is_compiling() and engine.is_recording(*_flat((*args, *kwargs.values()))):
                 for name in form.hides:
                     self.note(name, form.switches, "", f"inside {spelling.name}, which torch runs as one call")
-            return func(*args, **kwargs) if log is None else log.watch(self, func, args, kwargs)
+            return func(*args, **kwargs) if log is None else log.watch(self.replacements, func, args, kwargs)
         if log is not None:
             log.nodes.forget()
         return result

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from torch.autograd.graph import Node
 
@@ -15,9 +15,6 @@ from ..listen.nodes import Ranges
 from ..notebook import shown
 from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number
-
-if TYPE_CHECKING:
-    from .mode import Rewrite
 
 _SCRIPT = "torch::jit::"
 
@@ -171,34 +168,38 @@ class Log:
     # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
 
     def watch(
-        self, mode: Rewrite, func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+        self,
+        switches: Collection[str],
+        func: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
     ) -> object:
-        """Call `func`, and note the matching nodes of it, or of code that no mode sees (TorchScript, C++)."""
+        """Call `func`, and note its nodes that these switches act on, or nodes of code that no mode sees (TorchScript, C++)."""
         nodes, before = self.nodes, node_number()
         if nodes.unseen or before != nodes.seen_up_to:
-            self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
+            self.look_at(switches, (*args, *kwargs.values()) if kwargs else args)
         result = func(*args, **kwargs)
         if node_number() != before:
             hidden = nodes.since(before, result)
             if hidden:
                 name = getattr(func, "__name__", None) or str(func)
-                self._note(mode, hidden, f"inside {name}, which torch runs as one call")
+                self._note(switches, hidden, f"inside {name}, which torch runs as one call")
         return result
 
-    def look_at(self, mode: Rewrite, values: Iterable[object]) -> None:
+    def look_at(self, switches: Collection[str], values: Iterable[object]) -> None:
         """Note the values of a call or a backward that code has made which no mode sees."""
         nodes = self.nodes.unseen_behind(values)
         if nodes:
-            self._note(mode, nodes, "code that no mode sees: TorchScript or C++")
+            self._note(switches, nodes, "code that no mode sees: TorchScript or C++")
 
-    def _note(self, mode: Rewrite, nodes: list[Node], why: str) -> None:
+    def _note(self, switches: Collection[str], nodes: list[Node], why: str) -> None:
         for node in nodes:
             name = node.name()
             if name.startswith(_SCRIPT):
                 self.count("TorchScript", "", "a graph of TorchScript, which cannot be looked into")
                 continue
             form = torch_forms.form_of_node(name)
-            if form is not None and any(switch in mode.replacements for switch in form.switches):
+            if form is not None and any(switch in switches for switch in form.switches):
                 self.count(form.names[0], "", why)
 
 
