@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .classes import find_parameter
 from .names import Module, changes_in_place, is_constant
 from .values import number, strip_moves
 
@@ -79,8 +78,8 @@ def read_clamp(module: Module, node: ast.AST) -> Clamp | None:
     if call is None or (call.name not in _BOUNDS and call.name not in _FIXED):
         return None
     name, x = call.name, call.arguments[0]
-    if name == "clip" and call.is_method and not is_tensor(module, x):
-        return None  # of numpy, or of a data frame
+    if name == "clip" and call.is_method and {"numpy", "pandas"} & set(module.imports.values()):
+        return None
     low_name, high_name = _BOUNDS.get(name, ("", ""))
     low = call.argument(1, low_name) if low_name else None
     high = call.argument(2 if low_name else 1, high_name) if high_name else None
@@ -89,19 +88,6 @@ def read_clamp(module: Module, node: ast.AST) -> Clamp | None:
             return None
         low, high = (None if is_constant(bound, None) else bound for bound in (low, high))
     return Clamp(name, x, low, high, name not in _FIXED, call.in_place)
-
-
-def is_tensor(module: Module, node: ast.expr, depth: int = 6) -> bool:
-    """Is there evidence that it is one?"""
-    node = strip_moves(module, node)
-    if depth == 0:
-        return False
-    if isinstance(node, ast.BinOp):
-        return any(is_tensor(module, side, depth - 1) for side in (node.left, node.right))
-    if not isinstance(node, ast.Call):
-        return find_parameter(module, node) is not None
-    is_method = isinstance(node.func, ast.Attribute) and is_tensor(module, node.func.value, depth - 1)
-    return is_method or module.called_name(node).startswith("torch.")
 
 
 # --- functions whose slope is infinite somewhere ----------------------------------------------------------------------
@@ -125,7 +111,7 @@ class Singular(NamedTuple):
 def read_singular(module: Module, node: ast.AST) -> Singular | None:
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, ast.Div):
-            return _division(node.right)
+            return Singular("div", node.right, (0.0,), "a division by it")
         return _power(node.left, number(module, node.right)) if isinstance(node.op, ast.Pow) else None
     call = read_call(module, node)
     if call is None:
@@ -133,14 +119,10 @@ def read_singular(module: Module, node: ast.AST) -> Singular | None:
     if call.name in ("pow", "float_power"):
         return _power(call.arguments[0], number(module, call.argument(1, "exponent")))
     if call.name in ("div", "true_divide", "divide") and len(call.arguments) == 2:
-        return _division(call.arguments[1])
+        return Singular("div", call.arguments[1], (0.0,), "a division by it")
     if call.name not in _SINGULAR or (call.name == "logit" and call.argument(1, "eps") is not None):
         return None
     return Singular(call.name, call.arguments[0], _SINGULAR[call.name], call.name)
-
-
-def _division(x: ast.expr) -> Singular:
-    return Singular("div", x, (0.0,), "a division by it")
 
 
 def _power(x: ast.expr, exponent: float | None) -> Singular | None:

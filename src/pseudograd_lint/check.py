@@ -11,8 +11,9 @@ from pseudograd_notices.notice import Notice
 
 from .learning import is_quiet_folder
 from .names import Module, unparse
-from .rules import RULES, Rule
+from .rules import CODES, RULES
 
+_NAMES = {code.number: code.name for code in CODES}
 _DELIBERATE = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
 _TRAINING = re.compile(
     r"loss(?!less|y)|backward(?!s|.?compat)|gradient(?!.?(checkpoint|accum))|autograd|requires_grad|differentiab|Parameter\(",
@@ -31,14 +32,14 @@ def parse(text: str | bytes) -> ast.Module:
 def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection[str]) -> list[Notice]:
     """The notices of the rules of these numbers, in the order of the lines, without those that a comment at the line mutes."""
     text = "\n".join(lines)
-    rules = [rule for rule in RULES if rule.code.number in numbers and any(word in text for word in rule.words)]
+    rules = [rule for rule in RULES if rule.number in numbers and any(word in text for word in rule.words)]
     if "torch" not in text or not rules:
         return []
     module = Module(tree)
     module.speaks_of_gradients = _TRAINING.search(text) is not None
     module.is_recorded = not is_quiet_folder(path)
     notices = [
-        _notice(rule, node, message, lines, path)
+        _notice(rule.number, node, message, lines, path)
         for node in module.nodes
         for rule in rules
         if isinstance(node, (ast.expr, ast.ClassDef))
@@ -52,8 +53,8 @@ def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection
     return sorted(loud, key=lambda notice: (notice.line, notice.column, notice.code))
 
 
-def _notice(rule: Rule, node: ast.expr | ast.ClassDef, message: str, lines: Sequence[str], path: str) -> Notice:
-    code, line, end_line = rule.code, node.lineno, node.end_lineno or node.lineno
+def _notice(number: str, node: ast.expr | ast.ClassDef, message: str, lines: Sequence[str], path: str) -> Notice:
+    line, end_line = node.lineno, node.end_lineno or node.lineno
     start, end = (
         _characters(lines, at, offset or 0) + 1
         for at, offset in ((line, node.col_offset), (end_line, node.end_col_offset))
@@ -62,7 +63,7 @@ def _notice(rule: Rule, node: ast.expr | ast.ClassDef, message: str, lines: Sequ
     if isinstance(node, ast.ClassDef):
         text = f"class {node.name}"
         end_line, end = line, start + len(text)
-    return Notice(code.number, code.name, path, line, start, end_line, end, message, text)
+    return Notice(number, _NAMES[number], path, line, start, end_line, end, message, text)
 
 
 def _characters(lines: Sequence[str], line: int, offset: int) -> int:

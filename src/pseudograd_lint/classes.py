@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from .names import FUNCTIONS, Module, changes_in_place, find_keyword, is_constant, key_of, last_name, words
@@ -10,7 +11,10 @@ from .values import fill_value, strip_moves, tensor_values
 
 _MAKERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.nn.UninitializedParameter")
 _EMPTY = ("torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor")
-_LOOK = words("print len isinstance repr str getattr hasattr id type list dict set super setattr register_parameter")
+_LOOK = words("print len isinstance repr str getattr hasattr id type list dict set super setattr requires_grad_")
+Write = tuple[
+    int, "frozenset[float] | None"
+]  # a line that sets a parameter, and the values that it writes, if they are known
 
 
 class Parameter(NamedTuple):
@@ -24,16 +28,14 @@ class Parameter(NamedTuple):
 def find_parameter(module: Module, node: ast.expr) -> Parameter | None:
     """The parameter that this is, behind names, views and slices; None for anything else."""
     leaf = module.resolve(node)
-    if isinstance(leaf, ast.Call) and isinstance(leaf.func, ast.Attribute) and leaf.func.attr == "requires_grad_":
-        values = tensor_values(module, leaf.func.value)
-        return None if values is None else Parameter("this leaf", leaf.lineno, values)
     node = strip_moves(module, node)
     if isinstance(node, ast.Attribute):
         return _attribute_parameter(module, node)
-    tensor = parameter_tensor(module, node)
-    if isinstance(node, ast.Call) and is_constant(find_keyword(node, "requires_grad"), True):
-        tensor = tensor or node
-    return None if tensor is None else Parameter("this leaf", node.lineno, tensor_values(module, tensor) or frozenset())
+    is_leaf = isinstance(leaf, ast.Call) and last_name(leaf) == "requires_grad_"
+    is_leaf = is_leaf or (isinstance(node, ast.Call) and is_constant(find_keyword(node, "requires_grad"), True))
+    tensor = parameter_tensor(module, node) or (node if is_leaf else None)
+    values = None if tensor is None else tensor_values(module, tensor)
+    return None if values is None else Parameter("this leaf", node.lineno, values)
 
 
 def parameter_tensor(module: Module, node: ast.expr | None) -> ast.expr | None:
@@ -62,28 +64,23 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
     owner, key = module.owner(node), key_of(node) or ""
     if owner is None or not key.startswith("self."):
         return None
-    starts: list[tuple[int, frozenset[float] | None]] = []
+    starts = list(_writes_by_calls(module, owner, key))
     is_parameter = False
     for _, binding in (*module.attribute_bindings(owner, key), *module.attribute_bindings(owner, f"{key}.data")):
         value = binding.value
         tensor = parameter_tensor(module, None if value is None else module.resolve(value))
         is_parameter = is_parameter or tensor is not None
-        if value is not None and _is_off_by_default(module, value):
-            continue
         if tensor is not None:
             values = tensor_values(module, tensor)
-            if values is None and module.called_name(module.resolve(tensor)) in _EMPTY:
-                continue  # what fills it says what it holds
         else:
             values = _written(module, value, value.args) if isinstance(value, ast.Call) else None
-        starts.append((binding.end[0], values))
-    if not is_parameter:
-        return None
-    for load in module.loads[last_name(node)]:
-        starts += _set_by_call(module, load, owner, key)
+        is_filled = tensor is not None and module.called_name(module.resolve(tensor)) in _EMPTY  # by another line
+        if not (value is not None and _is_off_by_default(module, value)) and not (is_filled and values is None):
+            starts.append((binding.end[0], values))
     known = {values for _, values in starts}
-    start = known.pop() if len(known) == 1 and not _is_set_in_a_loop(module, owner) else None
-    return Parameter(key, max((line for line, _ in starts), default=node.lineno), start or frozenset())
+    start = known.pop() if len(known) == 1 else None
+    line = max((line for line, _ in starts), default=node.lineno)
+    return Parameter(key, line, start or frozenset()) if is_parameter else None
 
 
 def _written(module: Module, call: ast.Call, arguments: list[ast.expr]) -> frozenset[float] | None:
@@ -93,35 +90,28 @@ def _written(module: Module, call: ast.Call, arguments: list[ast.expr]) -> froze
     return None if value is None else frozenset({value})
 
 
-def _set_by_call(
-    module: Module, load: ast.expr, owner: ast.ClassDef, key: str
-) -> list[tuple[int, frozenset[float] | None]]:
-    """`nn.init.zeros_(self.x)`; what another function does to `self.x` where a model is set up is not known, nor `init.zeros_(m.x)`."""
-    if isinstance(module.above[load], ast.Attribute) and last_name(module.above[load]) == "data":
-        load = module.above[load]  # type: ignore[assignment]
-    call = module.above[load]
-    call = module.above[call] if isinstance(call, (ast.keyword, ast.Attribute)) else call
-    if not isinstance(call, ast.Call) or last_name(call) in _LOOK or last_name(call) == "requires_grad_":
-        return []
-    is_in_place = changes_in_place(last_name(call))
-    if (key_of(load) or "").removesuffix(".data") != key or module.owner(load) is not owner:
-        is_other = is_in_place and not (key_of(load) or "self.").startswith("self.")
-        return [(call.lineno, None)] if is_other else []
-    if load is not call.func and module.called_name(call).startswith("torch.nn.init."):
-        return [(call.lineno, _written(module, call, call.args[1:]))]
-    method = next((up.name for up in module.parents(call) if isinstance(up, FUNCTIONS)), "")
-    is_helper = not isinstance(call.func, ast.Attribute) and ("init" in method or "reset" in method)
-    is_helper = is_helper and not module.called_name(call).startswith("torch.nn.functional.")
-    return [(call.lineno, None)] if is_helper else []
-
-
-def _is_set_in_a_loop(module: Module, owner: ast.ClassDef) -> bool:
-    """`for p in self.parameters()` where the model is set up."""
-    loads = (load for name in ("parameters", "named_parameters") for load in module.loads[name])
-    methods = [
-        up for load in loads if module.owner(load) is owner for up in module.parents(load) if isinstance(up, FUNCTIONS)
+def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[Write]:
+    """`nn.init.zeros_(self.x)`; nobody knows what `init.zeros_(m.x)` sets, or another function, or a loop, where a model is set up."""
+    loads = [
+        load for name in (key.removeprefix("self."), "parameters", "named_parameters") for load in module.loads[name]
     ]
-    return any("init" in method.name or "reset" in method.name for method in methods)
+    for load in loads:
+        part, call = load, module.above[load]
+        while isinstance(call, (ast.keyword, ast.Attribute)):  # `.data`, `.fill_`
+            part, call = call, module.above[call]
+        name = last_name(call)
+        if not isinstance(call, ast.Call) or name in _LOOK:
+            continue
+        is_own = module.owner(load) is owner and key_of(load) in (key, "self.parameters", "self.named_parameters")
+        method = next((up.name for up in module.parents(call) if isinstance(up, FUNCTIONS)), "")
+        is_called = isinstance(call.func, ast.Name) or key_of(load) != key
+        if changes_in_place(name):
+            if part is not call.func and is_own:
+                yield call.lineno, _written(module, call, call.args[1:])
+            elif not (key_of(load) or "self.").startswith("self."):
+                yield call.lineno, None
+        elif is_own and is_called and ("init" in method or "reset" in method):
+            yield call.lineno, None
 
 
 def _is_off_by_default(module: Module, node: ast.expr) -> bool:

@@ -42,11 +42,7 @@ _QUIET_FOLDERS = words(
 
 def is_quiet_folder(path: str) -> bool:
     """Does a folder of the path, below the current one, say that nothing learns there?"""
-    try:
-        relative = os.path.relpath(path) if os.path.isabs(path) else path
-    except ValueError:  # another drive
-        relative = path
-    return not _QUIET_FOLDERS.isdisjoint(PurePath(relative).parts[:-1])
+    return not _QUIET_FOLDERS.isdisjoint(PurePath(path.removeprefix(os.getcwd())).parts[:-1])
 
 
 def is_trained(module: Module, node: ast.AST) -> bool:
@@ -105,20 +101,12 @@ def _is_quiet_helper(module: Module, name: str) -> bool:
             if not any(isinstance(up, FUNCTIONS) and up.name == name for up in module.parents(load))
         ]
         is_private = name.startswith("_") and not name.endswith("__")
-        module.quiet[name] = bool(loads) and (
-            all(isinstance(load, ast.Name) and _is_in_autograd(module, load) for load in loads)
-            or (is_private and all(_is_quiet_call(module, load) for load in loads))
+        module.quiet[name] = bool(loads) and all(
+            (is_private and getattr(module.above[load], "func", None) is load and not is_recorded(module, load))
+            or any(is_function_of_autograd(module, up) for up in module.parents(load))
+            for load in loads
         )
     return module.quiet[name]
-
-
-def _is_quiet_call(module: Module, load: ast.expr) -> bool:
-    call = module.above[load]
-    return isinstance(call, ast.Call) and call.func is load and not is_recorded(module, load)
-
-
-def _is_in_autograd(module: Module, node: ast.AST) -> bool:
-    return any(is_function_of_autograd(module, parent) for parent in module.parents(node))
 
 
 def class_names(node: ast.ClassDef) -> list[str]:
@@ -213,7 +201,10 @@ def _call_may_learn(module: Module, node: ast.Call, depth: int) -> bool:
 # They give values and where these were: the second is a choice.
 _CHOOSE = ("topk", "sort", "max", "min", "kthvalue", "median", "mode", "cummax", "cummin")
 _MOST_USES = 100  # as many as a reader would look at
-_LOSSES = (*words("loss losses criterion penalty penalties nll elbo regularizer regularization regulariser"),)
+_LOSS = re.compile(
+    r"(.*[._])?[^._]*(loss(es)?|criterion|penalty|penalties|nll|elbo|regulari[sz]er|regularization)([._].*)?"
+    r"|.*(cross_entropy|kl_div).*"
+)
 _BESIDE_LOSS = words("weight weights scale mask fn func type name")
 _LOSS_CLASS = re.compile(r".*(Loss(es)?|Criterion|Penalty|Regulari[sz]\w*)([A-Z0-9_].*)?")
 
@@ -329,9 +320,7 @@ def _is_loss_target(target: ast.expr) -> bool:
 
 
 def _says_loss(name: str) -> bool:
-    name = name.lower()
-    is_word = any(part.endswith(_LOSSES) for part in re.split(r"[._]", name))
-    return is_word or "cross_entropy" in name or "kl_div" in name
+    return _LOSS.fullmatch(name.lower()) is not None
 
 
 def _is_call_of_loss(node: ast.AST) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -70,17 +70,6 @@ def unparse(node: ast.AST) -> str:
 def leaves(body: list[ast.stmt]) -> bool:
     """Does the code behind this block not run after it?"""
     return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
-
-
-def target_keys(targets: Iterable[ast.expr]) -> Iterator[str]:
-    """The names that an assignment to these changes: x for `x[0]` and for `f(x).y`, too; for a tuple the names of its parts."""
-    for node in targets:
-        if isinstance(node, (ast.Tuple, ast.List)):
-            yield from target_keys(node.elts)
-        elif (key := key_of(node)) is not None:
-            yield key
-        elif isinstance(node, (ast.Starred, ast.Subscript, ast.Attribute)):
-            yield from target_keys([node.value])
 
 
 class Binding(NamedTuple):
@@ -244,82 +233,80 @@ class Module:
             self.imports |= {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
 
     def _read(self, node: ast.AST) -> None:
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            if isinstance(node.ctx, ast.Load):
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            if not isinstance(node.ctx, ast.Load):
+                self._bind_target(node)
+            elif not isinstance(node, ast.Subscript):
                 self.loads[last_name(node)].append(node)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             self._shared.update(node.names)
         elif isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-            if node.name:
-                self._bind(node, node.name, None, (node.lineno, node.col_offset))
+            self._bind(node, node.name or "", None, (node.lineno, node.col_offset))
+            if isinstance(node, FUNCTIONS):
+                self.functions.add(node.name)
         elif isinstance(node, ast.arguments):
             self._bind_arguments(node)
-        for target, value in self._assignments(node):
-            end = (0, 0) if isinstance(node, ast.comprehension) else _end(target if value is None else node)
-            for key in target_keys([target]):
-                self._bind(node, key, value if key_of(target) == key else None, end)
-        if isinstance(node, FUNCTIONS):
-            self.functions.add(node.name)
+        elif isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg == "out":
+                    self._bind(node, key_of(keyword.value) or "", None, _end(node))
+            root = (key_of(node.func) or "").partition(".")[0]
+            if (
+                isinstance(self.above[node], ast.Expr)
+                and changes_in_place(last_name(node))
+                and root not in self.imports
+            ):
+                self._bind(node, (key_of(node.func) or "").rpartition(".")[0], node, _end(node))
+
+    def _bind_target(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
+        """What stands left of `=`, behind `for` or `as`; of `x[0] = y` nobody can say what x is then."""
+        base: ast.expr = node
+        while isinstance(base, ast.Subscript):
+            base = base.value
+        statement, value = self.above[node], None
+        if isinstance(statement, (ast.Tuple, ast.List)):
+            targets, statement = statement.elts, self.above[statement]
+            if isinstance(statement, ast.Assign):
+                value = _item(targets, targets.index(node), statement.value)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            value = statement.value
+        if isinstance(statement, ast.AnnAssign) and value is None:
+            return
+        is_plain = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign))
+        end = (0, 0) if isinstance(statement, ast.comprehension) else _end(statement if is_plain else node)
+        self._bind(node, key_of(base) or "", value if base is node else None, end)
 
     def _bind(self, node: ast.AST, key: str, value: ast.expr | None, end: tuple[int, int]) -> None:
         """Note that `node` gives a name a value, in the scope and the block that it stands in."""
-        hidden = _INLINE if isinstance(node, ast.NamedExpr) else ()
+        hidden = _INLINE if isinstance(self.above[node], ast.NamedExpr) else ()
         scope = next(up for up in self.parents(node) if isinstance(up, _SCOPES) and not isinstance(up, hidden))
-        statement = next(
-            (up for up in (node, *self.parents(node)) if isinstance(up, (ast.stmt, ast.ExceptHandler, ast.match_case))),
-            node,
-        )
-        block = self._blocks[statement]
+        statement = node
+        while not isinstance(statement, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+            statement = self.above[statement]
+        block = (scope, "body") if scope is statement else self._blocks[statement]  # for arguments, the function
         while isinstance(block[0], (ast.With, ast.AsyncWith)):
             block = self._blocks[block[0]]
-        if scope is statement:  # its arguments
-            block = scope, "body"
         self._bindings[scope, key.partition(".")[0]].append(Binding(key, end, value, block))
 
     def _bind_arguments(self, args: ast.arguments) -> None:
         """A default stands for its argument: it is what most calls have."""
         positional = [*args.posonlyargs, *args.args]
         defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults)) + list(args.defaults)
-        for argument, default in zip([*positional, *args.kwonlyargs], [*defaults, *args.kw_defaults], strict=True):
+        rest = [argument for argument in (args.vararg, args.kwarg) if argument is not None]
+        names = [*positional, *args.kwonlyargs, *rest]
+        for argument, default in zip(names, [*defaults, *args.kw_defaults, *[None] * len(rest)], strict=True):
             is_known = isinstance(default, (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Call))
             if not is_known or is_constant(default, None):
                 is_number = argument.annotation is not None and unparse(argument.annotation) in _NUMBERS
                 default = _SOME_NUMBER if is_number else None
             self._bind(args, argument.arg, default, (0, 0))
-        for rest in (args.vararg, args.kwarg):
-            if rest is not None:
-                self._bind(args, rest.arg, None, (0, 0))
 
-    def _assignments(self, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-        """The targets that a node changes, each with its new value, None where nobody can say it."""
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield from self._pairs(target, node.value)
-        elif isinstance(node, ast.AnnAssign):
-            if node.value is not None:
-                yield node.target, node.value
-        elif isinstance(node, (ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr, ast.comprehension)):
-            yield node.target, None
-        elif isinstance(node, ast.Delete):
-            yield from ((target, None) for target in node.targets)
-        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            yield node.optional_vars, None
-        elif isinstance(node, ast.Call):
-            yield from ((keyword.value, None) for keyword in node.keywords if keyword.arg == "out")
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            func = node.value.func  # `x.clamp_(0, 1)` gives x a new value
-            root = (key_of(func) or "").partition(".")[0]
-            if isinstance(func, ast.Attribute) and changes_in_place(func.attr) and root not in self.imports:
-                yield func.value, node.value
 
-    def _pairs(self, target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-        """The pairs of `a, b = c, d`; of `a, b = f(x)`, both are f(x), since an item of a value is followed as the value is."""
-        parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
-        values = [value] * len(parts) if isinstance(value, ast.Call) else getattr(value, "elts", [])
-        if parts and len(parts) == len(values) and not any(isinstance(part, ast.Starred) for part in (*parts, *values)):
-            yield from zip(parts, values, strict=True)
-        else:
-            yield target, value
+def _item(targets: list[ast.expr], at: int, value: ast.expr) -> ast.expr | None:
+    """c of `a, b = c, d`; f(x) of `a, b = f(x)`, since an item of a value is followed as the value is."""
+    values = [value] * len(targets) if isinstance(value, ast.Call) else getattr(value, "elts", [])
+    has_star = any(isinstance(part, ast.Starred) for part in (*targets, *values))
+    return None if has_star or len(values) != len(targets) else values[at]
 
 
 def _end(node: ast.AST) -> tuple[int, int]:

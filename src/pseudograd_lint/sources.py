@@ -24,7 +24,7 @@ _IGNORED = words(
 )
 _LARGEST = 32 * 1024 * 1024  # bytes; larger than any file that a person wrote
 Result = tuple[list[Notice], list[Problem]]
-_TOO_DEEP = "is nested too deeply to be read"
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def files(paths: Sequence[str], exclude: Sequence[str]) -> Iterator[str]:
@@ -81,24 +81,18 @@ def check_bytes(content: bytes, path: str, numbers: Sequence[str]) -> Result:
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         remedy = "Save it as UTF-8, or name its encoding in a comment on the first line."
         return [], [Problem(path, 0, f"cannot be decoded: {error}. {remedy}")]
-    tree, problem = _parse(text, path)
     try:
-        return ([], [problem]) if problem else (check(tree, split_lines(text), path, numbers), [])
-    except RecursionError:
-        return [], [Problem(path, 0, _TOO_DEEP)]
+        return check(parse(text), split_lines(text), path, numbers), []
+    except _UNREADABLE as error:
+        return [], [_problem(path, error)]
 
 
-def _parse(text: str, path: str) -> tuple[ast.Module, Problem | None]:
-    """The module, empty where there is a problem."""
-    try:
-        return parse(text), None
-    except SyntaxError as error:
-        problem = Problem(path, error.lineno or 0, f"is no Python that this interpreter reads: {error.msg}")
-    except ValueError as error:
-        problem = Problem(path, 0, f"is no Python: {error}")
-    except (RecursionError, MemoryError):
-        problem = Problem(path, 0, _TOO_DEEP)
-    return ast.Module([], []), problem
+def _problem(path: str, error: BaseException) -> Problem:
+    if isinstance(error, SyntaxError):
+        return Problem(path, error.lineno or 0, f"is no Python that this interpreter reads: {error.msg}")
+    if isinstance(error, ValueError):
+        return Problem(path, 0, f"is no Python: {error}")
+    return Problem(path, 0, "is nested too deeply to be read")
 
 
 def _check_notebook(content: bytes, path: str, numbers: Sequence[str]) -> Result:
@@ -114,19 +108,23 @@ def _check_notebook(content: bytes, path: str, numbers: Sequence[str]) -> Result
     problems: list[Problem] = []
     for cell, source in enumerate(sources, 1):
         starts.append(len(lines))
-        tree, problem = _parse(source, path)
-        if problem is not None:  # Python as it stands, or with what is IPython's
-            source = blank_magics(source)
-            tree, problem = _parse(source, path)
-        if problem is not None:
+        try:
+            try:
+                tree = parse(source)
+            except SyntaxError:  # no Python as it stands, but with what is IPython's
+                source = blank_magics(source)
+                tree = parse(source)
+        except _UNREADABLE as error:
+            problem = _problem(path, error)
             problems.append(problem._replace(line=0, message=f"cell {cell}, line {problem.line}: {problem.message}"))
+            tree = ast.Module([], [])
         ast.increment_lineno(tree, len(lines))
         module.body += tree.body
         lines += split_lines(source)
     try:
         notices = check(module, lines, path, numbers)
-    except RecursionError:
-        return [], [*problems, Problem(path, 0, _TOO_DEEP)]
+    except RecursionError as error:
+        return [], [*problems, _problem(path, error)]
     return [_place_in_cell(notice, starts) for notice in notices], problems
 
 

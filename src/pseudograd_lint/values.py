@@ -13,14 +13,10 @@ from .names import Module, find_keyword, last_name, words
 _CONSTANTS = {
     f"{module}.{name}": getattr(math, name) for module in ("math", "numpy", "torch") for name in words("pi inf e nan")
 }
-_FUNCTIONS: dict[str, Callable[..., float]] = {
-    f"{module}.{name}": getattr(math, name) for module in ("math", "numpy") for name in words("sqrt log log2 log10 exp")
-}
 _BINARY: dict[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
 }  # fmt: skip
-FINFO = {"eps": 2.0**-23, "tiny": 2.0**-126, "smallest_normal": 2.0**-126, "max": (2 - 2.0**-23) * 2.0**127}
-FINFO["min"] = -FINFO["max"]
+FINFO = {"eps": 2.0**-23, "tiny": 2.0**-126, "smallest_normal": 2.0**-126}
 
 
 def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | None:
@@ -37,8 +33,9 @@ def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | No
             return -value if value is not None and isinstance(node.op, ast.USub) else value
         if isinstance(node, ast.BinOp):
             return _binary(module, node, depth - 1)
-        if isinstance(node, ast.Call):
-            return _call(module, node, depth - 1)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float" and node.args:
+            text = getattr(node.args[0], "value", None)
+            return float(text) if isinstance(text, str) else number(module, node.args[0], depth - 1)
         if isinstance(node, ast.Attribute):
             return _attribute(module, node)
     except (ArithmeticError, ValueError, TypeError):
@@ -55,18 +52,6 @@ def _binary(module: Module, node: ast.BinOp, depth: int) -> float | None:
         return None
     value = act(left, right)
     return value if isinstance(value, float) else None
-
-
-def _call(module: Module, node: ast.Call, depth: int) -> float | None:
-    if isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1 and not node.keywords:
-        (argument,) = node.args
-        is_text = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-        return float(ast.literal_eval(argument)) if is_text else number(module, argument, depth)
-    act = _FUNCTIONS.get(module.called_name(node))
-    if act is None or node.keywords or len(node.args) > 1:
-        return None
-    values = [number(module, argument, depth) for argument in node.args]
-    return None if None in values else act(*values)
 
 
 def _attribute(module: Module, node: ast.Attribute) -> float | None:
@@ -105,7 +90,6 @@ _MOVES = words(
     "requires_grad_ ravel unflatten rearrange"
 )
 _MOST_MOVES = 20  # one after another
-_ASKS = words("gt ge lt le ne eq isfinite isnan nonzero where logical_not logical_and logical_or")
 
 
 def strip_moves(module: Module, node: ast.expr) -> ast.expr:
@@ -121,7 +105,9 @@ def strip_moves(module: Module, node: ast.expr) -> ast.expr:
 
 def _moved(module: Module, node: ast.expr) -> ast.expr | None:
     if isinstance(node, ast.Subscript):
-        return None if _is_mask(module.resolve(node.slice)) else node.value
+        index = module.resolve(node.slice)  # of `x[x > 0]` no value need be a bound
+        is_mask = isinstance(index, (ast.Compare, ast.BoolOp, ast.BinOp, ast.Call))
+        return None if is_mask or isinstance(getattr(index, "op", None), ast.Invert) else node.value
     if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
         return node.value
     if not isinstance(node, ast.Call) or last_name(node) not in _MOVES:
@@ -129,15 +115,6 @@ def _moved(module: Module, node: ast.expr) -> ast.expr | None:
     if name := module.called_name(node):
         return node.args[0] if name.startswith(("torch.", "einops.")) and node.args else None
     return node.func.value if isinstance(node.func, ast.Attribute) else None
-
-
-def _is_mask(index: ast.expr) -> bool:
-    """Are values left out by what they are, as in `x[x > 0]`? Then no bound need be among them."""
-    if isinstance(index, ast.Call):
-        return last_name(index) in _ASKS
-    if isinstance(index, (ast.UnaryOp, ast.BinOp)):
-        return isinstance(index.op, (ast.Invert, ast.BitAnd, ast.BitOr))
-    return isinstance(index, (ast.Compare, ast.BoolOp))
 
 
 def tensor_values(module: Module, node: ast.expr, depth: int = 10) -> frozenset[float] | None:

@@ -1,4 +1,4 @@
-"""The rules of `lint`: every `Rule` that a file of this folder makes. No list names them.
+"""The rules of `lint`: every `Rule` that a file of this folder makes. No list names them; codes.md says what their codes mean.
 
 The rules of one kind are one file, since `lint` imports all of them at every start.
 """
@@ -7,31 +7,46 @@ from __future__ import annotations
 
 import ast
 import pkgutil
+import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 from pseudograd_notices.code import Code
 
 from ..names import Module
 
+_SECTION = re.compile(
+    r"# (PG\d+) (\S+)\n\n(.+?)\.( Off by default\.)?\n\n(.+?)\n\nInstead: (.+?)\n\n```python\n(.+?)```\n\n```python\n(.+?)```\n",
+    re.S,
+)
+
 
 class Rule(NamedTuple):
-    """code: with a program that shows it and a program in which it is silent. kinds: the nodes that it judges. words: a file without any
-    of these words holds nothing for it. find: returns the message about a node, a sentence or two; None for nothing.
+    """kinds: the nodes that it judges. words: a file without any of these words holds nothing for it. find: returns the message about a
+    node, a sentence or two; None for nothing.
     """
 
-    code: Code
+    number: str
     kinds: tuple[type, ...]
     words: tuple[str, ...]
     find: Callable[[Module, ast.AST], str | None]
 
 
+def _read_codes(page: str) -> tuple[Code, ...]:
+    sections = [[" ".join(part.split("\n")) for part in found[:6]] + [*found[6:]] for found in _SECTION.findall(page)]
+    return tuple(
+        Code(number, name, meaning[0].lower() + meaning[1:], why, mend, bad, good, is_default=not off)
+        for number, name, meaning, off, why, mend, bad, good in sections
+    )
+
+
+CODES = _read_codes(Path(__file__).with_name("codes.md").read_text(encoding="utf-8"))
 _MODULES = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
 RULES: tuple[Rule, ...] = tuple(
     sorted(
         (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule)),
-        key=lambda rule: rule.code.number,
+        key=lambda rule: rule.number,
     )
 )
-CODES = tuple(rule.code for rule in RULES)

@@ -7,8 +7,6 @@ import math
 import operator
 from collections.abc import Iterator
 
-from pseudograd_notices.code import Code
-
 from ..calls import Call, Clamp, Singular, read_call, read_clamp, read_singular, strip_arithmetic
 from ..learning import is_trained, may_learn, only_chooses, reaches_loss
 from ..names import FUNCTIONS, Module, is_same, last_name, unparse, words
@@ -68,71 +66,10 @@ def _is_in_degrees(module: Module, node: ast.AST) -> bool:
     )
 
 
-ERA_GUARD = Rule(
-    Code(
-        number="PG102",
-        name="era-guard",
-        meaning="a guard in front of sqrt, log or acos has its bound at the singular point itself, and a loss is made of "
-        "it",
-        why="The value is guarded, the gradient is not: exactly at the bound the slope of the guarded function is "
-        "infinite, and it depends on the version of torch whether the clamp passes it on (up to 2.13, where it "
-        "becomes inf or NaN) or cuts it (since 2.14). A distance of 0, two equal vectors or a black pixel is "
-        "enough. Told where the value goes, within its file, into what is called a loss.",
-        mend="Put the bound beside the singular point: `clamp(min=1e-12).sqrt()`, `clamp(-1 + 1e-6, 1 - "
-        "1e-6).acos()`. Where the value at the point must stay exact, `pseudograd.clamp(x, 0, rule='zero', "
-        "edge='open')` gives 0 there on every torch.",
-        bad="""\
-import torch
+ERA_GUARD = Rule("PG102", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_era_guard)
 
 
-def distance_loss(x, y):
-    return (x - y).pow(2).sum(-1).clamp(min=0).sqrt().mean()  # PG102
-""",
-        good="""\
-import torch
-
-
-def distance_loss(x, y):
-    return (x - y).pow(2).sum(-1).clamp(min=1e-12).sqrt().mean()
-""",
-    ),
-    kinds=(ast.Call, ast.BinOp),
-    words=("clamp", "clip"),
-    find=_find_era_guard,
-)
-
-
-ERA_GUARD_ELSEWHERE = Rule(
-    Code(
-        number="PG111",
-        name="era-guard-elsewhere",
-        meaning="a guard in front of sqrt, log or acos has its bound at the singular point itself, and nobody sees what "
-        "is made of it",
-        why="As PG102, in functions whose value is not followed into a loss: of geometry, of covariances, of a "
-        "model. Many are never differentiated, and so this is off by default; a library that promises gradients "
-        "should ask for it. Told in files that speak of a loss, a parameter or gradients.",
-        mend="As PG102 where a gradient is wanted: a bound beside the singular point, or `pseudograd.clamp(x, 0, "
-        "rule='zero', edge='open')`.",
-        bad="""\
-import torch
-
-
-def angle(x, y):  # for a loss of somebody else
-    return (x * y).sum(-1).clamp(-1, 1).acos()  # PG111
-""",
-        good="""\
-import torch
-
-
-def angle(x, y):  # for a loss of somebody else
-    return (x * y).sum(-1).clamp(-1 + 1e-6, 1 - 1e-6).acos()
-""",
-        is_default=False,
-    ),
-    kinds=(ast.Call, ast.BinOp),
-    words=("clamp", "clip"),
-    find=_find_era_guard_elsewhere,
-)
+ERA_GUARD_ELSEWHERE = Rule("PG111", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_era_guard_elsewhere)
 
 
 # --- the bound is the singular point in float32 -----------------------------------------------------------------------
@@ -150,7 +87,7 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
                 value = format_number(base)
                 return (
                     f"the bound {unparse(bound)} of this {clamp.name} is {value} in float32, where {singular.label} has an infinite slope: "
-                    f"a value of {value} passes; the smallest step beside it is {_step_below(base):.1e}"
+                    f"a value of {value} passes"
                 )
     return None
 
@@ -167,51 +104,12 @@ def _float32_base(module: Module, bound: ast.expr) -> float | None:
     return base if value != base and single(value) == single(base) else None
 
 
-def _step_below(base: float) -> float:
-    """From this number to the next lower one of float32."""
-    step = 2.0**-149
-    while single(base - step) == single(base):
-        step *= 2
-    return step
-
-
 def _is_double(module: Module, clamp: Clamp) -> bool:
     nodes = ast.walk(module.resolve(clamp.x))
     return any(isinstance(node, ast.Attribute) and node.attr in ("double", "float64") for node in nodes)
 
 
-LOST_EPSILON = Rule(
-    Code(
-        number="PG103",
-        name="lost-epsilon",
-        meaning="a bound such as `1 - 1e-8` is the number 1 in float32, and log, acos or a division stands behind it",
-        why="The numbers of float32 next to 1 are 6e-8 below and 1.2e-7 above, so `clamp(p, 1e-8, 1 - 1e-8)` lets a "
-        "p of exactly 1 through, and `log(1 - p)` behind it is -inf with a gradient that is not finite. In half "
-        "precision epsilons are lost below 5e-4, in bfloat16 below 4e-3.",
-        mend="Choose an epsilon that the dtype has: `1 - 1e-6` or more for float32, `torch.finfo(p.dtype).eps` for "
-        "any; or work with logits: `binary_cross_entropy_with_logits`, `logsigmoid`, `log_softmax`.",
-        bad="""\
-import torch
-
-
-def loss(p, y):
-    p = torch.clamp(p, 1e-8, 1 - 1e-8)
-    return -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()  # PG103
-""",
-        good="""\
-import torch
-
-
-def loss(p, y):
-    p = torch.clamp(p, 1e-6, 1 - 1e-6)
-    return -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()
-""",
-        is_default=False,
-    ),
-    kinds=(ast.Call, ast.BinOp),
-    words=("clamp", "clip"),
-    find=_find_lost_epsilon,
-)
+LOST_EPSILON = Rule("PG103", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_lost_epsilon)
 
 
 # --- the guard stands behind the function -----------------------------------------------------------------------------
@@ -239,9 +137,7 @@ def _find_late_guard(module: Module, node: ast.AST) -> str | None:
 
 def _late_guard(module: Module, node: ast.AST) -> str | None:
     clamp, call = read_clamp(module, node), read_call(module, node)
-    if clamp is not None:
-        return None if clamp.in_place else _guard_by_clamp(module, clamp)
-    if call is None:
+    if call is None or (clamp is not None and clamp.in_place):
         return None
     if call.name == "where" and len(call.arguments) == 3:
         condition, first, second = call.arguments
@@ -250,25 +146,20 @@ def _late_guard(module: Module, node: ast.AST) -> str | None:
         return _guard_by_branch(module, condition, ((first, True), (second, False)), "where")
     if call.name == "masked_fill" and len(call.arguments) == 3:
         return _guard_by_branch(module, call.arguments[1], ((call.arguments[0], False),), "masked_fill")
-    return _guard_by_nan_to_num(module, call)
+    return _guard_behind(module, call, clamp)
 
 
-def _guard_by_clamp(module: Module, clamp: Clamp) -> str | None:
-    singular = read_singular(module, strip_moves(module, clamp.x))
-    if singular is None or singular.name not in _VALUES or not _can_be_singular(module, singular.x):
+def _guard_behind(module: Module, call: Call, clamp: Clamp | None) -> str | None:
+    """A clamp that cuts the value at the singular point, or nan_to_num."""
+    singular = read_singular(module, strip_moves(module, call.arguments[0]))
+    if singular is None or not _can_be_singular(module, singular.x):
         return None
-    value = _VALUES[singular.name]
-    low, high = number(module, clamp.low), number(module, clamp.high)
-    if (low is not None and value < low) or (high is not None and value > high):
-        return _late_message(singular, f"this {clamp.name} stands behind it and")
-    return None
-
-
-def _guard_by_nan_to_num(module: Module, call: Call) -> str | None:
-    singular = read_singular(module, strip_moves(module, call.arguments[0])) if call.name == "nan_to_num" else None
-    if singular is None or singular.name in _FINITE or not _can_be_singular(module, singular.x):
-        return None
-    return _late_message(singular, "nan_to_num stands behind it and")
+    if clamp is None:
+        is_cut = call.name == "nan_to_num" and singular.name not in _FINITE
+    else:
+        value, low, high = _VALUES.get(singular.name), number(module, clamp.low), number(module, clamp.high)
+        is_cut = value is not None and ((low is not None and value < low) or (high is not None and value > high))
+    return _late_message(singular, f"{'this ' if clamp else ''}{call.name} stands behind it and") if is_cut else None
 
 
 def _guard_by_branch(
@@ -280,10 +171,9 @@ def _guard_by_branch(
             singular = read_singular(module, part)
             if singular is None or not _can_be_singular(module, singular.x):
                 continue
-            is_asked = _asks_about(module, condition, singular.x)
-            if is_asked and any(
-                _value_at(module, condition, singular.x, point) is not chosen for point in singular.points
-            ):
+            is_asked = any(_is_x(module, side, singular.x) for side in _sides(module, condition))
+            values = (_value_at(module, condition, singular.x, point) for point in singular.points)
+            if is_asked and any(value is not chosen for value in values):
                 return _late_message(singular, f"{name} chooses behind it and")
     return None
 
@@ -315,23 +205,16 @@ def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
     return isinstance(x.func, ast.Name) and x.func.id not in module.functions and module.definition(x.func) is not None
 
 
-def _asks_about(module: Module, condition: ast.expr, x: ast.expr, depth: int = 6) -> bool:
-    """Does it compare this very thing?"""
+def _sides(module: Module, condition: ast.expr, depth: int = 6) -> Iterator[ast.expr]:
+    """What a condition compares."""
     node = strip_moves(module, condition)
-    if isinstance(node, ast.Compare):
-        return any(_is_x(module, side, x) for side in (node.left, *node.comparators))
-    parts: list[ast.expr] = []
-    if isinstance(node, ast.BinOp):
-        parts = [node.left, node.right]
-    elif isinstance(node, ast.BoolOp):
-        parts = node.values
-    elif isinstance(node, ast.UnaryOp):
-        parts = [node.operand]
-    elif (call := read_call(module, node)) is not None and call.name in _COMPARISONS:
-        parts = [*call.arguments]
-        if any(_is_x(module, argument, x) for argument in parts):
-            return True
-    return depth > 0 and any(_asks_about(module, part, x, depth - 1) for part in parts)
+    call = read_call(module, node)
+    parts = list(call.arguments) if call is not None and call.name in _COMPARISONS else []
+    yield from [node.left, *node.comparators] if isinstance(node, ast.Compare) else parts
+    if isinstance(node, (ast.BinOp, ast.BoolOp, ast.UnaryOp)):
+        parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+    for part in parts if depth else ():
+        yield from _sides(module, part, depth - 1)
 
 
 def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) -> bool | None:
@@ -363,33 +246,4 @@ def _source_form(module: Module, node: ast.expr) -> ast.expr:
     return definition if isinstance(definition, (ast.Name, ast.Attribute)) else node
 
 
-LATE_GUARD = Rule(
-    Code(
-        number="PG104",
-        name="late-guard",
-        meaning="a where, clamp or nan_to_num stands behind the function whose infinite slope it should stop",
-        why="The value is right and the gradient is NaN: what is not chosen, or is cut, gets the gradient 0, and the "
-        "function in front multiplies 0 by an infinite slope. One such element makes every parameter NaN.",
-        mend="Guard what goes in: `torch.where(x > 0, torch.log(torch.where(x > 0, x, 1)), 0)`, "
-        "`x.clamp(min=1e-12).sqrt()`, `a / torch.where(b == 0, 1, b)`, or `torch.xlogy`.",
-        bad="""\
-import torch
-
-
-def entropy(p):
-    return -(p * torch.where(p > 0, torch.log(p), 0.0)).sum()  # PG104
-""",
-        good="""\
-import torch
-
-
-def entropy(p):
-    safe = torch.where(p > 0, p, 1.0)
-    return -(p * torch.where(p > 0, torch.log(safe), 0.0)).sum()
-""",
-        is_default=False,
-    ),
-    kinds=(ast.Call,),
-    words=("where", "masked_fill", "nan_to_num", "clamp", "clip"),
-    find=_find_late_guard,
-)
+LATE_GUARD = Rule("PG104", (ast.Call,), ("where", "masked_fill", "nan_to_num", "clamp", "clip"), _find_late_guard)
