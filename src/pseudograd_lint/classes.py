@@ -96,7 +96,8 @@ def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[
         load for name in (key.removeprefix("self."), "parameters", "named_parameters") for load in module.loads[name]
     ]
     for load in loads:
-        part, call = load, module.above[load]
+        part: ast.AST = load
+        call = module.above[load]
         while isinstance(call, (ast.keyword, ast.Attribute)):  # `.data`, `.fill_`
             part, call = call, module.above[call]
         name = last_name(call)
