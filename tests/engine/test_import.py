@@ -14,6 +14,8 @@ import pytest
 import pseudograd
 from pseudograd.import_hook import WhenImported
 
+from ..choices import slow_but
+
 ROOT = Path(pseudograd.__file__).parent
 SRC = ROOT.parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -64,34 +66,10 @@ def test_importing_pseudograd_imports_nothing_heavy_that_torch_does_not() -> Non
     assert "pseudograd" in extra
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        pytest.param("import torch._dynamo, pseudograd as pg", marks=pytest.mark.slow, id="before"),
-        pytest.param("import pseudograd as pg, torch._dynamo", marks=pytest.mark.slow, id="after"),
-    ],
-)
-def test_dynamo_learns_of_us_whoever_comes_first(order: str) -> None:
-    program = (
-        f"import torch; {order}\n"
-        "f = torch.compile(torch.func.grad(lambda x: pg.clamp(x, -1, 1).sum()), backend='aot_eager', fullgraph=True)\n"
-        "print(f(torch.tensor([-2., 0., 2.])).tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[0.0, 1.0, 1.0]", done.stderr
-
-
 def test_an_import_hook_that_waits_for_dynamo_finds_nothing_else() -> None:
     hook = WhenImported("torch._dynamo", print)
     assert hook.find_spec("torch._dynamo.config") is None
     assert hook.find_spec("math") is None
-
-
-@pytest.mark.slow
-def test_the_import_hook_comes_before_whoever_finds_torch() -> None:
-    program = "import sys, pseudograd; print(type(sys.meta_path[0]).__name__)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "WhenImported"
 
 
 @pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("torch._dynamo", None)], ids=["absent", "bare"])
@@ -109,73 +87,59 @@ def test_a_torch_without_dynamo_is_left_as_it_is(spec: object, monkeypatch: pyte
     assert sys.meta_path == [finder, Other]
 
 
-_COMPILES = (
-    "f = torch.compile(torch.func.grad(lambda x: pg.clamp(x, -1, 1).sum()), backend='aot_eager', fullgraph=True)\n"
-    "assert f(torch.tensor([-2., 0., 2.])).tolist() == [0, 1, 1]\n"
-    "assert engine.registration() == 'registered with Dynamo'\n"
-    "assert not [hook for hook in sys.meta_path if type(hook).__name__ == 'WhenImported']\n"
-)
-# What happens between our import and that of torch._dynamo.
-_BEFORE = {
-    "asked whether it is there": "importlib.util.find_spec('torch._dynamo')",
-    "asked twice": "[importlib.util.find_spec('torch._dynamo') for _ in range(2)]",
-    "an import that fails": """
+_HEAD = """
+import importlib, importlib.util, sys, threading
+from importlib.machinery import PathFinder
+import torch
+"""
+_COMPILES = """
+f = torch.compile(torch.func.grad(lambda x: pg.clamp(x, -1, 1).sum()), backend="aot_eager", fullgraph=True)
+assert f(torch.tensor([-2., 0., 2.])).tolist() == [0, 1, 1]
+"""
+_REGISTERED = """
+assert engine.registration() == "registered with Dynamo"
+assert not [hook for hook in sys.meta_path if type(hook).__name__ == "WhenImported"]
+"""
+_OURS = "import pseudograd as pg\nfrom pseudograd import doctor, engine\n"
+_LATER = f"import torch._dynamo\n{_COMPILES}{_REGISTERED}"
+_WAITS = 'assert engine.registration() == "waits for the first import of torch._dynamo"\n'
+DYNAMO_LEARNS_OF_US = {
+    "Dynamo first": f"import torch._dynamo\n{_OURS}{_COMPILES}",
+    "asked whether it is there": f"{_OURS}[importlib.util.find_spec('torch._dynamo') for _ in range(2)]\n{_LATER}",
+    "an import that fails": f"""{_OURS}
 class Broken:
     def find_spec(self, name, path=None, target=None):
-        if name == 'torch._dynamo.config': raise ImportError('not now')
+        if name == "torch._dynamo.config": raise ImportError("not now")
+assert type(sys.meta_path[0]).__name__ == "WhenImported"
 sys.meta_path.insert(0, Broken())
 try: import torch._dynamo
 except ImportError: del sys.meta_path[0]
 else: raise AssertionError
-assert engine.registration() == 'waits for the first import of torch._dynamo', engine.registration()
-for name in [name for name in sys.modules if name.startswith('torch._dynamo')]: del sys.modules[name]
-""",
-    "reloaded": "import torch._dynamo; importlib.reload(torch._dynamo)",
-    "two threads": """
-import threading
-threads = [threading.Thread(target=importlib.import_module, args=('torch._dynamo',)) for _ in range(2)]
+{_WAITS}
+for name in [name for name in sys.modules if name.startswith("torch._dynamo")]: del sys.modules[name]
+{_LATER}""",
+    "reloaded": f"{_OURS}import torch._dynamo; importlib.reload(torch._dynamo)\n{_LATER}",
+    "two threads": f"""{_OURS}
+threads = [threading.Thread(target=importlib.import_module, args=("torch._dynamo",)) for _ in range(2)]
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
-""",
-    "our own reload": """
-from pseudograd.import_hook import WhenImported
-importlib.reload(dynamo); importlib.reload(engine); importlib.util.find_spec('torch._dynamo')
+{_LATER}""",
+    "our own reload": f"{_OURS}from pseudograd import dynamo\nimportlib.reload(dynamo); importlib.reload(engine)\n{_LATER}",
+    "another finder answered": f"""{_OURS}
+sys.meta_path.insert(0, PathFinder)
+import torch._dynamo
+assert "torch.compile over torch.func: NOT registered with Dynamo" in doctor.text(doctor.examine())
+{_COMPILES}""",
+    "the hook is gone": f"""{_OURS}{_WAITS}
+sys.meta_path.pop(0)
+assert doctor.examine()["compile_over_functorch"] == "NOT registered: the import hook is gone"
 """,
 }
 
 
-_QUICK = ("an import that fails",)
-
-
 @pytest.mark.program
-@pytest.mark.parametrize(
-    "before", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in _BEFORE]
-)
-def test_the_hook_stays_until_dynamo_has_been_imported(before: str) -> None:
-    program = f"import sys, importlib.util, torch, pseudograd as pg\nfrom pseudograd import engine\n{_BEFORE[before]}\n{_COMPILES}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_an_import_that_went_past_our_hook_is_made_up_for() -> None:
-    """A finder before ours answered; doctor says so, and compiling registers."""
-    program = (
-        "import sys, torch, pseudograd as pg\nfrom pseudograd import doctor, engine\n"
-        "from importlib.machinery import PathFinder\nsys.meta_path.insert(0, PathFinder)\nimport torch._dynamo\n"
-        "assert 'torch.compile over torch.func: NOT registered with Dynamo' in doctor.text(doctor.examine())\n"
-        f"{_COMPILES.rsplit('assert', 1)[0]}"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.program
-def test_doctor_asks_dynamo_itself() -> None:
-    program = (
-        "import sys, pseudograd\nfrom pseudograd import doctor\nfind = lambda: doctor.examine()['compile_over_functorch']\n"
-        "assert find() == 'waits for the first import of torch._dynamo'\n"
-        "sys.meta_path.pop(0)\nassert find() == 'NOT registered: the import hook is gone'\n"
-    )
+@pytest.mark.parametrize("name", slow_but(["an import that fails"], DYNAMO_LEARNS_OF_US))
+def test_dynamo_learns_of_us(name: str) -> None:
+    program = _HEAD + DYNAMO_LEARNS_OF_US[name]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -22,7 +22,7 @@ from ..choices import folded
 
 @pytest.fixture(autouse=True)
 def _without_native() -> Iterator[None]:
-    """Here with the kernels that every build has; those in C: tests/kernels/test_native.py."""
+    """Here with the kernels that every build has; those in C: tests/kernels."""
     with kernels.off("native"):
         yield
 
@@ -63,32 +63,20 @@ def _clamp(x: Tensor, rule: str = "inward", **how: Any) -> Tensor:
 
 def test_not_recording_is_torch_s_own_op(formulas: list[str]) -> None:
     x = _x()
-    for call in (
-        lambda: _clamp(x.detach()),
-        lambda: _no_grad(lambda: _clamp(x)),
-        lambda: _inference(lambda: _clamp(x)),
-    ):
-        y = call()
+    for context in (contextlib.nullcontext(), torch.no_grad(), torch.inference_mode()):
+        with context:
+            y = _clamp(x if torch.is_grad_enabled() is False else x.detach())
         assert y.grad_fn is None
         assert y.tolist() == [-1, 0, 1]
     assert formulas == []
 
 
-def _no_grad(f: Callable[[], Tensor]) -> Tensor:
-    with torch.no_grad():
-        return f()
-
-
-def _inference(f: Callable[[], Tensor]) -> Tensor:
-    with torch.inference_mode():
-        return f()
-
-
 GRAD = torch.tensor([-2.0, -3.0, -4.0])
 
 
-def test_eager_has_a_kernel(formulas: list[str]) -> None:
-    x = _x()
+@pytest.mark.parametrize("kind", [Tensor, torch.nn.Parameter])
+def test_eager_has_a_kernel(kind: type[Tensor], formulas: list[str]) -> None:
+    x = torch.nn.Parameter(_x().detach()) if kind is torch.nn.Parameter else _x()
     y = _clamp(x)
     assert _lowering(y) == EAGER
     y.backward(GRAD)
@@ -114,17 +102,25 @@ def test_eager_without_a_kernel_is_the_formula(formulas: list[str], how: dict[st
     assert x.grad.tolist() == expected
 
 
-def test_grad_mode_on_in_backward_is_the_formula(formulas: list[str]) -> None:
-    x = _x()
+class _Watches(TorchDispatchMode):
+    """Lets every ATen call through."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_backward_that_is_recorded_batched_or_watched_is_the_formula(formulas: list[str]) -> None:
+    x, grads = _x(), torch.eye(3) - 0.5
     torch.autograd.grad(_clamp(x).sum(), x, create_graph=True)
-    assert formulas == ["inward"]
-
-
-def test_a_batched_grad_is_the_formula(formulas: list[str]) -> None:
-    x = _x()
-    (found,) = torch.autograd.grad(_clamp(x), x, torch.eye(3) - 0.5, is_grads_batched=True)
-    assert formulas == ["inward"]
-    assert found.tolist() == [[0, -0.5, 0], [-0.5, 0.5, 0], [-0.5, -0.5, 0.5]]
+    (batched,) = torch.autograd.grad(_clamp(x), x, grads, is_grads_batched=True)
+    assert batched.tolist() == [[0, -0.5, 0], [-0.5, 0.5, 0], [-0.5, -0.5, 0.5]]
+    y = _clamp(x)
+    with _Watches():
+        y.backward(GRAD)
+    assert x.grad.tolist() == [-2, -3, 0]
+    meta = torch.empty(3, device="meta", requires_grad=True)
+    _clamp(meta).sum().backward()
+    assert formulas == ["inward"] * 4
 
 
 @pytest.mark.parametrize(
@@ -143,34 +139,26 @@ def test_tensor_bounds(formulas: list[str], bounds: tuple[Any, Any], is_formula:
     assert formulas == ["inward"] * is_formula
 
 
-def test_functorch_is_functional(formulas: list[str]) -> None:
-    seen: list[str] = []
+def test_transforms_and_forward_mode_are_functional(formulas: list[str]) -> None:
+    """Inside vmap requires_grad does not decide."""
+    names: list[str] = []
 
     def f(x: Tensor) -> Tensor:
         y = _clamp(x)
-        seen.append(_lowering(y))
+        names.append(_lowering(y))
         return (y * GRAD).sum()
 
     assert torch.func.grad(f)(_x().detach()).tolist() == [-2, -3, 0]
-    assert seen == ["PseudogradFunctionalGeneratedBackward"]
-    assert formulas == ["inward"]
-
-
-def test_inside_vmap_requires_grad_does_not_decide(formulas: list[str]) -> None:
-    x = _x()
-    y = torch.func.vmap(_clamp)(x)
-    assert "PseudogradFunctional" in _lowering(y)
+    y = torch.func.vmap(_clamp)(x := _x())
     y.sum().backward()
     assert x.grad.tolist() == [0, 1, 1]
-    assert formulas == ["inward"]
-
-
-def test_forward_mode_is_functional(formulas: list[str]) -> None:
     with forward_ad.dual_level():
-        y = _clamp(forward_ad.make_dual(_x(), torch.ones(3)), rule="zero")
-        assert forward_ad.unpack_dual(y).tangent.tolist() == [0, 1, 0]
-        assert _lowering(y) == "PseudogradFunctionalBackward"
-    assert formulas == ["zero"]
+        dual = _clamp(forward_ad.make_dual(_x(), torch.ones(3)), rule="zero")
+        assert forward_ad.unpack_dual(dual).tangent.tolist() == [0, 1, 0]
+    assert names == ["PseudogradFunctionalGeneratedBackward"]
+    assert "PseudogradFunctional" in _lowering(y)
+    assert _lowering(dual) == "PseudogradFunctionalBackward"
+    assert formulas == ["inward", "inward", "zero"]
 
 
 @pytest.mark.parametrize(
@@ -197,12 +185,11 @@ def test_is_recording() -> None:
     assert engine.is_recording(x)
     assert engine.is_recording(1.0, x)
     assert not engine.is_recording(x.detach(), 1.0)
-    assert not _no_grad(lambda: torch.tensor(engine.is_recording(x)))
+    with torch.no_grad():
+        assert not engine.is_recording(x)
     with forward_ad.dual_level():
         assert engine.is_recording(x.detach())
-    seen: list[bool] = []
-    torch.func.vmap(lambda x: (seen.append(engine.is_recording(x)), x)[1])(x.detach())
-    assert seen == [True]
+    torch.func.vmap(lambda x: x if engine.is_recording(x) else pytest.fail("not recording"))(x.detach())
 
 
 def test_compiling_is_the_compiled_lowering() -> None:
@@ -221,15 +208,6 @@ def test_compiling_is_the_compiled_lowering() -> None:
     assert "autograd_function_apply" in plain
     assert "_in_graph" in functional
     torch._dynamo.reset()
-
-
-def test_a_parameter_is_a_plain_tensor(formulas: list[str]) -> None:
-    parameter = torch.nn.Parameter(torch.tensor([-2.0, 0.0, 2.0]))
-    y = _clamp(parameter)
-    assert _lowering(y) == EAGER
-    y.sum().backward()
-    assert formulas == []
-    assert parameter.grad.tolist() == [0, 1, 1]
 
 
 _ONE = torch.tensor(1.0)
@@ -279,32 +257,8 @@ def _serving(
     return None
 
 
-class _Watches(TorchDispatchMode):
-    """Lets every ATen call through."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
 class _Subclass(Tensor):
     pass
-
-
-def test_meta_tensors_have_the_formula(formulas: list[str]) -> None:
-    x = torch.empty(3, device="meta", requires_grad=True)
-    y = _clamp(x)
-    assert _lowering(y) == EAGER
-    y.sum().backward()
-    assert formulas == ["inward"]
-
-
-def test_a_backward_that_a_dispatch_mode_watches_is_the_formula(formulas: list[str]) -> None:
-    x = _x()
-    y = _clamp(x)
-    with _Watches():
-        y.sum().backward()
-    assert formulas == ["inward"]
-    assert x.grad.tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["bare", "dispatch mode"])

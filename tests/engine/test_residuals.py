@@ -21,7 +21,7 @@ from pseudograd import engine, kernels
 from pseudograd.kernels import bits
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.ops.bounds import unify_bounds
-from pseudograd.rule import OPS, call_for
+from pseudograd.rule import OPS, Call
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
@@ -57,9 +57,15 @@ def clamp_of(rule: str, edge: str = "closed") -> Function:
     return lambda x: pg.clamp(x * 1, -1.0, 1.0, rule=rule, edge=edge)
 
 
-def plainly(f: Function, x: Tensor = X, grad: Tensor = GRAD) -> Tensor:
-    leaf = x.clone().requires_grad_()
-    return torch.autograd.grad(f(leaf), leaf, grad)[0]
+def plainly(f: Function, grad: Tensor = GRAD) -> Tensor:
+    leaf = X.clone().requires_grad_()
+    f(leaf).backward(grad)
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def assert_equal(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
 def by_double_backward(f: Function) -> Tensor:
@@ -75,12 +81,9 @@ def gradient_by_batched_grads(f: Function) -> Tensor:
 
 
 def by_compiled_autograd(f: Function) -> Tensor:
-    leaf = X.clone().requires_grad_()
     torch._dynamo.reset()
     with torch._dynamo.compiled_autograd._enable(lambda graph: torch.compile(graph, backend="eager")):
-        f(leaf).backward(GRAD)
-    assert leaf.grad is not None
-    return leaf.grad
+        return plainly(f)
 
 
 def _selective() -> Any:
@@ -97,20 +100,11 @@ WAYS: dict[str, Callable[[Function], Tensor]] = {
     "is_grads_batched": gradient_by_batched_grads,
     "compiled autograd": by_compiled_autograd,
     "checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=False)),
+    "reentrant checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=True)),
     "selective checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=False, context_fn=_selective)),
     "func.vjp": lambda f: torch.func.vjp(f, X)[1](GRAD)[0],
     "vmap": lambda f: torch.vmap(lambda x, grad: torch.func.vjp(f, x)[1](grad)[0])(X, GRAD),
 }
-
-
-def gradient_by_reentrant_checkpoint(f: Function) -> Tensor:
-    leaf = X.clone().requires_grad_()
-    checkpoint(f, leaf, use_reentrant=True).backward(GRAD)
-    assert leaf.grad is not None
-    return leaf.grad
-
-
-WAYS["reentrant checkpoint"] = gradient_by_reentrant_checkpoint
 
 
 @folded
@@ -124,13 +118,13 @@ def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.M
         if case.op.rule_set == "clamp":
             inputs = (inputs[0], *unify_bounds(*inputs))
         wants = tuple(isinstance(value, Tensor) and value.is_floating_point() for value in inputs)
-        for asked in {wants, (True, *[False] * (len(wants) - 1))}:
-            residual = kernels.residual_of(call, inputs, asked)
-            y, kept = residual.encode(call, inputs, asked)
+        for wanted in {wants, (True, *[False] * (len(wants) - 1))}:
+            residual = kernels.residual_of(call, inputs, wanted)
+            y, saved = residual.encode(call, inputs, wanted)
             grad = torch.ones_like(y)
-            assert len(residual.pull(grad, kept, asked, call)) == len(inputs)
-            found = kernels.backward(residual, grad, kept, asked, call)
-            assert found is None or len(found) == len(inputs)
+            assert len(residual.pull(grad, saved, wanted, call)) == len(inputs)
+            gradients = kernels.backward(residual, grad, saved, wanted, call)
+            assert gradients is None or len(gradients) == len(inputs)
 
 
 @folded
@@ -139,7 +133,7 @@ def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.M
 def test_two_bits_give_what_the_inputs_give(way: str, rule: str, edge: str, request: Any) -> None:
     expected = WAYS[way](clamp_of(rule, edge))
     request.getfixturevalue("two_bits")
-    torch.testing.assert_close(WAYS[way](clamp_of(rule, edge)), expected, rtol=0, atol=0, equal_nan=True)
+    assert_equal(WAYS[way](clamp_of(rule, edge)), expected)
 
 
 @pytest.mark.parametrize("rule", ["zero", "inward"])
@@ -177,8 +171,7 @@ def test_modes_come_and_go_around_a_checkpoint(counted: str, two_bits: list[str]
         y = checkpoint(clamp_of("inward"), leaf, use_reentrant=False)
     with around["backward"]:
         y.backward(GRAD)
-    assert leaf.grad is not None
-    torch.testing.assert_close(leaf.grad, plainly(clamp_of("inward")), rtol=0, atol=0, equal_nan=True)
+    assert_equal(leaf.grad, plainly(clamp_of("inward")))
 
 
 def test_override_around_a_checkpoint_with_its_backward_outside(two_bits: list[str]) -> None:
@@ -187,8 +180,7 @@ def test_override_around_a_checkpoint_with_its_backward_outside(two_bits: list[s
     with pg.override(clamp="inward"):
         y = checkpoint(lambda x: torch.clamp(x * 1, -1.0, 1.0), leaf, use_reentrant=False)
     y.backward(GRAD)
-    assert leaf.grad is not None
-    torch.testing.assert_close(leaf.grad, plainly(clamp_of("inward")), rtol=0, atol=0, equal_nan=True)
+    assert_equal(leaf.grad, plainly(clamp_of("inward")))
     with pg.override(clamp="inward"):
         saved = values.saved_by(lambda x: torch.clamp(x, -1.0, 1.0), (leaf,))
     assert [tensor.dtype for tensor in saved] == [torch.float32]
@@ -201,9 +193,7 @@ def test_kernels_are_switched_off_and_on_between_the_passes(two_bits: list[str])
     leaf = X.clone().requires_grad_()
     y = f(leaf)
     with kernels.off("counting"):
-        torch.testing.assert_close(
-            torch.autograd.grad(y, leaf, GRAD, retain_graph=True)[0], expected, rtol=0, atol=0, equal_nan=True
-        )
+        assert_equal(torch.autograd.grad(y, leaf, GRAD, retain_graph=True)[0], expected)
     assert two_bits == ["forward"]
     torch.autograd.grad(y, leaf, GRAD)
     assert two_bits == ["forward", "backward"]
@@ -223,15 +213,15 @@ def test_a_kernel_that_is_registered_after_the_first_call_is_asked() -> None:
     finally:
         kernels.remove(kernel)
         kernels.remove(TWO_BITS)
-    torch.testing.assert_close(torch.autograd.grad(y, leaf, GRAD)[0], plainly(f), rtol=0, atol=0, equal_nan=True)
+    assert_equal(torch.autograd.grad(y, leaf, GRAD)[0], plainly(f))
     assert ran == ["forward", "backward", "forward"]  # and no more once it was removed
 
 
 def test_a_residual_is_asked_with_one_want_for_each_input() -> None:
-    asked: list[tuple[bool, ...]] = []
+    asks: list[tuple[bool, ...]] = []
 
-    def serves(call: Any, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
-        asked.append(wants)
+    def serves(call: Call, inputs: tuple[object, ...], wants: tuple[bool, ...]) -> bool:
+        asks.append(wants)
         return TWO_BITS.serves(call, inputs, wants)
 
     watched = TWO_BITS.replaced(serves=serves)
@@ -239,91 +229,41 @@ def test_a_residual_is_asked_with_one_want_for_each_input() -> None:
     try:
         for f in (pg.clamp, pg.clamp_):
             x = X.clone().requires_grad_()
-            (found,) = torch.autograd.grad(f(x * 1, -1.0, 1.0), x, GRAD)
-            assert set(asked) == {(True, False, False)}
-            asked.clear()
-            torch.testing.assert_close(found, plainly(clamp_of("inward")), rtol=0, atol=0, equal_nan=True)
-            asked.clear()
+            (grad_x,) = torch.autograd.grad(f(x * 1, -1.0, 1.0), x, GRAD)
+            assert set(asks) == {(True, False, False)}
+            assert_equal(grad_x, plainly(clamp_of("inward")))
+            asks.clear()
     finally:
         kernels.remove(watched)
 
 
-def test_what_a_node_keeps_is_told_where_it_keeps_the_inputs_of_that_primitive(two_bits: list[str]) -> None:
+def test_saved_inputs_are_those_of_a_node_of_that_primitive(two_bits: list[str]) -> None:
     x, threshold = torch.tensor([0.25, 2.0], requires_grad=True), torch.tensor([0.5, 0.5], requires_grad=True)
     y = pg.jumprelu(x, threshold, bandwidth=0.5)
     node = y.grad_fn
-    found = engine.saved_inputs_of(node, OPS["jumprelu"])
-    assert found is not None
-    call, (kept_x, kept_threshold, bandwidth, _) = found
+    call, (saved_x, saved_threshold, bandwidth, _) = engine.saved_inputs_of(node, OPS["jumprelu"]) or (None, [None] * 4)
     assert call.label == "jumprelu/window"
-    assert (kept_x.tolist(), kept_threshold.tolist(), bandwidth) == ([0.25, 2], [0.5, 0.5], 0.5)
+    assert (saved_x.tolist(), saved_threshold.tolist(), bandwidth) == ([0.25, 2], [0.5, 0.5], 0.5)
     assert engine.saved_inputs_of(node, OPS["clamp"]) is None
     assert engine.saved_inputs_of(torch.sin(x).grad_fn, OPS["jumprelu"]) is None
-    bits = pg.clamp(x * 1, -1.0, 1.0)
-    assert engine.saved_inputs_of(bits.grad_fn, OPS["clamp"]) is None
+    assert engine.saved_inputs_of(pg.clamp(x * 1, -1.0, 1.0).grad_fn, OPS["clamp"]) is None, "it saves bits"
 
 
-ENDS = [
-    *((0.0, 1.0), (-1.0, 0.0), (-3.0, 0.1), (-0.3, 2.0), (0.5, 0.5), (0.0, 0.0), (0.0, None), (1.0, None), (None, 0.0)),
-    *((None, -4.0), (-torch.inf, 1.0), (-1.0, torch.inf), (-torch.inf, None), (None, torch.inf)),
-]
-
-
-IN_FUSED_CALLS = {("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open"), ("sign", "closed")}
-
-
-@folded
-@pytest.mark.parametrize("edge", OPS["clamp"].edges)
-@pytest.mark.parametrize("rule", ["zero", "inward", "sign", "leaky"])
-def test_what_runs_in_fused_calls_of_torch(rule: str, edge: str) -> None:
-    """Between numbers that are finite and not crossed; "inward" between tensors too. All else is the formula's."""
-    x, grad = torch.linspace(-2, 2, 9), torch.ones(9)
-
-    def runs(low: Any, high: Any, maximize: bool = False, wants: tuple[bool, ...] = (True, False, False)) -> bool:
-        call = call_for(OPS["clamp"], rule, edge, maximize)
-        return kernels.backward(INPUTS, grad, [x, low, high], wants, call) is not None
-
-    fused = (rule, edge) in IN_FUSED_CALLS
-    for low, high in ((-1.0, 1.0), (0.0, None), (None, 0.5), (1.0, 1.0), (-1, 1)):
-        assert runs(low, high) == fused
-        assert runs(low, high, maximize=True) == (fused and rule == "zero")  # whose gradient is linear
-    tensors = fused and (rule, edge) == ("inward", "closed")
-    for low, high in ((1.0, -1.0), (-torch.inf, 1.0), (-1.0, torch.inf), (torch.nan, 1.0), (-torch.inf, None)):
-        assert runs(low, high) == tensors
-    ends = torch.tensor(-1.0), torch.tensor(1.0)
-    assert runs(*ends) == runs(None, ends[1]) == tensors
-    assert not any(runs(*ends, wants=wants) for wants in ((True, True, False), (True, False, True)))
-    assert not runs(ends[0].double(), ends[1])
-    assert not runs(ends[0], ends[1].half())
-
-
-GRADS: dict[str, Callable[[], Tensor]] = {
-    "with the negative bit": lambda: torch.complex(torch.zeros(11), -GRAD).conj().imag,
-    "a zero tensor": lambda: torch._efficientzerotensor((11,)),
-    "sparse": lambda: GRAD.to_sparse(),
+GRADS: dict[str, Tensor] = {
+    "with the negative bit": torch.complex(torch.zeros(11), -GRAD).conj().imag,
+    "a zero tensor": torch._efficientzerotensor((11,)),
+    "sparse": GRAD.to_sparse(),
 }
 
 
-@folded
 @pytest.mark.parametrize("kind", GRADS)
-@pytest.mark.parametrize("rule", ["zero", "inward"])
-@pytest.mark.parametrize("registered", [False, True], ids=["portable", "two bits"])
-def test_grads_without_memory_of_their_own_reach_no_kernel(
-    kind: str, rule: str, registered: bool, request: Any
-) -> None:
-    ran = request.getfixturevalue("two_bits") if registered else []
-    f = clamp_of(rule)
-    dense = GRADS[kind]().to_dense() if kind == "sparse" else GRADS[kind]().clone()
-    expected = plainly(f, grad=dense)
-    del ran[:]
-    backward, reached = kernels.backward, []
-    request.getfixturevalue("monkeypatch").setattr(
-        kernels, "backward", lambda *args: (lambda found: (reached.append(found), found)[1])(backward(*args))
-    )
-    leaf = X.clone().requires_grad_()
-    y = f(leaf)
-    y.backward(GRADS[kind]())
-    assert leaf.grad is not None
-    torch.testing.assert_close(leaf.grad.to_dense(), expected, rtol=0, atol=0, equal_nan=True)
-    assert reached == [None]
-    assert "backward" not in ran
+def test_grads_without_memory_of_their_own_reach_no_kernel(kind: str, two_bits: list[str]) -> None:
+    grad = GRADS[kind]
+    dense = grad.to_dense() if kind == "sparse" else grad.clone()
+    for rule in ("zero", "inward"):
+        expected = plainly(clamp_of(rule), grad=dense)
+        del two_bits[:]
+        leaf = X.clone().requires_grad_()
+        clamp_of(rule)(leaf).backward(grad)
+        assert_equal(leaf.grad.to_dense(), expected)
+        assert two_bits == ["forward"]

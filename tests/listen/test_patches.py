@@ -35,7 +35,7 @@ def test_torch_is_patched_inside_contexts_alone_and_doctor_shows_it() -> None:
     assert of_torch() == []
     with pg.override(clamp="inward"):
         inside = of_torch()
-        assert "torch.utils.checkpoint.CheckpointFunction.forward" in inside
+        assert "torch.utils.checkpoint.CheckpointFunction._backward_cls.run_function" in inside
         with pg.diagnose():
             assert {"torch.autograd.Function.apply", "torch.optim.Optimizer.zero_grad", *inside} <= set(of_torch())
             findings = doctor.examine()

@@ -197,7 +197,7 @@ def _make_code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -
     if (
         between is None
         or not low <= high
-        or (low == high and by_sides and edge_reads_grad(call.edge) and all(has_bounds))
+        or (low == high and by_sides and (edge_reads_grad(call.edge) or not all(has_bounds)))
     ):
         return None
     if by_sides:
@@ -473,9 +473,9 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved]:
     assert code is not None
     assert between is not None
     masks = [mask.expand(x.shape) for mask in _masks(x, *between[:2])]
-    planes = [x.new_empty(0, dtype=torch.uint8)]
+    planes, nowhere = [x.new_empty(0, dtype=torch.uint8)], torch.zeros_like(x, dtype=torch.bool)
     for regions in code.regions:
-        mask = torch.stack([masks[region] for region in range(len(masks)) if regions >> region & 1]).any(dim=0)
+        mask = torch.stack([nowhere, *(mask for region, mask in enumerate(masks) if regions >> region & 1)]).any(dim=0)
         planes.append(pack(in_memory_order(mask, order).reshape(-1)))
     return y, [torch.cat(planes), order, code]
 

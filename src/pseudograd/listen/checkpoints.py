@@ -1,20 +1,16 @@
 """A checkpoint runs its forward twice. The second run gets the surroundings of the first one, wherever and in whatever thread it is.
 
 Torch compares what the two runs save: under another rule, or compiled where the first was not, they would save other tensors. Torch is
-patched while somebody has entered `note_surroundings`. What a checkpoint noted lives as long as its graph, and needs no patch.
+patched while somebody has entered `note_surroundings`. A checkpoint keeps its notes as long as its graph lives, and needs no patch for it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import torch.utils.checkpoint
-
-from ..torch_table import private as torch_private
 from . import patches
 
 
@@ -52,70 +48,44 @@ def note_surroundings() -> Iterator[None]:
                 patches.remove_all(_REPLACEMENTS)
 
 
+class _Function:
+    """The attribute in which a checkpoint keeps its function from the forward, in which it is set, to the recomputation, which reads it.
+
+    A checkpoint without reentry keeps it in a frame, one with reentry in the node that a CheckpointFunction makes.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __set__(self, owner: object, function: Callable[..., object]) -> None:
+        notes = {what: surrounding.note() for what, surrounding in _surroundings.items()}
+        vars(owner)[self._name] = _Surrounded(function, notes)
+
+    def __get__(self, owner: object, kind: type) -> object:
+        if owner is None:
+            return self
+        try:
+            function = vars(owner)[self._name]
+        except KeyError:  # another library's class of the same name has attributes of its own
+            raise AttributeError(self._name) from None
+        return function if isinstance(function, _Surrounded) else _Surrounded(function, {})
+
+
 class _Surrounded:
     """The function of a checkpoint, which runs under what surrounded its forward. A checkpoint inside it notes the same again."""
 
     def __init__(self, function: Callable[..., object], notes: dict[str, object]) -> None:
-        self.function, self.notes = function, notes
+        self._function, self._notes = function, notes
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         with contextlib.ExitStack() as stack:
             stack.enter_context(note_surroundings())
             for what, surrounding in _surroundings.items():
-                stack.enter_context(surrounding.under(self.notes.get(what)))
-            return self.function(*args, **kwargs)
+                stack.enter_context(surrounding.under(self._notes.get(what)))
+            return self._function(*args, **kwargs)
 
 
-def _notes() -> dict[str, object]:
-    return {what: surrounding.note() for what, surrounding in _surroundings.items()}
-
-
-class _RecomputeFn:
-    """`recompute_fn` of a checkpoint without reentry, which a frame keeps among its own attributes."""
-
-    def __set__(self, frame: object, recompute: Callable[..., object]) -> None:
-        vars(frame)["recompute_fn"] = _Surrounded(recompute, _notes())
-
-    def __get__(self, frame: object, owner: object = None) -> object:
-        if frame is None:
-            return self
-        recompute = vars(frame)["recompute_fn"]
-        return recompute if isinstance(recompute, _Surrounded) else _Surrounded(recompute, {})
-
-
-def _noting(hidden: object) -> object:
-    """The forward of a checkpoint with reentry, whose context keeps the function for its backward.
-
-    Read here: another library may have replaced the method, or the class by a subclass.
-    """
-    forward = torch.utils.checkpoint.CheckpointFunction.forward
-
-    @functools.wraps(forward)
-    def noting(ctx: Any, *args: object) -> object:
-        notes = _notes()
-        result = forward(ctx, *args)
-        if hasattr(ctx, "run_function"):  # not in another library's class of this name
-            ctx.run_function = _Surrounded(ctx.run_function, notes)
-        return result
-
-    return staticmethod(noting)
-
-
-def _recomputing(hidden: object) -> object:
-    """Its backward, which runs the function again: without any surroundings where nobody noted them."""
-    backward = torch.utils.checkpoint.CheckpointFunction.backward
-
-    @functools.wraps(backward)
-    def recomputing(ctx: Any, *grads: object) -> object:
-        if hasattr(ctx, "run_function") and not isinstance(ctx.run_function, _Surrounded):
-            ctx.run_function = _Surrounded(ctx.run_function, {})
-        return backward(ctx, *grads)
-
-    return staticmethod(recomputing)
-
-
-_REPLACEMENTS = {
-    **({} if torch_private.checkpoint_frame is None else {patches.CHECKPOINT_FRAME: lambda hidden: _RecomputeFn()}),
-    patches.CHECKPOINT_FORWARD: _noting,
-    patches.CHECKPOINT_BACKWARD: _recomputing,
+_REPLACEMENTS: dict[patches.Patch, Callable[[object], object]] = {
+    patch: lambda hidden, name=patch.name.rpartition(".")[2]: _Function(name)  # type: ignore[misc]
+    for patch in patches.CHECKPOINTS
 }

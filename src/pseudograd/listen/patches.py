@@ -115,10 +115,10 @@ BACKWARD = [
     Patch(f"{owner}._engine_run_backward", "contexts act on a forward inside a backward", _CONTEXTS)
     for owner in ("torch.autograd.graph", "torch.autograd")
 ]
-CHECKPOINT_FORWARD, CHECKPOINT_BACKWARD, CHECKPOINT_FRAME = (
+CHECKPOINTS = [
     Patch(f"torch.utils.checkpoint.{name}", "a checkpoint recomputes as its forward ran", _CONTEXTS)
-    for name in ("CheckpointFunction.forward", "CheckpointFunction.backward", "_CheckpointFrame.recompute_fn")
-)
+    for name in ("CheckpointFunction._backward_cls.run_function", "_CheckpointFrame.recompute_fn")
+]
 APPLY = Patch(
     "torch.autograd.Function.apply", "what runs inside a custom Function makes no graph", f"{_DIAGNOSES} and {_RUNS}"
 )

@@ -1,0 +1,464 @@
+"""The kernels in C give the formula's numbers, for every processor, dtype, layout and bound, and plain ATen's planes bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd import engine, kernels
+from pseudograd.geometry import REGIONS, SHARES, Interval
+from pseudograd.kernels import bits, native, table
+from pseudograd.kernels.residuals import INPUTS
+from pseudograd.rewrite.edges import PINNED, rule_named
+from pseudograd.rule import OPS, PRIMITIVES, Call, call_for
+from pseudograd.testing.contract.cases import cases_of
+from pseudograd.torch_table.eras import ERAS
+
+from ..choices import folded
+from .ways import (
+    DTYPES,
+    FOR_EVERYTHING,
+    LAYOUTS,
+    RULES_WITH_A_CODE,
+    SIZES,
+    Problem,
+    assert_ways_agree,
+    codes_from,
+    every_combination,
+    needs_native,
+    numbers,
+    same,
+    same_bits,
+    way,
+)
+
+pytestmark = needs_native
+HOW = [(rule, edge) for rule in RULES_WITH_A_CODE for edge in OPS["clamp"].edges]
+PINS = [rule_named(edge, era) for edge in (*ERAS, *SHARES) for era in ERAS if edge not in ERAS or edge == era]
+BOUNDS = [
+    *((-1.0, 1.0), (None, 1.0), (-1.0, None), (0.0, None), (None, -0.0), (0.5, 0.5)),
+    *((-torch.inf, 1.0), (0.1, torch.inf), (None, 0.3), (None, -torch.inf)),
+]
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+class Kind(NamedTuple):
+    """A function of torch, and which of x, min and max it gets."""
+
+    name: str
+    takes: tuple[bool, bool, bool]
+
+    def call(self, pin: str, has_numbers: bool = False) -> Call:
+        pinned = PINNED[f"torch.{self.name}"]
+        return call_for(PRIMITIVES[pinned.of_numbers if has_numbers else pinned.of_tensors], pin)
+
+    def inputs(self, *values: Tensor) -> tuple[Tensor | None, ...]:
+        """fmin and fmax take two, the others three."""
+        chosen = tuple(value if takes else None for value, takes in zip(values, self.takes, strict=True))
+        return tuple(value for value in chosen if value is not None) if self.name in ("fmin", "fmax") else chosen
+
+
+BOTH, X_AND_MIN, X_AND_MAX = (True, True, True), (True, True, False), (True, False, True)
+KINDS = {
+    "two tensors": Kind("clamp", BOTH),
+    "a min": Kind("clamp", X_AND_MIN),
+    "a max": Kind("clamp", X_AND_MAX),
+    "clamp_min": Kind("clamp_min", X_AND_MIN),
+    "clamp_max": Kind("clamp_max", X_AND_MAX),
+    "fmin": Kind("fmin", X_AND_MAX),
+    "fmax": Kind("fmax", X_AND_MIN),
+}
+
+
+def assert_planes_are_the_plain_ones(call: Call, inputs: tuple[object, ...], wants: tuple[bool, ...]) -> bool:
+    """So one pass may be the kernel's and the other the plain formula's. False where the call keeps no code."""
+    with codes_from(FOR_EVERYTHING):
+        if kernels.residual_of(call, inputs, wants) is not bits.BITS:
+            return False
+        y, (planes, *others) = bits.BITS.encode(call, inputs, wants)
+        our_y, (our_planes, *our_others) = _in_c().forward(call, inputs, wants)  # type: ignore[misc]
+    assert same_bits(our_y, y)
+    assert torch.equal(our_planes, planes)
+    assert our_others == others
+    assert planes.nbytes == bits.BITS.nbytes(call, inputs, wants)
+    return True
+
+
+def _in_c() -> kernels.Kernel:
+    (kernel,) = (kernel for kernel in table._kernels if kernel.name == "native" and kernel.residual is bits.BITS)
+    return kernel
+
+
+# --- between numbers --------------------------------------------------------------------------------------------------
+
+
+def _in_place(call: Call, x: Tensor, low: object, high: object) -> Tensor:
+    """On a copy of x that is no leaf."""
+    copy = x * 1
+    version = copy._version
+    assert engine.run_in_place(call, copy, low, high) is copy
+    assert copy._version > version
+    return copy
+
+
+def _clamp(call: Call, x: Tensor, low: object, high: object) -> Tensor:
+    return pg.clamp(x, low, high, rule=call.rule.name, edge=call.edge, maximize=call.maximize)
+
+
+@every_dtype
+def test_between_numbers(dtype: torch.dtype, level: int) -> None:
+    calls = [call_for(OPS["clamp"], *how, maximize) for how in HOW for maximize in (False, True)]
+    calls += [KINDS["two tensors"].call(pin, has_numbers=True) for pin in PINS]
+    problems, has_planes = [], 0
+    for number, call in enumerate(calls[(level + DTYPES.index(dtype)) % 3 :: 3]):
+        x, grad = numbers(dtype, SIZES[number % len(SIZES)])
+        x = torch.cat([x, x.new_full((5,), 0.3)])  # exactly at a bound
+        grad = torch.cat([grad, grad.new_tensor([1.0, -2.0, torch.inf, torch.nan, 0.0])])
+        of_torch = call.rule.between is not None
+        grad = grad + 0.0 if of_torch else grad  # of a gradient -0.0 a blocked zero may have either sign
+        for bounds in BOUNDS:
+            for f in (partial(engine.run if of_torch else _clamp, call), partial(_in_place, call)):
+                problems.append(Problem((call.label, call.edge, bounds), f, (x, *bounds), grad, is_exact=of_torch))
+            has_planes += assert_planes_are_the_plain_ones(call, (x, *bounds), bits.X_ALONE)
+    assert has_planes > len(problems) // 4
+    assert_ways_agree(problems)
+
+
+@every_dtype
+@pytest.mark.parametrize("flushes", [False, True])
+def test_elastic_reads_x_and_rounds_at_every_step_as_the_formula_does(
+    dtype: torch.dtype, level: int, flushes: bool, calls: list[str]
+) -> None:
+    between = [bounds for bounds in BOUNDS if None not in bounds] + [(0.0, 1.0), (-0.7, 3e4), (-1e-300, 1e-300)]
+    torch.set_flush_denormal(flushes)
+    try:
+        assert_ways_agree(
+            [
+                Problem((bounds, width), partial(pg.clamp, rule=pg.rules.elastic(width), maximize=maximize),
+                        (x, *bounds), grad)
+                for size, width in zip(SIZES, itertools.cycle((0.25, 1e-3, 3e4)))  # noqa: B905
+                for x, grad in [numbers(dtype, size)]
+                for bounds, maximize in itertools.product(between, (False, True))
+            ],
+            ways=["native"],
+        )  # fmt: skip
+    finally:
+        torch.set_flush_denormal(False)
+    assert "pull_x" in calls
+
+
+@folded
+@pytest.mark.parametrize("layout_of_grad", [*LAYOUTS, "expanded"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str, layout_of_grad: str) -> None:
+    """Of x and of grad, recording, in place and with nothing kept."""
+    flat_x, flat_grad = numbers(torch.float32, 840)
+    x = LAYOUTS[layout](flat_x.reshape(2, 3, 4, -1))
+    grad = torch.empty(x.shape).copy_(flat_grad.reshape(x.shape))
+    if layout_of_grad == "expanded":
+        grad = torch.tensor(0.5).expand(x.shape)
+    elif "sizes of one" not in layout_of_grad and "slice" not in layout_of_grad:
+        grad = LAYOUTS[layout_of_grad](grad)
+    hows = (("inward", "closed"), ("leaky", "half"), ("sign", "open"), ("identity", "closed"))
+    calls = [call_for(OPS["clamp"], *how) for how in hows]
+    assert_ways_agree(
+        Problem(call.label, partial(f, call), (x, -1.0, 1.0), grad) for call in calls for f in (_clamp, _in_place)
+    )
+
+
+@folded
+@every_dtype
+@pytest.mark.parametrize("slope", [1e-3, 0.1, 1.0009765625, 3.0])
+def test_every_product_is_rounded_as_torch_rounds_it(slope: float, dtype: torch.dtype, level: int) -> None:
+    """Every number of a half precision as grad: subnormal and overflowing products among them."""
+    half = dtype if dtype.itemsize == 2 else torch.bfloat16
+    grad = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(half).to(dtype)
+    f = partial(pg.clamp, rule=pg.rules.leaky(slope), edge="half")
+    assert_ways_agree([Problem(slope, f, (torch.full_like(grad, 2.0), -1.0, 1.0), grad)], ["native", "native code"])
+
+
+# --- between tensors --------------------------------------------------------------------------------------------------
+
+SHAPES = [(), (3, 1, 1), (4, 1), (5,), (2, 3, 4, 5), (1,), (2, 1, 1, 1)]
+
+
+def _problems_between_tensors(dtype: torch.dtype, shift: int) -> Iterator[tuple[Tensor, ...]]:
+    """x, min, max and grad, in other shapes and layouts from one to the next."""
+    flat_x, flat_grad = numbers(dtype, 120)
+    values = torch.tensor([-1.0, 0.5, torch.nan, -torch.inf, 0.0, 1.0, 3.0], dtype=dtype)  # some cross
+    layouts = list(LAYOUTS.values())[:4]
+    for number in itertools.count(shift):
+        if number % 3 == 0:
+            yield tuple(column[-[4096, *SIZES][number % 6] :] for column in every_combination(dtype))
+        shape = torch.Size(SHAPES[number % len(SHAPES)])
+        low, high = (values.repeat(120)[start : start + shape.numel()].reshape(shape) for start in (0, 3))
+        yield layouts[number % 4](flat_x.reshape(2, 3, 4, 5)), low, high, flat_grad.reshape(2, 3, 4, 5)
+
+
+@every_dtype
+def test_between_tensors(dtype: torch.dtype, level: int) -> None:
+    """Of every function of torch, with bounds that are learned and bounds that are not."""
+    shift = level + 3 * DTYPES.index(dtype)
+    clamps = [call_for(OPS["clamp"], *how) for how in HOW]
+    calls = [(kind, call) for kind in list(KINDS.values())[:3] for call in clamps if call.edge != "inward"]
+    calls += [(kind, kind.call(pin)) for kind in KINDS.values() for pin in PINS]
+    problems, has_planes = [], 0
+    for (kind, call), (*values, grad) in zip(calls, _problems_between_tensors(dtype, shift)):  # noqa: B905
+        inputs = kind.inputs(*values)
+        every = tuple(value is not None for value in inputs)
+        x_alone = (True, *[False] * (len(inputs) - 1))
+        is_exact = call.rule.between is not None and grad.dim() == 1
+        for wants in {every, x_alone, every if shift % 2 else (False, *every[1:])}:
+            f = partial(engine.run, call)
+            problems.append(Problem((kind, call.label, call.edge), f, inputs, grad, wants, is_exact))
+            has_planes += assert_planes_are_the_plain_ones(call, inputs, wants)
+    assert has_planes > len(problems) // 4
+    assert_ways_agree(problems)
+
+
+@every_dtype
+def test_prepared_calls_between_tensors(dtype: torch.dtype, level: int) -> None:
+    shift = level + DTYPES.index(dtype)
+    problems = [
+        Problem((rule, edge), partial(pg.clamp, rule=rule, edge=edge), (x, *bounds), grad)
+        for (rule, edge), (x, low, high, grad) in zip(HOW, _problems_between_tensors(dtype, shift))  # noqa: B905
+        for bounds in [(low, high), (low, None), (None, high)]
+    ]
+    assert_ways_agree(problems, ["native", "native code"])  # the second has kernels for few elements too
+
+
+@folded
+@every_dtype
+def test_values_between_tensors(dtype: torch.dtype, level: int) -> None:
+    """Every triple of special values: x along a row, its bounds a single number for the row; torch alone decides where zeros differ."""
+    special = numbers(dtype, 256)[0].unique()
+    for zeros in ([0.0], [-0.0], [0.0, -0.0]):
+        values = torch.cat([special[special != 0], torch.tensor(zeros * 4, dtype=dtype)])
+        x, low, high = (t.permute(1, 2, 0).contiguous() for t in torch.meshgrid(values, values, values, indexing="ij"))
+        ours = native.operators.clamp_between(x, low[..., :1], high[..., :1])
+        assert ours.numel() == 0 if len(zeros) == 2 else same_bits(ours, torch.clamp(x, low, high))
+
+
+@pytest.mark.parametrize("shape", [(4096,), (4099,), (70, 71), (40000,)], ids=str)
+def test_a_zero_between_tensors_has_torchs_sign(shape: tuple[int, ...], level: int) -> None:
+    zeros = itertools.product((-0.0, 0.0), (-0.0, 0.0, -1.0), (-0.0, 0.0, 1.0))
+    for values, dtype in zip(zeros, itertools.cycle(DTYPES)):  # noqa: B905
+        x, low, high = (torch.full(shape, value, dtype=dtype) for value in values)
+        for bounds in ((low, high), (low[:1], high[:1]), (low[..., :1], high), (low.reshape(-1)[0], high)):
+            expected = torch.clamp(x, *bounds)
+            y = pg.clamp(x.clone().requires_grad_(), *bounds).detach()
+            assert torch.equal(y.signbit(), expected.signbit())
+
+
+def test_one_pair_of_zeros_is_enough_and_crossed_bounds_have_them_too() -> None:
+    for position in (0, 63, 64, 4999):
+        for values in ((-0.0, 0.0, 1.0), (0.0, -1.0, -0.0), (-3.0, 0.0, -0.0), (3.0, -0.0, 0.0)):
+            tensors = torch.full((5000,), -3.0), torch.full((5000,), -1.0), torch.ones(5000)
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor[position] = value
+            y = pg.clamp(tensors[0].clone().requires_grad_(), *tensors[1:]).detach()
+            assert same_bits(y, torch.clamp(*tensors))
+
+
+@pytest.mark.parametrize("size", [10, 70, 5000])
+@pytest.mark.parametrize("rule", ["inward", "leaky", "identity"])
+def test_learned_bounds_under_override(rule: str, size: int) -> None:
+    """Of each element, of all, and of one side alone."""
+    generator = torch.Generator().manual_seed(0)
+    x, grad = torch.randint(-6, 7, (2, size), generator=generator) / 4, torch.randn(2, size, generator=generator)
+    low, high, full = torch.full((size,), -0.75), torch.ones(2, 1), torch.full((2, size), -0.5)
+    learned: dict[str, tuple[object, tuple[Tensor, ...], tuple[bool, ...]]] = {
+        "both": (torch.clamp, (x, low, high), (True, True, True)),
+        "min": (torch.clamp_min, (x, low), (True, True)),
+        "max": (lambda x, high: torch.clamp(x, max=high), (x, high), (True, True)),
+        "a min of full size": (torch.clamp, (x, full, high), (True, True, False)),
+        "none": (torch.clamp, (x, full, high), (True, False, False)),
+        "all but x": (torch.clamp, (x, low, high), (False, True, True)),
+    }
+    with pg.override(clamp=rule):
+        problems = [Problem(name, f, inputs, grad, wants) for name, (f, inputs, wants) in learned.items()]  # type: ignore[arg-type]
+        with way("formula"):
+            expected = [problem.solve()[1] for problem in problems]
+        for problem, gradients in zip(problems, expected, strict=True):
+            assert all(map(torch.allclose, problem.solve()[1], gradients)), problem.label
+
+
+@every_dtype
+def test_values_beside_one_bound_are_torchs_own_bit_for_bit(dtype: torch.dtype, level: int) -> None:
+    """Zeros of both signs, and NaN on both sides, which fmax and fmin see otherwise; and the memory in torch's order."""
+    x, bound, *_ = every_combination(dtype)
+    without_zeros = (x != 0) & (bound != 0)
+    images = [torch.randn(2, 3, 40, 40).to(dtype, memory_format=f) for f in (torch.contiguous_format, torch.channels_last)]  # fmt: skip
+    shapes = ((3, 1, 1), (2, 3, 40, 40), (40,), ())
+    pairs = [(x, bound), (x[without_zeros], bound[without_zeros])]
+    pairs += [(image, torch.full(shape, 0.5, dtype=dtype)) for image in images for shape in shapes]
+    for f in (torch.clamp_min, torch.clamp_max, torch.clamp, torch.fmax, torch.fmin):
+        for values, beside in pairs:
+            expected = f(values, beside)
+            with pg.pin_edge("half"):
+                for _ in range(3):
+                    y = f(values.clone().requires_grad_(), beside).detach()
+                    assert same_bits(y, expected)
+                    assert y.stride() == expected.stride()
+
+
+# --- what C declines, and what a row says -----------------------------------------------------------------------------
+
+
+def test_the_kernels_decline_bounds_that_they_cannot_read() -> None:
+    """Of another dtype, larger than x, beside a number; numbers that are crossed, NaN or too large; an edge that reads grad."""
+    x, (small,) = torch.linspace(-2, 2, 5000), [torch.linspace(-2, 2, 5000).requires_grad_()]
+    of_numbers, of_tensors = (KINDS["two tensors"].call(PINS[0], has_numbers) for has_numbers in (True, False))
+    for call, bounds in (
+        *((of_numbers, pair) for pair in ((1.0, -1.0), (torch.nan, 1.0), (None, 1e300), (10**400, None), (x, 1.0))),
+        *((of_tensors, pair) for pair in ((x.double(), x.double()), (x, x.expand(2, -1)), (x, x.to_sparse()))),
+        (of_tensors, (x, x.to("meta"))),
+    ):
+        assert kernels.residual_of(call, (x, *bounds), bits.X_ALONE) is INPUTS
+    wide = torch.zeros(2, 5000)
+    assert torch.autograd.grad(engine.run(of_tensors, small, wide, wide + 1).sum(), small)[0].shape == (5000,)
+    with pytest.raises(RuntimeError, match="overflow"):
+        engine.run(of_numbers, small.half(), None, 1e6)
+    reads_grad = call_for(OPS["clamp"], "zero", "inward")
+    assert native._pull_inputs(x, [x, x, x], (True, True, True), reads_grad) is None
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_a_row_that_is_wrong_at_a_region_is_seen(region: str) -> None:
+    call, (x, low, high, grad) = KINDS["two tensors"].call(PINS[1]), every_combination(torch.float64)
+    *_, right = call.rule.between(low, high)  # type: ignore[misc]
+    split = getattr(right, region)
+    wrong = right._replace(**{region: split._replace(x=split.x - 0.25)})
+    rule = call.rule.replaced(between=lambda low, high: (low, high, wrong))
+    other = Call(call.primitive, rule, {}, None, False)
+    with pytest.raises(AssertionError), way("native code"):
+        y, gradients = Problem("wrong", partial(engine.run, other), (x, low, high), grad, BOTH).solve()
+        with way("formula"):
+            expected = Problem("right", partial(engine.run, call), (x, low, high), grad, BOTH).solve()[1]
+        assert all(map(same, gradients, expected))
+
+
+def test_a_code_has_as_many_bits_as_it_must() -> None:
+    planes = {}
+    for (kind, of), pin, is_learned in itertools.product(KINDS.items(), PINS, (False, True)):
+        inputs = of.inputs(*[torch.zeros(1)] * 3)
+        wants = tuple(position == 0 or (is_learned and value is not None) for position, value in enumerate(inputs))
+        code = bits.find_code(of.call(pin), inputs, wants)
+        assert code is not None
+        planes[kind, pin, is_learned] = code.planes
+    assert {count for (_, _, is_learned), count in planes.items() if not is_learned} == {1, 2}
+    assert {count for (kind, _, is_learned), count in planes.items() if is_learned and kind != "two tensors"} == {1, 2}
+    assert max(planes.values()) == 3
+    assert bits.least == 4096
+
+
+def test_a_code_between_0_and_1_is_not_that_of_the_only_bound_1() -> None:
+    """In a key of a memory, 0.0 and 1.0 are equal to False and True."""
+    x = torch.tensor([-torch.inf, -1.0, 0.5, 1.0, 2.0]).repeat(20_000).requires_grad_()
+    for low in (0.0, None):
+        y = pg.clamp(x, low, 1.0, rule="zero", edge="half")
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        assert grad[:5].tolist() == [0.0 if low == 0.0 else 1.0] * 2 + [1.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_share_the_work(threads: int) -> None:
+    """More elements than are worth one thread; the last thread's share ends inside a block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x, grad = numbers(torch.float32, 200_003)
+        assert_ways_agree(
+            [
+                Problem(bounds, pg.clamp, (laid, *bounds), grad)
+                for laid in (x, torch.stack([x, x], -1)[:, 0])
+                for bounds in ((-1.0, 1.0), (torch.tensor(-1.0), torch.linspace(0, 1, 200_003)))
+            ],
+            ways=["native", "native code"],
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- few bits, and the slopes of steps --------------------------------------------------------------------------------
+
+STEPS = [
+    *(partial(f, rule=pg.rules.fewbit(bits=bits)) for f in (pg.gelu, pg.silu) for bits in (2, 3)),
+    *(partial(pg.ops.leaky_relu, negative_slope=slope) for slope in (0.25, -0.5)),
+    *(pg.ops.hardsigmoid, pg.sign, partial(pg.heaviside, rule=pg.rules.window(scale=0.1, height=3.0))),
+]
+CURVES = [
+    partial(f, rule=rule(**shape))
+    for f in (pg.sign, pg.heaviside)
+    for rule in (pg.rules.triangle, pg.rules.arctan, pg.rules.fast_sigmoid)
+    for shape in ({}, {"scale": 0.3, "height": 1.7}, {"scale": 1e-30}, {"scale": 1e30, "height": 2e-30})
+]
+
+
+@every_dtype
+def test_steps_and_curves(dtype: torch.dtype, level: int) -> None:
+    """Numbers whose square is near the end of the range are among those of curves."""
+    farthest = math.sqrt(torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).max) / 8
+    around = [share * farthest for share in (0.95, 1.0, -1.0, 1.05)]
+    far = torch.tensor([1e18, 2e18, 3e18, 1e19, 1e150, 2e153, *around], dtype=torch.float64).to(dtype)
+    problems = []
+    for size in SIZES:
+        x, grad = numbers(dtype, size)
+        problems += [Problem(f, f, (x,), grad) for f in STEPS]
+        x, grad = torch.cat([x, far]), torch.cat([grad, torch.ones_like(far)])
+        problems += [Problem(f, f, (x,), grad) for f in CURVES]
+    assert_ways_agree(problems[: len(SIZES) * len(STEPS)], ["native code"], reference="code")
+    assert_ways_agree(problems, ["native"])
+
+
+@folded
+@every_dtype
+def test_few_bits_are_the_plain_ones_and_give_a_gradient_for_each_input(dtype: torch.dtype, level: int) -> None:
+    lengths = set()
+    for case in [case for op in OPS.values() for case in cases_of(op) if case.rule.steps is not None]:
+        for size in SIZES:
+            call, inputs = case.call(), (numbers(dtype, size)[0], *next(iter(case.samples())).build(dtype)[1:])
+            wants = (True, *[False] * (len(inputs) - 1))
+            with way("native code"):
+                made = _in_c().forward(call, inputs, wants)  # type: ignore[misc]
+                if made is None or kernels.residual_of(call, inputs, wants) is not bits.BITS:
+                    continue  # steps that C does not know
+                words = [
+                    planes.numpy().view("<u8").reshape(-1, -(-size // 64)).copy()
+                    for planes in (made[1][0], bits.BITS.encode(call, inputs, wants)[1][0])
+                ]
+                gradients = kernels.backward(bits.BITS, torch.ones_like(made[0]), made[1], wants, call)
+            for planes in words:  # the bits behind the last element have no meaning
+                planes[:, -1] &= (1 << (size - 1) % 64 + 1) - 1
+            assert (words[0] == words[1]).all(), case
+            assert gradients is not None
+            assert len(gradients) == len(inputs)  # autograd takes more without a word
+            lengths.add(len(gradients))
+    assert len(lengths) > 1
+
+
+@folded
+@pytest.mark.parametrize("has_high", [False, True])
+@pytest.mark.parametrize("has_low", [False, True])
+@every_dtype
+def test_a_bit_for_what_is_in_an_interval(dtype: torch.dtype, has_low: bool, has_high: bool, level: int) -> None:
+    x, _ = numbers(dtype, 320)
+    for low, high in ((-1.0, 1.0), (0.0, torch.inf), (-torch.inf, 0.5), (-0.0, 0.0), (3.0, -3.0)):
+        interval = Interval(low, high, has_low, has_high)
+        plane = native.operators.steps(x, torch.tensor([float(part) for part in interval], dtype=torch.float64))
+        held = [byte >> bit & 1 for byte in plane.tolist() for bit in range(8)][: len(x)]
+        expected = [
+            (low < v < high) or (has_low and v == low and v <= high) or (has_high and v == high and low <= v)
+            for v in x.tolist()
+        ]
+        if low <= high and not (low == high and has_low != has_high):
+            assert held == expected
+        assert held == interval.holds(x).tolist()
