@@ -118,11 +118,11 @@ def test_between_numbers(dtype: torch.dtype, level: int) -> None:
     calls = [call_for(OPS["clamp"], *how, maximize) for how in HOW for maximize in (False, True)]
     calls += [KINDS["two tensors"].call(pin, has_numbers=True) for pin in PINS]
     problems, has_planes = [], 0
-    for number, call in enumerate(calls[(level + DTYPES.index(dtype)) % 3 :: 3]):
+    for number, call in enumerate(calls[(level + 3 * DTYPES.index(dtype)) % 6 :: 6]):
         x, grad = numbers(dtype, SIZES[number % len(SIZES)])
         x = torch.cat([x, x.new_full((5,), 0.3)])  # exactly at a bound
         grad = torch.cat([grad, grad.new_tensor([1.0, -2.0, torch.inf, torch.nan, 0.0])])
-        of_torch = call.rule.between is not None
+        of_torch = call.rule.find_range is not None
         grad = grad + 0.0 if of_torch else grad  # of a gradient -0.0 a blocked zero may have either sign
         for bounds in BOUNDS:
             for f in (partial(engine.run if of_torch else _clamp, call), partial(_in_place, call)):
@@ -211,11 +211,11 @@ def test_between_tensors(dtype: torch.dtype, level: int) -> None:
     calls = [(kind, call) for kind in list(KINDS.values())[:3] for call in clamps if call.edge != "inward"]
     calls += [(kind, kind.call(pin)) for kind in KINDS.values() for pin in PINS]
     problems, has_planes = [], 0
-    for (kind, call), (*values, grad) in zip(calls, _problems_between_tensors(dtype, shift)):  # noqa: B905
+    for (kind, call), (*values, grad) in zip(calls[shift % 3 :: 3], _problems_between_tensors(dtype, shift)):  # noqa: B905
         inputs = kind.inputs(*values)
         every = tuple(value is not None for value in inputs)
         x_alone = (True, *[False] * (len(inputs) - 1))
-        is_exact = call.rule.between is not None and grad.dim() == 1
+        is_exact = call.rule.find_range is not None and grad.dim() == 1
         for wants in {every, x_alone, every if shift % 2 else (False, *every[1:])}:
             f = partial(engine.run, call)
             problems.append(Problem((kind, call.label, call.edge), f, inputs, grad, wants, is_exact))
@@ -334,10 +334,10 @@ def test_the_kernels_decline_bounds_that_they_cannot_read() -> None:
 @pytest.mark.parametrize("region", REGIONS)
 def test_a_row_that_is_wrong_at_a_region_is_seen(region: str) -> None:
     call, (x, low, high, grad) = KINDS["two tensors"].call(PINS[1]), every_combination(torch.float64)
-    *_, right = call.rule.between(low, high)  # type: ignore[misc]
+    *_, right = call.rule.find_range(low, high)  # type: ignore[misc]
     split = getattr(right, region)
     wrong = right._replace(**{region: split._replace(x=split.x - 0.25)})
-    rule = call.rule.replaced(between=lambda low, high: (low, high, wrong))
+    rule = call.rule.replaced(find_range=lambda low, high: (low, high, wrong))
     other = Call(call.primitive, rule, {}, None, False)
     with pytest.raises(AssertionError), way("native code"):
         y, gradients = Problem("wrong", partial(engine.run, other), (x, low, high), grad, BOTH).solve()
