@@ -19,7 +19,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import pseudograd as pg
 from pseudograd import engine, kernels
 from pseudograd.kernels import bits
-from pseudograd.kernels.residuals import INPUTS
 from pseudograd.ops.bounds import unify_bounds
 from pseudograd.rule import OPS, Call
 from pseudograd.testing.contract import values

@@ -144,7 +144,7 @@ def test_elastic_reads_x_and_rounds_at_every_step_as_the_formula_does(
             [
                 Problem((bounds, width), partial(pg.clamp, rule=pg.rules.elastic(width), maximize=maximize),
                         (x, *bounds), grad)
-                for size, width in zip(SIZES, itertools.cycle((0.25, 1e-3, 3e4)))  # noqa: B905
+                for size, width in zip(SIZES, itertools.cycle((0.25, 1e-3, 3e4)))
                 for x, grad in [numbers(dtype, size)]
                 for bounds, maximize in itertools.product(between, (False, True))
             ],
@@ -250,7 +250,7 @@ def test_values_between_tensors(dtype: torch.dtype, level: int) -> None:
 @pytest.mark.parametrize("shape", [(4096,), (4099,), (70, 71), (40000,)], ids=str)
 def test_a_zero_between_tensors_has_torchs_sign(shape: tuple[int, ...], level: int) -> None:
     zeros = itertools.product((-0.0, 0.0), (-0.0, 0.0, -1.0), (-0.0, 0.0, 1.0))
-    for values, dtype in zip(zeros, itertools.cycle(DTYPES)):  # noqa: B905
+    for values, dtype in zip(zeros, itertools.cycle(DTYPES)):
         x, low, high = (torch.full(shape, value, dtype=dtype) for value in values)
         for bounds in ((low, high), (low[:1], high[:1]), (low[..., :1], high), (low.reshape(-1)[0], high)):
             expected = torch.clamp(x, *bounds)
@@ -339,11 +339,11 @@ def test_a_row_that_is_wrong_at_a_region_is_seen(region: str) -> None:
     wrong = right._replace(**{region: split._replace(x=split.x - 0.25)})
     rule = call.rule.replaced(find_range=lambda low, high: (low, high, wrong))
     other = Call(call.primitive, rule, {}, None, False)
-    with pytest.raises(AssertionError), way("native code"):
-        y, gradients = Problem("wrong", partial(engine.run, other), (x, low, high), grad, BOTH).solve()
-        with way("formula"):
-            expected = Problem("right", partial(engine.run, call), (x, low, high), grad, BOTH).solve()[1]
-        assert all(map(same, gradients, expected))
+    solved = []
+    for name, asked in (("native code", other), ("formula", call)):
+        with way(name):
+            solved.append(Problem(name, partial(engine.run, asked), (x, low, high), grad, BOTH).solve()[1])
+    assert not all(map(same, *solved))
 
 
 def test_a_code_has_as_many_bits_as_it_must() -> None:

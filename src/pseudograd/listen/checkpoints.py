@@ -86,6 +86,6 @@ class _Surrounded:
 
 
 _REPLACEMENTS: dict[patches.Patch, Callable[[object], object]] = {
-    patch: lambda hidden, name=patch.name.rpartition(".")[2]: _Function(name)  # type: ignore[misc]
+    patch: lambda hidden, name=patch.attribute: _Function(name)  # type: ignore[misc]
     for patch in patches.CHECKPOINTS
 }

@@ -24,7 +24,7 @@ class Patch:
 
     def __init__(self, name: str, why: str, until: str, is_there: Callable[[], bool] | None = None) -> None:
         self.name, self.why, self.until = name, why, until
-        self._path, _, self._attribute = name.rpartition(".")
+        self._path, _, self.attribute = name.rpartition(".")
         self._lock = threading.RLock()
         self._replacement: object = None
         self._hidden: object = None
@@ -42,7 +42,7 @@ class Patch:
     def is_applied(self) -> bool:
         if self._is_there is not None:
             return self._is_there()
-        return self._replacement is not None and vars(self._owner).get(self._attribute) is self._replacement
+        return self._replacement is not None and vars(self._owner).get(self.attribute) is self._replacement
 
 
 def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
@@ -62,11 +62,11 @@ def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
                 end -= 1
             if owner is None:
                 continue
-            hidden = vars(owner).get(patch._attribute, _MISSING)
+            hidden = vars(owner).get(patch.attribute, _MISSING)
             if patch._replacement is None or hidden is not patch._replacement:
                 patch._owner, patch._hidden = owner, hidden
                 patch._replacement = replace(None if hidden is _MISSING else hidden)
-                setattr(owner, patch._attribute, patch._replacement)
+                setattr(owner, patch.attribute, patch._replacement)
 
 
 def remove_all(patches: Iterable[Patch]) -> None:
@@ -74,11 +74,11 @@ def remove_all(patches: Iterable[Patch]) -> None:
     for patch in patches:
         with patch._lock:
             owner, replacement = patch._owner, patch._replacement
-            if replacement is not None and vars(owner).get(patch._attribute) is replacement:
+            if replacement is not None and vars(owner).get(patch.attribute) is replacement:
                 if patch._hidden is _MISSING:
-                    delattr(owner, patch._attribute)
+                    delattr(owner, patch.attribute)
                 else:
-                    setattr(owner, patch._attribute, patch._hidden)
+                    setattr(owner, patch.attribute, patch._hidden)
                 patch._owner = patch._replacement = patch._hidden = None
 
 
