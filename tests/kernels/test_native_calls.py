@@ -456,7 +456,10 @@ def test_a_bound_for_many_neighbours_has_values_of_its_own(calls: list[str]) -> 
     """Where x is kept, from 4096 elements on; not of numbers, of a single bound, nor where nothing is recorded."""
     low, high = torch.linspace(-2, -1, 4).reshape(4, 1, 1), torch.linspace(0, 1, 4).reshape(4, 1, 1)
     low.requires_grad_()  # else the call keeps a code, which is made with the values
-    for x in (_x(4096).view(1, 4, 32, 32), _x(2 * 4096).view(2, 4, 32, 32).contiguous(memory_format=torch.channels_last)):
+    for x in (
+        _x(4096).view(1, 4, 32, 32),
+        _x(2 * 4096).view(2, 4, 32, 32).contiguous(memory_format=torch.channels_last),
+    ):
         del calls[:]
         y = pg.clamp(x, low, high)
         assert torch.equal(y, torch.clamp(x, low, high))
@@ -487,7 +490,10 @@ def test_grads_that_are_not_plain(kind: str, size: int, calls: list[str]) -> Non
     grad = torch.nan_to_num(grad, posinf=2.0, neginf=-2.0)
     with way("formula"):
         _, expected = gradient(lambda x: pg.clamp(x, -1, 1), x, torch.zeros_like(grad) if kind == "zero" else grad)
-    for is_prepared in (False, True):  # then torch itself makes the zeros and the sign real, and refuses what has no memory
+    for is_prepared in (
+        False,
+        True,
+    ):  # then torch itself makes the zeros and the sign real, and refuses what has no memory
         leaf = x.clone().requires_grad_()
         y = pg.clamp(leaf, -1, 1)
         del calls[:]
