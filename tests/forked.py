@@ -26,7 +26,7 @@ import torch._dynamo  # whoever makes an optimiser imports it
 
 from pseudograd.listen.program import follow as program
 from pseudograd.listen.program import process
-from pseudograd_upgrade.routes.interpreters import CPU, ENVIRONMENTS
+from pseudograd_upgrade.routes.question import CPU, ENVIRONMENTS
 
 begun = program._process  # in a process of its own
 _compile = torch.compile  # Lightning, where a test imports it, puts another in its place

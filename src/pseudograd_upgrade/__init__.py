@@ -1,9 +1,8 @@
 """`pseudograd upgrade`: the first difference between a training under one torch and under another.
 
-In a process of the program: `following` hears it, `digests` makes four numbers of a tensor, `schedule` says of which steps, `changing` pins
-lines and moves parameters. Here: `runs` runs the program in interpreters, `recording` is what comes back and the file of it,
-`differences` compares two recordings, `growth` knows magnified rounding, `upgrade` asks one thing after the other, and `answer` says it.
-`cutting` makes a program of the call that differs, `routes` compares two routes through one torch.
+`runs` runs the program in interpreters. In its process `recorder` records it, `digests` computes four numbers of a tensor, and `changing`
+pins lines and moves parameters. `recording` holds the result, `differences` compares two recordings, and `upgrade` decides which runs are
+necessary for an `answer`. `cutting` makes a program of the call that differs; `routes` compares two routes through one torch.
 """
 
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.
@@ -18,8 +17,8 @@ USES = (
     "pseudograd.listen.patches",
     "pseudograd.listen.program.files",
     "pseudograd.listen.program.follow",
+    "pseudograd.listen.program.process",
     "pseudograd.listen.quietly",
-    "pseudograd.notebook",
     "pseudograd.rewrite.context",
     "pseudograd.rewrite.mode",
     "pseudograd.rewrite.pin_edge",

@@ -1,18 +1,16 @@
-"""What an upgrade changes in a training, in words and as JSON."""
+"""The effect of an upgrade on a training, as text and as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
-from pseudograd.notebook import shown
 from pseudograd.wording import counted
 
 from .cutting.cut import Cut
 from .differences import Difference
 from .recording import BACKWARD, UPDATE, Origin
 
-SAME, ROUNDING, MAGNIFIED, CONVENTION, OTHER_OP, OWN, FAILS, UNHEARD, NARROW = (
+SAME, ROUNDING, MAGNIFIED, CONVENTION, OTHER_OP, OWN, FAILS, UNKNOWN, NARROW = (
     "nothing differs",
     "rounding only",
     "rounding, magnified by the program",
@@ -28,8 +26,8 @@ SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 
 @dataclass(frozen=True)
 class Answer:
-    """kind: one of the above. torch: the older and the newer. why: what the runs show. next_steps: what to do. losses: of every backward,
-    by run. cut: the call that differs, as a program of its own.
+    """kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: by run, one for each backward.
+    cut: the call that differs, as a program of its own.
     """
 
     kind: str
@@ -47,9 +45,6 @@ class Answer:
     def survives(self) -> bool:
         return self.kind in SURVIVES
 
-    def _repr_html_(self) -> str:
-        return shown(str(self))
-
     def __str__(self) -> str:
         old, new = self.torch
         size = f"{counted(self.runs, 'run')}, {counted(self.steps, 'backward pass', 'backward passes')} each"
@@ -62,15 +57,14 @@ class Answer:
             lines += [f"  {line}".rstrip() for line in self.cut.lines(self.torch)]
         return "\n".join([*lines, *(f"upgrade: {note}" for note in self.notes)])
 
-    def to_json(self) -> dict[str, Any]:
-        rest = {key: value for key, value in asdict(self).items() if key not in ("kind", "difference")}
-        difference = None if self.difference is None else _difference_to_json(self.difference)
-        head = {"kind": "pseudograd upgrade", "answer": self.kind, "survives": self.survives}
-        return {**head, **rest, "difference": difference}
+    def to_json(self) -> dict[str, object]:
+        fields = {**asdict(self), "difference": self.difference and _difference_to_json(self.difference)}
+        del fields["kind"]
+        return {"kind": "pseudograd upgrade", "answer": self.kind, "survives": self.survives, **fields}
 
 
 def _location_lines(difference: Difference) -> list[str]:
-    origin = named_origin(difference)
+    origin = origin_to_name(difference)
     way = {BACKWARD: "backward of", UPDATE: "update by"}.get(origin.kind, "forward of")
     lines = [f"  {origin.where}  step {difference.step}, {way} {origin.op}"]
     if origin.expression:
@@ -80,14 +74,14 @@ def _location_lines(difference: Difference) -> list[str]:
     return lines
 
 
-def named_origin(difference: Difference) -> Origin:
-    """The call that the answer names: the first op that only one of the two has and whose line is known, else the op that differs."""
+def origin_to_name(difference: Difference) -> Origin:
+    """The first op that only one of the two runs has and whose line is known; else the op that differs."""
     events = (*difference.only_old, *difference.only_new)
     return next((event.origin for event in events if event.origin.where != "?"), difference.old.origin)
 
 
 def _difference_to_json(difference: Difference) -> dict[str, object]:
-    origin = named_origin(difference)
+    origin = origin_to_name(difference)
     return {
         **origin._asdict(),
         "pass": origin.kind,

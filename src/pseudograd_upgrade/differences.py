@@ -1,34 +1,36 @@
-"""The first event in which two runs differ by more than rounding.
+"""The first event in which two runs differ by more than rounding, and rounding that a training magnifies.
 
-Distances are relative, between the sums that stand for a tensor. Three figures say what rounding is: the precision of the dtype, how far
-the same event moves when sums go in another order, and how far the events before it differ already. Rounding grows from step to step, and
-never by much in one event.
+A distance is relative: between the digests of two tensors, or between two losses. A distance counts as rounding up to the largest of three
+figures: the precision of the dtype, the distance that another order of sums causes at the same event, and the usual distance of the events
+before it. Rounding grows from step to step, and never by much in one event.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .recording import LEAF, Digest, Event, Recording
+from .recording import LEAF, OTHER_ORDER, SHAKEN, Digest, Event, Recording
 
 _EPSILON = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3, "complex64": 1.2e-7}
-PLAIN = 16  # roundings of one element that a sum may be away
-COMPILED = 128  # the same where a compiler has joined loops: it keeps some sums in the dtype that eager mode does not
-LARGEST = 0.15  # that so many roundings may make: of bfloat16 a single one is nearly a hundredth
-_NOISE, _LEVEL = 10, 30  # times the figure of another order of sums, and of the events before
-_LEAVES = 1e-6  # times _NOISE: of a whole step of rounding
-ALIKE = 1e-5  # relative: losses no further apart are alike
-_NOTHING = 1e-12  # relative: our own sums, in another order
-_RECENT = 200  # events
+ROUNDINGS = 16  # of one element, by which a sum may move
+ROUNDINGS_COMPILED = 128  # the same under a compiler, which joins loops and keeps some sums in another dtype
+LARGEST_ROUNDING = 0.15  # of that many roundings: a single rounding of bfloat16 is nearly 0.01
+_NOISE_FACTOR, _LEVEL_FACTOR = 10, 30  # times the distance of another order of sums; times the usual distance before
+_LEAF_NOISE = 1e-6  # the least noise of a parameter's gradient
+ALIKE_LOSSES = 1e-5  # losses up to this distance are alike
+_SUM_ROUNDING = 1e-12  # a distance that the sums of a digest make by themselves
+_RECENT_EVENTS = 200
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first event whose values differ, of the older run and of the newer one. only_old, only_new: events between the last that agreed
-    and it, which the other run has not. is_reordered: both have the same events around it, in another order.
+    """The first event whose values differ, in the older and in the newer run.
+
+    only_old, only_new: events of one run alone, between the last event that agreed and this one. is_reordered: both runs have the same
+    events there, in another order.
     """
 
     step: int
@@ -42,8 +44,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """first: None where every difference is rounding. largest: how far rounding moves an event at most. events: how many were compared.
-    other_ops: lines at which the two have other ops of the same values.
+    """first: None if all differences are rounding. largest: the largest distance that is rounding. events: the number of compared events.
+    other_ops: lines where the two runs get the same values by other ops.
     """
 
     first: Difference | None
@@ -52,165 +54,146 @@ class Comparison:
     other_ops: tuple[str, ...] = ()
 
 
-class _Level:
-    """How far three of four recent events differ at most."""
-
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque()
-        self._sorted: list[float] = []
-
-    def add(self, distance: float) -> None:
-        if len(self._recent) == _RECENT:
-            self._sorted.remove(self._recent.popleft())
-        self._recent.append(distance)
-        insort(self._sorted, distance)
-
-    @property
-    def value(self) -> float:
-        return self._sorted[len(self._sorted) * 3 // 4] if self._sorted else 0.0
-
-
 def compare_events(
-    old: Recording, new: Recording, noise: Recording | None = None, roundings: int = PLAIN
+    old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS
 ) -> Comparison:
-    """The first difference in the steps that both have kept.
-
-    noise: the older run again, its sums in another order. roundings: of one element, that a sum may be away.
-    """
+    """The first difference in the steps that both runs recorded. noises: runs of the older torch in which rounding alone differs."""
     moves: dict[object, float] = {}
-    level, largest, count = _Level(), 0.0, 0
-    other_ops: dict[str, None] = {}
+    recent: deque[float] = deque(maxlen=_RECENT_EVENTS)
+    largest, count, other_ops = 0.0, 0, dict[str, None]()
     for step in sorted(old.steps.keys() & new.steps.keys()):
-        for other in runs_of(noise):
-            _learn_moves(moves, old.steps[step], other.steps.get(step, []))
-        by_key = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
-        common = {event.key for event in old.steps[step]} & by_key.keys()
+        for noise in noises:
+            _measure_moves(moves, old.steps[step], noise.steps.get(step, []))
+        theirs = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
+        common = {event.key for event in old.steps[step]} & theirs.keys()
         only_old: list[Event] = []
         position = 0
-        for event in old.steps[step]:
-            if event.origin.kind == LEAF:
-                continue
-            if event.key not in by_key:
+        for event in _without_leaves(old.steps[step]):
+            if event.key not in theirs:
                 only_old.append(event)
                 continue
             count += 1
-            at, other_event = by_key[event.key]
-            distances = _distances(event, other_event)
-            if _is_beyond(event, distances, moves.get(event.key, 0.0), level.value, roundings):
-                passed = [event for event in new.steps[step][position:at] if event.origin.kind != LEAF]
+            at, other = theirs[event.key]
+            distances = _distances(event, other)
+            if _is_beyond_rounding(event, distances, moves.get(event.key, 0.0), _usual(recent), roundings):
+                passed = _without_leaves(new.steps[step][position:at])
                 only_new = tuple(event for event in passed if event.key not in common)
                 is_reordered = at < position or len(only_new) < len(passed)
-                first = Difference(step, event, other_event, max(distances), tuple(only_old), only_new, is_reordered)
+                first = Difference(step, event, other, max(distances), tuple(only_old), only_new, is_reordered)
                 return Comparison(first, largest, count, tuple(other_ops))
-            for distance in filter(math.isfinite, distances):
-                level.add(distance)
-                largest = max(largest, distance)
+            recent.extend(filter(math.isfinite, distances))
+            largest = max(largest, *filter(math.isfinite, distances), 0.0)
             other_ops.update(dict.fromkeys(event.origin.where for event in only_old))
             only_old, position = [], at + 1
     return Comparison(None, largest, count, tuple(other_ops))
 
 
-def runs_of(noise: Recording | None) -> tuple[Recording, ...]:
-    return () if noise is None else (noise, *noise.more)
+def _without_leaves(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.origin.kind != LEAF]
 
 
-def _learn_moves(moves: dict[object, float], events: list[Event], others: list[Event]) -> None:
+def _usual(distances: Sequence[float]) -> float:
+    """Three of four distances are no larger."""
+    return sorted(distances)[len(distances) * 3 // 4] if distances else 0.0
+
+
+def _measure_moves(moves: dict[object, float], events: Sequence[Event], others: Sequence[Event]) -> None:
     by_key = {event.key: event for event in others}
-    for event in events:
-        if event.origin.kind != LEAF and event.key in by_key:
-            moves[event.key] = max(moves.get(event.key, 0.0), *_distances(event, by_key[event.key]), 0.0)
+    for event in _without_leaves(events):
+        if event.key in by_key:
+            moves[event.key] = max(moves.get(event.key, 0.0), *_distances(event, by_key[event.key]))
 
 
 def _distances(old: Event, new: Event) -> list[float]:
-    if len(old.tensors) != len(new.tensors):
-        return [math.inf]
     return [digest_distance(a, b) for a, b in zip(old.tensors, new.tensors, strict=True)]
 
 
 def digest_distance(old: Digest, new: Digest) -> float:
-    """Relative to the sum of magnitudes; infinite where shape or dtype differ, or one of them is not finite."""
+    """Relative to the sum of magnitudes. Infinite if shapes or dtypes differ, or if one of the two is not finite."""
     if old.shape != new.shape:
         return math.inf
     if old.numbers == new.numbers:
         return 0.0
     scale = max(old.numbers[1], new.numbers[1])
-    gaps = [abs(a - b) for a, b in zip(old.numbers[:3], new.numbers[:3], strict=True) if not _is_same(a, b)]
+    gaps = [abs(a - b) for a, b in zip(old.numbers[:3], new.numbers[:3], strict=True) if not _are_equal(a, b)]
     if any(map(math.isnan, gaps)) or not math.isfinite(scale):
         return math.inf if gaps else 0.0
     distance = max(gaps, default=0.0) / scale if scale else 0.0
-    return distance if distance > _NOTHING else 0.0
+    return distance if distance > _SUM_ROUNDING else 0.0
 
 
-def _is_same(a: float, b: float) -> bool:
+def _are_equal(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def _is_beyond(event: Event, distances: list[float], noise: float, level: float, roundings: int) -> bool:
-    dtypes = [digest.shape.split()[0] for digest in event.tensors]
-    dtypes += [""] * (len(distances) - len(dtypes))
-    pairs = zip(distances, dtypes, strict=False)
-    return any(is_beyond_rounding(distance, dtype, noise, level, roundings) for distance, dtype in pairs)
+def _is_beyond_rounding(event: Event, distances: Sequence[float], noise: float, level: float, roundings: int) -> bool:
+    pairs = zip(distances, event.tensors, strict=True)
+    return any(is_beyond_rounding(distance, digest, noise, level, roundings) for distance, digest in pairs)
 
 
-def is_beyond_rounding(distance: float, dtype: str, noise: float, level: float, roundings: int = PLAIN) -> bool:
-    """Integers are exact, until what they are computed from has been rounded otherwise."""
+def is_beyond_rounding(distance: float, digest: Digest, noise: float, level: float, roundings: int = ROUNDINGS) -> bool:
+    """Integers are exact until the values that they come from have been rounded differently."""
     if distance == 0.0:
         return False
-    epsilon = _EPSILON.get(dtype)
+    epsilon = _EPSILON.get(digest.shape.split()[0])
     if epsilon is None:
-        return level == 0.0 and distance > _NOISE * noise
-    precision = max(PLAIN * epsilon, min(roundings * epsilon, LARGEST))
-    return distance > max(precision, _NOISE * noise, _LEVEL * level)
+        return level == 0.0 and distance > _NOISE_FACTOR * noise
+    precision = max(ROUNDINGS * epsilon, min(roundings * epsilon, LARGEST_ROUNDING))
+    return distance > max(precision, _NOISE_FACTOR * noise, _LEVEL_FACTOR * level)
 
 
 # --- losses, which every step has -------------------------------------------------------------------------------------
 
 
 def loss_distances(old: Recording, new: Recording) -> list[float]:
-    """By step, as far as both went; infinite at the first step that one of them lacks."""
+    """One distance for each step that both runs have. A step that only one run has adds an infinite distance."""
     distances = []
     for losses, others in zip(old.losses, new.losses, strict=False):
-        pairs = [(a, b) for a, b in zip(losses, others, strict=False) if not _is_same(a, b)]
+        pairs = [(a, b) for a, b in zip(losses, others, strict=False) if not _are_equal(a, b)]
         relative = [abs(a - b) / max(abs(a), abs(b)) for a, b in pairs]
         distances.append(max((math.inf if math.isnan(far) else far for far in relative), default=0.0))
     return distances if len(old.losses) == len(new.losses) else [*distances, math.inf]
 
 
-def first_loss(old: Recording, new: Recording, noise: Recording | None = None, growth: float = _LEVEL) -> int | None:
-    """The first step whose losses differ by more than rounding, from 1 on. growth: by so much rounding may grow from step to step."""
-    noises = [loss_distances(old, other) for other in runs_of(noise)]
+def first_loss(
+    old: Recording, new: Recording, noises: Sequence[Recording] = (), growth: float = _LEVEL_FACTOR
+) -> int | None:
+    """The first step, counted from 1, whose losses differ by more than rounding. growth: of rounding, from one step to the next."""
+    noise_distances = [loss_distances(old, noise) for noise in noises]
     level = worst = 0.0
     for at, distance in enumerate(loss_distances(old, new)):
-        worst = max(worst, *(moves[at] for moves in noises if at < len(moves)), 0.0)
-        if distance > max(ALIKE, _NOISE * worst, growth * level):
+        worst = max(worst, *(moves[at] for moves in noise_distances if at < len(moves)), 0.0)
+        if distance > max(ALIKE_LOSSES, _NOISE_FACTOR * worst, growth * level):
             return at + 1
         level = max(level, distance)
     return None
 
 
-def train_alike(old: Recording, new: Recording, noise: Recording | None = None, roundings: int = PLAIN) -> bool:
-    """Are losses and gradients of parameters the same? Values that nothing came of, such as unwritten memory, do not count."""
+def train_alike(old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS) -> bool:
+    """Are the losses and the parameters' gradients the same? Other values, such as unwritten memory, do not count."""
     if old.losses or new.losses:
-        return first_loss(old, new, noise) is None and same_leaves(old, new, noise, roundings)
-    return compare_events(old, new, noise, roundings).first is None
+        return first_loss(old, new, noises) is None and same_leaves(old, new, noises, roundings)
+    return compare_events(old, new, noises, roundings).first is None
 
 
-def same_leaves(old: Recording, new: Recording, noise: Recording | None = None, roundings: int = PLAIN) -> bool:
-    """Did the parameters get the same gradients, in the steps that both have kept?"""
+def same_leaves(old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS) -> bool:
+    """Did the parameters get the same gradients in the steps that both runs recorded?"""
+    runs = (old, new, noises[0] if noises else old)
     return all(
-        _are_same(_leaves(old, step), _leaves(new, step), _leaves(noise or old, step), roundings)
+        _are_same_leaves([_leaves(run, step) for run in runs], roundings)
         for step in old.steps.keys() & new.steps.keys()
     )
 
 
-def _are_same(old: list[Digest], new: list[Digest], others: list[Digest], roundings: int) -> bool:
-    """Another op inside may change the order in which they come."""
-    moves = [digest_distance(a, b) for a, b in zip(old, others, strict=False)]
+def _are_same_leaves(leaves: list[list[Digest]], roundings: int) -> bool:
+    """Another op inside can change the order of the gradients; sorting undoes that."""
+    old, new, noise = leaves
+    moves = [digest_distance(a, b) for a, b in zip(old, noise, strict=False)]
     rows = list(zip(old, [*moves, *[0.0] * (len(old) - len(moves))], strict=True))
     if [digest.shape for digest in old] != [digest.shape for digest in new]:
-        rows, new = sorted(rows, key=lambda row: _size(row[0])), sorted(new, key=_size)
+        rows, new = sorted(rows, key=lambda row: _sort_key(row[0])), sorted(new, key=_sort_key)
     return len(rows) == len(new) and not any(
-        is_beyond_rounding(digest_distance(a, b), a.shape.split()[0], max(move, _LEAVES), 0.0, roundings)
+        is_beyond_rounding(digest_distance(a, b), a, max(move, _LEAF_NOISE), 0.0, roundings)
         for (a, move), b in zip(rows, new, strict=True)
     )
 
@@ -219,5 +202,65 @@ def _leaves(run: Recording, step: int) -> list[Digest]:
     return [digest for event in run.steps.get(step, []) if event.origin.kind == LEAF for digest in event.tensors]
 
 
-def _size(digest: Digest) -> tuple[str, str]:
+def _sort_key(digest: Digest) -> tuple[str, str]:
     return digest.shape, f"{digest.numbers[1]:.3e}"
+
+
+# --- rounding that a training magnifies, by a hard threshold or by chaos ----------------------------------------------
+
+
+def may_have_grown(
+    old: Recording, new: Recording, noises: Sequence[Recording], comparison: Comparison, step: int | None
+) -> bool:
+    """Does the difference begin after the first update, or do the losses part slowly and further than known rounding?"""
+    steps = [] if step is None else [step]
+    steps += [] if comparison.first is None else [comparison.first.step]
+    return min(steps) > 1 if steps else first_loss(old, new, noises, growth=0.0) is not None
+
+
+@dataclass(frozen=True)
+class Growth:
+    """is_rounding: the losses part as far where rounding alone differs. why, next_steps: lines of the answer."""
+
+    is_rounding: bool
+    why: tuple[str, ...]
+    next_steps: tuple[str, ...] = ()
+
+
+def explain_growth(old: Recording, new: Recording, noises: Sequence[Recording]) -> Growth | None:
+    """For two runs without a call that stands out. None if their losses are alike, or if no run shows rounding alone."""
+    parting = _find_parting(old, new)
+    if parting is None or not noises:
+        return None
+    step, most = parting
+    summary = f"the losses of the two part from step {step} on, by up to {most}"
+    if first_loss(old, new, noises, growth=0.0) is not None:
+        why = f"{summary}, little by little: no call stands out, and rounding alone does not part them so far"
+        return Growth(False, (why,)) if len(noises) > 1 else None
+    partings = {name: _find_parting(old, run) for name, run in zip((OTHER_ORDER, SHAKEN), noises, strict=False)}
+    alone = [f"with {name} from step {part[0]} on, by up to {part[1]}" for name, part in partings.items() if part]
+    if not alone:
+        return None
+    why = f"under torch {old.torch} alone they do, too: {'; '.join(alone)}"
+    alike = f"before step {step} they are alike to {ALIKE_LOSSES:.0e}; " if step > 1 else ""
+    limit = f"{alike}what else differs from step {step} on, and no further, cannot be told from this"
+    next_step = "compare results over several seeds: those of a single run are decided by rounding"
+    return Growth(True, (summary, why, limit), (next_step,))
+
+
+def explain_equality(old: Recording, mended: Recording) -> str:
+    """For a run that trains as the older one does, within the effect of another order of sums, which can be large."""
+    parting = _find_parting(old, mended)
+    if parting is None:
+        return "the losses are equal, and so are the gradients of the parameters"
+    return f"losses and gradients differ no more than by another order of sums: the losses by up to {parting[1]}"
+
+
+def _find_parting(old: Recording, new: Recording) -> tuple[int, str] | None:
+    """The first step whose losses are not alike, and the largest distance, as text."""
+    distances = loss_distances(old, new)
+    first = next((step for step, distance in enumerate(distances, start=1) if distance > ALIKE_LOSSES), None)
+    if first is None:
+        return None
+    most = max(filter(math.isfinite, distances), default=0.0)
+    return first, f"{100 * most:.2g} %" + ("" if all(map(math.isfinite, distances)) else ", and then wholly")

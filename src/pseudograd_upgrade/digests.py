@@ -1,31 +1,31 @@
-"""Four numbers of a tensor that tell it from another one, and rounding from more: computed where it lives, fetched once for each step."""
+"""Four numbers of a tensor that show more than rounding: computed on its device, and fetched once in each step."""
 
 from __future__ import annotations
+
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from pseudograd.torch_table.private import is_batched, is_fake, is_wrapped
 
-_ROW = 4096  # weights: a longer tensor is folded into rows
-_FOLDED = 1 << 16
+_ROW = 4096  # entries of a row, into which a long tensor is folded
+_FOLDED = 1 << 16  # entries of a long tensor
 _weights: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
 
 def _projection_weights(count: int, like: Tensor) -> Tensor:
-    """Pseudo-random numbers, the same on every torch, for a projection in which no two elements count alike."""
+    """Pseudo-random numbers, the same on every torch, that give each entry another weight."""
     key = (like.dtype, like.device)
     weights = _weights.get(key)
     if weights is None or weights.numel() < count:
-        size = max(_ROW, 1 << (count - 1).bit_length())
-        index = torch.arange(1, size + 1, dtype=torch.float64)
-        weights = ((index * 0.6180339887498949).remainder(1.0) - 0.5).to(like.dtype).to(like.device)
-        _weights[key] = weights
+        index = torch.arange(1, max(_ROW, 1 << (count - 1).bit_length()) + 1, dtype=torch.float64)
+        weights = _weights[key] = ((index * 0.6180339887498949).remainder(1.0) - 0.5).to(like.dtype).to(like.device)
     return weights[:count]
 
 
-def is_readable(value: object) -> bool:
-    """Has it numbers that can be summed? Not a fake, nested, sparse or sharded tensor, nor one inside a transform."""
+def is_readable(value: object) -> TypeGuard[Tensor]:
+    """Can its numbers be summed? False for a fake, nested, sparse or sharded tensor, and inside a transform."""
     return (
         isinstance(value, Tensor)
         and not (value.is_meta or value.is_nested or is_batched(value) or is_wrapped(value))
@@ -35,7 +35,7 @@ def is_readable(value: object) -> bool:
 
 
 def _digest(value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Its sum, the sum of its magnitudes, a projection, and how many of it are not 0."""
+    """The sum, the sum of magnitudes, a projection, and the number of nonzero entries."""
     x = value.detach()
     if x.is_complex():
         x = torch.view_as_real(x)
@@ -58,9 +58,8 @@ def _projection(flat: Tensor) -> Tensor:
     rows = count // _ROW
     folded = flat[: rows * _ROW].view(rows, _ROW) @ _projection_weights(_ROW, flat)
     rest = flat[rows * _ROW :]
-    return torch.dot(folded, _projection_weights(rows, flat) + 1) + torch.dot(
-        rest, _projection_weights(rest.numel(), flat)
-    )
+    rest_weights = _projection_weights(rest.numel(), flat)
+    return torch.dot(folded, _projection_weights(rows, flat) + 1) + torch.dot(rest, rest_weights)
 
 
 class Pending:
@@ -73,19 +72,18 @@ class Pending:
         return len(self._columns[0])
 
     def add(self, value: Tensor) -> int:
-        """Returns the position of the digest in what `fetch` gives."""
+        """Returns the position of the digest in the result of `fetch`."""
         for column, number in zip(self._columns, _digest(value), strict=True):
             column.append(number)
         return len(self) - 1
 
     def fetch(self) -> list[tuple[float, ...]]:
         columns = [_fetch_column(column) for column in self._columns]
-        for column in self._columns:
-            column.clear()
+        self._columns = ([], [], [], [])
         return list(zip(*columns, strict=True))
 
 
 def _fetch_column(column: list[Tensor]) -> list[float]:
     if len({(number.dtype, number.device) for number in column}) > 1:
         column = [number.to("cpu", torch.float64) for number in column]
-    return torch.stack(column).to(torch.float64).tolist() if column else []  # type: ignore[no-any-return]
+    return torch.stack(column).to(torch.float64).tolist() if column else []

@@ -1,10 +1,10 @@
-"""What one run of a program did, event by event, and the file that keeps runs for another day."""
+"""The record of one run of a program, and the file that stores runs for a later comparison."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,17 +12,39 @@ from typing import Any, NamedTuple
 from pseudograd.errors import must
 from pseudograd.listen.program.files import write
 
-_KIND, _FORMAT = "pseudograd upgrade digests", 1
+_FILE_KIND, _FILE_FORMAT = "pseudograd upgrade digests", 2
+MOST_DIGESTS = 20_000  # in one step; later events of the step are not recorded
 
-# Runs of the older torch, as a file and an answer call them.
+# The runs of the older torch, by their names in a file and in an answer.
 AS_IT_IS, OTHER_ORDER, SHAKEN = "as it is", "sums in another order", "parameters moved by roundings"
+# The kinds of events. A leaf event is the gradient that arrives at a parameter.
 FORWARD, BACKWARD, UPDATE, LEAF = "forward", "backward", "update", "leaf"
 
 
-class Origin(NamedTuple):
-    """The call that an event comes from. kind: one of the above. where: the line that calls torch; user_where: the program's own line,
-    where that is another.
+class Schedule(NamedTuple):
+    """The steps whose events are recorded: steps 1 to `first` and one in `every`, or the steps of `window` alone.
+
+    A program ends after its window. Losses are recorded in every step. every=0: no step after `first`.
     """
+
+    first: int = 6
+    every: int = 25
+    window: tuple[int, int] | None = None
+
+    def has(self, step: int) -> bool:
+        if self.window is not None:
+            return self.window[0] <= step <= self.window[1]
+        return step <= self.first or (self.every > 0 and step % self.every == 0)
+
+    def is_over(self, step: int) -> bool:
+        return self.window is not None and step > self.window[1]
+
+
+LOSSES_ALONE = Schedule(0, 0)
+
+
+class Origin(NamedTuple):
+    """The call that caused an event: its kind, its op, the line that calls torch, the program's own line, and the source text."""
 
     kind: str
     op: str
@@ -32,15 +54,14 @@ class Origin(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """A tensor: did it arrive (at a backward)? its dtype and shape; its sum, that of its magnitudes, a projection, how many are not 0."""
+    """A tensor's dtype and shape, its sum, the sum of its magnitudes, a projection of it, and its number of nonzero entries."""
 
-    arrives: bool
     shape: str
     numbers: tuple[float, float, float, float]
 
 
 class Event(NamedTuple):
-    """options: the arguments that are no tensors. occurrence: of this op at this line, with tensors of these shapes, in this step."""
+    """The tensors of one call. options: its other arguments, as text. occurrence: 1 for the second such call of a step, and so on."""
 
     origin: Origin
     options: str
@@ -49,14 +70,13 @@ class Event(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
+        """Equal for the same event of two runs."""
         return (*self.origin[:3], *(tensor.shape for tensor in self.tensors), self.occurrence)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """losses: of every backward. steps: the events of the steps that were kept whole. status, stderr: how the program ended. more: further
-    runs that show, as this one does, how far rounding alone moves them.
-    """
+    """The losses of every backward pass, the events of some steps, and how the program ended. raw: the content as the process wrote it."""
 
     torch: str
     losses: list[list[float]]
@@ -64,50 +84,46 @@ class Recording:
     status: int = 0
     stderr: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
-    raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    more: tuple[Recording, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-def read_content(
-    content: dict[str, Any], status: int = 0, stderr: Iterable[str] = (), errors: Iterable[str] = ()
+def load_recording(
+    content: Mapping[str, Any], status: int = 0, stderr: Iterable[str] = (), errors: Iterable[str] = ()
 ) -> Recording:
-    """The recording that a process has written, or a file."""
-    origins = [Origin(*origin) for origin in content["sites"]]
-    steps = {int(step): _load_events(origins, events) for step, events in content["steps"].items()}
-    errors = (*errors, *content.get("noted", ()))
+    """The recording in what a process or a file holds."""
+    origins = [Origin(*origin) for origin in content["origins"]]
+    steps = {int(step): _load_events(origins, rows) for step, rows in content["steps"].items()}
+    errors = (*errors, *content.get("errors", ()))
     return Recording(content["torch"], content["losses"], steps, status, tuple(stderr), errors, content)
 
 
-def _load_events(origins: list[Origin], rows: Any) -> list[Event]:
+def _load_events(origins: list[Origin], rows: Iterable[tuple[int, str, list[tuple[str, list[float]]]]]) -> list[Event]:
     counts: dict[tuple[object, ...], int] = {}
     events = []
     for number, options, tensors in rows:
-        origin = origins[number]
-        key = (*origin[:3], *(shape for _, shape, _ in tensors))
-        counts[key] = counts.get(key, -1) + 1
-        is_backward = origin.kind == BACKWARD
-        digests = tuple(Digest(not at and is_backward, shape, tuple(numbers)) for at, shape, numbers in tensors)
-        events.append(Event(origin, options, digests, counts[key]))
+        digests = tuple(Digest(shape, tuple(numbers)) for shape, numbers in tensors)  # type: ignore[arg-type]
+        first = Event(origins[number], options, digests, 0)
+        occurrence = counts[first.key] = counts.get(first.key, -1) + 1
+        events.append(first._replace(occurrence=occurrence))
     return events
 
 
-def keep(path: Path, program: list[str], runs: dict[str, Recording]) -> None:
-    """Keeps runs of the older torch, by their names."""
+def write_runs(path: Path, program: list[str], runs: Mapping[str, Recording]) -> None:
     raw = {name: run.raw for name, run in runs.items()}
-    document = {"kind": _KIND, "format": _FORMAT, "program": program, "runs": raw}
+    document = {"kind": _FILE_KIND, "format": _FILE_FORMAT, "program": program, "runs": raw}
     write("upgrade", "--keep", path, gzip.compress(json.dumps(document).encode(), mtime=0))
 
 
-def read(path: Path) -> tuple[list[str], dict[str, Recording]]:
-    """The program and the runs of a file that `keep` wrote."""
+def read_runs(path: Path) -> tuple[list[str], dict[str, Recording]]:
+    """The program and the runs, by their names."""
     requirement = "be a file that --keep wrote"
     try:
         document = json.loads(gzip.decompress(path.read_bytes()))
-        if document["kind"] != _KIND or document["format"] != _FORMAT:
+        if (document["kind"], document["format"]) != (_FILE_KIND, _FILE_FORMAT):
             raise ValueError(path)
-        return document["program"], {name: read_content(content) for name, content in document["runs"].items()}
+        return document["program"], {name: load_recording(content) for name, content in document["runs"].items()}
     except OSError as error:
-        why = error.strerror or "it is no file of digests"
-        raise ValueError(must("upgrade", "--against", requirement, str(path), why)) from error
+        reason = error.strerror or "it is no file of digests"
+        raise ValueError(must("upgrade", "--against", requirement, str(path), reason)) from error
     except (ValueError, KeyError, TypeError, EOFError) as error:
         raise ValueError(must("upgrade", "--against", requirement, str(path))) from error

@@ -1,4 +1,4 @@
-"""Interpreters, and runs of the program in them with what hears it."""
+"""Interpreters, and runs of the program in them with a recorder."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 from pseudograd.errors import must
 from pseudograd.listen.program import follow as programs
 from pseudograd.rewrite.standard_input import StandardInput
 
-from .recording import OTHER_ORDER, SHAKEN, Recording, read_content
-from .schedule import Schedule
+from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, load_recording
 
-_PYTHON, _TORCH = (3, 10), (2, 8)
+_OLDEST_PYTHON, _OLDEST_TORCH = (3, 10), (2, 8)
 _SECONDS = 60
-_LINES = 12  # of stderr that an answer shows
-_ASK = """
+_STDERR_LINES = 12  # that an answer shows
+_DESCRIBE = """
 import importlib.metadata, importlib.util, json, sys
 def version(name):
     try:
@@ -32,72 +32,85 @@ def version(name):
         return None
 print(json.dumps({"python": sys.version_info[:2], "torch": version("torch"), "extensions": version("typing_extensions")}))
 """
-# Sums go in another order: other vectors, another number of threads.
-_ANOTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+# Other vector instructions and another number of threads change the order of sums.
+_OTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+# The text about each setting of a recorder, in the line about a run.
+_DETAILS: dict[str, Callable[[Any], str]] = {
+    "is_shaken": lambda _: SHAKEN,
+    "targets": lambda keys: f"for the arguments of {keys[-1][1]}",
+    "is_cut": lambda _: "each line alone",
+    "out": lambda lines: f"{', '.join(lines)} left out",
+    "moved": lambda lines: f"{', '.join(lines)} moved off its point",
+}
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """path: absolute, as it was given otherwise: a link into a virtual environment stays one. is_shaken: are parameters moved by roundings?
-    module: what hears the program in its process.
+    """A python with its torch, and how the program runs there.
+
+    path: absolute; a link into a virtual environment stays a link. recorder: the module that records. settings: of the recorder.
+    environment: more variables of a run. route: the route through torch, if the question is about routes.
     """
 
     path: str
     torch: str
-    is_shaken: bool = field(default=False, kw_only=True)
-    module: ClassVar[str] = "pseudograd_upgrade.following"
+    recorder: str = "pseudograd_upgrade.recorder"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    route: str = ""
+
+    def but(self, recorder: str = "", **settings: object) -> Interpreter:
+        return replace(self, recorder=recorder or self.recorder, settings={**self.settings, **settings})
 
     def label(self, torch: str) -> str:
-        """What a run is called, of a torch that says it is this one."""
-        return torch
+        """The name of a run whose torch reports this version."""
+        return f"{torch} {self.route}".rstrip()
 
     @property
     def details(self) -> str:
-        """What a line about a run says behind the torch."""
-        return f", {SHAKEN}" if self.is_shaken else ""
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Variables of a run besides those of this process."""
-        return {}
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        """What the module in the process is told."""
-        return {"is_shaken": self.is_shaken}
+        values = ((describe, self.settings.get(name)) for name, describe in _DETAILS.items())
+        return "".join(f", {describe(value)}" for describe, value in values if value)
 
 
 def find_interpreter(argument: str, name: str) -> Interpreter:
-    """The interpreter behind a path or a name on PATH, asked without importing its torch; ValueError where it cannot run the program."""
+    """The interpreter of a path, or of a name on PATH. ValueError if it cannot run the program; its torch is not imported."""
+
+    def error(requirement: str, remedy: str | None = None) -> ValueError:
+        return ValueError(must("upgrade", argument, requirement, name, remedy))
+
     file = shutil.which(name)
     if file is None:
-        raise ValueError(must("upgrade", argument, "be an interpreter that can be run", name))
+        raise error("be an interpreter that can be run")
     path = os.path.abspath(file)
     try:
-        facts = json.loads(ask_python(path, _ASK))
-        python, torch = tuple(facts["python"]), facts["torch"]
-    except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as error:
-        raise ValueError(must("upgrade", argument, "be a python that can be run", name)) from error
+        facts = json.loads(run_python(path, _DESCRIBE).stdout)
+        python, torch, extensions = tuple(facts["python"]), facts["torch"], facts["extensions"]
+    except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as reason:
+        raise error("be a python that can be run") from reason
     if torch is None:
-        raise ValueError(must("upgrade", argument, "have torch", name, "Its python found none. Install it there"))
-    if python < _PYTHON:
-        raise ValueError(must("upgrade", argument, "be Python 3.10 or later", name, f"It is {python[0]}.{python[1]}"))
-    if facts["extensions"] is None:
-        raise ValueError(must("upgrade", argument, "have typing_extensions", name, "Install it there"))
-    if tuple(int(part) for part in torch.split("+")[0].split(".")[:2]) < _TORCH:
-        raise ValueError(must("upgrade", argument, "have torch 2.8 or later", name, f"It has {torch}"))
+        raise error("have torch", "Its python found none. Install it there")
+    if python < _OLDEST_PYTHON:
+        raise error("be Python 3.10 or later", f"It is {python[0]}.{python[1]}")
+    if extensions is None:
+        raise error("have typing_extensions", "Install it there")
+    if tuple(int(part) for part in torch.split("+")[0].split(".")[:2]) < _OLDEST_TORCH:
+        raise error("have torch 2.8 or later", f"It has {torch}")
     return Interpreter(path, torch)
 
 
-def ask_python(path: str, program: str, seconds: float = _SECONDS) -> str:
-    """What a short program prints there."""
-    command, pipes = [path, "-c", program], {"capture_output": True, "stdin": subprocess.DEVNULL}
-    return str(subprocess.run(command, text=True, timeout=seconds, check=False, **pipes).stdout)  # type: ignore[call-overload]
+def run_python(path: str, program: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
+    """Runs a short program, apart from the files of this folder."""
+    command, folder = [path, "-c", program], tempfile.gettempdir()
+    silent = subprocess.DEVNULL
+    return subprocess.run(
+        command, stdin=silent, capture_output=True, text=True, cwd=folder, timeout=seconds, check=False
+    )
 
 
 @contextlib.contextmanager
-def our_packages() -> Iterator[str]:
-    """A folder with our packages and nothing else, for the path of an interpreter that may have other ones, or none."""
+def open_runner(program: str, arguments: Sequence[str], is_module: bool, seed: int) -> Iterator[Runner]:
+    """A runner of the program. Its interpreters get a folder with our packages and nothing else on their path."""
+    programs.check("upgrade", program, is_module)
     home = Path(__file__).resolve().parents[1]
     packages = [path for path in (home / "pseudograd", *home.glob("pseudograd_*")) if path.is_dir()]
     with tempfile.TemporaryDirectory(prefix="pseudograd-path-") as folder:
@@ -107,19 +120,16 @@ def our_packages() -> Iterator[str]:
                 link.symlink_to(package, target_is_directory=True)
             except OSError:  # a system without links
                 shutil.copytree(package, link)
-        yield folder
+        yield Runner([*(["-m"] if is_module else []), program, *arguments], folder, seed)
 
 
 @dataclass
 class Runner:
-    """program: with -m in front of a module, and its arguments. home: the folder of our packages. on_run: called with each run's number and
-    what it is.
-    """
+    """program: its command line behind the interpreter. home: the folder with our packages. count: the runs so far."""
 
-    program: Sequence[str]
+    program: list[str]
     home: str
     seed: int
-    on_run: Callable[[int, str], None]
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -135,27 +145,27 @@ class Runner:
         lines: Sequence[str] | None = None,
     ) -> Recording:
         self.count += 1
-        self.on_run(self.count, _describe(interpreter, schedule, other_order, pin, lines))
+        text = _describe_run(interpreter, schedule, other_order, pin, lines)
+        print(f"upgrade: run {self.count}: {text}", file=sys.stderr, flush=True)
         threads = None
         path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **interpreter.environment}
         if other_order:
             threads = 1 if os.environ.get("OMP_NUM_THREADS") != "1" else min(2, os.cpu_count() or 1)
-            environment |= {**_ANOTHER_ORDER, "OMP_NUM_THREADS": str(threads)}
-        options = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
-        job = {"module": interpreter.module, "asked": {**options, **interpreter.options}}
+            environment |= {**_OTHER_ORDER, "OMP_NUM_THREADS": str(threads)}
+        settings = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
+        job = {"module": interpreter.recorder, "settings": {**settings, **interpreter.settings}}
         with self._stdin.open_for_run() as stdin:
             command = [interpreter.path, *self.program]
             done = programs.run(command, job, stdin=stdin, is_quiet=True, environment=environment)
-        stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_LINES:]
-        content = next((part.content for part in done.parts if part.is_main and part.content), None)
-        if content is None:
-            content = {"torch": interpreter.torch, "sites": [], "steps": {}, "losses": []}
-        recording = read_content(content, done.status, stderr, dict.fromkeys(done.errors))
+        stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_STDERR_LINES:]
+        nothing = {"torch": interpreter.torch, "origins": [], "steps": {}, "losses": []}
+        content = next((part.content for part in done.parts if part.is_main and part.content), nothing)
+        recording = load_recording(content, done.status, stderr, dict.fromkeys(done.errors))
         return replace(recording, torch=interpreter.label(recording.torch))
 
 
-def _describe(
+def _describe_run(
     interpreter: Interpreter, schedule: Schedule, other_order: bool, pin: str | None, lines: Sequence[str] | None
 ) -> str:
     text = f"torch {interpreter.label(interpreter.torch)}"

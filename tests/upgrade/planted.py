@@ -1,4 +1,4 @@
-"""An interpreter with the torch that is installed, of which something was changed: functions, as if torch itself had changed them."""
+"""An interpreter with the installed torch in which a test changes functions, as if torch itself had changed them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+# At the start of python: runs the change once torch has been imported, in the name of a file of torch's optimisers.
 _HOOK = """
 import os, sys
 
@@ -14,33 +15,32 @@ class Planting:
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
-        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in behind)))
+        later = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in later)))
         run = spec.loader.exec_module
 
         def exec_module(module):
             run(module)
-            torchs = os.path.join(os.path.dirname(module.__file__), "optim", "planted.py")
+            file = os.path.join(os.path.dirname(module.__file__), "optim", "planted.py")
             with open(os.path.join(os.path.dirname(__file__), "planted.txt")) as source:
-                exec(compile(source.read(), torchs, "exec"), {"torch": module})
+                exec(compile(source.read(), file, "exec"), {"torch": module})
 
         spec.loader.exec_module = exec_module
         return spec
 
 sys.meta_path.insert(0, Planting())
 """
-
+# Modes see a call of the planted function as a call of torch's.
 _REPLACED = """
 import functools
 from torch.overrides import handle_torch_function, has_torch_function
 
 def replaced(owner, name):
-    \"\"\"Modes see the call of what is planted as they do that of the one that it stands for.\"\"\"
     known = getattr(owner, name)
     def replace(function):
         @functools.wraps(known)
         def call(*args, **kwargs):
-            tensors = tuple(one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
+            tensors = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
             if has_torch_function(tensors):
                 return handle_torch_function(call, tensors, *args, **kwargs)
             return function(known, *args, **kwargs)
@@ -50,9 +50,7 @@ def replaced(owner, name):
 
 
 def planted(change: str) -> str:
-    """The path of the interpreter. change: source in which @replaced(owner, name) plants the function that follows, which gets the known
-    one first.
-    """
+    """The path of the interpreter. change: source in which @replaced(owner, name) decorates a function that gets torch's function first."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "planted"], check=True)
     python = Path("planted", "Scripts" if os.name == "nt" else "bin", "python").absolute()
     query = "import sysconfig; print(sysconfig.get_path('purelib'))"

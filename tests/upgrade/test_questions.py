@@ -1,37 +1,43 @@
-"""What is run and what is answered, with recordings written by hand: no program runs here."""
+"""The runs and answers of `upgrade`, with recordings that a test writes: no program runs here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from pseudograd_upgrade.answer import CONVENTION, NARROW, OTHER_OP, OWN, ROUNDING, SAME, Answer
-from pseudograd_upgrade.recording import Recording
-from pseudograd_upgrade.routes.interpreters import Compiled, Device
-from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices
+from pseudograd_upgrade.recording import Recording, Schedule
+from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices, make_route
 from pseudograd_upgrade.runs import Interpreter
-from pseudograd_upgrade.schedule import Schedule
 from pseudograd_upgrade.upgrade import Question
 
-from .by_hand import run
+from .made_runs import run
 
 
 class Run(NamedTuple):
-    python: Any
+    python: Interpreter
     schedule: Schedule
-    other_order: bool
-    pin: str | None
-    lines: list[str] | None
+    other_order: bool = False
+    pin: str | None = None
+    lines: list[str] | None = None
+
+    @property
+    def is_old(self) -> bool:
+        return self.python.torch == "2.13.0"
+
+    @property
+    def is_on_device(self) -> bool:
+        return self.python.route == "cuda"
 
 
 Record = Callable[[Run], Recording]
 
 
-class Runs:
-    """In place of a runner. record: gives the recording of a run."""
+class Runner:
+    """Asks `record` for the recording of a run."""
 
     program = ("train.py",)
 
@@ -43,40 +49,41 @@ class Runs:
     def count(self) -> int:
         return len(self.all)
 
-    def run(self, python: Any, schedule: Any, *, other_order: bool = False, pin: Any = None, lines: Any = None) -> Any:
-        self.all.append(Run(python, schedule, other_order, pin, lines))
+    def run(self, python: Interpreter, schedule: Schedule, **options: object) -> Recording:
+        self.all.append(Run(python, schedule, **options))
         return replace(self.record(self.all[-1]), torch=python.label(python.torch))
 
+    def settings(self, name: str) -> list[object]:
+        """The values of one setting, in the runs that have it."""
+        return [run.python.settings[name] for run in self.all if run.python.settings.get(name)]
 
-def trained(slope: float = 1.0, *, loss: float = 0.5, **raw: Any) -> Recording:
-    """gelu's gradient is `slope`, and so is that of the parameter; then comes the next loss."""
+
+def ask(kind: type[Question], old: Interpreter, new: Interpreter, record: Record) -> tuple[Answer, Runner]:
+    runner = Runner(record)
+    return kind(runner, old, new).answer(), runner
+
+
+def compare_torches(record: Record, new: str = "2.15.0") -> tuple[Answer, Runner]:
+    return ask(Question, Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", new), record)
+
+
+def compare_routes(kind: type[Question], *routes: str) -> Callable[[Record], tuple[Answer, Runner]]:
+    old, new = (make_route(Interpreter("/a/python", "2.13.0"), route) for route in routes)
+    return lambda record: ask(kind, old, new, record)
+
+
+compare_devices = compare_routes(BetweenDevices, "cpu", "cuda")
+compare_compilers = compare_routes(BetweenCompilers, "eager", "inductor")
+
+
+def trained(slope: float = 1.0, *, loss: float = 0.5, **raw: object) -> Recording:
+    """The gradient of gelu and of the parameter is `slope`; then comes the next loss."""
     return run((0, 1.0), (1, 2.0), (2, slope), (3, slope), losses=(1.0, loss), **raw)
-
-
-def is_old(run: Run) -> bool:
-    return bool(run.python.torch == "2.13.0")
 
 
 def other_slope(run: Run) -> Recording:
     """The newer torch has another slope at gelu's line."""
-    return trained() if is_old(run) else trained(0.5, loss=0.7)
-
-
-def ask(kind: type[Question], old: Any, new: Any, record: Record) -> tuple[Answer, Runs]:
-    runs = Runs(record)
-    return kind(runs, old, new).answer(), runs  # type: ignore[arg-type]
-
-
-def compare_torches(record: Record, new: str = "2.15.0") -> tuple[Answer, Runs]:
-    return ask(Question, Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", new), record)
-
-
-def compare_devices(record: Record) -> tuple[Answer, Runs]:
-    return ask(BetweenDevices, *(Device("/a/python", "2.13.0", route) for route in ("cpu", "cuda")), record)
-
-
-def compare_compilers(record: Record) -> tuple[Answer, Runs]:
-    return ask(BetweenCompilers, *(Compiled("/a/python", "2.13.0", route) for route in ("eager", "inductor")), record)
+    return trained() if run.is_old else trained(0.5, loss=0.7)
 
 
 # --- between two torches ----------------------------------------------------------------------------------------------
@@ -84,105 +91,103 @@ def compare_compilers(record: Record) -> tuple[Answer, Runs]:
 
 @pytest.mark.parametrize("lines", [["train.py:2"], None])
 def test_a_difference_that_a_pin_mends_is_a_convention(lines: list[str] | None) -> None:
-    answer, runs = compare_torches(lambda run: trained() if run.pin and run.lines == lines else other_slope(run))
+    answer, runner = compare_torches(lambda run: trained() if run.pin and run.lines == lines else other_slope(run))
     assert answer.kind == CONVENTION
     assert answer.difference is not None
     assert answer.difference.old.origin.where == "train.py:2"
     assert answer.why[0].startswith("this line pinned, " if lines else "pinned everywhere, as this line alone is not")
     assert answer.why[1].startswith("the last loss is 0.5 under torch 2.13.0, 0.7 under 2.15.0, 0.5 pinned")
     assert answer.next_steps[-1] == "unedited: pseudograd run --pin 'torch<=2.13' train.py"
-    assert [run.lines for run in runs.all if run.pin] == ([lines] if lines else [["train.py:2"], None])
-    assert {run.pin for run in runs.all} == {None, "torch<=2.13"}
+    assert [run.lines for run in runner.all if run.pin] == ([lines] if lines else [["train.py:2"], None])
+    assert {run.pin for run in runner.all} == {None, "torch<=2.13"}
 
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_difference_that_no_pin_mends_is_another_op(status: int) -> None:
     """A pinned run that fails proves nothing."""
-    answer, runs = compare_torches(lambda run: trained(status=1) if run.pin and status else other_slope(run))
+    answer, runner = compare_torches(lambda run: trained(status=1) if run.pin and status else other_slope(run))
     assert answer.kind == OTHER_OP
     assert answer.why == ("apart by 5.0e-01 there; all that was seen before it was rounding",)
-    assert [run.lines for run in runs.all if run.pin] == [["train.py:2"], None]
+    assert [run.lines for run in runner.all if run.pin] == [["train.py:2"], None]
 
 
 def test_no_pin_is_tried_where_both_have_the_same_conventions() -> None:
-    answer, runs = compare_torches(other_slope, new="2.12.1")
+    answer, runner = compare_torches(other_slope, new="2.12.1")
     assert answer.kind == OTHER_OP
-    assert not any(run.pin for run in runs.all)
+    assert not any(run.pin for run in runner.all)
 
 
-@pytest.mark.parametrize("loss", [0.5, 1.0])
-def test_a_value_that_differs_is_no_convention_and_without_an_effect_it_is_rounding(loss: float) -> None:
+def test_a_program_that_does_not_repeat_is_named_so() -> None:
+    times = iter(range(9))
+    answer, _ = compare_torches(lambda run: trained(1.0 + next(times), loss=0.5 + next(times)))
+    assert answer.kind == OWN
+    assert answer.why == ("the same run twice under torch 2.13.0, with the same seeds, differs there already",)
+
+
+@pytest.mark.parametrize("has_effect", [True, False])
+def test_a_value_that_differs_is_no_convention_and_without_an_effect_it_is_rounding(has_effect: bool) -> None:
     def record(request: Run) -> Recording:
-        effect = 0.5 if is_old(request) else 0.7
-        effect = effect if loss == 0.5 else 1.0
-        return run((0, 1.0), (1, 2.0 if is_old(request) else 3.0), (3, effect), losses=(1.0, effect))
+        effect = 1.0 if not has_effect else 0.5 if request.is_old else 0.7
+        return run((0, 1.0), (1, 2.0 if request.is_old else 3.0), (3, effect), losses=(1.0, effect))
 
-    answer, runs = compare_torches(record)
-    assert answer.kind == (OTHER_OP if loss == 0.5 else ROUNDING)
+    answer, runner = compare_torches(record)
+    assert answer.kind == (OTHER_OP if has_effect else ROUNDING)
     assert answer.why[0].startswith("apart by 3.3e-01 there")
-    assert not any(run.pin for run in runs.all)
-
-
-ONLY = ("only under torch 2.13.0: gelu at train.py:2", "only under torch 2.15.0: silu at train.py:3")
+    assert not any(run.pin for run in runner.all)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (
-            [(1, 2.0, "approximate='none'")],
-            [(1, 3.0, "approximate='tanh'")],
-            ("called with approximate='none' and with",),
-        ),
-        ([(1, 2.0)], [(4, 3.0)], ONLY),
-        ([(1, 2.0), (4, 2.5)], [(4, 3.0), (1, 3.5)], ("the same ops, in another order: apart by",)),
+        ([(1, 2.0, "approximate='none'")], [(1, 3.0, "a=1")], ["called with approximate='none' and with a=1"]),
+        ([(1, 2.0)], [(4, 3.0)], [f"only under torch {op}" for op in ("2.13.0: gelu at train.py:2", "2.15.0: silu at train.py:3")]),
+        ([(1, 2.0), (4, 2.5)], [(4, 3.0), (1, 3.5)], ["the same ops, in another order: apart by"]),
     ],
     ids=["an argument", "an op", "their order"],
-)
-def test_calls_that_differ_are_said(old: list[Any], new: list[Any], why: tuple[str, ...]) -> None:
+)  # fmt: skip
+def test_calls_that_differ_are_named(
+    old: list[tuple[int, float]], new: list[tuple[int, float]], why: list[str]
+) -> None:
     def record(request: Run) -> Recording:
-        events, last, loss = (old, 4.0, 0.5) if is_old(request) else (new, 5.0, 0.7)
+        events, last, loss = (old, 4.0, 0.5) if request.is_old else (new, 5.0, 0.7)
         return run((0, 1.0), *events, (0, last), losses=(1.0, loss))
 
-    answer, runs = compare_torches(record)
+    answer, runner = compare_torches(record)
     assert answer.kind == OTHER_OP
     assert all(line.startswith(text) for line, text in zip(answer.why, why, strict=True)), answer.why
-    assert not any(run.pin for run in runs.all)
+    assert not any(run.pin for run in runner.all)
 
 
 # --- between two devices ----------------------------------------------------------------------------------------------
 
 
-def is_on_device(run: Run) -> bool:
-    return bool(run.python.route == "cuda")
-
-
-def test_a_difference_of_gradients_alone_may_be_a_tie_of_the_device() -> None:
-    answer, runs = compare_devices(
-        lambda run: trained(0.5, loss=0.7, uses_device=True) if is_on_device(run) else trained()
+def test_a_difference_of_gradients_alone_can_be_a_tie_of_the_device() -> None:
+    answer, runner = compare_devices(
+        lambda run: trained(0.5, loss=0.7, uses_device=True) if run.is_on_device else trained()
     )
     assert answer.kind == OTHER_OP
     assert answer.next_steps[-1].startswith("ties and kinks are each device's to choose")
     assert answer.notes == ("TensorFloat-32 is off in the run on cuda; with it on, convolutions keep 10 bits of 23",)
-    assert [run.python.environment.get("NVIDIA_TF32_OVERRIDE") for run in runs.all if is_on_device(run)] == ["0"] * 2
+    environments = [run.python.environment for run in runner.all if run.is_on_device]
+    assert environments == [{"NVIDIA_TF32_OVERRIDE": "0"}] * 2
 
 
-@pytest.mark.parametrize(("dtype", "may_be_a_tie"), [("float32", False), ("int64", True)])
-def test_an_index_that_differs_may_be_that_of_a_tie_and_a_value_not(dtype: str, may_be_a_tie: bool) -> None:
+@pytest.mark.parametrize(("dtype", "may_be_tie"), [("float32", False), ("int64", True)])
+def test_an_index_that_differs_can_be_a_tie_and_a_value_cannot(dtype: str, may_be_tie: bool) -> None:
     def record(request: Run) -> Recording:
-        x = 2.0 if is_on_device(request) else 1.0
+        x = 2.0 if request.is_on_device else 1.0
         return run((1, x), losses=(1.0, x), dtype=dtype, uses_device=True)
 
     answer, _ = compare_devices(record)
     assert answer.kind == OTHER_OP
-    assert any("ties and kinks" in step for step in answer.next_steps) == may_be_a_tie
+    assert any("ties and kinks" in step for step in answer.next_steps) == may_be_tie
 
 
-def test_a_device_that_differs_from_itself_is_named_at_the_line_where_it_does() -> None:
+def test_a_device_that_does_not_repeat_is_named_at_that_line() -> None:
     times = iter(range(9))
 
     def record(request: Run) -> Recording:
-        if not is_on_device(request):
+        if not request.is_on_device:
             return run((0, 1.0), (1, 1.0), (4, 1.0), losses=(1.0, 1.0))
         return run((0, 1.0), (1, 2.0), (4, 3.0 + next(times)), losses=(1.0, 2.0), uses_device=True)
 
@@ -193,39 +198,42 @@ def test_a_device_that_differs_from_itself_is_named_at_the_line_where_it_does() 
     assert answer.next_steps[-1].startswith("torch.use_deterministic_algorithms(True)")
 
 
-def test_a_program_that_puts_nothing_on_the_device_says_so() -> None:
+def test_a_program_that_puts_nothing_on_the_device_gets_a_note() -> None:
     answer, _ = compare_devices(lambda run: trained())
-    assert answer.kind == SAME
-    assert answer.notes == ("the run on cuda put nothing on a device",)
+    assert (answer.kind, answer.notes) == (SAME, ("the run on cuda put nothing on a device",))
 
 
 # --- between a compiler and none --------------------------------------------------------------------------------------
 
 
-def compiled(run: Run, step: int = 1, **raw: Any) -> Recording:
-    """Inductor has another slope at gelu's line, unless that is left out."""
-    is_other = run.python.route == "inductor" and "train.py:2" not in run.python.out
-    return trained(*([0.5] if is_other else []), loss=0.7 if is_other else 0.5, step=step, graphs=1, **raw)
+def compiled(run: Run, step: int = 1, **raw: object) -> Recording:
+    """Inductor has another slope at gelu's line, unless that line is left out."""
+    is_other = run.python.route == "inductor" and "train.py:2" not in run.python.settings.get("out", ())
+    return trained(0.5 if is_other else 1.0, loss=0.7 if is_other else 0.5, step=step, graphs=1, **raw)
 
 
-def test_a_line_that_mends_left_out_is_another_op_where_it_differs_off_its_point_too() -> None:
-    answer, runs = compare_compilers(compiled)
+def test_a_line_that_mends_left_out_is_another_op_if_it_differs_off_its_point_too() -> None:
+    answer, runner = compare_compilers(compiled)
     assert answer.kind == OTHER_OP
     assert answer.why[0].startswith("this line left out of what is compiled, the losses are equal")
     assert answer.next_steps[0] == "put what train.py:2 calls into a function under @torch.compiler.disable"
-    assert [run.python.moved for run in runs.all if run.python.moved] == [("train.py:2",)] * 2
+    assert runner.settings("moved") == [("train.py:2",)] * 2
 
 
 @pytest.mark.parametrize(("status", "kind"), [(0, CONVENTION), (1, OTHER_OP)])
-def test_and_a_convention_where_it_does_not(status: int, kind: str) -> None:
+def test_it_is_a_convention_if_it_does_not(status: int, kind: str) -> None:
     """Moved inputs that make a run fail prove nothing."""
-    answer, _ = compare_compilers(lambda run: trained(graphs=1, status=status) if run.python.moved else compiled(run))
+    answer, _ = compare_compilers(
+        lambda run: trained(graphs=1, status=status) if run.python.settings.get("moved") else compiled(run)
+    )
     assert answer.kind == kind
 
 
 def test_a_line_left_out_of_a_run_that_fails_mends_nothing() -> None:
     def record(run: Run) -> Recording:
-        return trained(status=1, graphs=1) if run.python.out and not run.python.is_cut else compiled(run)
+        settings = run.python.settings
+        fails = settings.get("out") and not settings.get("is_cut")
+        return trained(status=1, graphs=1) if fails else compiled(run)
 
     answer, _ = compare_compilers(record)
     assert answer.kind == OTHER_OP
@@ -233,13 +241,15 @@ def test_a_line_left_out_of_a_run_that_fails_mends_nothing() -> None:
 
 
 def test_a_difference_that_dynamo_captures_is_not_blamed_on_a_line() -> None:
-    answer, _ = compare_compilers(lambda run: trained(0.3, loss=0.7, graphs=1) if run.python.is_cut else compiled(run))
+    answer, _ = compare_compilers(
+        lambda run: trained(0.3, loss=0.7, graphs=1) if run.python.settings.get("is_cut") else compiled(run)
+    )
     assert answer.kind == OTHER_OP
     assert answer.why == ("what Dynamo captures of the code differs already where nothing of it is compiled",)
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", NARROW), ("float16", NARROW), ("float32", OTHER_OP)])
-def test_in_16_bits_a_difference_that_no_line_mends_can_be_rounding(dtype: str, kind: str) -> None:
+def test_a_difference_in_16_bits_that_no_line_mends_can_be_rounding(dtype: str, kind: str) -> None:
     def record(request: Run) -> Recording:
         slope, loss = (0.5, 0.7) if request.python.route == "inductor" else (1.0, 0.5)
         return run((0, 1.0), (2, slope), (3, slope), losses=(1.0, loss), dtype=dtype, graphs=1)
@@ -250,9 +260,9 @@ def test_in_16_bits_a_difference_that_no_line_mends_can_be_rounding(dtype: str, 
 
 
 @pytest.mark.parametrize(("step", "first"), [(1, 1), (6, 1), (7, 6), (25, 24)])
-def test_lines_are_heard_from_the_first_step_on_where_it_is_near(step: int, first: int) -> None:
-    _, runs = compare_compilers(lambda run: compiled(run, step))
-    assert {run.schedule.window for run in runs.all if run.python.is_cut} == {(first, step)}
+def test_lines_are_recorded_from_the_first_step_on_if_it_is_near(step: int, first: int) -> None:
+    _, runner = compare_compilers(lambda run: compiled(run, step))
+    assert {run.schedule.window for run in runner.all if run.python.settings.get("is_cut")} == {(first, step)}
 
 
 @pytest.mark.parametrize(
@@ -263,6 +273,6 @@ def test_lines_are_heard_from_the_first_step_on_where_it_is_near(step: int, firs
         ({"graphs": 1, "is_asked": True}, ()),
     ],
 )
-def test_the_answer_says_what_was_compiled(raw: dict[str, Any], notes: tuple[str, ...]) -> None:
+def test_the_answer_has_a_note_about_what_was_compiled(raw: dict[str, object], notes: tuple[str, ...]) -> None:
     answer, _ = compare_compilers(lambda run: trained(**raw))
     assert answer.notes == notes

@@ -1,4 +1,4 @@
-"""`pseudograd upgrade --routes`: which routes there are, and what differs between eager mode and compilers on small programs."""
+"""`pseudograd upgrade --routes`: the routes, blocks and segments, and programs in eager mode and under compilers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,69 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, fx, nn
 
+from pseudograd.listen import frames
 from pseudograd.torch_table.eras import installed_version
-from pseudograd_upgrade.routes.interpreters import CPU, ENVIRONMENTS
+from pseudograd_upgrade.recording import Schedule
+from pseudograd_upgrade.routes.blocks import BlockRecorder, Blocks
+from pseudograd_upgrade.routes.question import CPU, ENVIRONMENTS, parse_routes
+from pseudograd_upgrade.routes.segments import Line, Segment, Segments
 
 from ..commands import answer
+
+# --- blocks and segments, in this process -----------------------------------------------------------------------------
+
+
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
+    recorder = BlockRecorder(Schedule())
+    block = Blocks(recorder, None, Segments(recorder, None)).wrap(double, "double")
+    x = torch.ones(3, requires_grad=True)
+    line, y = frames.named(frames.place(0).call), block(x)
+    y.sum().backward()
+    assert [(*origin[:3], origin[4]) for origin in recorder.origins] == [
+        (kind, "double, all of it", line, "block(x)") for kind in ("forward", "backward")
+    ]
+    sums = [tensors[0][1][0] for _, _, tensors in recorder.content()["steps"][1]]
+    assert sums == [6, 3]  # of y, and of its gradient
+
+
+class SegmentCalls(list[tuple[object, ...]]):
+    """In place of a recorder."""
+
+    def end_segment(self, *call: object) -> None:
+        self.append(call)
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_the_inputs_of_a_moved_line_are_a_little_apart(is_moved: bool) -> None:
+    calls = SegmentCalls()
+    segments = Segments(calls, None, is_cut=True, moved=("train.py:2",))
+    line = Line("train.py:2" if is_moved else "train.py:3", "?", "x * 2")
+    x = torch.linspace(-1, 1, 64, requires_grad=True)
+    y = Segment(segments, fx.symbolic_trace(double), line, False, "mul")(x)
+    apart = ((y.detach() - 2 * x.detach()) / 2 / (x.detach().abs() + 1)).abs()
+    assert 0.002 < apart.mean() < 0.05 if is_moved else apart.max() == 0
+    ((origin, (taken,), result),) = calls
+    assert (origin, result is y) == (("mul", *line), True)
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.full((64,), 2.0))
+    assert torch.equal(taken, x)
+    assert taken is not x  # another name, so that its gradient comes from this segment alone
+
+
+def test_the_cpu_is_the_first_of_two_devices_and_hides_the_others() -> None:
+    assert parse_routes("cuda,cpu") == parse_routes("cpu,cuda") == ("cpu", "cuda")
+    assert parse_routes("inductor,eager") == ("inductor", "eager")
+    assert ENVIRONMENTS[CPU]["CUDA_VISIBLE_DEVICES"] == ENVIRONMENTS[CPU]["HIP_VISIBLE_DEVICES"] == "-1"
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
 
 TRAINING = """\
 import torch
@@ -38,55 +96,8 @@ for _ in range(3):
     loss.backward()
     optimiser.step()
 """
-# Both are in the table of kinks, in its table of routes.
-KINK = "F.multi_margin_loss(scores, y, margin=0.0)" if installed_version() < (2, 14) else "scores.quantile(0.5)"
-
-
-def ask(
-    capfd: pytest.CaptureFixture[str], routes: str, loss: str, compiled: str = "torch.compile(net)"
-) -> tuple[int, str, str]:
-    Path("train.py").write_text(TRAINING.format(loss=loss, compiled=compiled), encoding="utf-8")
-    return answer(capfd, "upgrade", "--routes", routes, "train.py")
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("compiled", ["torch.compile(net)", "net"])
-def test_a_kink_that_a_decomposition_takes_otherwise_is_named_at_its_line(
-    capfd: pytest.CaptureFixture[str], compiled: str
-) -> None:
-    status, out, err = ask(capfd, "eager,aot_eager", KINK, compiled)
-    assert status == 1, out + err
-    assert ": a kink's convention; " in out.splitlines()[0], out
-    assert "train.py:13  step 1, backward of " + ("multi_margin_loss" if "margin" in KINK else "quantile") in out
-    assert "this line left out of what is compiled, the losses are equal" in out
-    assert "moved off the point" in out
-    assert ("the program compiles nothing" in out) == (compiled == "net")
-
-
-@pytest.mark.program
-def test_a_wrong_value_of_a_compiler_is_no_convention(capfd: pytest.CaptureFixture[str]) -> None:
-    """exp(200) is infinite: eager mode has inf/inf in the backward, Inductor has not."""
-    loss = "F.soft_margin_loss(scores - 200.0, torch.ones_like(scores))"
-    status, out, err = ask(capfd, "eager,inductor", loss)
-    assert status == 1, out + err
-    assert ": another op; " in out.splitlines()[0], out
-    assert "train.py:13  step 1, backward of " in out
-    assert "this line left out of what is compiled, the losses are equal" in out
-    assert "report it upstream: " in out
-
-
-@pytest.mark.program
-def test_inductor_rounds_otherwise_and_draws_the_same(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out, err = ask(capfd, "eager,inductor", "F.cross_entropy(torch.tanh(scores + h[:, :4]), y)")
-    assert status == 0, out + err
-    assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
-
-
-@pytest.mark.program
-@pytest.mark.skipif(installed_version() >= (2, 14), reason="there no module of torch has such a kink")
-def test_modules_of_torch_and_losses_are_compiled_too(capfd: pytest.CaptureFixture[str]) -> None:
-    """No line of the program is in what is compiled: the one that calls it is named."""
-    text = """\
+# No line of this program is in what is compiled: the line that calls it is named.
+MODULES_OF_TORCH = """\
 import torch
 from torch import nn
 net = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
@@ -98,56 +109,6 @@ for _ in range(2):
     criterion(net(x), x.argmax(1) % 4).backward()
     optimiser.step()
 """
-    Path("own.py").write_text(text, encoding="utf-8")
-    status, out, err = answer(capfd, "upgrade", "--routes", "eager,aot_eager", "own.py")
-    assert status == 1, out + err
-    assert "own.py:9  step 1, backward of multi_margin_loss" in out, out
-    assert "this line left out of what is compiled, the losses are equal" in out
-
-
-def test_a_program_with_nothing_to_compile(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("plain.py").write_text(
-        "import torch\nx = torch.ones(3, requires_grad=True)\n(x * x).sum().backward()\n", encoding="utf-8"
-    )
-    status, out, err = answer(capfd, "upgrade", "--routes", "eager,aot_eager", "plain.py")
-    assert status == 0, out + err
-    assert "nothing of the program was compiled" in out
-
-
-def test_the_route_cpu_hides_the_accelerators() -> None:
-    assert ENVIRONMENTS[CPU]["CUDA_VISIBLE_DEVICES"] == ENVIRONMENTS[CPU]["HIP_VISIBLE_DEVICES"] == "-1"
-
-
-@pytest.mark.program
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
-def test_a_device_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out, err = ask(capfd, "cpu,cuda", KINK)
-    assert (status, out) == (2, "")
-    assert "upgrade: --routes must name a device that is there, got 'cuda'. Torch 2." in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--routes", "eager,inducter"], "--routes must be one of aot_eager, cpu, cuda, eager, inductor, got 'inducter'."),
-        (["--routes", "eager"], "--routes must be two routes that differ, got 'eager'. Write eager,inductor."),
-        (["--routes", "eager,eager"], "--routes must be two routes that differ, got 'eager,eager'."),
-        (["--routes", ""], "--routes must be two routes that differ, got ''."),
-        (["--routes", "eager,cuda"], "--routes must name two devices or two compilers, got 'eager,cuda'."),
-        (["--routes", "eager,inductor", "--to", "python"], "--routes must not come with --to, got both."),
-        (["--routes", "eager,inductor", "--against", "file"], "--routes must not come with --against, got both."),
-        (["--routes", "eager,inductor", "--keep", "file"], "--routes must not come with --keep, got both."),
-        (["--routes", "eager,inductor", "--from", "nowhere"], "--from must be an interpreter that can be run, got 'nowhere'."),
-    ],
-)  # fmt: skip
-def test_calls_that_cannot_be_answered(capfd: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
-    Path("train.py").write_text("pass", encoding="utf-8")
-    status, out, err = answer(capfd, "upgrade", *arguments, "train.py")
-    assert (status, out) == (2, "")
-    assert f"pseudograd: upgrade: {said}" in err
-    assert os.listdir() == ["train.py"]
-
-
 AUTOCAST = """\
 import torch
 torch.set_num_threads(1)
@@ -163,14 +124,91 @@ for _ in range(8):
     out.float().square().mean().backward()
     optimiser.step()
 """
+# Both are in the table of kinks, in its table of routes.
+KINK = "F.multi_margin_loss(scores, y, margin=0.0)" if installed_version() < (2, 14) else "scores.quantile(0.5)"
+KINK_LINE = "train.py:13  step 1, backward of " + ("multi_margin_loss" if "margin" in KINK else "quantile")
+LEFT_OUT = "this line left out of what is compiled, the losses are equal"
+# exp(200) is infinite: eager mode has inf/inf in the backward, Inductor has not.
+INFINITE = "F.soft_margin_loss(scores - 200.0, torch.ones_like(scores))"
+
+
+def ask(capfd: pytest.CaptureFixture[str], routes: str, program: str) -> tuple[int, str, str]:
+    Path("train.py").write_text(program, encoding="utf-8")
+    return answer(capfd, "upgrade", "--routes", routes, "train.py")
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("compiled", "loss", "compiler", "texts"),
+    [
+        ("torch.compile(net)", KINK, "aot_eager", [": a kink's convention; ", KINK_LINE, LEFT_OUT, "moved off the point"]),
+        ("net", KINK, "aot_eager", [": a kink's convention; ", KINK_LINE, "the program compiles nothing"]),
+        ("torch.compile(net)", INFINITE, "inductor", [": another op; ", "step 1, backward of ", LEFT_OUT, "report it upstream"]),
+        ("torch.compile(net)", "F.cross_entropy(torch.tanh(scores + h[:, :4]), y)", "inductor", []),
+    ],
+    ids=["a kink", "a kink in a program that compiles nothing", "a wrong value", "rounding, with dropout"],
+)  # fmt: skip
+def test_a_compiler_is_compared_with_eager_mode(
+    capfd: pytest.CaptureFixture[str], compiled: str, loss: str, compiler: str, texts: list[str]
+) -> None:
+    status, out, err = ask(capfd, f"eager,{compiler}", TRAINING.format(loss=loss, compiled=compiled))
+    assert status == bool(texts), out + err
+    assert all(text in out for text in texts), out
+    assert texts or out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
+
+
+@pytest.mark.program
+@pytest.mark.skipif(installed_version() >= (2, 14), reason="there no module of torch has such a kink")
+def test_modules_of_torch_and_losses_are_compiled_too(capfd: pytest.CaptureFixture[str]) -> None:
+    status, out, err = ask(capfd, "eager,aot_eager", MODULES_OF_TORCH)
+    assert status == 1, out + err
+    assert "train.py:9  step 1, backward of multi_margin_loss" in out, out
+    assert LEFT_OUT in out
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_process")
 def test_a_difference_that_a_compiler_rounds_to_16_bits_is_no_other_op(capfd: pytest.CaptureFixture[str]) -> None:
-    """Nor a kink's convention, where one line that is left out rounds as eager mode does: with one thread it is layer_norm."""
-    Path("train.py").write_text(AUTOCAST, encoding="utf-8")
-    status, out, err = answer(capfd, "upgrade", "--routes", "eager,inductor", "train.py")
+    """With one thread it is layer_norm."""
+    status, out, err = ask(capfd, "eager,inductor", AUTOCAST)
     assert status == 1, out + err
     assert ": not known, it computes in 16 bits; " in out
     assert "next: ask again in float32, with autocast off" in out
+
+
+def test_a_program_with_nothing_to_compile_gets_a_note(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "import torch\nx = torch.ones(3, requires_grad=True)\n(x * x).sum().backward()\n"
+    status, out, err = ask(capfd, "eager,aot_eager", text)
+    assert status == 0, out + err
+    assert "nothing of the program was compiled" in out
+
+
+@pytest.mark.program
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_a_device_that_is_not_there_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    status, out, err = ask(capfd, "cpu,cuda", TRAINING)
+    assert (status, out) == (2, "")
+    assert "upgrade: --routes must name a device that is there, got 'cuda'. Torch 2." in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("eager,inducter", "--routes must be one of aot_eager, cpu, cuda, eager, inductor, got 'inducter'."),
+        ("eager", "--routes must be two routes that differ, got 'eager'. Write eager,inductor."),
+        ("eager,eager", "--routes must be two routes that differ, got 'eager,eager'."),
+        ("", "--routes must be two routes that differ, got ''."),
+        ("eager,cuda", "--routes must name two devices or two compilers, got 'eager,cuda'."),
+        ("eager,inductor --to python", "--routes must not come with --to, got both."),
+        ("eager,inductor --against file", "--routes must not come with --against, got both."),
+        ("eager,inductor --keep file", "--routes must not come with --keep, got both."),
+        ("eager,inductor --cut-out file", "--routes must not come with --cut-out, got both."),
+        ("eager,inductor --from nowhere", "--from must be an interpreter that can be run, got 'nowhere'."),
+    ],
+)
+def test_a_wrong_call_gets_one_line(capfd: pytest.CaptureFixture[str], arguments: str, message: str) -> None:
+    Path("train.py").write_text("pass", encoding="utf-8")
+    status, out, err = answer(capfd, "upgrade", "--routes", *arguments.split(" "), "train.py")
+    assert (status, out) == (2, "")
+    assert f"pseudograd: upgrade: {message}" in err
+    assert os.listdir() == ["train.py"]

@@ -1,5 +1,5 @@
 """The call that differs, cut out of its program: ten lines that print something else under each torch.
 
-In a process of the program `keeping` keeps the call, as `text`. Here `workers` run a `call` in both interpreters, `shrink` makes it
-smaller, and `cut` does one after the other.
+`recorder` records the arguments in the program's process. `shrink` makes the `call` smaller, `worker` runs it in both interpreters, and
+`cut` checks the program that is left.
 """

@@ -1,28 +1,73 @@
-"""One call of torch with all that it reads, and the program of it."""
+"""One call of torch with all that it reads, and the text of a program that makes it."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.overrides import resolve_name
 
 from ..recording import BACKWARD
-from . import text
-from .text import UnwritableError, tensor_text
 
+# How a user writes the function.
+FUNCTION, METHOD, PROPERTY, OPERATOR = "function", "method", "property", "operator"
+_OPERATORS = {
+    "__getitem__": "{0}[{1}]",
+    "__rsub__": "{1} - {0}",
+    "__pow__": "{0} ** {1}",
+    "__rpow__": "{1} ** {0}",
+    "__rdiv__": "{1} / {0}",
+    "__rtruediv__": "{1} / {0}",
+    "__matmul__": "{0} @ {1}",
+    "__rmatmul__": "{1} @ {0}",
+    "__neg__": "-{0}",
+}
 _IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
-_LINES, _WIDE = 10, 120
+_MOST_LINES, _LONGEST_LINE = 10, 120
+_ATEN = (type(torch.ops.aten.clamp), type(torch.ops.aten.clamp.default))
+_MODULES = {
+    "torch": torch,
+    "torch.nn.functional": torch.nn.functional,
+    "torch.special": torch.special,
+    "torch.linalg": torch.linalg,
+    "torch.fft": torch.fft,
+}
+_DTYPES_OF_PYTHON = (torch.float32, torch.int64, torch.bool, torch.complex64)  # torch.tensor gives these to numbers
+_LONGEST_LIST = 24  # equal entries that are written one by one; torch.full writes more
+
+
+class UnwritableError(Exception):
+    """No program of ten lines shows the call. The text is the reason, as the end of a sentence."""
+
+
+class SameAloneError(UnwritableError):
+    """With the same arguments the call gives the same under both."""
+
+    def __init__(self) -> None:
+        super().__init__("with the same arguments, the call alone gives the same under both")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a call. tensors: its outputs as y0, y1, ..., and the gradients of its inputs as "grad of x"."""
+
+    error: str | None
+    tensors: Mapping[str, Tensor]
+    is_random: bool = False
+    is_tensor: bool = True  # not a tuple of tensors
 
 
 @dataclass(frozen=True)
 class Call:
-    """kind: of the event that differs; of a backward the gradients are looked at, else what the call returns. args, kwargs: as texts.
+    """args, kwargs: as texts, in which `tensors` have names. kind: of the event; of a backward the gradients count, else the outputs.
 
-    grads: of an output (None: the only one) the name of the tensor that arrives there; with None for that, its sum is differentiated.
-    autocast: device and dtype.
+    requires: the tensors that require a gradient. grads: for each output (None: the only one) the name of the gradient that arrives there;
+    without a name the sum of the output is differentiated. autocast: device and dtype.
     """
 
     kind: str
@@ -30,7 +75,7 @@ class Call:
     name: str
     args: tuple[str, ...]
     kwargs: Mapping[str, str]
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
     requires: frozenset[str] = frozenset()
     grads: tuple[tuple[int | None, str | None], ...] = ()
     autocast: tuple[str, str] | None = None
@@ -40,10 +85,10 @@ class Call:
         """Does it change its first tensor?"""
         last = self.name.rpartition(".")[2]
         is_named = last in _IN_PLACE or (last.endswith("_") and not last.endswith("__"))
-        return self.form in (text.FUNCTION, text.METHOD) and (self.kwargs.get("inplace") == "True" or is_named)
+        return self.form in (FUNCTION, METHOD) and (self.kwargs.get("inplace") == "True" or is_named)
 
     def but(self, **changes: Any) -> Call:
-        """A changed call, without the tensors that nothing names any more."""
+        """A changed call, without the tensors that it does not name any more."""
         call = replace(self, **changes)
         names = {name for _, name in call.grads if name}
         for argument in (*call.args, *call.kwargs.values()):
@@ -52,7 +97,7 @@ class Call:
         return replace(call, tensors=tensors, requires=call.requires & tensors.keys())
 
     def lines(self, is_scalar: bool = False) -> list[str]:
-        """The lines behind those of its tensors. `y` is what it returns. is_scalar: has y one entry and no dimension?"""
+        """The lines below those of the tensors. is_scalar: has y one entry and no dimension?"""
         lines = [f"y = {self.expression()}"]
         if self.autocast is not None:
             device, dtype = self.autocast
@@ -65,12 +110,12 @@ class Call:
             first = next((at for at, argument in enumerate(args) if argument in self.tensors), None)
             if first is not None:
                 args[first] += ".clone()"
-        if self.form == text.OPERATOR:
-            return text.OPERATORS[self.name].format(*args)
-        if self.form == text.PROPERTY:
+        if self.form == OPERATOR:
+            return _OPERATORS[self.name].format(*args)
+        if self.form == PROPERTY:
             return f"{args[0]}.{self.name}"
         named = [f"{name}={argument}" for name, argument in self.kwargs.items()]
-        if self.form == text.METHOD:
+        if self.form == METHOD:
             return f"{args[0]}.{self.name}({', '.join([*args[1:], *named])})"
         return f"{self.name}({', '.join([*args, *named])})"
 
@@ -84,25 +129,140 @@ class Call:
             return f"{outputs[0]}.backward({arriving[0]})"
         return f"torch.autograd.backward([{', '.join(outputs)}], [{', '.join(map(str, arriving))}])"
 
-    def programs(self, shown: str, *, is_random: bool, is_tensor: bool, is_scalar: bool) -> Iterator[str]:
-        """The program that prints as torch does, then the one with all digits. UnwritableError where ten lines do not hold it.
-
-        shown: the result that differs, `y1` or `grad of x`. is_random, is_tensor, is_scalar: of the call and of y.
-        """
-        for printed in ("{}", "{}.tolist()"):
-            lines = self._program(shown, printed, is_random, is_tensor, is_scalar)
-            if len(max(lines, key=len)) > _WIDE or sum(map(bool, lines)) > _LINES:
+    def programs(self, shown: str, outcome: Outcome) -> Iterator[str]:
+        """A program that prints `shown` as torch does, then one that prints all digits. UnwritableError if ten lines cannot hold it."""
+        y = outcome.tensors.get("y0")
+        is_scalar = outcome.is_tensor and y is not None and not y.dim()
+        seed = ["torch.manual_seed(0)"] if outcome.is_random else []
+        tensors = [f"{name} = {tensor_text(tensor, name in self.requires)}" for name, tensor in self.tensors.items()]
+        if shown.startswith("grad of "):
+            texts = [f"{shown.removeprefix('grad of ')}.grad"] * 2
+        else:
+            y_text = "y" if outcome.is_tensor else f"y[{shown.removeprefix('y')}]"
+            texts = [y_text + (".detach()" if self.requires else ""), y_text]
+        for text, digits in zip(texts, ("", ".tolist()"), strict=True):
+            lines = ["import torch", "", *seed, *tensors, *self.lines(is_scalar), f"print({text}{digits})"]
+            if len(max(lines, key=len)) > _LONGEST_LINE or len(lines) - 1 > _MOST_LINES:
                 count = sum(tensor.numel() for tensor in self.tensors.values())
                 raise UnwritableError(f"what is left of it has {count:,} numbers, more than ten lines hold")
             yield "\n".join(lines) + "\n"
 
-    def _program(self, shown: str, printed: str, is_random: bool, is_tensor: bool, is_scalar: bool) -> list[str]:
-        lines = self.lines(is_scalar)
-        if shown.startswith("grad of "):
-            shown = f"{shown.removeprefix('grad of ')}.grad"
-        else:
-            shown = "y" if is_tensor else f"y[{shown.removeprefix('y')}]"
-            shown += ".detach()" if printed == "{}" and self.requires else ""
-        seed = ["torch.manual_seed(0)"] if is_random else []
-        tensors = [f"{name} = {tensor_text(tensor, name in self.requires)}" for name, tensor in self.tensors.items()]
-        return ["import torch", "", *seed, *tensors, *lines, f"print({printed.format(shown)})"]
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def name_function(function: object) -> tuple[str, str]:
+    """The form and the name of a function: a function's name has its modules, a method's or an operator's has none."""
+    name = _public_name(function)
+    if not name.startswith("torch.Tensor."):
+        form = FUNCTION
+    else:
+        name = name.removeprefix("torch.Tensor.")
+        if name.endswith(".__get__"):
+            return PROPERTY, name.removesuffix(".__get__")
+        if name in _OPERATORS or name.startswith("__"):
+            return OPERATOR if name in _OPERATORS else METHOD, name
+        form = METHOD
+    if any(part.startswith("_") for part in name.split(".")):
+        raise UnwritableError(f"{name} is not public")
+    return form, name
+
+
+def _public_name(function: object) -> str:
+    if isinstance(function, _ATEN):
+        space, _, rest = str(function).partition(".")
+        if space != "aten":
+            raise UnwritableError(f"{space}.{rest} is an op of another package")
+        return f"torch.ops.aten.{rest}"
+    name = str(getattr(function, "__name__", function))
+    for space, module in _MODULES.items():
+        if getattr(module, name, None) is function:
+            return f"{space}.{name}"
+    resolved: str | None = resolve_name(function)
+    if resolved is None:
+        raise UnwritableError(f"{name} is no function of torch that has a public name")
+    return resolved
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def argument_text(value: object, name: Callable[[Tensor], str]) -> str:
+    """name: returns the name of a tensor in the value."""
+    if isinstance(value, Tensor):
+        return name(value)
+    if type(value) is float:
+        return repr(value) if math.isfinite(value) else _infinity(value)
+    if value is None or type(value) in (bool, int, str, complex):
+        return repr(value)
+    if type(value) in (list, tuple, torch.Size):
+        inside = ", ".join(argument_text(item, name) for item in value)  # type: ignore[attr-defined]
+        if type(value) is list:
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"  # type: ignore[arg-type]
+    if isinstance(value, slice):
+        return f"slice({', '.join(argument_text(part, name) for part in (value.start, value.stop, value.step))})"
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(value)
+    if isinstance(value, torch.device):
+        return repr(value.type)
+    if value is Ellipsis:
+        return "..."
+    raise UnwritableError(f"an argument is a {type(value).__name__}, which has no short way to be written")
+
+
+def _infinity(value: float) -> str:
+    return "torch.nan" if value != value else "torch.inf" if value > 0 else "-torch.inf"
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def tensor_text(x: Tensor, requires: bool = False) -> str:
+    """Equal to the last bit, with the same strides."""
+    gradient = ", requires_grad=True" if requires else ""
+    if not x.is_contiguous():
+        flat = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
+        leaf = ".requires_grad_()" if requires else ""
+        return f"{tensor_text(flat)}.as_strided({tuple(x.shape)}, {x.stride()}){leaf}"
+    options = gradient if x.dtype in _DTYPES_OF_PYTHON else f", dtype={x.dtype}{gradient}"
+    if 0 in x.shape:
+        return f"torch.zeros({tuple(x.shape)}, dtype={x.dtype}{gradient})"
+    values = x.reshape(-1)
+    if x.numel() > _LONGEST_LIST and bool((values == values[0]).all()):
+        return f"torch.full({tuple(x.shape)}, {number_text(values[0])}{options})"
+    return f"torch.tensor({_nest([number_text(value) for value in values], list(x.shape))}{options})"
+
+
+def _nest(numbers: list[str], shape: list[int]) -> str:
+    if not shape:
+        return numbers[0]
+    size = len(numbers) // shape[0]
+    return f"[{', '.join(_nest(numbers[at : at + size], shape[1:]) for at in range(0, len(numbers), size))}]"
+
+
+def number_text(entry: Tensor) -> str:
+    """The fewest digits that make this number in its dtype."""
+    value: object = entry.item()
+    if isinstance(value, complex):
+        return f"complex({_float_text(value.real, torch.float64)}, {_float_text(value.imag, torch.float64)})"
+    return _float_text(value, entry.dtype) if isinstance(value, float) else repr(value)
+
+
+def _float_text(value: float, dtype: torch.dtype) -> str:
+    if not math.isfinite(value):
+        return _infinity(value)
+    shorter = (float(f"{value:.{digits}g}") for digits in range(1, 18))
+    return repr(next((short for short in shorter if torch.tensor(short, dtype=dtype).item() == value), value))
+
+
+def own_memory(tensor: Tensor) -> Tensor:
+    """A copy with the same strides, in memory without anything else; contiguous if most of that memory would be gaps."""
+    x = tensor.detach()
+    sizes = list(zip(x.shape, x.stride(), strict=True))
+    span = 1 + sum((size - 1) * stride for size, stride in sizes) if x.numel() else 0
+    if not span or span > 4 * x.numel() or x.is_conj() or x.is_neg():
+        return x.clone(memory_format=torch.contiguous_format)
+    if any(size > 1 and not stride for size, stride in sizes):
+        return x.as_strided((span,), (1,), x.storage_offset()).clone().as_strided(x.shape, x.stride(), 0)
+    return x.new_zeros(span).as_strided(x.shape, x.stride()).copy_(x)

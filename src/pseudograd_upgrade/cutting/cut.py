@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import torch
 
 from ..differences import Difference
-from ..recording import BACKWARD, FORWARD, UPDATE, Event
-from ..runs import Interpreter, Runner
-from ..schedule import Schedule
-from .call import Call
-from .shrink import Mismatch, shrink
-from .text import SameAloneError, UnwritableError
-from .workers import Workers
+from ..recording import BACKWARD, FORWARD, UPDATE, Event, Schedule
+from ..runs import Interpreter, Runner, run_python
+from .call import Call, Outcome, SameAloneError, UnwritableError
+from .recorder import Snapshot
+from .shrink import LateError, Mismatch, shrink
 
-_MOST = 4  # events before the one that differs
-_SECONDS = 120
-
-
-@dataclass(frozen=True)
-class _Keeping(Interpreter):
-    """targets: keys of events, the one that differs last."""
-
-    targets: Sequence[Sequence[object]] = ()
-    module: ClassVar[str] = "pseudograd_upgrade.cutting.keeping"
-
-    @property
-    def details(self) -> str:
-        return f"{super().details}, for the arguments of {self.targets[-1][1]}"
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return {**super().options, "targets": self.targets}
+_MOST_EVENTS = 4  # before the one that differs
+_SECONDS_TO_SHRINK = 60.0
+_SECONDS_TO_RUN = 120
+_WORKER = Path(__file__).with_name("worker.py")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """program: its text, "" where there is none. prints: what it prints under the older and the newer torch. why: there is none.
-    is_same_alone: with the same arguments the call gives the same under both, so that the difference came with them.
+    """program: its text. prints: its output under the older and the newer torch. why: the reason why there is no program.
+    is_same_alone: the call gives the same under both, so the difference came with its arguments.
     """
 
     program: str = ""
@@ -57,16 +42,14 @@ class Cut:
         if not self.program:
             return [f"not cut out: {self.why}"]
         program = [f"  {line}" for line in self.program.splitlines()]
-        return ["cut out, this alone shows it:", *program, *self._prints(torch)]
+        return ["cut out, this alone shows it:", *program, *self._output_lines(torch)]
 
     def file(self, torch: tuple[str, str]) -> str:
-        """The program, and what it prints."""
-        return "".join([self.program, *(f"# {line}\n" for line in self._prints(torch))])
+        return "".join([self.program, *(f"# {line}\n" for line in self._output_lines(torch))])
 
-    def _prints(self, torch: tuple[str, str]) -> list[str]:
-        return [
-            f"torch {version} prints {' '.join(text.split())}" for version, text in zip(torch, self.prints, strict=True)
-        ]
+    def _output_lines(self, torch: tuple[str, str]) -> list[str]:
+        pairs = zip(torch, self.prints, strict=True)
+        return [f"torch {version} prints {' '.join(text.split())}" for version, text in pairs]
 
 
 def cut(runner: Runner, old: Interpreter | None, new: Interpreter, difference: Difference) -> Cut:
@@ -74,15 +57,20 @@ def cut(runner: Runner, old: Interpreter | None, new: Interpreter, difference: D
         if old is None:
             raise UnwritableError("that needs --from, the interpreter of the older torch")
         _check_alike(difference)
-        return _verify(_smallest(runner, old, new, difference), old, new)
+        mismatch = _find_smallest(runner, old, new, difference)
+        for program in mismatch.programs():
+            prints = tuple(run_program(interpreter.path, program) for interpreter in (old, new))
+            if prints[0] != prints[1]:
+                return Cut(program, prints)
+        raise UnwritableError("written as a program, it prints the same under both")
     except UnwritableError as error:
         return Cut(why=str(error), is_same_alone=isinstance(error, SameAloneError))
-    except Exception as error:  # the answer stands without it
+    except Exception as error:  # the answer is complete without a program
         return Cut(why=f"an error of ours, {type(error).__name__}: {error}")
 
 
 def _check_alike(difference: Difference) -> None:
-    """Where the program asks the two for different things, no run is needed to say so."""
+    """UnwritableError if the program asks the two for different things: then no run is necessary."""
     if difference.old.origin.kind == UPDATE:
         raise UnwritableError("the step of an optimiser is not taken apart")
     only = (difference.only_old, difference.only_new)
@@ -95,9 +83,16 @@ def _check_alike(difference: Difference) -> None:
         raise UnwritableError("the two are asked for the same function with different arguments")
 
 
-def _smallest(runner: Runner, old: Interpreter, new: Interpreter, difference: Difference) -> Mismatch:
-    events = [*difference.only_old[:_MOST], difference.old]
-    calls = _fetch_calls(runner, old, difference.step, events)
+def _find_smallest(runner: Runner, old: Interpreter, new: Interpreter, difference: Difference) -> Mismatch:
+    """Runs the program once more for the arguments of the events, and shrinks the first call that differs."""
+    events = [*difference.only_old[:_MOST_EVENTS], difference.old]
+    keys = [[*event.origin[:3], [tensor.shape for tensor in event.tensors], event.occurrence] for event in events]
+    step = difference.step
+    recording = old.but(recorder="pseudograd_upgrade.cutting.recorder", targets=keys)
+    run = runner.run(recording, Schedule(0, 0, (step, step)))
+    calls: dict[int, str | Snapshot | None] = run.raw.get("calls", {})
+    if not calls and run.errors:
+        raise UnwritableError(f"an error of ours; {run.errors[0]}")
     error = UnwritableError("the call was not met again in another run")
     with Workers([old.path, new.path]) as workers:
         for at, content in sorted(calls.items()):
@@ -108,52 +103,87 @@ def _smallest(runner: Runner, old: Interpreter, new: Interpreter, difference: Di
     raise error
 
 
-def _fetch_calls(runner: Runner, old: Interpreter, step: int, events: list[Event]) -> dict[int, Any]:
-    """The call of each event, as another run of the program kept it."""
-    keys = [[*event.origin[:3], [tensor.shape for tensor in event.tensors], event.occurrence] for event in events]
-    run = runner.run(_Keeping(old.path, old.torch, targets=keys), Schedule(0, 0, (step, step)))
-    calls: dict[int, Any] = run.raw.get("calls", {})
-    if not calls and run.errors:
-        raise UnwritableError(f"an error of ours; {run.errors[0]}")
-    return calls
-
-
-def read_call(content: Any, event: Event) -> Call:
-    """The call that the program's process kept. UnwritableError where it kept none."""
+def read_call(content: str | Snapshot | None, event: Event) -> Call:
+    """The call that the program's process recorded for an event; None if no call made its node."""
+    kind = event.origin.kind
     if content is None:
         raise UnwritableError(f"no call of torch made {event.origin.op}: code of a custom Function or in C++")
-    if content["why"]:
-        raise UnwritableError(content["why"])
-    kind = event.origin.kind
-    tensors = torch.load(io.BytesIO(content["tensors"]), weights_only=True, map_location="cpu")
-    requires, grads = content["requires"], tuple((at, name) for at, name in content["grads"])
-    if kind == BACKWARD and not grads:
+    if isinstance(content, str):
+        raise UnwritableError(content)
+    call, data = content
+    if kind == BACKWARD and not call.grads:
         raise UnwritableError("nothing that the call returns requires a gradient")
-    if kind == BACKWARD and not requires:
+    if kind == BACKWARD and not call.requires:
         raise UnwritableError("none of its arguments requires a gradient")
     if kind != BACKWARD:
-        requires, grads = (), ()
-    autocast = content["autocast"] and tuple(content["autocast"])
-    args, kwargs = tuple(content["args"]), content["kwargs"]
-    call = Call(kind, content["form"], content["name"], args, kwargs, tensors, frozenset(requires), grads, autocast)
-    return call.but()
-
-
-def _verify(mismatch: Mismatch, old: Interpreter, new: Interpreter) -> Cut:
-    """The text itself, run by both as python runs it."""
-    for program in mismatch.programs():
-        prints = tuple(run_program(interpreter.path, program) for interpreter in (old, new))
-        if prints[0] != prints[1]:
-            return Cut(program, prints)
-    raise UnwritableError("written as a program, it prints the same under both")
+        call = replace(call, requires=frozenset(), grads=())
+    return call.but(kind=kind, tensors=torch.load(io.BytesIO(data), weights_only=True, map_location="cpu"))
 
 
 def run_program(python: str, program: str) -> str:
-    with tempfile.TemporaryDirectory(prefix="pseudograd-cut-") as folder:
-        file = Path(folder) / "program.py"
-        file.write_text(program, encoding="utf-8")
-        pipes: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL}
-        done = subprocess.run([python, str(file)], cwd=folder, text=True, timeout=_SECONDS, check=False, **pipes)
+    done = run_python(python, program, _SECONDS_TO_RUN)
     if done.returncode:
         raise UnwritableError(f"written as a program, it fails: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
     return done.stdout.strip()
+
+
+class Workers:
+    """A worker in the interpreter of the older torch and one in that of the newer torch, for a minute."""
+
+    def __init__(self, pythons: Sequence[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="pseudograd-cut-")
+        self._processes = [
+            subprocess.Popen(
+                [python, str(_WORKER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                cwd=self._folder.name,
+            )
+            for python in pythons
+        ]
+        self._is_late = False
+        self._timer = threading.Timer(_SECONDS_TO_SHRINK, self._stop)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Workers:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+        self._folder.cleanup()
+
+    def _stop(self) -> None:
+        self._is_late = True
+        for process in self._processes:
+            process.kill()
+
+    def run(self, call: Call) -> tuple[Outcome, Outcome]:
+        tensors = Path(self._folder.name) / "tensors"
+        torch.save(dict(call.tensors), tensors)
+        job = {"tensors": str(tensors), "requires": sorted(call.requires), "lines": call.lines()}
+        files = [Path(self._folder.name) / str(at) for at in range(2)]
+        try:
+            for process, file in zip(self._processes, files, strict=True):
+                assert process.stdin is not None
+                process.stdin.write(json.dumps({**job, "outcome": str(file)}) + "\n")
+                process.stdin.flush()
+            old, new = (self._receive(*pair) for pair in zip(self._processes, files, strict=True))
+            return old, new
+        except (OSError, EOFError) as error:
+            raise LateError if self._is_late else UnwritableError("the call alone ends its process") from error
+
+    def _receive(self, process: subprocess.Popen[str], file: Path) -> Outcome:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise EOFError
+        answer = json.loads(line)
+        if answer["error"] is not None:
+            return Outcome(answer["error"], {})
+        return Outcome(None, torch.load(file, weights_only=True), answer["is_random"], answer["is_tensor"])

@@ -1,12 +1,12 @@
-"""A call that differs is made as small as it gets while it still differs.
+"""Makes a call that differs as small as possible while it still differs.
 
-A move offers smaller calls: fewer entries, arguments, gradients and dimensions, friendlier numbers. The first that still differs is taken.
+A move offers smaller calls: fewer entries, arguments, gradients and dimensions, shorter numbers. The first that still differs is taken.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Protocol
@@ -15,51 +15,43 @@ import torch
 from torch import Tensor
 
 from ..recording import BACKWARD
-from . import text
-from .call import Call
-from .text import SameAloneError, UnwritableError, number_text, own_memory
-from .workers import Gap, LateError, Outcome, gaps
+from .call import FUNCTION, METHOD, Call, Outcome, SameAloneError, UnwritableError, number_text, own_memory
 
-_ROUNDINGS = 64
-_SHARE = 0.01  # of the difference that there was at first
+_ROUNDINGS = 64  # up to here two results are equal
+_LEAST_SHARE = 0.01  # of the first difference, that a smaller call must show
 _ROUNDS = 3
-_MANY = 256  # entries whose texts are compared
-_SHORT, _LONG = 4, 6  # characters of a number that is left as it is, such as -1.0; of an argument that is left as it is
+_MOST_TEXTS = 256  # entries whose texts are compared
+_SHORT_ENTRY, _SHORT_ARGUMENT = 4, 6  # characters of a number that is short enough, such as -1.0
+_DENSE = torch.contiguous_format
 _FLOAT = re.compile(r"(?<![\w.])\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)")
+
+
+class LateError(Exception):
+    """The time is over. The smallest call so far is the result."""
+
+
+class Pair(Protocol):
+    def run(self, call: Call) -> tuple[Outcome, Outcome]:
+        """The outcomes under the older and the newer torch."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A call, what it gave in both, and the tensor in which that differs most."""
+    """A call, its outcome under the older torch, and the name of the tensor that differs most, with its relative distance."""
 
     call: Call
-    outcomes: tuple[Outcome, Outcome]
-    gap: Gap
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the tensor that differs."""
-        tensor = self.outcomes[0].tensors.get(self.gap.name)
-        return () if tensor is None or not self.gap.index else tuple(tensor.shape)
+    outcome: Outcome
+    name: str
+    distance: float
 
     def programs(self) -> Iterator[str]:
-        outcome = self.outcomes[0]
-        y = outcome.tensors.get("y0")
-        is_scalar = outcome.is_tensor and y is not None and not y.dim()
-        return self.call.programs(
-            self.gap.name, is_random=outcome.is_random, is_tensor=outcome.is_tensor, is_scalar=is_scalar
-        )
-
-
-class Pair(Protocol):
-    def outcomes(self, call: Call) -> Sequence[Outcome]:
-        """What the call gives under the older torch and under the newer one."""
+        return self.call.programs(self.name, self.outcome)
 
 
 def shrink(pair: Pair, call: Call) -> Mismatch:
-    """UnwritableError where the call alone does not differ."""
+    """UnwritableError if the call alone does not differ."""
     mismatch, error = None, UnwritableError()
-    for layout in _layouts(call):
+    for layout in _simplify_surroundings(call):
         try:
             mismatch = _run(pair, layout, 0.0)
             break
@@ -67,7 +59,7 @@ def shrink(pair: Pair, call: Call) -> Mismatch:
             error = reason
     if mismatch is None:
         raise error
-    least = _SHARE * min(1.0, mismatch.gap.distance)
+    least = _LEAST_SHARE * min(1.0, mismatch.distance)
     try:
         for _ in range(_ROUNDS):
             before = mismatch.call
@@ -93,57 +85,58 @@ def _repeat(pair: Pair, mismatch: Mismatch, move: Move, least: float) -> Mismatc
 
 
 def _run(pair: Pair, call: Call, least: float) -> Mismatch:
-    """The mismatch, beyond rounding, in what is looked at and in nothing before it; else UnwritableError says why there is none."""
-    old, new = pair.outcomes(call)
+    """For a backward the gradients must differ and the outputs must not. UnwritableError tells why there is no mismatch."""
+    old, new = pair.run(call)
     if old.error or new.error:
         raise UnwritableError(f"the call alone fails: {old.error or new.error}")
     kinds = {tensor.dtype for outcome in (old, new) for tensor in outcome.tensors.values()}
     floats = [torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex]
-    far = [gap for gap in gaps(old, new) if gap.distance > max(least, _ROUNDINGS * max(floats, default=0.0))]
-    results = [gap for gap in far if gap.name.startswith("y")]
-    wanted = [gap for gap in far if gap not in results] if call.kind == BACKWARD else results
-    if wanted and not (call.kind == BACKWARD and results):
-        return Mismatch(call, (old, new), max(wanted, key=lambda gap: gap.distance))
-    raise SameAloneError("with the same arguments, the call alone gives the same under both")
+    limit = max(least, _ROUNDINGS * max(floats, default=0.0))
+    distances = {name: distance for name, distance in measure_distances(old, new).items() if distance > limit}
+    outputs = {name: distance for name, distance in distances.items() if name.startswith("y")}
+    wanted = outputs
+    if call.kind == BACKWARD:
+        wanted = {} if outputs else distances
+    if not wanted:
+        raise SameAloneError
+    name = max(wanted, key=wanted.__getitem__)
+    return Mismatch(call, old, name, wanted[name])
+
+
+def measure_distances(old: Outcome, new: Outcome) -> dict[str, float]:
+    """The distance of each tensor, relative to its largest entry; infinite if shapes, dtypes or the finite entries differ."""
+    distances = {}
+    for name in dict.fromkeys([*old.tensors, *new.tensors]):
+        a, b = old.tensors.get(name), new.tensors.get(name)
+        is_alike = a is not None and b is not None and a.shape == b.shape and a.dtype == b.dtype
+        distances[name] = _distance(a, b) if is_alike else torch.inf  # type: ignore[arg-type]
+    return distances
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    kind = torch.complex128 if a.is_complex() else torch.float64
+    a, b = a.to(kind).flatten(), b.to(kind).flatten()
+    differs = ~((a == b) | (a.isnan() & b.isnan()))
+    if not differs.any():
+        return 0.0
+    distance = float((a - b)[differs].abs().nan_to_num(torch.inf, torch.inf).max())
+    largest = max(float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()) for tensor in (a, b))
+    return distance / largest if largest else distance
 
 
 # --- moves ------------------------------------------------------------------------------------------------------------
 
 
-def _layouts(call: Call) -> Iterator[Call]:
-    """The call with simpler surroundings first: memory without gaps, no autocast."""
+def _simplify_surroundings(call: Call) -> Iterator[Call]:
+    """Memory without gaps and no autocast first, the call as it was last."""
     plain = {name: tensor.contiguous() for name, tensor in call.tensors.items()}
     is_plain = all(tensor.is_contiguous() for tensor in call.tensors.values())
-    for tensors, autocast in product(
-        [plain] if is_plain else [plain, call.tensors], dict.fromkeys((None, call.autocast))
-    ):
+    layouts = [plain] if is_plain else [plain, call.tensors]
+    for tensors, autocast in product(layouts, dict.fromkeys((None, call.autocast))):
         yield replace(call, tensors=tensors, autocast=autocast)
 
 
-def _entries(mismatch: Mismatch) -> Iterator[Call]:
-    """The entry that differs alone, of every tensor that has this shape or is broadcast to it."""
-    call, shape = mismatch.call, mismatch.shape
-    if not any(size > 1 for size in shape):
-        return
-    for is_alike in (_is_broadcast, lambda tensor, shape: tuple(tensor.shape) == shape):
-        spans = {}
-        for name, tensor in call.tensors.items():
-            if is_alike(tensor, shape):
-                for dim, size in enumerate(tensor.shape):
-                    if size > 1:
-                        at = mismatch.gap.index[dim + len(shape) - tensor.dim()]
-                        spans[name, dim] = (at, at + 1)
-        if spans:
-            yield _narrow(call, spans)
-
-
-def _is_broadcast(tensor: Tensor, shape: Sequence[int]) -> bool:
-    last = list(shape)[max(0, len(shape) - tensor.dim()) :]
-    sizes = zip(tensor.shape, last, strict=True) if tensor.dim() <= len(shape) else [(0, 2)]
-    return all(size in (1, other) for size, other in sizes)
-
-
-def _gradients(mismatch: Mismatch) -> Iterator[Call]:
+def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
     """The sum in place of a gradient that arrives; one output alone; the gradient of the tensor that differs alone."""
     call = mismatch.call
     for at, name in call.grads:
@@ -155,13 +148,13 @@ def _gradients(mismatch: Mismatch) -> Iterator[Call]:
         for grad in call.grads:
             yield call.but(grads=(grad,))
     if call.kind == BACKWARD and len(call.requires) > 1:
-        yield call.but(requires=frozenset({mismatch.gap.name.removeprefix("grad of ")}))
+        yield call.but(requires=frozenset({mismatch.name.removeprefix("grad of ")}))
 
 
-def _arguments(mismatch: Mismatch) -> Iterator[Call]:
-    """Without one argument that may be left out, or with None in place of a tensor."""
+def _drop_arguments(mismatch: Mismatch) -> Iterator[Call]:
+    """Without one argument, or with None in place of a tensor."""
     call = mismatch.call
-    if call.form not in (text.FUNCTION, text.METHOD):
+    if call.form not in (FUNCTION, METHOD):
         return
     for name in call.kwargs:
         if not call.is_in_place or name != "inplace":
@@ -173,21 +166,23 @@ def _arguments(mismatch: Mismatch) -> Iterator[Call]:
             yield call.but(args=(*call.args[:at], "None", *call.args[at + 1 :]))
 
 
-def _halves(mismatch: Mismatch) -> Iterator[Call]:
-    """A part of all dimensions of one size together, as they are likely to be one dimension; then of each dimension alone."""
+def _drop_entries(mismatch: Mismatch) -> Iterator[Call]:
+    """A part of all dimensions of one size, which are likely to be the same dimension; then a part of each dimension alone."""
     call = mismatch.call
     sizes = {
         (name, dim): size for name, tensor in call.tensors.items() for dim, size in enumerate(tensor.shape) if size > 1
     }
-    groups = [
-        [key for key, other in sizes.items() if other == size] for size in sorted(set(sizes.values()), reverse=True)
-    ]
+    groups = [[key for key in sizes if sizes[key] == size] for size in sorted(set(sizes.values()), reverse=True)]
     for group in [*groups, *([key] for key in sizes)]:
         size = sizes[group[0]]
         for start, stop in spans_within(size):
-            smaller = _narrow(call, dict.fromkeys(group, (start, stop)))
+            tensors = dict(call.tensors)
+            for name, dim in group:
+                part = tensors[name].narrow(dim, start, stop - start)
+                tensors[name] = part.clone(memory_format=_DENSE) if tensors[name].is_contiguous() else own_memory(part)
+            smaller = call.but(tensors=tensors)
             resized = _substitute(smaller, rf"(?<![\w.]){size}(?![\w.])", str(stop - start))
-            if resized != smaller:
+            if (resized.args, resized.kwargs) != (smaller.args, smaller.kwargs):
                 yield resized
             yield smaller
 
@@ -198,13 +193,6 @@ def spans_within(size: int) -> list[tuple[int, int]]:
     return [span for span in dict.fromkeys(spans) if 0 < span[1] - span[0] < size]
 
 
-def _narrow(call: Call, spans: Mapping[tuple[str, int], tuple[int, int]]) -> Call:
-    tensors = dict(call.tensors)
-    for (name, dim), (start, stop) in spans.items():
-        tensors[name] = own_memory(tensors[name].narrow(dim, start, stop - start))
-    return call.but(tensors=tensors)
-
-
 def _substitute(call: Call, pattern: str, replacement: str) -> Call:
     return call.but(
         args=tuple(re.sub(pattern, replacement, argument) for argument in call.args),
@@ -212,7 +200,7 @@ def _substitute(call: Call, pattern: str, replacement: str) -> Call:
     )
 
 
-def _dimensions(mismatch: Mismatch) -> Iterator[Call]:
+def _drop_dimensions(mismatch: Mismatch) -> Iterator[Call]:
     """Without dimensions of one entry."""
     call = mismatch.call
     choices: list[Callable[[Tensor], Tensor]] = [_squeeze]
@@ -230,20 +218,20 @@ def _squeeze(tensor: Tensor) -> Tensor:
     return own_memory(tensor.squeeze() if tensor.numel() > 1 else tensor.reshape(1))
 
 
-def _values(mismatch: Mismatch) -> Iterator[Call]:
-    """Entries that are shorter to read: fewer digits, 1, 0."""
+def _shorten_entries(mismatch: Mismatch) -> Iterator[Call]:
+    """Entries with fewer digits, then 1, then 0."""
     call = mismatch.call
     for name, tensor in call.tensors.items():
         if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
             continue
-        cost = _cost(tensor)
-        for simpler in _simpler(tensor):
-            if _cost(simpler) < cost:
+        cost = _reading_cost(tensor)
+        for simpler in _simpler_tensors(tensor):
+            if _reading_cost(simpler) < cost:
                 memory = own_memory(tensor).copy_(simpler)  # of the same strides
                 yield replace(call, tensors={**call.tensors, name: memory})
 
 
-def _simpler(tensor: Tensor) -> Iterator[Tensor]:
+def _simpler_tensors(tensor: Tensor) -> Iterator[Tensor]:
     """The nearest first, so that the program still shows what happened."""
     if tensor.dtype.is_floating_point:
         for digits in (0, 1, 2, 3):
@@ -256,24 +244,31 @@ def _simpler(tensor: Tensor) -> Iterator[Tensor]:
     yield torch.zeros_like(tensor)
 
 
-def _cost(tensor: Tensor) -> int:
-    """How long it is to read: short numbers are as good as any, and the same number everywhere is good where there are many."""
-    if tensor.numel() > _MANY:
-        return _MANY + int((tensor != tensor.reshape(-1)[0]).any())
+def _reading_cost(tensor: Tensor) -> int:
+    """Characters beyond short numbers, and the count of different numbers."""
+    if tensor.numel() > _MOST_TEXTS:
+        return _MOST_TEXTS + int((tensor != tensor.reshape(-1)[0]).any())
     texts = [number_text(entry) for entry in tensor.reshape(-1)]
-    return sum(max(0, len(entry) - _SHORT) for entry in texts) + len(set(texts))
+    return sum(max(0, len(entry) - _SHORT_ENTRY) for entry in texts) + len(set(texts))
 
 
-def _numbers(mismatch: Mismatch) -> Iterator[Call]:
+def _shorten_arguments(mismatch: Mismatch) -> Iterator[Call]:
     """Numbers among the arguments with fewer digits."""
     call = mismatch.call
     numbers = {number for argument in (*call.args, *call.kwargs.values()) for number in _FLOAT.findall(argument)}
     for number in sorted(numbers):
-        if len(number) > _LONG:
+        if len(number) > _SHORT_ARGUMENT:
             for digits in (1, 2, 3):
                 short = repr(float(f"{float(number):.{digits}g}"))
                 yield _substitute(call, rf"(?<![\w.]){re.escape(number)}(?![\w.])", short)
 
 
 Move = Callable[[Mismatch], Iterator[Call]]
-_MOVES: tuple[Move, ...] = (_entries, _gradients, _arguments, _halves, _dimensions, _values, _numbers)
+_MOVES: tuple[Move, ...] = (
+    _simplify_gradients,
+    _drop_entries,
+    _drop_arguments,
+    _drop_dimensions,
+    _shorten_entries,
+    _shorten_arguments,
+)

@@ -1,7 +1,7 @@
-"""Runs calls in a plain interpreter that has torch and nothing of ours: this file is handed to it as it is.
+"""Runs calls in a plain interpreter that has torch and nothing of ours.
 
-Each line of JSON that it reads names the file of the tensors, the tensors that require a gradient, the lines to run, and the file for what
-they give.
+Each line of JSON on its input is a job: the file of the tensors, the tensors that require a gradient, the lines to run, and the file for
+the outcome.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 
-def run(job: Any) -> dict[str, object]:
+def run(job: dict[str, Any]) -> dict[str, object]:
     space = {"torch": torch}
     for name, tensor in torch.load(job["tensors"], weights_only=True).items():
         space[name] = tensor.requires_grad_(name in job["requires"])
@@ -36,7 +36,6 @@ def main() -> None:
     torch.set_num_threads(1)
     answers = sys.stdout
     sys.stdout = sys.stderr
-    print("ready", file=answers, flush=True)
     for line in sys.stdin:
         try:
             answer = run(json.loads(line))

@@ -1,6 +1,5 @@
 """`pseudograd upgrade --routes`: the first difference between two routes through one torch.
 
-In a process of the program: `regions` says what is compiled and hears it as one block, `segments` cuts a compiled graph at the program's
-lines, `hearing` and `following` join them to what hears an upgrade, and `drawing` draws a device's random numbers on the CPU. Here:
-`interpreters` knows the routes, and `question` goes down from the first block that differs to the line in it.
+In the program's process `blocks` records each compiled part as one block, `segments` cuts a compiled graph at the program's lines, and
+`drawing` draws a device's random numbers on the CPU. `question` goes from the first block that differs to the line in it.
 """

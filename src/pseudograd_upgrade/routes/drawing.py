@@ -1,11 +1,12 @@
-"""In a process of a program on an accelerator: random numbers are the CPU's, so that both devices train on the same ones.
+"""Draws random numbers on the CPU for a program on an accelerator, so that both devices train on the same numbers.
 
-Each operator that draws on the device draws on the CPU and moves the result. Attention and recurrent layers that drop are computed in
-parts, as their fused kernels draw inside.
+Each operator that draws on the device draws on the CPU and moves the result. Attention and recurrent layers with dropout are computed in
+parts, because their fused kernels draw inside.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,9 +19,10 @@ from torch.nn.functional import multi_head_attention_forward, scaled_dot_product
 
 from pseudograd.listen.quietly import quietly
 
-from ..following import Following, Listening
+from .. import recorder
+from ..recorder import CallListener, Session
 
-# The operators that draw by a kernel of their own on CPU and on CUDA; torch makes the others of them.
+# The operators with their own kernel on CPU and on CUDA. torch makes all other drawing operators from these.
 OPERATORS = (
     *("uniform_", "normal_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
     *("random_", "random_.from", "random_.to", "randperm.generator_out"),
@@ -30,58 +32,60 @@ OPERATORS = (
     *("multinomial", "multinomial.out", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet"),
     *("rrelu_with_noise", "rrelu_with_noise_"),
 )
-_ATTENTION = {scaled_dot_product_attention: 4, multi_head_attention_forward: 10}  # and where dropout_p stands
+_DROPOUT_POSITIONS: dict[object, int] = {scaled_dot_product_attention: 4, multi_head_attention_forward: 10}
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
-class InParts(Listening):
+class _Listener(CallListener):
     def run(self, func: object, args: Any, kwargs: Any) -> object:
         with unfuse(func, args, kwargs or {}):
             return super().run(func, args, kwargs)
 
 
-class OnTheDevice(Following):
-    listens = InParts
+class _Session(Session):
+    listener = _Listener
 
-    def _arrange(self, settings: Mapping[str, object]) -> None:
-        super()._arrange(settings)
+    def prepare(self, settings: Mapping[str, Any]) -> None:
+        super().prepare(settings)
         self.library = Library("aten", "IMPL")
         for name in OPERATORS:
-            self.library.impl(name, draw_on_the_cpu(find_operator(name)), "CUDA", allow_override=True)
+            self.library.impl(name, draw_on_cpu(find_operator(name)), "CUDA", allow_override=True)
 
-    def content(self) -> object:
-        """With whether the program put anything on a device; to ask whether there is a device does not count."""
+    def content(self) -> dict[str, object]:
         return {**super().content(), "uses_device": torch.cuda.is_initialized()}
 
 
+begin = functools.partial(recorder.begin, session=_Session)
+
+
 def unfuse(func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> AbstractContextManager[object]:
-    """A context that keeps a call that drops from a fused kernel."""
-    if func in _ATTENTION:
-        at = _ATTENTION[func]
-        drops = kwargs["dropout_p"] if "dropout_p" in kwargs else args[at] if len(args) > at else 0.0
-        return sdpa_kernel(SDPBackend.MATH) if drops else nullcontext()
+    """A context in which a call with dropout uses no fused kernel."""
+    if func in _DROPOUT_POSITIONS:
+        at = _DROPOUT_POSITIONS[func]
+        dropout = kwargs.get("dropout_p", args[at] if len(args) > at else 0.0)
+        return sdpa_kernel(SDPBackend.MATH) if dropout else nullcontext()
     if func in _RECURRENT and any(isinstance(value, float) and value for value in args):
-        return torch.backends.cudnn.flags(enabled=False)  # type: ignore[no-untyped-call, no-any-return]
+        return torch.backends.cudnn.flags(enabled=False)
     return nullcontext()
 
 
-def find_operator(name: str) -> object:
+def find_operator(name: str) -> Any:
     name, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, name), overload or "default")
 
 
-def draw_on_the_cpu(operator: Any) -> Callable[..., object]:
-    """The operator for arguments on a device. It writes to what it is given there, and moves new tensors there."""
+def draw_on_cpu(operator: Any) -> Callable[..., object]:
+    """The operator for arguments on a device. Its results are on the device, in the arguments that it writes to or in new tensors."""
     arguments = operator._schema.arguments
 
-    def draw(*args: object, **kwargs: Any) -> object:
+    def draw(*args: object, **kwargs: object) -> object:
         with quietly():
-            values = {**{argument.name: value for argument, value in zip(arguments, args, strict=False)}, **kwargs}
+            values: dict[str, Any] = {arg.name: value for arg, value in zip(arguments, args, strict=False)} | kwargs
             device = next(value.device for value in values.values() if isinstance(value, Tensor))
             copies = {name: _move_to_cpu(value) for name, value in values.items()}
             positional = [copies[argument.name] for argument in arguments[: len(args)]]
             result = operator(*positional, **{name: copies[name] for name in kwargs})
-            written = {}
+            written: dict[int, Tensor] = {}
             for argument in arguments:
                 if argument.is_write:
                     value, copy = values[argument.name], copies[argument.name]
@@ -99,15 +103,12 @@ def _move_to_cpu(value: object) -> Any:
     return find_twin(value) if isinstance(value, torch.Generator) and value.device.type != "cpu" else value
 
 
-_twins: dict[int, tuple[object, int, torch.Generator]] = {}  # of the generators on a device, and the seed that each had
+_twins: dict[int, tuple[object, int, torch.Generator]] = {}  # by the id of a device's generator: it, its seed, its twin
 
 
-def find_twin(generator: Any) -> torch.Generator:
-    """The generator that the program would have on the CPU, from the same seed."""
+def find_twin(generator: torch.Generator) -> torch.Generator:
+    """The generator on the CPU with the same seed."""
     seed, known = generator.initial_seed(), _twins.get(id(generator))
     if known is None or known[1] != seed:
         known = _twins[id(generator)] = generator, seed, torch.Generator().manual_seed(seed)
     return known[2]
-
-
-begin = OnTheDevice.begin

@@ -2,167 +2,184 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pseudograd.listen.program import follow as programs
+from pseudograd.errors import must, unknown_name
 
 from ..answer import CONVENTION, NARROW, OTHER_OP, OWN, Answer
-from ..differences import COMPILED as ROUNDINGS_COMPILED
-from ..differences import LARGEST, Comparison, Difference, compare_events
-from ..growth import explain_equality
-from ..recording import BACKWARD, FORWARD, Recording
-from ..runs import Runner, our_packages
-from ..schedule import Schedule
-from ..upgrade import Question, compare_last_losses
-from .interpreters import CUDA, Compiled, Device, find_routes
+from ..differences import (
+    LARGEST_ROUNDING,
+    ROUNDINGS_COMPILED,
+    Comparison,
+    Difference,
+    compare_events,
+    explain_equality,
+)
+from ..recording import BACKWARD, FORWARD, Recording, Schedule
+from ..runs import Interpreter, Runner, find_interpreter, run_python
+from ..upgrade import Question
+from .segments import EAGER
 
-_LINES = 4  # that are left out together
-_WHOLE_STEPS = 6
+CPU, CUDA = "cpu", "cuda"
+_COMPILERS, _DEVICES = (EAGER, "aot_eager", "inductor"), (CPU, CUDA)
+_ARGUMENT = "--routes"
+_HAS_CUDA = "import torch; print(torch.cuda.is_available())"
+ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
+    # Each vendor hides its devices in its own way.
+    CPU: {
+        **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "-1"),
+        "ONEAPI_DEVICE_SELECTOR": "*:cpu",
+    },
+    CUDA: {"NVIDIA_TF32_OVERRIDE": "0"},  # NVIDIA's libraries obey it, whatever the program sets
+}
+_MOST_LINES = 4  # that are left out together
+_FIRST_STEPS = 6  # a difference in one of these is looked for from step 1 on
 _TIES = "ties and kinks are each device's to choose: pseudograd kinks --check --device cuda names those of this one"
 
 
-def compare_routes(
-    program: str,
-    arguments: Sequence[str] = (),
-    *,
-    python: str,
-    routes: tuple[str, str],
-    is_module: bool = False,
-    seed: int = 0,
-    on_run: Callable[[int, str], None] = lambda number, text: None,
-) -> Answer:
-    """Run a program on two routes through one torch and say what differs first.
+def parse_routes(text: str) -> tuple[str, str]:
+    """The two routes of a text like "eager,inductor". The CPU comes first."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in _COMPILERS + _DEVICES:
+            raise unknown_name("upgrade", _ARGUMENT, _COMPILERS + _DEVICES, name)
+    if len(names) != 2 or names[0] == names[1]:
+        raise ValueError(must("upgrade", _ARGUMENT, "be two routes that differ", text, "Write eager,inductor"))
+    if len({name in _DEVICES for name in names}) == 2:
+        remedy = f"Ask {CPU},{CUDA} or two of {', '.join(_COMPILERS)}"
+        raise ValueError(must("upgrade", _ARGUMENT, "name two devices or two compilers", text, remedy))
+    return (CPU, CUDA) if CPU in names else (names[0], names[1])
 
-    Args:
-        program, arguments, is_module: what python would run.
-        python: an interpreter.
-        routes: two of eager, aot_eager and inductor, or cpu and cuda.
-        seed: of random, numpy, torch and the hashes of texts, set before the program begins.
-        on_run: called before each run with its number and what it is.
-    Raises: ValueError for an interpreter that cannot do, or a program that fails on both routes.
-    """
-    programs.check("upgrade", program, is_module)
-    old, new = find_routes(python, routes)
-    command = [*(["-m"] if is_module else []), program, *arguments]
-    question = BetweenDevices if CUDA in routes else BetweenCompilers
-    with our_packages() as home:
-        return question(Runner(command, home, seed, on_run), old, new).answer()
+
+def compare_routes(runner: Runner, python: str, routes: tuple[str, str]) -> Answer:
+    """Runs the program on two routes through one torch and names the first difference. ValueError as for `compare_torches`."""
+    interpreter = find_interpreter("--from", python)
+    if CUDA in routes and not has_cuda(interpreter):
+        remedy = f"Torch {interpreter.torch} finds no such device here"
+        raise ValueError(must("upgrade", _ARGUMENT, "name a device that is there", CUDA, remedy))
+    old, new = (make_route(interpreter, route) for route in routes)
+    return (BetweenDevices if CUDA in routes else BetweenCompilers)(runner, old, new).answer()
+
+
+def has_cuda(interpreter: Interpreter) -> bool:
+    return run_python(interpreter.path, _HAS_CUDA, 120).stdout.strip() == "True"
+
+
+def make_route(interpreter: Interpreter, route: str) -> Interpreter:
+    recorder = f"{__package__}.{'drawing' if route in _DEVICES else 'blocks'}"
+    return replace(interpreter, route=route, environment=ENVIRONMENTS.get(route, {})).but(recorder, route=route)
 
 
 class BetweenDevices(Question):
     """The CPU and a device, which computes without TensorFloat-32."""
 
-    new_python: Device
     sides = "devices"
 
-    def _notes(self, old: Recording, new: Recording) -> tuple[str, ...]:
-        if new.raw.get("uses_device"):
-            return ("TensorFloat-32 is off in the run on cuda; with it on, convolutions keep 10 bits of 23",)
-        return () if new.status else ("the run on cuda put nothing on a device",)
+    def _list_notes(self) -> list[str]:
+        if self.new.raw.get("uses_device"):
+            return ["TensorFloat-32 is off in the run on cuda; with it on, convolutions keep 10 bits of 23"]
+        return [] if self.new.status else ["the run on cuda put nothing on a device"]
 
-    def _explain_difference(self, old: Recording, new: Recording, comparison: Comparison, first: Difference) -> Answer:
-        again = compare_events(new, self.runner.run(self.new_python, self.schedule))
+    def _explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
+        again = compare_events(self.new, self.runner.run(self.new_python, self.schedule))
         if again.first is not None:
             why = "the same run twice on cuda, with the same seeds, differs here by more than rounding"
             step = "torch.use_deterministic_algorithms(True) names the calls that do not repeat there; then ask again"
-            return self._answer(OWN, old, new, again, (why,), (step,))
-        answer = super()._explain_difference(old, new, comparison, first)
-        return replace(answer, next_steps=(*answer.next_steps, _TIES)) if _may_be_a_tie(first) else answer
+            return self._answer(OWN, again, [why], [step])
+        answer = super()._explain_difference(comparison, first)
+        return replace(answer, next_steps=(*answer.next_steps, _TIES)) if _may_be_tie(first) else answer
 
 
-def _may_be_a_tie(first: Difference) -> bool:
-    """Do gradients alone differ, or whole numbers, such as the index of one among equals?"""
+def _may_be_tie(first: Difference) -> bool:
+    """Do only gradients differ, or whole numbers, such as an index?"""
     if first.only_old or first.only_new:
         return False
     return first.old.origin.kind == BACKWARD or any(digest.shape.startswith("int") for digest in first.old.tensors)
 
 
 class BetweenCompilers(Question):
-    old_python: Compiled
-    new_python: Compiled
     roundings = ROUNDINGS_COMPILED
 
-    def _notes(self, old: Recording, new: Recording) -> tuple[str, ...]:
-        """Where something else was compiled than the program asked for."""
-        if not old.raw.get("graphs") and not new.raw.get("graphs"):
-            return ("nothing of the program was compiled",)
-        if old.raw.get("is_asked") or new.raw.get("is_asked"):
-            return ()
-        return ("the program compiles nothing: each call of a module from outside of others was compiled",)
+    def _list_notes(self) -> list[str]:
+        raw = (self.old.raw, self.new.raw)
+        if not any(run.get("graphs") for run in raw):
+            return ["nothing of the program was compiled"]
+        if any(run.get("is_asked") for run in raw):
+            return []
+        return ["the program compiles nothing: each call of a module from outside of others was compiled"]
 
-    def _explain_difference(self, old: Recording, new: Recording, comparison: Comparison, first: Difference) -> Answer:
-        """Goes down from the block to its lines: the line that differs, alone, must mend the whole where it is left out."""
-        window = Schedule(0, 0, (1 if first.step <= _WHOLE_STEPS else first.step - 1, first.step))
-        old_cut, new_cut = (replace(python, is_cut=True) for python in (self.old_python, self.new_python))
+    def _explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
+        """Names a line of the block if the program trains as in eager mode where that line is left out of what is compiled."""
+        window = Schedule(0, 0, (1 if first.step <= _FIRST_STEPS else first.step - 1, first.step))
+        assert self.old_python is not None
+        old_cut, new_cut = (python.but(is_cut=True) for python in (self.old_python, self.new_python))
         eager = self.runner.run(old_cut, window)
         noise = self.runner.run(old_cut, window, other_order=True)
-        if compare_events(old, eager, self.noise, self.roundings).first is not None:
+        if compare_events(self.old, eager, self.noises, self.roundings).first is not None:
             why = "what Dynamo captures of the code differs already where nothing of it is compiled"
             step = "look for torch.compiler.is_compiling(), and for Python in there that depends on values"
-            return self._answer(OTHER_OP, old, new, comparison, (why,), (step,))
-        out: tuple[str, ...] = ()
+            return self._answer(OTHER_OP, comparison, [why], [step])
+        out: list[str] = []
         named: Comparison | None = None
-        while len(out) < _LINES:
-            cut = self.runner.run(replace(new_cut, out=out), window)
-            inner = compare_events(eager, cut, noise, self.roundings)
+        while len(out) < _MOST_LINES:
+            cut = self.runner.run(new_cut.but(out=tuple(out)), window)
+            inner = compare_events(eager, cut, [noise], self.roundings)
             if cut.status or inner.first is None or inner.first.old.origin.where in ("?", *out):
                 break
             named = named or inner
-            out = (*out, inner.first.old.origin.where)
-            left = self.runner.run(replace(self.new_python, out=out), self.schedule)
-            if left.status == 0 and self._train_alike(old, left):
-                return self._explain_lines(named, out, (old, new, left), (eager, noise), window)
+            out.append(inner.first.old.origin.where)
+            left = self.runner.run(self.new_python.but(out=tuple(out)), self.schedule)
+            if left.status == 0 and self._trains_as_old(left):
+                return self._explain_lines(named, out, left, eager, noise, window)
         named = named or comparison
         assert named.first is not None
         why = f"apart by {named.first.distance:.1e} there; no line that was left out of what is compiled mends it"
         if computes_in_16_bits(eager):
-            return self._answer_16_bits(old, new, named, why)
+            return self._answer_16_bits(named, why)
         step = "it may come from how the compiler joins lines: leave out more of it with @torch.compiler.disable"
-        return self._answer(OTHER_OP, old, new, named, (why,), (step,))
+        return self._answer(OTHER_OP, named, [why], [step])
 
     def _explain_lines(
         self,
         named: Comparison,
-        out: tuple[str, ...],
-        runs: tuple[Recording, Recording, Recording],
-        lines: tuple[Recording, Recording],
+        out: Sequence[str],
+        left: Recording,
+        eager: Recording,
+        noise: Recording,
         window: Schedule,
     ) -> Answer:
-        """runs: eager mode, the compiler, the compiler without the lines. lines: eager mode line by line, and its noise."""
-        (old, new, left), (eager, noise) = runs, lines
+        """left: the compiler without the lines. eager, noise: eager mode line by line, and with sums in another order."""
         assert named.first is not None
         scope = "this line" if len(out) == 1 else ", ".join(out)
-        why = [f"{scope} left out of what is compiled, {explain_equality(old, left)}"]
-        if (
-            computes_in_16_bits(eager) and named.first.distance <= LARGEST
-        ):  # a line that is left out has its roundings back
-            return self._answer_16_bits(old, new, named, why[0])
+        why = [f"{scope} left out of what is compiled, {explain_equality(self.old, left)}"]
+        # A line that is left out rounds to 16 bits again.
+        if computes_in_16_bits(eager) and named.first.distance <= LARGEST_ROUNDING:
+            return self._answer_16_bits(named, why[0])
         steps = [f"put what {' and '.join(out)} calls into a function under @torch.compiler.disable"]
-        is_kink = named.first.old.origin.kind == BACKWARD and self._is_at_a_kink(noise, window, out)
+        is_kink = named.first.old.origin.kind == BACKWARD and self._is_at_kink(noise, window, out)
         if is_kink:
             why.append("its inputs moved off the point at which they stand, it has the same gradient on both routes")
         else:
             op, route = named.first.old.origin.op, self.new_python.route
-            steps.append(f"report it upstream: {op} compiled by {route}, of torch {old.torch}")
-        why.append(compare_last_losses(old, new, left, "left out"))
-        return self._answer(CONVENTION if is_kink else OTHER_OP, old, new, named, tuple(why), tuple(steps))
+            steps.append(f"report it upstream: {op} compiled by {route}, of torch {self.old.torch}")
+        why.append(self.compare_last_losses(left, "left out"))
+        return self._answer(CONVENTION if is_kink else OTHER_OP, named, why, steps)
 
-    def _is_at_a_kink(self, noise: Recording, window: Schedule, lines: tuple[str, ...]) -> bool:
-        """Do the gradients of these lines agree as soon as their inputs are moved a little?"""
-        old, new = (
-            self.runner.run(replace(python, is_cut=True, moved=lines), window)
-            for python in (self.old_python, self.new_python)
-        )
+    def _is_at_kink(self, noise: Recording, window: Schedule, lines: Sequence[str]) -> bool:
+        """Are the gradients of these lines equal when their inputs are moved a little?"""
+        assert self.old_python is not None
+        pythons = (python.but(is_cut=True, moved=tuple(lines)) for python in (self.old_python, self.new_python))
+        old, new = (self.runner.run(python, window) for python in pythons)
         if old.status or new.status:
             return False
         old, new, noise = (_select_lines(run, lines) for run in (old, new, noise))
-        return compare_events(old, new, noise, self.roundings).first is None
+        return compare_events(old, new, [noise], self.roundings).first is None
 
-    def _answer_16_bits(self, old: Recording, new: Recording, comparison: Comparison, why: str) -> Answer:
+    def _answer_16_bits(self, comparison: Comparison, why: str) -> Answer:
         narrow = "where it joins lines, a compiler keeps in 32 bits what eager mode rounds to 16: this can be all of it"
         step = "ask again in float32, with autocast off: a kink or another op shows there, too"
-        return self._answer(NARROW, old, new, comparison, (why, narrow), (step,))
+        return self._answer(NARROW, comparison, [why, narrow], [step])
 
 
 def computes_in_16_bits(run: Recording) -> bool:

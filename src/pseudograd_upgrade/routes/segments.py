@@ -1,10 +1,11 @@
-"""A graph that Dynamo has captured: compiled as a whole, without some lines, or each line alone with what passes between them heard."""
+"""A graph that Dynamo has captured: compiled as a whole, without some lines, or line by line with the values between lines recorded."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -13,15 +14,19 @@ from torch.fx.passes.split_module import split_module
 from pseudograd.listen import frames
 from pseudograd.listen.quietly import quietly
 
-_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in .*$\n?(?:^\s+(?!File ")(.*)$)?', re.MULTILINE)
-_MOVE = 1e-2  # relative, off the point at which a tensor stands
-_OPS = 3  # that a segment is named by
+if TYPE_CHECKING:
+    from .blocks import BlockRecorder
 
-Compiler = Callable[..., object]
+EAGER = "eager"
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in .*$\n?(?:^\s+(?!File ")(.*)$)?', re.MULTILINE)
+_MOVE = 1e-2  # relative distance of a moved input from its point
+_MOST_OPS = 3  # in the name of a segment
+
+Compiler = Callable[..., Any]
 
 
 class Line(NamedTuple):
-    """where: the line that calls torch, and the module of torch that it calls; user_where: the program's own; expression: its source."""
+    """where: the line that calls torch, and torch's module if one calls it. user_where: the program's own line. expression: its source."""
 
     where: str
     user_where: str
@@ -31,93 +36,97 @@ class Line(NamedTuple):
 class Segments:
     """A backend of torch.compile.
 
-    compiler: of the route; None: nothing is compiled. is_cut: each line alone, and heard. out: lines that are not compiled. moved: lines
-    whose inputs are moved a little, off a point at which a function has no slope. graphs: how many came. caller: of what is compiled next;
-    where Dynamo names no line, it is all that is known.
+    compiler: of the route; None: nothing is compiled. is_cut: each line is a segment. out: lines that are not compiled. moved: lines whose
+    inputs are moved off their point, where the function may have no slope. graphs: the number of captured graphs. caller: the line that
+    calls the block, for nodes of which Dynamo names no line.
     """
 
     def __init__(
-        self, heard: Any, compiler: Compiler | None, *, is_cut: bool, out: Sequence[str], moved: Sequence[str]
+        self,
+        recorder: BlockRecorder,
+        compiler: Compiler | None,
+        is_cut: bool = False,
+        out: Iterable[str] = (),
+        moved: Iterable[str] = (),
     ) -> None:
-        self.heard, self.compiler = heard, compiler
+        self.recorder, self.compiler = recorder, compiler
         self.graphs, self.caller = 0, frames.NOWHERE
         self.is_cut, self.out, self.moved = is_cut, frozenset(out), frozenset(moved)
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> object:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Any:
         self.graphs += 1
         lines = _find_lines(graph, self.caller)
         if not self.is_cut and self.out.isdisjoint(line.where for line in lines.values()):
             return graph.forward if self.compiler is None else self.compiler(graph, inputs)
-        kinds: list[Line | bool] = []  # equal in neighbours that stay together
-        ops: list[list[str]] = []
-        numbers: dict[fx.Node, int] = {}
-        for node, line in lines.items():
-            kind = line if self.is_cut else line.where in self.out
-            if not kinds or kinds[-1] != kind:
-                kinds.append(kind)
-                ops.append([])
-            numbers[node] = len(kinds) - 1
-            ops[-1].append(
-                node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-            )
+        # Neighbours of the same line, or neighbours that are all compiled or not, stay together.
+        groups = groupby(lines, lambda node: lines[node] if self.is_cut else lines[node].where in self.out)
+        segments = [(key, list(nodes)) for key, nodes in groups]
+        numbers = {node: number for number, (_, nodes) in enumerate(segments) for node in nodes}
         parts = split_module(graph, graph, numbers.__getitem__, keep_original_order=True)  # type: ignore[arg-type]
         for name, part in list(parts.named_children()):
             match = re.fullmatch(r"submod_(\d+)", name)
             if match is not None:
-                number = int(match[1])
-                parts.add_submodule(name, Segment(self, part, kinds[number], _join_ops(ops[number])))
+                key, nodes = segments[int(match[1])]
+                line = key if isinstance(key, Line) else None
+                is_out = line.where in self.out if line else bool(key)
+                parts.add_submodule(name, Segment(self, part, line, is_out, _name_ops(nodes)))
         return parts.forward
 
 
-def _join_ops(ops: Sequence[str]) -> str:
+def _name_ops(nodes: Iterable[fx.Node]) -> str:
+    targets = (node.target for node in nodes)
+    ops = (target if isinstance(target, str) else getattr(target, "__name__", str(target)) for target in targets)
     names = list(dict.fromkeys(op for op in ops if op != "getitem"))
-    return ", ".join(names[:_OPS]) + (", ..." if len(names) > _OPS else "")
+    return ", ".join(names[:_MOST_OPS]) + (", ..." if len(names) > _MOST_OPS else "")
 
 
 class Segment(nn.Module):
-    """Neighbours in a graph that are compiled as one, when they are first called with inputs of these kinds."""
+    """Neighbours in a graph. They are compiled as one part, for each kind of inputs that they are called with.
 
-    def __init__(self, segments: Segments, part: Any, kind: Any, op: str) -> None:
+    line: None if the segment is not recorded. is_out: it is not compiled.
+    """
+
+    def __init__(self, segments: Segments, part: Any, line: Line | None, is_out: bool, op: str) -> None:
         super().__init__()
-        self.segments, self.kind, self.op, self.part = segments, kind, op, part
+        self.segments, self.part, self.line, self.op = segments, part, line, op
         output = next(iter(reversed(part.graph.nodes)))
         (value,) = output.args
-        self.returns_nothing = value is None or value in ((), [])
-        self.returns_one = not self.returns_nothing and not isinstance(value, (tuple, list))
-        if self.returns_one:  # compilers ask for a tuple
+        returns_nothing = value is None or value in ((), [])
+        self.is_eager = segments.compiler is None or is_out or returns_nothing
+        self.returns_tensor = not returns_nothing and not isinstance(value, (tuple, list))
+        if self.returns_tensor:  # compilers need a tuple
             output.args = ((value,),)
             part.recompile()
-        self._compiled: dict[object, Any] = {}
+        self._compiled: dict[object, Compiler] = {}
 
     def forward(self, *inputs: object) -> object:
-        if not self.segments.is_cut:
+        line = self.line
+        if line is None:
             return self._run(inputs)
-        line: Line = self.kind
         inputs = tuple(map(_rename, inputs))
         is_moved = line.where in self.segments.moved
         result = self._run([_move(value, at) for at, value in enumerate(inputs)] if is_moved else inputs)
-        self.segments.heard.passed((self.op, *line), inputs, result)
+        self.segments.recorder.end_segment((self.op, *line), inputs, result)
         return result
 
     def _run(self, inputs: Sequence[object]) -> object:
-        key = tuple(map(_kind_of, inputs)), torch.is_grad_enabled()
+        key = tuple(map(_describe_input, inputs)), torch.is_grad_enabled()
         if key not in self._compiled:
-            segments = self.segments
-            is_out = self.kind.where in segments.out if segments.is_cut else self.kind
-            is_eager = segments.compiler is None or is_out or self.returns_nothing
-            self._compiled[key] = self.part.forward if is_eager else segments.compiler(self.part, list(inputs))  # type: ignore[misc]
+            compiler = self.segments.compiler
+            is_eager = self.is_eager or compiler is None
+            self._compiled[key] = self.part.forward if is_eager else compiler(self.part, list(inputs))  # type: ignore[misc]
         result = self._compiled[key](*inputs)
-        return result[0] if self.returns_one else result
+        return result[0] if self.returns_tensor else result
 
 
-def _kind_of(value: object) -> object:
+def _describe_input(value: object) -> object:
     if isinstance(value, Tensor):
         return value.dtype, value.device, tuple(value.shape), value.stride(), value.requires_grad
     return value if isinstance(value, (int, float, bool, str, type(None))) else type(value)
 
 
 def _rename(value: object) -> object:
-    """The same tensor under another name, so that the gradient from this segment alone is heard."""
+    """The same tensor under another name, so that its gradient comes from this segment alone."""
     if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
         return value.view_as(value)
     return value
@@ -137,39 +146,37 @@ def _move(value: object, seed: int) -> object:
 
 
 def _find_lines(graph: fx.GraphModule, caller: frames.Place) -> dict[fx.Node, Line]:
-    """The line of each node that computes; a node of which nothing is known belongs to the line before it."""
+    """The line of each node that computes. A node without information belongs to the line of the node before it."""
     expression = "" if caller.call is None else caller.call.expression
-    known = last = _line(frames.named(caller.call), frames.named(caller.program), expression, "")
+    outer = last = _make_line(frames.named(caller.call), frames.named(caller.program), expression, "")
     lines = {}
     for node in graph.graph.nodes:
         if node.op not in ("placeholder", "output", "get_attr"):
-            last = lines[node] = _load_trace(node.stack_trace or "", _find_module(node), known) or last
+            last = lines[node] = _read_trace(node.stack_trace or "", _find_module(node), outer) or last
     return lines
 
 
-def _load_trace(trace: str, module: str, caller: Line) -> Line | None:
-    """From the text of a traceback, whose last frame is the innermost."""
+def _read_trace(trace: str, module: str, caller: Line) -> Line | None:
+    """The line in the text of a traceback, whose last frame is the innermost."""
     calls = [(file, int(line), text) for file, line, text in _FRAME.findall(trace) if frames.is_users(file)]
     if not calls:
-        return _line(*caller, module) if module else None
+        return _make_line(*caller, module) if module else None
     file, number, text = calls[-1]
-    own = next(
-        (frames.format_location(*call[:2]) for call in reversed(calls) if not frames.is_of_a_package(call[0])), "?"
-    )
-    return _line(frames.format_location(file, number), own, (text or "").strip(), module)
+    own = (call for call in reversed(calls) if not frames.is_of_a_package(call[0]))
+    user_where = next((frames.format_location(*call[:2]) for call in own), "?")
+    return _make_line(frames.format_location(file, number), user_where, (text or "").strip(), module)
 
 
-def _line(where: str, user_where: str, expression: str, module: str) -> Line:
-    named = f"{where}, {module}" if module else where
-    return Line(named, "?" if user_where == where else user_where, expression)
+def _make_line(where: str, user_where: str, expression: str, module: str) -> Line:
+    return Line(f"{where}, {module}" if module else where, "?" if user_where == where else user_where, expression)
 
 
 def _find_module(node: fx.Node) -> str:
-    """The module of torch that a node belongs to, named from the innermost module of somebody else on; empty where there is none."""
+    """The name of the module of torch that a node belongs to, within the innermost module of the user; empty if there is none."""
     stack = [(str(path), kind) for path, kind in node.meta.get("nn_module_stack", {}).values()]
     if not stack or not _is_torchs(stack[-1][1]):
         return ""
-    root = stack[0][0].rpartition(".")[0] or stack[0][0]  # of the outermost module Dynamo may say nothing
+    root = stack[0][0].rpartition(".")[0] or stack[0][0]  # Dynamo may leave out the outermost module
     outer = next((path for path, kind in reversed(stack) if not _is_torchs(kind)), root)
     path = stack[-1][0].removeprefix(outer).strip(".")
     return f"module {path}" if path else ""

@@ -1,0 +1,203 @@
+"""Records the arguments of the calls that differ, as they were before the call, and the gradients that arrive at them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from pseudograd.listen import frames
+from pseudograd.listen.harmless import harmless
+from pseudograd.listen.program.follow import Enough
+from pseudograd.listen.quietly import quietly
+
+from .. import recorder
+from ..digests import is_readable
+from ..recorder import Arguments, Recorder, Session, function_name
+from ..recording import BACKWARD, FORWARD, Schedule
+from .call import Call, UnwritableError, argument_text, name_function, own_memory
+
+_MOST_BYTES = 512 << 20
+_NAMES = "xabcdefghijklmnopqrstuvwz"  # of the tensors of a call
+Snapshot = tuple[Call, bytes]  # a call, and its tensors as torch.save writes them
+
+
+class RecordedCall:
+    """A call with copies of its tensors. `reason` tells why the call cannot be written, if it cannot."""
+
+    def __init__(self, autocast: tuple[str, str] | None) -> None:
+        self.autocast = autocast
+        self.reason = ""
+        self.tensors: dict[str, Tensor] = {}
+        self.outputs: list[int | None] = []  # those that require a gradient; None is the only output
+        self.grads: dict[int | None, Tensor] = {}  # the gradient that arrives at an output
+        self._copies: dict[int, tuple[Tensor | str, bool]] = {}  # by the id of an argument
+        self._names: dict[int, str] = {}
+        self._requires: set[str] = set()
+
+    def copy_arguments(self, values: Iterable[object]) -> None:
+        for tensor in _find_tensors(values):
+            self._copies[id(tensor)] = _copy(tensor), tensor.requires_grad
+
+    def write(self, function: object, args: Arguments, kwargs: Mapping[str, object]) -> None:
+        try:
+            form, name = name_function(function)
+            texts = [argument_text(value, self._name) for value in args]
+            named = {key: argument_text(value, self._name) for key, value in kwargs.items()}
+            self.call = Call(FORWARD, form, name, tuple(texts), named, autocast=self.autocast)
+        except UnwritableError as error:
+            self.reason = str(error)
+        self._copies.clear()
+
+    def _name(self, tensor: Tensor) -> str:
+        copy, requires = self._copies[id(tensor)]
+        if isinstance(copy, str):
+            raise UnwritableError(copy)
+        if id(tensor) not in self._names:
+            if len(self._names) == len(_NAMES):
+                raise UnwritableError(f"it has more than {len(_NAMES)} tensors")
+            name = self._names[id(tensor)] = _NAMES[len(self._names)]
+            self.tensors[name] = copy
+            self._requires |= {name} if requires else set()
+        return self._names[id(tensor)]
+
+    def content(self) -> str | Snapshot:
+        """The call, or the reason why there is none."""
+        names = {at: f"grad{'' if at is None else at}" for at in self.grads}
+        tensors = {**self.tensors, **{names[at]: grad for at, grad in self.grads.items()}}
+        if not self.reason and sum(tensor.untyped_storage().nbytes() for tensor in tensors.values()) > _MOST_BYTES:
+            self.reason = f"its tensors have {sum(tensor.numel() for tensor in tensors.values()):,} entries together"
+        if self.reason:
+            return self.reason
+        file = io.BytesIO()
+        torch.save(tensors, file)
+        grads = tuple((at, names.get(at)) for at in self.grads or self.outputs)
+        return replace(self.call, requires=frozenset(self._requires), grads=grads), file.getvalue()
+
+
+def _copy(tensor: Tensor) -> Tensor | str:
+    """A copy of the tensor, or the reason why it cannot be written."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return f"an argument is a {type(tensor).__name__}, no plain tensor"
+    if not is_readable(tensor):
+        return "an argument is inside a transform of torch.func, or is sparse, nested or without data"
+    if tensor.numel() * tensor.element_size() > _MOST_BYTES:
+        return f"one of its tensors has {tensor.numel():,} entries"
+    return own_memory(tensor)
+
+
+def _find_tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, slice):
+        yield from _find_tensors((value.start, value.stop, value.step))
+    elif isinstance(value, (dict, tuple, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _find_tensors(item)
+
+
+def _find_autocast() -> tuple[str, str] | None:
+    """The device and the dtype; None outside of autocast."""
+    devices = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
+    return next(((device, str(torch.get_autocast_dtype(device))) for device in devices), None)
+
+
+class ArgumentRecorder(Recorder):
+    """targets: keys of events of one step, in the order of the program. The last one ends the program."""
+
+    def __init__(self, schedule: Schedule, targets: Sequence[Sequence[Any]]) -> None:
+        super().__init__(schedule)
+        self._targets = [(*key[:3], tuple(key[3]), key[4]) for key in targets]
+        self._locations = {(key[0], key[2]) for key in self._targets}
+        self._functions = {key[:3] for key in self._targets}
+        self._counts: dict[tuple[object, ...], int] = {}
+        self._current: RecordedCall | None = None  # the call that runs, or whose node runs
+        self.calls: dict[int, RecordedCall | None] = {}  # by target; None if no call made the node
+
+    def before_call(self, function: object, args: Arguments, kwargs: Mapping[str, object] | None) -> object:
+        return super().before_call(function, args, kwargs), self._copy_arguments(function, args, kwargs)
+
+    @harmless("the arguments of a call")
+    def _copy_arguments(self, function: object, args: Arguments, kwargs: object) -> RecordedCall | None:
+        with quietly():
+            line = frames.named(self._places.here(3).call)
+            name = function_name(function)
+            if (BACKWARD, line) not in self._locations and (FORWARD, name, line) not in self._functions:
+                return None
+            call = RecordedCall(_find_autocast())
+            call.copy_arguments([args, kwargs])
+            return call
+
+    def after_call(
+        self, function: object, args: Arguments, kwargs: Mapping[str, object] | None, result: object, before: Any
+    ) -> None:
+        if before is None:
+            return
+        number, self._current = before
+        if self._current is not None:
+            self._write(self._current, function, args, kwargs or {}, result)
+        super().after_call(function, args, kwargs, result, number)
+        self._current = None
+        if len(self._targets) - 1 in self.calls and not self._depth:  # a backward runs to its end
+            raise Enough
+
+    @harmless("a call that is to be cut out")
+    def _write(
+        self, call: RecordedCall, function: object, args: Arguments, kwargs: Mapping[str, object], result: object
+    ) -> None:
+        with quietly():
+            call.write(function, args, kwargs)
+            outputs = enumerate(result) if isinstance(result, (tuple, list)) else [(None, result)]
+            for at, output in outputs:
+                if isinstance(output, Tensor) and output.requires_grad and not call.reason:
+                    call.outputs.append(at)
+                    output.register_hook(partial(self._copy_gradient, call, at))
+
+    @harmless("the gradient that arrives at a call")
+    def _copy_gradient(self, call: RecordedCall, at: int | None, grad: Tensor) -> None:
+        with quietly():
+            call.grads[at] = own_memory(grad)
+
+    def _attach(self, node: Node, origin: int) -> None:
+        node.register_hook(partial(self._run_node, self._current, origin))
+
+    def _run_node(
+        self, call: RecordedCall | None, origin: int, leaving: Sequence[object], arriving: Sequence[object]
+    ) -> None:
+        self._current = call
+        self._after_node(origin, leaving, arriving)
+        self._current = None
+
+    def _add(self, origin: int, values: Iterable[object], options: str = "") -> None:
+        """Compares the new event with the targets."""
+        count = len(self._events)
+        super()._add(origin, values, options)
+        if len(self._events) == count:
+            return
+        kind, op, where, *_ = list(self.origins)[origin]
+        if (kind, where) not in self._locations:
+            return
+        key = (kind, op, where, tuple(shape for shape, _ in self._events[-1][2]))
+        self._counts[key] = self._counts.get(key, -1) + 1
+        for at, target in enumerate(self._targets):
+            if target == (*key, self._counts[key]):
+                self.calls[at] = self._current
+
+    def content(self) -> dict[str, object]:
+        with quietly():
+            calls = {at: call and call.content() for at, call in self.calls.items()}
+        return {**super().content(), "calls": calls}
+
+
+class _Session(Session):
+    def make_recorder(self, schedule: Schedule, settings: Mapping[str, Any]) -> Recorder:
+        return ArgumentRecorder(schedule, settings["targets"])
+
+
+begin = partial(recorder.begin, session=_Session)

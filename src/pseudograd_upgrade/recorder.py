@@ -1,0 +1,294 @@
+"""Records a program in its own process: the results of torch's calls, the gradients at each autograd node, and every loss."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.optim.optimizer import Optimizer
+
+from pseudograd.dynamo import when_dynamo_arrives
+from pseudograd.listen import frames, nodes
+from pseudograd.listen.harmless import Errors, harmless
+from pseudograd.listen.listener import Listener, Subscriber, listening, push_in_backward, take_off
+from pseudograd.listen.nodes import LEAF as LEAF_NODE
+from pseudograd.listen.program.follow import Enough
+from pseudograd.listen.quietly import quietly, unheard
+from pseudograd.torch_table.private import below_wrappers, is_wrapped, number_of, without_torch_function
+
+from . import changing, digests
+from .recording import BACKWARD, FORWARD, LEAF, LOSSES_ALONE, MOST_DIGESTS, UPDATE, Schedule
+
+if TYPE_CHECKING:
+    from pseudograd.listen.program.process import Process
+
+_OPTIMISERS = f"{os.sep}torch{os.sep}optim{os.sep}"
+# Functions that pass on their input in another shape. Each torch calls them at other places, so they are no events.
+_VIEW_NODES = "View UnsafeView Reshape ReshapeAlias T Transpose Permute Alias Unsqueeze Squeeze Clone Detach"
+_VIEW_NAMES = tuple(f"{name}Backward" for name in _VIEW_NODES.split())
+_VIEWS = "view reshape t transpose permute unsqueeze squeeze flatten contiguous clone detach swapaxes movedim"
+_UNWRITTEN = "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_"
+_VIEW_FUNCTIONS, _UNWRITTEN_FUNCTIONS = {*_VIEWS.split(), "requires_grad_"}, {*_UNWRITTEN.split()}
+ATTACHED = "pseudograd upgrade"  # the mark of a node that has a hook
+Arguments = tuple[object, ...]
+
+
+class Recorder(Subscriber):
+    """Records events by step, as numbers and texts alone."""
+
+    listener_of_backward: Callable[[], Listener] | None = None  # for calls of a checkpoint inside a backward
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.noted = Errors()
+        self.step = 1
+        self.is_on = schedule.has(1)
+        self.steps: dict[int, list[tuple[object, ...]]] = {}
+        self.losses: list[list[float]] = []
+        self.origins: dict[tuple[str, ...], int] = {}  # the fields of an Origin, and its number
+        self._places = frames.Places()
+        self._by_place: dict[object, int] = {}
+        self._ranges = nodes.Ranges()
+        self._pending = digests.Pending()
+        self._events: list[tuple[int, str, list[tuple[str, int]]]] = []
+        self._depth = 0
+
+    # --- events ---------------------------------------------------------------------------------------------------------
+
+    def _origin(self, kind: str, op: str, place: frames.Place) -> int:
+        known = self._by_place.get((kind, op, place))
+        if known is None:
+            expression = "" if place.call is None else place.call.expression
+            key = (kind, op, frames.named(place.call), frames.named(place.program), expression)
+            known = self._by_place[kind, op, place] = self.origins.setdefault(key, len(self.origins))
+        return known
+
+    def _add(self, origin: int, values: Iterable[object], options: str = "") -> None:
+        """Adds an event: its origin, its options, and for each tensor its type and shape and the position of its digest."""
+        tensors = []
+        for value in values:
+            if digests.is_readable(value) and len(self._pending) < MOST_DIGESTS:
+                shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+                tensors.append((shape, self._pending.add(value)))
+        if tensors:
+            self._events.append((origin, options, tensors))
+
+    def _fetch_events(self) -> None:
+        numbers = self._pending.fetch()
+        events = self.steps.setdefault(self.step, [])
+        for origin, options, tensors in self._events:
+            events.append((origin, options, [(shape, numbers[index]) for shape, index in tensors]))
+        self._events.clear()
+
+    # --- calls and nodes ------------------------------------------------------------------------------------------------
+
+    def before_call(self, function: object, args: Arguments, kwargs: Mapping[str, object] | None) -> object:
+        ranges = self._ranges
+        if ranges.may_hide_some():
+            with quietly():
+                hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
+                if hidden:
+                    self._attach_all(hidden, self._places.here(3))
+        return ranges.seen_up_to
+
+    def after_call(
+        self, function: object, args: Arguments, kwargs: Mapping[str, object] | None, result: object, before: Any
+    ) -> None:
+        if before is None:
+            return
+        with without_torch_function():
+            tensors, name = _result_tensors(result), function_name(function)
+            if not tensors or name in _UNWRITTEN_FUNCTIONS:
+                return
+            with quietly():
+                place = self._places.here(3)
+                if name not in _VIEW_FUNCTIONS:
+                    self._add(self._origin(FORWARD, name, place), tensors, describe_options(args, kwargs or {}))
+                if any(map(is_wrapped, tensors)):  # by a transform of torch.func, which hides the nodes
+                    result = [below_wrappers(tensor) for tensor in tensors]
+                self._attach_all(sorted(self._ranges.since(before, result), key=number_of), place)
+
+    def _attach_all(self, new_nodes: Iterable[Any], place: frames.Place) -> None:
+        for node in new_nodes:
+            name = nodes.name_of(node)
+            if name != LEAF_NODE and not name.startswith(_VIEW_NAMES) and ATTACHED not in node.metadata:
+                node.metadata[ATTACHED] = True
+                self._attach(node, self._origin(BACKWARD, name, place))
+
+    def _attach(self, node: Node, origin: int) -> None:
+        node.register_hook(partial(self._after_node, origin))
+
+    @harmless("the gradients at a node")
+    def _after_node(self, origin: int, leaving: Sequence[object], arriving: Sequence[object]) -> None:
+        if self.is_on and not unheard.depth:
+            with quietly():
+                self._add(origin, (*arriving, *leaving))
+
+    @harmless("the gradient of a leaf")
+    def _before_leaf(self, arriving: Sequence[object]) -> None:
+        if self.is_on and not unheard.depth:
+            with quietly():
+                self._add(self._origin(LEAF, LEAF_NODE, frames.NOWHERE), arriving)
+
+    @harmless("a step of an optimiser")
+    def after_step(self, optimiser: Optimizer, *_: object) -> None:
+        if self.is_on:
+            with quietly():
+                place = self._places.here(2)
+                parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+                rates = ", ".join(f"{name}={value!r}" for name, value in optimiser.defaults.items() if _is_plain(value))
+                self._add(self._origin(UPDATE, f"{type(optimiser).__name__}.step", place), parameters, rates)
+
+    # --- backwards ------------------------------------------------------------------------------------------------------
+
+    def on_backward(self, roots: Any, grads: object, inputs: object) -> Callable[[object], object]:
+        listener = None if self.listener_of_backward is None else self.listener_of_backward()
+        self._begin_backward(roots)
+        if listener is not None:
+            push_in_backward(listener)
+        return partial(self._end_backward, listener)
+
+    @harmless("a backward")
+    def _begin_backward(self, roots: Sequence[Tensor]) -> None:
+        """A backward inside another one, as of a checkpoint with reentry, belongs to the same step."""
+        self._depth += 1
+        with quietly():
+            if self._depth == 1:
+                self.losses.append([float(loss.double().sum()) for loss in roots if digests.is_readable(loss)])
+            if self.is_on:
+                reachable = nodes.reachable_from(roots)
+                self._attach_all(reachable, frames.NOWHERE)
+                for node in reachable:
+                    if nodes.name_of(node) == LEAF_NODE and ATTACHED not in node.metadata:
+                        node.metadata[ATTACHED] = True
+                        node.register_prehook(self._before_leaf)
+
+    def _end_backward(self, listener: Listener | None, result: object) -> None:
+        if listener is not None:
+            take_off(listener)
+        self._end_step()
+        if self._depth == 0 and self.schedule.is_over(self.step):
+            raise Enough
+
+    @harmless("the end of a backward")
+    def _end_step(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            if self.is_on:
+                with quietly():
+                    self._fetch_events()
+            self.step += 1
+            self.is_on = self.schedule.has(self.step)
+            self._ranges.start_afresh()
+
+    def content(self) -> dict[str, object]:
+        if self.is_on:
+            with quietly():
+                self._fetch_events()
+        origins = [list(key) for key in self.origins]
+        head = {"torch": torch.__version__, "origins": origins, "errors": self.noted.lines}
+        return {**head, "steps": self.steps, "losses": self.losses}
+
+
+class CallListener(Listener):
+    """Hears the calls of its thread, but those of torch's optimisers: their effect shows in the parameters."""
+
+    def __torch_function__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        if _OPTIMISERS in sys._getframe(1).f_code.co_filename:
+            return self.run(func, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _result_tensors(result: object) -> list[Tensor]:
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return [tensor for tensor in results if isinstance(tensor, Tensor)]
+
+
+def function_name(function: object) -> str:
+    name = getattr(function, "__name__", None) or str(function)
+    return str(function.__self__.__name__) if name == "__get__" and hasattr(function, "__self__") else name
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
+
+
+def describe_options(args: Arguments, kwargs: Mapping[str, object]) -> str:
+    """The short arguments that hold no tensors, as text."""
+    texts = [repr(value) for value in args if _is_short(value)]
+    return ", ".join([*texts, *(f"{name}={value!r}" for name, value in kwargs.items() if _is_short(value))])[:200]
+
+
+def _is_short(value: object) -> bool:
+    return _is_plain(value) or (isinstance(value, (tuple, list)) and len(value) < 9 and all(map(_is_plain, value)))
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+class Session:
+    """Records from the import of torch to the end of the process. Subclasses choose the recorder and prepare the program."""
+
+    listener = CallListener
+    hears_in_backward = True  # the calls of a checkpoint
+
+    def __init__(self, settings: Mapping[str, Any], process: Process) -> None:
+        set_seed(settings["seed"])
+        if settings["threads"] is not None:
+            torch.set_num_threads(settings["threads"])
+        self.recorder = recorder = self.make_recorder(Schedule(*settings["schedule"]), settings)
+        self.mode = self.listener(recorder)
+        if self.hears_in_backward:
+            recorder.listener_of_backward = partial(self.listener, recorder)
+        self.prepare(settings)
+        if settings.get("is_shaken"):
+            changing.shake_after_each_step()
+        self.listening = listening(self.mode)
+        self.listening.__enter__()
+        process.mark()
+
+    def make_recorder(self, schedule: Schedule, settings: Mapping[str, Any]) -> Recorder:
+        return Recorder(schedule)
+
+    def prepare(self, settings: Mapping[str, Any]) -> None:
+        when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
+        if settings["pin"] is not None:
+            self.pin = changing.pin_lines(settings["pin"], settings["lines"])
+            self.pin.__enter__()
+
+    def content(self) -> dict[str, object]:
+        return self.recorder.content()
+
+    def forked(self) -> None:
+        self.recorder.is_on = False
+        self.recorder.schedule = LOSSES_ALONE
+
+
+class _SilentSession:
+    """In processes that the program starts."""
+
+    def content(self) -> object:
+        return None
+
+    def forked(self) -> None: ...
+
+
+def begin(job: Mapping[str, Any], process: Process, session: type[Session] = Session) -> Session | _SilentSession:
+    """Called in each python process of the program, once torch is imported."""
+    return session(job["settings"], process) if process.is_main else _SilentSession()
+
+
+def set_seed(number: int) -> None:
+    """Seeds the generators that exist. A program can seed its own later."""
+    random.seed(number)
+    torch.manual_seed(number)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(number)

@@ -1,0 +1,28 @@
+"""Runs of a program that a test writes as numbers."""
+
+from __future__ import annotations
+
+from pseudograd_upgrade.recording import Recording, load_recording
+
+ORIGINS = [
+    ["forward", "linear", "train.py:1", "train.py:1", "linear(x)"],
+    ["forward", "gelu", "train.py:2", "train.py:2", "gelu(x)"],
+    ["backward", "GeluBackward0", "train.py:2", "train.py:2", "gelu(x)"],
+    ["leaf", "torch::autograd::AccumulateGrad", "?", "?", ""],
+    ["forward", "silu", "train.py:3", "train.py:3", "silu(x)"],
+]
+
+
+def run(
+    *events: tuple[int, float] | tuple[int, float, str],
+    losses: tuple[float, ...] = (1.0,),
+    dtype: str = "float32",
+    step: int = 1,
+    status: int = 0,
+    **raw: object,
+) -> Recording:
+    """A run with the events of one step: the number of an origin, a number in its tensor, and the options of the op."""
+    rows = [(origin, "".join(options), [(f"{dtype} [4]", [x, abs(x), x / 2, 4.0])]) for origin, x, *options in events]
+    losses_of_steps = [[loss] for loss in losses]
+    content = {"torch": "2.13.0", "origins": ORIGINS, "steps": {step: rows}, "losses": losses_of_steps, **raw}
+    return load_recording(content, status)
