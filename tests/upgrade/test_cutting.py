@@ -142,7 +142,7 @@ PROGRAMS: dict[str, tuple[Any, str, Change, Call, list[str]]] = {
         ["...", f"y = {NORM}(x, (2,))", "print(y)"],
     ),
     "arguments that do not matter": (
-        F, "cross_entropy", scaled, forward(ENTROPY, "x", "a", kwargs=LOSS, x=numbers(6, 8), a=torch.arange(6)),
+        F, "cross_entropy", scaled, forward(ENTROPY, "x", "a", kwargs=LOSS, x=numbers(9, 8), a=torch.arange(9) % 8),
         ["...", "a = torch.tensor([0])", f"y = {ENTROPY}(x, a)", "print(y)"],
     ),
     "an argument that matters": (

@@ -28,7 +28,7 @@ def double(x: Tensor) -> Tensor:
 def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
     recorder = BlockRecorder(Schedule())
-    block = Blocks(recorder, None, Segments(recorder, None)).wrap(double, "double")
+    block = Blocks(recorder, None, Segments(recorder.end_segment, None)).wrap(double, "double")
     x = torch.ones(3, requires_grad=True)
     line, y = frames.named(frames.place(0).call), block(x)
     y.sum().backward()
@@ -39,17 +39,10 @@ def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.Monke
     assert sums == [6, 3]  # of y, and of its gradient
 
 
-class SegmentCalls(list[tuple[object, ...]]):
-    """In place of a recorder."""
-
-    def end_segment(self, *call: object) -> None:
-        self.append(call)
-
-
 @pytest.mark.parametrize("is_moved", [True, False])
 def test_the_inputs_of_a_moved_line_are_a_little_apart(is_moved: bool) -> None:
-    calls = SegmentCalls()
-    segments = Segments(calls, None, is_cut=True, moved=("train.py:2",))
+    calls: list[tuple[object, ...]] = []
+    segments = Segments(lambda *call: calls.append(call), None, is_cut=True, moved=("train.py:2",))
     line = Line("train.py:2" if is_moved else "train.py:3", "?", "x * 2")
     x = torch.linspace(-1, 1, 64, requires_grad=True)
     y = Segment(segments, fx.symbolic_trace(double), line, False, "mul")(x)

@@ -69,7 +69,7 @@ class BlockRecorder(Recorder):
                 self._record_gradients(tensors, backward)
 
     @harmless("a segment of a graph")
-    def end_segment(self, line: tuple[str, ...], inputs: Iterable[object], result: object) -> None:
+    def end_segment(self, line: tuple[str, ...], inputs: Sequence[object], result: object) -> None:
         """line: the op, and the other fields of an Origin."""
         if not self.is_on:
             return
@@ -219,7 +219,7 @@ class _Session(Session):
         lines = (settings.get("out", ()), settings.get("moved", ()))
         if not is_compiled and not is_cut:
             when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
-        self.blocks = Blocks(self.recorder, self.mode, Segments(self.recorder, compiler, is_cut, *lines))
+        self.blocks = Blocks(self.recorder, self.mode, Segments(self.recorder.end_segment, compiler, is_cut, *lines))
         self.blocks.install()
 
     def content(self) -> dict[str, object]:

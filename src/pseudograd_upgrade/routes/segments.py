@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -13,9 +13,6 @@ from torch.fx.passes.split_module import split_module
 
 from pseudograd.listen import frames
 from pseudograd.listen.quietly import quietly
-
-if TYPE_CHECKING:
-    from .blocks import BlockRecorder
 
 EAGER = "eager"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in .*$\n?(?:^\s+(?!File ")(.*)$)?', re.MULTILINE)
@@ -36,20 +33,20 @@ class Line(NamedTuple):
 class Segments:
     """A backend of torch.compile.
 
-    compiler: of the route; None: nothing is compiled. is_cut: each line is a segment. out: lines that are not compiled. moved: lines whose
+    end_segment: called after each segment with its op and line, its inputs and its result. compiler: of the route; None: nothing is compiled. is_cut: each line is a segment. out: lines that are not compiled. moved: lines whose
     inputs are moved off their point, where the function may have no slope. graphs: the number of captured graphs. caller: the line that
     calls the block, for nodes of which Dynamo names no line.
     """
 
     def __init__(
         self,
-        recorder: BlockRecorder,
+        end_segment: Callable[[tuple[str, ...], Sequence[object], object], None],
         compiler: Compiler | None,
         is_cut: bool = False,
         out: Iterable[str] = (),
         moved: Iterable[str] = (),
     ) -> None:
-        self.recorder, self.compiler = recorder, compiler
+        self.end_segment, self.compiler = end_segment, compiler
         self.graphs, self.caller = 0, frames.NOWHERE
         self.is_cut, self.out, self.moved = is_cut, frozenset(out), frozenset(moved)
 
@@ -106,7 +103,7 @@ class Segment(nn.Module):
         inputs = tuple(map(_rename, inputs))
         is_moved = line.where in self.segments.moved
         result = self._run([_move(value, at) for at, value in enumerate(inputs)] if is_moved else inputs)
-        self.segments.recorder.end_segment((self.op, *line), inputs, result)
+        self.segments.end_segment((self.op, *line), inputs, result)
         return result
 
     def _run(self, inputs: Sequence[object]) -> object:
