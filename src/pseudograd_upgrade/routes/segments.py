@@ -33,9 +33,10 @@ class Line(NamedTuple):
 class Segments:
     """A backend of torch.compile.
 
-    end_segment: called after each segment with its op and line, its inputs and its result. compiler: of the route; None: nothing is compiled. is_cut: each line is a segment. out: lines that are not compiled. moved: lines whose
-    inputs are moved off their point, where the function may have no slope. graphs: the number of captured graphs. caller: the line that
-    calls the block, for nodes of which Dynamo names no line.
+    end_segment: called after each recorded segment with its op and line, its inputs and its result. compiler: of the route; None: nothing
+    is compiled. is_cut: each line is a segment, and recorded. out: lines that are not compiled. moved: lines whose inputs are moved off
+    their point, where the function may have no slope. graphs: the number of captured graphs. caller: the line that calls the block, for
+    nodes of which Dynamo names no line.
     """
 
     def __init__(
