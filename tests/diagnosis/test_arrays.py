@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from pseudograd.diagnosis.count.marks import Arrays
+from pseudograd.diagnosis.count.influence import Arrays
 
 np = pytest.importorskip("numpy")
 

@@ -14,8 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd.diagnosis import Diagnosis, diagnose
 from pseudograd.diagnosis.count import recorder
-from pseudograd.diagnosis.count.arrivals import Arrivals
-from pseudograd.diagnosis.count.leaves import Leaf
+from pseudograd.diagnosis.count.leaf import Arrivals, Leaf
 
 STEPS = 5
 Step = Callable[[nn.Sequential, Tensor, int], None]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from pseudograd.diagnosis import Diagnosis
-from pseudograd.diagnosis.count.ranks import Difference, differences, lines
 from pseudograd.diagnosis.processes import fields_of, merge
+from pseudograd.diagnosis.ranks import Difference, differences, lines
 from pseudograd.listen.program.follow import Part
 
 from ..distributed import two_processes

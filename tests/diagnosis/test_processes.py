@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from pseudograd.diagnosis import Diagnosis
-from pseudograd.diagnosis.count import ranks
+from pseudograd.diagnosis import Diagnosis, ranks
 from pseudograd.diagnosis.processes import fields_of, merge
 from pseudograd.listen.program import follow as programs
 from pseudograd.listen.program.follow import Part, Run

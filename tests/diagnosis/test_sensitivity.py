@@ -17,9 +17,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose, pin_edge
-from pseudograd.diagnosis.count import noted_kinks
-from pseudograd.diagnosis.count.course import Course, numbers_of
 from pseudograd.diagnosis.count.kinks import find_kinks
+from pseudograd.diagnosis.count.norms import Series, numbers_of
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..choices import folded
@@ -98,46 +97,6 @@ def test_it_is_that_of_the_program_under_the_pin(name: str) -> None:
     assert line.rpartition(":")[0].endswith("test_sensitivity.py")
 
 
-QUANTILES: dict[str, Any] = {
-    "one": (lambda x: x.quantile(0.3), LONG),
-    "of all": (lambda x: torch.quantile(x, 0.5), LONG.reshape(6, 8)),
-    "rows": (lambda x: x.quantile(0.4, dim=1, keepdim=True), LONG.reshape(2, 24)),
-    "columns, several": (lambda x: x.quantile(torch.tensor([0.3, 0.5]), dim=0), LONG.reshape(24, 2)),
-    "without NaN": (lambda x: x.nanquantile(0.4), LONG),
-}
-
-
-@pytest.mark.parametrize("name", QUANTILES)
-def test_a_quantile_of_ties(name: str) -> None:
-    f, values = QUANTILES[name]
-    with diagnose(sensitivity=True) as d:
-        _loss(f, _leaves((values,))).backward()
-    assert d.errors == []
-    expected = _expected(f, (values,), pin_edge(quantile="jax" if IS_CLOSED else CLOSED_ERA))
-    assert (d.sensitivity[0].share if d.sensitivity else 0.0) == pytest.approx(expected)
-
-
-def test_the_ranks_that_torch_keeps_of_a_quantile_since_2_14() -> None:
-    """As its graph is there, written out: the entries themselves at two ranks of each row, and a weight between."""
-    x = torch.tensor([[[1.0, 1.0, 0.0, 3.0]], [[2.0, 2.0, 2.0, 5.0]]], requires_grad=True)
-    low, high = torch.tensor([[[1]], [[0]]]), torch.tensor([[[0]], [[2]]])  # of equal ones those that torch takes
-    own = torch.lerp(x.gather(-1, low), x.gather(-1, high), 0.25)
-    in_order = x.gather(-1, x.detach().argsort(dim=-1, stable=True))
-    ranks = [torch.full((2, 1, 1), rank) for rank in (1, 2)]
-    pinned = torch.lerp(in_order.gather(-1, ranks[0]), in_order.gather(-1, ranks[1]), 0.25)
-    node: Any = own.grad_fn
-    noted_kinks._note_ranks(noted_kinks.Sorted(x.detach(), pinned), node)
-    # What stands at ranks 1 and 2 in a stable order: entries 0 and 1 of the first row, 1 and 2 of the second.
-    for at, entries, taken in ((0, 2, [0, 1]), (1, 1, [1, 2])):
-        (gather, _) = node.next_functions[at]
-        noted = gather.metadata[noted_kinks.NOTED]
-        assert (noted.family, noted.entries) == ("quantile", entries)
-        (other,) = noted_kinks.leave_tied(noted, (torch.zeros(2, 1, 4),), (torch.tensor([[[7.0]], [[9.0]]]),))
-        expected = torch.zeros(2, 1, 4)
-        expected[0, 0, taken[0]], expected[1, 0, taken[1]] = 7.0, 9.0
-        assert torch.equal(other, expected)
-
-
 def _last_of_pool(x: Tensor, size: int, step: int, pad: int) -> Tensor:
     """In plain loops: where the last of the equal entries of each window stands."""
     high, wide = x.shape
@@ -165,7 +124,7 @@ def test_the_last_of_equal_entries_of_a_pool(size: int, step: int, pad: int) -> 
     y = functional.max_pool2d(x, size, step, pad)
     (at_kink,) = find_kinks([y.grad_fn])
     grad = torch.arange(1.0, y.numel() + 1).reshape(y.shape)
-    (left,) = at_kink.left((torch.zeros_like(x),), (grad,))
+    (left,) = at_kink.leave((torch.zeros_like(x),), grad)
     for n in range(2):
         for c in range(2):
             last = _last_of_pool(x.detach()[n, c], size, step, pad).flatten()
@@ -329,7 +288,7 @@ def test_wrong_arguments(asked: Any) -> None:
 
 
 def test_a_course_keeps_its_ends_and_is_thinned_out() -> None:
-    course = Course()
+    course = Series()
     for step in range(1, 1001):
         course.add(step, step / 2)
     assert numbers_of(course)[0] == (1, 0.5)

@@ -172,7 +172,7 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
     to, expected = tally.Tally(op, NOWHERE), dict.fromkeys((*grads.COUNTS, "elsewhere", *tally._KNOWN), 0.0)
     to.is_known = True
     for leaving in ((first,), (second,), (first, second), (None, second), (None,), (first, torch.ones(3, dtype=dtype))):
-        added = to._count_at_once(leaving, (grad,), True, kept)
+        added = to._count_by_kernel(leaving, (grad,), True, kept)
         counted = grads.count(leaving, (grad,), True, saved=kept)
         assert counted is not None
         assert added is (None if way == "ATen" else kept is not None)
@@ -193,7 +193,7 @@ def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way:
     )
     to = tally.Tally("MulBackward0", NOWHERE)
     leaving, arriving = (first, second), (grad, torch.ones(4))
-    if to._count_at_once(leaving, arriving, False, None) is None:
+    if to._count_by_kernel(leaving, arriving, False, None) is None:
         to.add(grads.count(leaving, arriving, False) or {})
     found = to.totals()
     assert (found["elements"], found["arrived"], found["cut"]) == (4, 3, 1)
@@ -230,7 +230,7 @@ def test_the_norm_of_a_parameter_and_what_of_it_never_had_a_gradient(
         given = values(1_200, dtype, seed, zeros=0.8).view(40, 30) * 10.0 ** (seed % 3)
         given[5] = given[:, 7] = 0
         for grad in layouts_of(given):
-            leaf.arrived(grad) if seed % 2 or not leaf.arrived_again(grad) else None
+            leaf.add(grad) if seed % 2 or not leaf.add_by_kernel(grad) else None
             squares += sum(value**2 for row in grad.tolist() for value in row)
             had |= torch.tensor([[value != 0 for value in row] for row in grad.tolist()])
             steps += 1
@@ -248,19 +248,19 @@ def test_until_an_optimiser_has_seen_one_it_is_followed_whether_a_gradient_moves
     """By the way that asks no more than is left to note, too."""
     leaf = Leaf(1, torch.nn.Parameter(torch.zeros(3)), Names(), 0)
     for seen, grad, last in ((False, 1.0, True), (False, 0.0, False), (True, 1.0, None)):
-        leaf.arrived(torch.ones(3))
-        leaf.held, leaf.seen, leaf.last = True, seen, None
+        leaf.add(torch.ones(3))
+        leaf.is_in_optimizer, leaf.step_saw_gradient, leaf.last_moved = True, seen, None
         grads = torch.full((3,), grad)
-        if not leaf.arrived_again(grads):
-            leaf.arrived(grads)
-        assert (None if leaf.last is None else bool(leaf.last)) == last
+        if not leaf.add_by_kernel(grads):
+            leaf.add(grads)
+        assert (None if leaf.last_moved is None else bool(leaf.last_moved)) == last
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_norms_far_from_one(way: str, scale: float) -> None:
     sizes, grad = Sizes(), torch.tensor([3.0, -4.0]) * scale
     if way == "C":
-        assert sizes.add_at_once(grad, None) == 0
+        assert sizes.add_by_kernel(grad, None) == 0
     else:
         sizes.add(grad)
     assert math.isclose(sizes.mean, 5 * scale, rel_tol=1e-6) or (way == "ATen" and scale > 1 and math.isinf(sizes.mean))
@@ -272,7 +272,7 @@ def test_a_parameter_is_complete_as_soon_as_each_entry_had_a_gradient() -> None:
     leaf.sizes = Sizes()
     for at in range(70):
         assert not leaf.entries.is_complete
-        leaf.arrived(torch.eye(70)[at])
+        leaf.add(torch.eye(70)[at])
     assert leaf.entries.is_complete or native.operators is None
     assert leaf.entries.missing() is None
 

@@ -51,7 +51,7 @@ class Diagnosis(Readable):
         self.noted = recorder.noted
         self._stalls = Stalls(recorder.leaves, self.noted)
         if recorder.is_full:
-            recorder.optimisers.watching.append(self._stalls)
+            recorder.optimisers.stalls = self._stalls
         if model is not None:
             recorder.leaves.add_module(model, is_given=True)
         if whatif or sensitivity is not False:
@@ -93,7 +93,7 @@ class Diagnosis(Readable):
     @harmless("the end of the context")
     def _close(self, stack: contextlib.ExitStack) -> None:
         stack.close()
-        self._recorder.hooks.remove()
+        self._recorder.remove_hooks()
         self._recorder.leaves.name_all()  # now, as what holds them may be gone when somebody reads this
 
     def stop_listening(self) -> None:
@@ -120,9 +120,9 @@ def _make_asking(
     recorder: Recorder, whatif: Mapping[str, object] | None, sensitivity: int | bool, deliberate: Deliberate
 ) -> Asking | None:
     """None without a what-if and without sensitivity."""
-    from .count.sensitivity import Sensing, check_sensitivity
+    from .count.sensitivity import SensitivityMeter, check_sensitivity
     from .count.whatif import Asking, questions
 
     whatifs, every = questions(whatif), check_sensitivity(sensitivity)
-    sensing = Sensing(every, recorder.tally_of, deliberate.place) if every else None
-    return Asking(whatifs, recorder.leaves, sensing) if whatifs or sensing is not None else None
+    meter = SensitivityMeter(every, recorder.tally_of, deliberate.place) if every else None
+    return Asking(whatifs, recorder.leaves, recorder.noted, meter) if whatifs or meter is not None else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ..listen.program.follow import Part
-from .count.ranks import differences, listed
+from .ranks import differences, listed
 from .records import FIELDS, Finding, Report, Site, Starved, Structural
 from .report import ProgramReport
 

@@ -13,10 +13,10 @@ from .count.leaves import Leaves
 from .count.tally import Tally, name_of_calls, remedy_of_calls
 
 if TYPE_CHECKING:
-    from .count.norms import History, Norm
     from .count.sensitivity import Sensitivity
-    from .count.swallowed import Stalled
-    from .count.whatif import Changed
+    from .count.stalls import Stall
+    from .count.whatif import Change
+    from .judge.norms import History, Norm
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,10 @@ class Report:
     sites: list[Site]
     structural: list[Structural]
     norms: list[Norm]
-    whatif: dict[str, list[Changed]]
+    whatif: dict[str, list[Change]]
     inexact: dict[str, list[str]]
     untouched: list[str]
-    stalled: list[Stalled]
+    stalled: list[Stall]
     sensitivity: list[Sensitivity]
     unsensed: dict[str, int]
     history: list[History]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .records import Report
 
 if TYPE_CHECKING:
-    from .count.ranks import Difference
+    from .ranks import Difference
     from .records import Finding
 
 

@@ -18,8 +18,8 @@ from ..listen.program import follow as programs
 from ..listen.program.files import checked_file, json_text, write
 from ..rewrite.whole_program import rules_of
 from ..wording import shortened
+from . import ranks
 from .context import Diagnosis
-from .count import ranks
 from .judge import findings
 from .processes import fields_of, merge
 from .records import Report

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import GradientEdge
+from torch.utils.hooks import RemovableHandle
 
 from ..torch_table.private import node_number, number_of
 
@@ -15,6 +16,19 @@ LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the gradient o
 _KEPT = 16  # ranges that nobody has asked for yet
 
 Span = tuple[int, int]  # the first number, and the one behind the last
+Edges = tuple[tuple[Any, int], ...]  # to the nodes of the inputs, or None, and the numbers of their results
+
+
+class GraphNode(Protocol):
+    """A node of autograd. Torch's own type takes `metadata` for a method."""
+
+    variable: Tensor  # of a leaf's node
+    metadata: dict[str, Any]
+    next_functions: Edges
+
+    def name(self) -> str: ...
+    def register_hook(self, hook: Callable[..., object]) -> RemovableHandle: ...
+    def register_prehook(self, hook: Callable[..., object]) -> RemovableHandle: ...
 
 
 class Ranges:
@@ -38,13 +52,13 @@ class Ranges:
 
     def run_call(
         self, function: Callable[..., object], args: Iterable[object], kwargs: Mapping[str, object]
-    ) -> tuple[Any, list[Node]]:
+    ) -> tuple[Any, list[GraphNode]]:
         """What the function returns, and the nodes that it made."""
         before = node_number()
         result = function(*args, **kwargs)
         return result, self.since(before, result)
 
-    def since(self, before: int, result: object) -> list[Node]:
+    def since(self, before: int, result: object) -> list[GraphNode]:
         """The nodes that a call made which began at this number and returned this."""
         after = node_number()
         if after == before:
@@ -55,7 +69,7 @@ class Ranges:
             return [node] if number_of(node) == before else []
         return find_within((result,), [(before, after)])
 
-    def unseen_behind(self, values: Iterable[object]) -> list[Node]:
+    def unseen_behind(self, values: Iterable[object]) -> list[GraphNode]:
         """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
         now = node_number()
         if now != self.seen_up_to:
@@ -90,10 +104,10 @@ def has_one_name(kind: type) -> bool:
     return kind in _names
 
 
-def find_within(values: Iterable[object], spans: list[Span]) -> list[Node]:
+def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
     ahead = [node for value in values for node in nodes_of(value)]
-    within: dict[Node, None] = {}
+    within: dict[GraphNode, None] = {}
     most = sum(end - start for start, end in spans)
     while ahead:
         node = ahead.pop()
@@ -108,15 +122,15 @@ def find_within(values: Iterable[object], spans: list[Span]) -> list[Node]:
     return list(within)
 
 
-def node_of(tensor: Tensor) -> Node | None:
+def node_of(tensor: Tensor) -> GraphNode | None:
     """The node that made it. None for a leaf, and for a view of a leaf made under no_grad: torch raises where its base was written to."""
     try:
-        return tensor.grad_fn
+        return cast("GraphNode | None", tensor.grad_fn)
     except RuntimeError:
         return None
 
 
-def nodes_of(value: object) -> list[Node]:
+def nodes_of(value: object) -> list[GraphNode]:
     """The nodes that made a tensor, or the tensors of a list."""
     if isinstance(value, torch.Tensor):
         node = node_of(value)
@@ -126,14 +140,15 @@ def nodes_of(value: object) -> list[Node]:
     return []
 
 
-def starts(roots: Iterable[Tensor | GradientEdge]) -> list[Node | None]:
+def starts(roots: Iterable[Tensor | GradientEdge]) -> list[GraphNode | None]:
     """The nodes that a backward from these roots begins with, tensors or gradient edges; None for a leaf."""
-    return [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+    nodes = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+    return cast("list[GraphNode | None]", nodes)
 
 
-def reachable_from(roots: Iterable[Tensor | GradientEdge]) -> list[Any]:  # torch's types take `metadata` for a method
+def reachable_from(roots: Iterable[Tensor | GradientEdge]) -> list[GraphNode]:
     """All nodes that a backward from these roots can reach, in an order that the graph alone decides."""
-    reached: dict[Node, None] = {}
+    reached: dict[GraphNode, None] = {}
     ahead = starts(roots)[::-1]
     while ahead:
         node = ahead.pop()

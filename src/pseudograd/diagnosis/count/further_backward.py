@@ -1,123 +1,153 @@
 """A further backward pass that runs no code of the program: no hook of a tensor, a node or a leaf, no custom Function, no checkpoint.
 
-Torch's own engine would run all of them once more, and what they keep, draw or change in place would be other than without us. So the nodes
-are called one by one, in the order in which that engine calls them. A graph with a node that runs code of the program is refused.
+Torch's own engine would run all of them once more, and that would change what they keep, draw or change in place. So the nodes are called
+one by one, in the order in which that engine calls them. A graph with a node that runs code of the program is refused.
 """
 
 from __future__ import annotations
 
+import dis
 import heapq
+import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...listen import nodes
-from ...listen.nodes import LEAF
+from ...listen.frames import Place, named
+from ...listen.nodes import LEAF, Edges, GraphNode
 from ...look.purity import is_pure
-from ...torch_table.private import function_of, input_metadata, number_of, saved_tensors_hooks, saved_variables
+from ...torch_table.private import (
+    function_of,
+    hooks_of,
+    input_metadata,
+    local,
+    number_of,
+    saved_tensors_hooks,
+    saved_variables,
+)
 
 REENTRANT = "CheckpointFunctionBackward"
 CHECKPOINT = (
     "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without the checkpoint"
 )
 _UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
+_HOOKED = "pseudograd: hooked"  # in the metadata of a node: who registered a hook at the tensor that the node made
 _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "CopySlices", "vision::ops::")
+_DIGITS = tuple("0123456789")
 
-Instead = Callable[[object, tuple[object, ...], tuple[object, ...]], tuple[object, ...]]
+Gradients = tuple[Tensor | None, ...]
+Leave = Callable[
+    [GraphNode, Gradients, Gradients], Gradients
+]  # (node, gradients that leave, gradients that arrive): those to hand on
 
 
 class RefusalError(Exception):
-    """Why a further pass would not be free of side effects, or not exact: a sentence for the report."""
+    """A sentence for the report: why a further pass would have side effects, or would not be exact."""
 
 
-def refusal(behind: Iterable[object]) -> str | None:
-    """Why the graph of these nodes cannot be run once more; None where it can."""
-    for node in behind:
-        why = _why_not(node)
-        if why is not None:
-            return why
-    return None
+def refusal(behind: Iterable[GraphNode]) -> str | None:
+    """Why the graph of these nodes cannot be run once more; None if it can."""
+    return next((why for node in behind if (why := _why_not(node)) is not None), None)
 
 
-def _why_not(node: Any) -> str | None:
+def _why_not(node: GraphNode) -> str | None:
     name = node.name()
     if name == LEAF:
         return None
     function = function_of(node)
     if function is not None and not function.__module__.startswith("pseudograd."):
-        why = _why_not_function(name, function)
-        if why is not None:
-            return why
+        if name == REENTRANT:
+            return CHECKPOINT
+        if name == "BackwardHookFunctionBackward":
+            return "the backward hook of a module would run once more; ask without it"
+        if function.vjp is not torch.autograd.Function.vjp or not is_pure(function.backward):
+            where = f"{function.__module__}.{function.__qualname__}"
+            return (
+                f"the backward of {where} would run once more, and may keep, draw or change something; ask without it"
+            )
     if function is None and not name.endswith(_DIGITS) and not any(known in name for known in _KNOWN):
         return f"nobody knows what {name} of an extension does when it runs twice"
-    for hook in _unpack_hooks(node):
-        module = getattr(hook, "__module__", None) or ""
-        named = getattr(hook, "__qualname__", type(hook).__name__)
-        if module == "torch.utils.checkpoint":
-            return CHECKPOINT
-        if not (module == "torch.autograd.graph" and named.startswith("save_on_cpu")):
-            return f"the saved-tensor hook {named} of the program would run once more"
-    return None
-
-
-_DIGITS = tuple("0123456789")
-
-
-def _why_not_function(name: str, function: Any) -> str | None:
-    if name == REENTRANT:
-        return CHECKPOINT
-    if name == "BackwardHookFunctionBackward":
-        return "the backward hook of a module would run once more; ask without it"
-    if function.vjp is torch.autograd.Function.vjp and is_pure(function.backward):
-        return None
-    where = f"{function.__module__}.{function.__qualname__}"
-    return f"the backward of {where} would run once more, and may keep, draw or change something; ask without it"
-
-
-def note_unpack_hook(result: object) -> None:
-    """Of a call of torch just made, on a torch whose nodes do not tell with which hooks they save."""
-    hooks = saved_tensors_hooks(False)
-    if hooks is not None:
-        for node in nodes.nodes_of(result):
-            node.metadata[_UNPACK] = hooks[1]  # type: ignore[index]
-
-
-def _unpack_hooks(node: Any) -> list[object]:
     hooks = [
         node.metadata.get(_UNPACK),
         *(getattr(variable, "unpack_hook", None) for variable in saved_variables(node)),
     ]
-    return [hook for hook in hooks if hook is not None]
+    for hook in filter(None, hooks):
+        module = getattr(hook, "__module__", None) or ""
+        hook_name = getattr(hook, "__qualname__", type(hook).__name__)
+        if module == "torch.utils.checkpoint":
+            return CHECKPOINT
+        if not (module == "torch.autograd.graph" and hook_name.startswith("save_on_cpu")):
+            return f"the saved-tensor hook {hook_name} of the program would run once more"
+    return None
+
+
+def note_unpack_hook(result: object) -> None:
+    """Note the hooks of a call just made, on a torch whose nodes do not tell with which hooks they save."""
+    hooks = saved_tensors_hooks(False)
+    if hooks is not None:
+        for node in nodes.nodes_of(result):
+            node.metadata[_UNPACK] = hooks[1]
+
+
+def note_hook(tensor: Tensor, hook: object, place: Place) -> None:
+    """Note a hook that may change a gradient at the node of its tensor, which does not tell."""
+    node = nodes.node_of(tensor)
+    if node is not None and _may_change(hook):
+        module = getattr(hook, "__module__", None) or ""
+        node.metadata[_HOOKED] = f"of {module}" if module.startswith("torch.") else f"at {named(place.call)}"
+
+
+def why_hooks_forbid(behind: Sequence[GraphNode]) -> str | None:
+    """A hook that changes a gradient would change the gradient under another rule too, and nobody can know how."""
+    for node in behind:
+        owner = node.metadata.get(_HOOKED)
+        if owner is None and node.name() == LEAF and any(map(_may_change, hooks_of(node.variable).values())):
+            owner = "of a parameter"
+        if owner is not None:
+            return f"the hook {owner} may change gradients; ask without it, or let it return nothing at its end"
+    return None
+
+
+def _may_change(hook: object) -> bool:
+    """False for a function that always returns None."""
+    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
+    if code is None or code.co_flags & inspect.CO_GENERATOR:
+        return True
+    before: tuple[str, object] = "", None
+    for step in dis.get_instructions(code):
+        is_none = step.opname == "RETURN_CONST" and step.argval is None
+        is_none |= step.opname == "RETURN_VALUE" and before == ("LOAD_CONST", None)
+        if step.opname.startswith("RETURN") and step.opname != "RETURN_GENERATOR" and not is_none:
+            return True
+        before = step.opname, step.argval
+    return False
 
 
 class Graph:
-    """The graph behind some roots, to be run as often as wanted."""
+    """The graph behind some roots, which can be run any number of times."""
 
-    def __init__(self, roots: Sequence[Any], grads: Sequence[object], behind: Sequence[Any]) -> None:
-        self._roots = [
-            (root.grad_fn if isinstance(root, Tensor) else root.node, root.output_nr, grad)
-            for root, grad in zip(roots, grads, strict=True)
-        ]
-        self._edges = {node: tuple(node.next_functions) for node in behind}
+    def __init__(self, roots: Sequence[Any], grads: Sequence[Tensor | None], behind: Sequence[GraphNode]) -> None:
+        pairs = zip(nodes.starts(roots), roots, grads, strict=True)
+        self._roots = [(node, root.output_nr, grad) for node, root, grad in pairs]
+        self._edges: dict[GraphNode, Edges] = {node: tuple(node.next_functions) for node in behind}
         self._awaits = dict.fromkeys(behind, 0)
-        for edges in self._edges.values():
-            for other, _ in edges:
-                if other is not None:
-                    self._awaits[other] += 1
-        for node, _, _ in self._roots:
+        ahead = [other for edges in self._edges.values() for other, _ in edges]
+        for node in (*ahead, *(node for node, _, _ in self._roots)):
             if node is not None:
                 self._awaits[node] += 1
 
-    def run(self, instead: Instead) -> dict[object, Tensor]:
-        """What arrives at each leaf, by its node. instead(node, leaving, arriving) gives what leaves a node. Under no_grad."""
-        awaits, buffers, gradients = dict(self._awaits), dict[Any, list[Any]](), dict[Any, Tensor]()
-        ready: list[tuple[int, int, Any]] = []
+    def run(self, leave: Leave) -> dict[GraphNode, Tensor]:
+        """The gradient that arrives at each leaf, by its node. Call it under no_grad."""
+        awaits, buffers, gradients = dict(self._awaits), dict[Any, list[Tensor | None]](), dict[GraphNode, Tensor]()
+        ready: list[tuple[int, int, GraphNode]] = []
         count = itertools.count()
 
-        def hand_on(edges: Iterable[tuple[Any, int]], grads: Iterable[Any]) -> None:
+        def hand_on(edges: Iterable[tuple[GraphNode | None, int]], grads: Iterable[Tensor | None]) -> None:
             for (node, at), grad in zip(edges, grads, strict=False):
                 if node is None:
                     continue
@@ -137,25 +167,27 @@ class Graph:
             edges = self._edges[node]
             if not any(grad is not None for grad in arriving):
                 hand_on(edges, [None] * len(edges))
-            elif node.name() == LEAF:
+            elif node.name() != LEAF:
+                hand_on(edges, leave(node, _call(node, arriving, edges), arriving))
+            elif arriving[0] is not None:
                 gradients[node] = arriving[0]
-            else:
-                hand_on(edges, instead(node, _call(node, arriving, edges), arriving))
         return gradients
 
 
-def _call(node: Any, arriving: tuple[Any, ...], edges: Any) -> tuple[object, ...]:
-    """What leaves the node, one for each of its edges. No hook runs where nobody but us calls it."""
+def _call(node: Any, arriving: Gradients, edges: Edges) -> Gradients:
+    """The gradients that leave the node, one for each of its edges. Hooks run only if torch's engine calls the node."""
     for grad in arriving:
         if grad is not None and type(grad) is not Tensor:
             raise RefusalError(f"tensors of the class {type(grad).__name__} run code of their own")
     if function_of(node) is None:
         leaving = node(*arriving)
         return leaving if isinstance(leaving, tuple) else (leaving,)
-    # Whether a Function takes None or zeros for what did not arrive, nobody but itself can read.
+    # Only the Function itself knows whether it takes None or zeros for a gradient that did not arrive.
     if any(grad is None for grad in arriving):
         raise RefusalError(f"{node.name()} has several results, of which only some got a gradient")
-    leaving = node.apply(*(grad.clone() for grad in arriving))  # copies, which a backward may change
+    leaving = node.apply(
+        *(grad.clone() for grad in arriving if grad is not None)
+    )  # copies, which a backward may change
     leaving = leaving if isinstance(leaving, tuple) else (leaving,)
     wanted = iter([grad for grad, is_wanted in zip(leaving, node.needs_input_grad, strict=False) if is_wanted])
     return tuple(None if other is None else next(wanted, None) for other, _ in edges)
@@ -166,8 +198,7 @@ def _cast(grad: Tensor, expected: Any) -> Tensor:
     if not (grad.is_nested or expected.is_nested_tensor) and grad.shape != torch.Size(expected.shape):
         grad = grad.sum_to_size(tuple(expected.shape))
     if grad.dtype != expected.dtype:
-        grad = grad.real if grad.is_complex() and not expected.dtype.is_complex else grad
-        grad = grad.to(expected.dtype)
+        grad = (grad.real if grad.is_complex() and not expected.dtype.is_complex else grad).to(expected.dtype)
     return grad if grad.device == expected.device or grad.dim() else grad.to(expected.device)
 
 
@@ -175,3 +206,58 @@ def _add(total: Tensor | None, grad: Tensor) -> Tensor:
     if total is None:
         return grad
     return grad + total if total.is_sparse and not grad.is_sparse else total + grad
+
+
+# --- two gradients of one parameter -----------------------------------------------------------------------------------
+
+
+class Comparison(NamedTuple):
+    """A gradient beside the program's own gradient of the same parameter: the share of its zeros, and its norm; then the squared norms of
+    both, their product, and the squared norm of their difference, which add up over parameters.
+    """
+
+    zero: float = 0.0
+    norm: float = 0.0
+    square: float = 0.0
+    own: float = 0.0
+    product: float = 0.0
+    apart: float = 0.0
+
+    @property
+    def cosine(self) -> float:
+        return self.product / math.sqrt(self.own) / math.sqrt(self.square) if self.own and self.square else math.nan
+
+    @property
+    def share(self) -> float:
+        """|g_other - g| / |g|"""
+        return math.sqrt(self.apart / self.own) if self.own else math.inf if self.apart else 0.0
+
+
+def compare_gradients(grad: Tensor | None, own: Tensor) -> Comparison:
+    """None is a gradient of zeros."""
+    mine = _dense(own)
+    other = torch.zeros_like(mine) if grad is None else mine if grad is own else _dense(grad)
+    apart = other - mine
+    zero = float((other == 0).double().mean()) if other.numel() else 0.0
+    squares = (float(first @ second) for first, second in ((other, other), (mine, mine), (mine, other), (apart, apart)))
+    return Comparison(zero, float(other.norm()), *squares)
+
+
+def are_same(expected: Tensor, grad: Tensor) -> bool:
+    """Are two gradients equal, bit for bit or as near as sums in another order are, which a device may form?"""
+    if expected.shape != grad.shape or expected.dtype != grad.dtype:
+        return False
+    if expected.layout is torch.strided and grad.layout is torch.strided and torch.equal(expected, grad):
+        return True
+    first, second = _dense(expected), _dense(grad)
+    if not torch.equal(first.isnan(), second.isnan()):
+        return False
+    first, second = first.nan_to_num(), second.nan_to_num()
+    return float((first - second).norm()) <= 32 * torch.finfo(expected.dtype).eps * float(second.norm())
+
+
+def _dense(grad: Tensor) -> Tensor:
+    """The numbers of a gradient of any layout, in float64 and one dimension; two for each complex number."""
+    values = local(grad.detach())
+    values = values if values.layout is torch.strided else values.to_dense()
+    return (torch.view_as_real(values.resolve_conj()) if values.is_complex() else values).double().flatten()

@@ -1,40 +1,40 @@
-"""What one backward call of a node does to the gradient that arrives there: counts, on their device until somebody reads them."""
+"""The effect of one backward call of a node on the gradient that arrives there: counts, on their device until somebody reads them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...kernels.native import counts as at_once
+from ...kernels.native import counts as kernel
 from ...rule import BOUNDED, PRIMITIVES
 from ...torch_table.forms import SavedValues
 from ...torch_table.private import is_batched, is_fake, physical
+from .norms import Number
 
 SIDES = ("below", "at", "inside", "above")
 SIGNS = ("-", "+")
 COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
 ELSEWHERE = "elsewhere"  # what left towards inputs of other shapes, where something was cut
 
-Number = float | Tensor  # a 0-d tensor on a device that must not be waited for
-Sums = dict[str, Any]  # of numbers
+Sums = dict[str, Number]
 Leaving = Sequence[Tensor | None]
-Bounds = tuple[Tensor | None, Any, Any]  # x and its bounds; None for each where they are not known
+Bound = float | Tensor | None
+Bounds = tuple[Tensor | None, Bound, Bound]  # x and its bounds; None for each if they are not known
 
 
 class Grads:
-    """The gradient that arrived at a node, what of its shape left, and what left in other shapes."""
+    """The gradient that arrived at a node, the gradients of its shape that left, and those of other shapes."""
 
     def __init__(self, arrived: Tensor, left: list[Tensor], others: list[Tensor]) -> None:
         self.arrived, self.left, self._others = arrived, left, others
 
     @classmethod
     def match(cls, leaving: Leaving, arriving: Leaving) -> Grads | None:
-        """None where what arrives and what leaves cannot be compared element by element."""
+        """None if the gradients cannot be compared element by element."""
         grad = next((grad for grad in arriving if grad is not None), None)
         if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
             return None
@@ -48,7 +48,7 @@ class Grads:
 
     @cached_property
     def cut(self) -> Tensor | None:
-        """Where nothing leaves towards any input; None where all does, because it is the same memory."""
+        """The elements of which nothing leaves towards any input; None if all leave, because it is the same memory."""
         if any(left.data_ptr() == self.arrived.data_ptr() for left in self.left):
             return None
         cut = self.arrived != 0
@@ -57,7 +57,7 @@ class Grads:
         return cut
 
     def elsewhere(self, cut: Number) -> Sums:
-        """What left in other shapes, where something was cut."""
+        """The number of elements that left in other shapes, if something was cut."""
         if not self._others or _is_nothing(cut):
             return {}
         return {ELSEWHERE: _number(sum(torch.count_nonzero(other) for other in self._others))}
@@ -66,30 +66,28 @@ class Grads:
 def count(
     leaving: Leaving, arriving: Leaving, is_full: bool, may_move: bool = False, saved: SavedValues | None = None
 ) -> Sums | None:
-    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element.
+    """The counts of one backward call; None if the gradients cannot be compared element by element.
 
-    saved: what the node of a clamp keeps. Then the counts tell too where x stands, by the sign of the gradient that arrives, and what
-    of the cut leads back inside, if that can be known: see `has_sides`.
+    may_move: the op may move or mix elements. saved: the values that the node of a clamp keeps; then the counts also tell the region of x
+    by the sign of the gradient, and how much of the cut leads back inside, if that can be known: see `has_sides`.
     """
     grads = Grads.match(leaving, arriving)
     if grads is None:
         return None
     sums = _count(grads, is_full, bounds_of(grads, saved))
     if may_move:
-        sums |= _count_by_numbers(grads, sums, is_full)
+        sums |= _count_moved(grads, sums, is_full)
     return sums | grads.elsewhere(sums["cut"])
 
 
 def has_sides(sums: Sums) -> bool:
-    """Do they tell where x stands?"""
+    """Do the counts tell the region of x?"""
     return "recoverable" in sums
 
 
-def are_readable(values: Any) -> bool:
-    """Can the tensors among these be read? Not on the device "meta", nor where they are fake, those of a program that traces itself, nor
-    element by element where they are nested.
-    """
-    for value in values:  # each gradient comes here, so what `is_fake` asks first stands here too
+def are_readable(values: Iterable[object]) -> bool:
+    """Can the tensors among these be read element by element? Not on the device "meta", nor fake ones of a trace, nor nested ones."""
+    for value in values:  # each gradient comes here, so the first question of `is_fake` is repeated here
         if isinstance(value, Tensor) and (
             value.is_meta or value.is_nested or is_batched(value) or (type(value) is not Tensor and is_fake(value))
         ):
@@ -103,20 +101,13 @@ def _detached(grad: Tensor) -> Tensor:
 
 
 def _is_nothing(number: Number) -> bool:
-    """A tensor is on a device that must not be waited for."""
+    """Is it known to be 0, without waiting for a device?"""
     return not isinstance(number, Tensor) and not number
 
 
 def _number(value: Number) -> Number:
     """A number where that costs nothing: a CPU need not be waited for."""
-    return value.item() if isinstance(value, Tensor) and value.device.type == "cpu" else value
-
-
-def either_of(condition: bool | Tensor, first: Any, second: Any) -> Any:
-    """The first where the condition holds; a tensor, without waiting, where the condition is one on a device."""
-    if isinstance(condition, Tensor):
-        return torch.where(condition, first, second)
-    return first if condition else second
+    return value.item() if isinstance(value, Tensor) and value.is_cpu else value
 
 
 # --- element by element -----------------------------------------------------------------------------------------------
@@ -124,21 +115,20 @@ def either_of(condition: bool | Tensor, first: Any, second: Any) -> Any:
 
 def _count(grads: Grads, is_full: bool, bounds: Bounds) -> Sums:
     grad, (x, low, high) = grads.arrived, bounds
-    has_numbers = x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor))
-    counts = at_once.tally(grad, grads.left, is_full, x, low, high) if has_numbers else None
+    are_numbers = x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor))
+    counts = kernel.tally(grad, grads.left, is_full, x, low, high) if are_numbers else None
     if counts is not None:
-        return add_inside(counts)
+        return add_inside(dict(counts))
     sides = {} if x is None else _count_sides(grads, x, low, high)
-    counts = at_once.tally(grad, grads.left, is_full)
+    counts = kernel.tally(grad, grads.left, is_full)
     if counts is not None:
         return {**counts, **sides}
     arrived, cut = _arrived_and_cut(grads)
     sums: Sums = {"elements": grad.numel(), "arrived": arrived, "cut": 0 if cut is None else torch.count_nonzero(cut)}
     if is_full:
-        magnitude = grad.abs()
-        wide = _wide(grad)
+        magnitude, wide = grad.abs(), _wide(grad)
         total = magnitude.sum(dtype=wide)
-        is_finite = grad.device.type == "cpu" and math.isfinite(float(total))
+        is_finite = grad.is_cpu and math.isfinite(float(total))
         sums["magnitude"] = total
         sums["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=wide)
         sums["nonfinite"] = 0 if is_finite else torch.count_nonzero(~grad.isfinite())
@@ -146,20 +136,17 @@ def _count(grads: Grads, is_full: bool, bounds: Bounds) -> Sums:
 
 
 def _arrived_and_cut(grads: Grads) -> tuple[Number, Tensor | None]:
-    """How many gradients other than 0 arrive, and where they are cut. Where nothing that leaves is 0, one look at it tells both, on a
-    device that may be waited for.
-    """
+    """The number of gradients other than 0 that arrive, and the elements that are cut. If no 0 leaves on CPU, one look tells both."""
     grad, left = grads.arrived, grads.left
-    if len(left) == 1 and grad.device.type == "cpu":
-        leaves = int(torch.count_nonzero(left[0]))
-        if leaves == grad.numel():
-            return leaves, None
+    if len(left) == 1 and grad.is_cpu and int(torch.count_nonzero(left[0])) == grad.numel():
+        return grad.numel(), None
     return torch.count_nonzero(grad), grads.cut
 
 
-def _count_by_numbers(grads: Grads, sums: Sums, is_full: bool) -> Sums:
-    """What leaves where nothing arrived came from elsewhere: flip, gather and sort move elements, softmax mixes them. Then positions tell
-    nothing: as many are cut as fewer leave than arrive.
+def _count_moved(grads: Grads, sums: Sums, is_full: bool) -> Sums:
+    """The counts that replace others if elements left where nothing arrived, as flip, gather and softmax do.
+
+    Positions tell nothing then: as many are cut as fewer leave than arrive.
     """
     arrived, cut = sums["arrived"], sums["cut"]
     if not grads.left or _is_nothing(cut):
@@ -171,39 +158,41 @@ def _count_by_numbers(grads: Grads, sums: Sums, is_full: bool) -> Sums:
     is_moved, fewer = left + cut > arrived, arrived - left
     if isinstance(is_moved, bool) and not is_moved:
         return {}
-    instead: Sums = {"cut": either_of(is_moved, fewer * (fewer > 0), cut)}
+    moved: Sums = {"cut": fewer * (fewer > 0)}
     if is_full:
-        size = _number(sum(other.abs().sum(dtype=_wide(other)) for other in grads.left))
-        lost = sums["magnitude"] - size
-        instead["cut_magnitude"] = either_of(is_moved, lost * (lost > 0) * (fewer > 0), sums["cut_magnitude"])
-    return instead
+        lost = sums["magnitude"] - _number(sum(other.abs().sum(dtype=_wide(other)) for other in grads.left))
+        moved["cut_magnitude"] = lost * (lost > 0) * (fewer > 0)
+    if not isinstance(is_moved, Tensor):
+        return moved
+    return {name: torch.where(is_moved, value, sums[name]) for name, value in moved.items()}
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.device.type == "cpu" else torch.float32
+    return torch.float64 if tensor.is_cpu else torch.float32
 
 
-# --- where x stands ---------------------------------------------------------------------------------------------------
+# --- the region of x --------------------------------------------------------------------------------------------------
 
 
 def bounds_of(grads: Grads, saved: SavedValues | None) -> Bounds:
-    """x and its bounds, as torch compares them, where x has the shape of the gradient."""
-    if saved is None:
-        return None, None, None
-    if saved.primitive == "torch.fmin":
-        inputs: Sequence[Any] = (saved.inputs[0], None, saved.inputs[1])
-    elif saved.primitive == "torch.fmax":
+    """x and its bounds, as torch compares them, if x has the shape of the gradient."""
+    inputs: Sequence[Bound] | None = None
+    if saved is not None and saved.primitive == "torch.fmin":
+        inputs = (saved.inputs[0], None, saved.inputs[1])
+    elif saved is not None and saved.primitive == "torch.fmax":
         inputs = (*saved.inputs, None)
-    elif PRIMITIVES[saved.primitive].inputs == BOUNDED:
+    elif saved is not None and PRIMITIVES[saved.primitive].inputs == BOUNDED:
         inputs = saved.inputs
-    else:
+    if inputs is None:
         return None, None, None
     x, low, high = (physical(value).detach() if isinstance(value, Tensor) else value for value in inputs)
-    return (x, low, high) if x is not None and x.shape == grads.arrived.shape else (None, None, None)
+    if isinstance(x, Tensor) and x.shape == grads.arrived.shape:
+        return x, low, high
+    return None, None, None
 
 
-def _count_sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
-    """Where x stands, by the sign of the gradient that arrives; what of the cut leads back inside."""
+def _count_sides(grads: Grads, x: Tensor, low: Bound, high: Bound) -> Sums:
+    """The regions of x by the sign of the gradient, and the elements that are cut and lead back inside."""
     grad, cut = grads.arrived, grads.cut
     nowhere = torch.zeros_like(x, dtype=torch.bool)
     below, at_low = (nowhere, nowhere) if low is None else (x < low, x == low)
@@ -222,7 +211,7 @@ def _count_sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
 
 
 def add_inside(counts: Sums) -> Sums:
-    """Those on neither side and at no bound, of all with that sign."""
+    """Replace the count of all elements of a sign by the count of those inside the bounds."""
     if has_sides(counts):
         for sign in SIGNS:
             others = sum(counts[side + sign] for side in SIDES if side != "inside")

@@ -1,7 +1,8 @@
-"""Structural cuts: values that leave the graph without a derivative, and of these the ones that still decide the loss.
+"""Structural cuts: values that leave the graph without a derivative, and the question which of them still decide a loss.
 
-A list of every detach and argmax is mostly noise. Each such value carries a mark through the calls that read it; a backward whose loss
-has the mark is influenced by the cut. A mark is an integer with a bit for each cut.
+A list of every detach and argmax would be mostly noise. So each such value carries a mark through the calls that read it, and a backward
+whose loss carries the mark depends on the cut. A mark is an integer with a bit for each cut. The file is long because marks, cuts and the
+calls that hand them on are one thing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -18,10 +18,11 @@ from torch import Tensor, is_grad_enabled
 from ...listen import functions, nodes
 from ...listen.frames import Place, Places
 from ...listen.harmless import forget
+from ...torch_table.private import is_wrapped
+from ...torch_table.records import Arguments, Keywords
 from .leaves import Leaves
-from .marks import Arrays, Notes, note, noted, tensors_in
 
-# Of the values of their tensors these read nothing, or nothing that a loss could need.
+# Functions that read nothing of the values of their tensors, or nothing that a loss could need.
 _NAMES = (
     "size dim numel __len__ stride storage_offset is_contiguous zeros_like ones_like empty_like full_like rand_like randn_like "
     "randint_like new_zeros new_ones new_empty new_full new_tensor __repr__ __format__ is_floating_point is_complex element_size data_ptr "
@@ -30,91 +31,149 @@ _NAMES = (
 )
 _READ_NO_VALUE = frozenset(_NAMES.split())
 _PLAIN = (Tensor, torch.nn.Parameter)
-_HAND_OUT = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
-_LEAVE_TORCH = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
+_VIEWS = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
+_EXITS = (
+    "item",
+    "tolist",
+    "numpy",
+    "__float__",
+    "__int__",
+    "__index__",
+    "__bool__",
+    "__array__",
+)  # the value leaves torch
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
-_COMPARISONS = (
-    "eq",
-    "ne",
-    "gt",
-    "ge",
-    "lt",
-    "le",
-    *(f"__{name}__" for name in ("eq", "ne", "gt", "ge", "lt", "le")),
-    "isclose",
-)
+_ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
+_COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
 _DETACHES = (".detach()", ".data")  # they hand out the value as it is
 NEEDS_NOTHING = "a Function none of whose inputs needs a gradient"  # as checkpoint with use_reentrant=True is
 _CASTS = ("long", "int", "short", "byte", "bool", "to", "type")
 
 
+class Marks:
+    """Bits for tensors, by id, as long as the tensors live."""
+
+    def __init__(self) -> None:
+        self.all: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def get(self, tensor: Tensor) -> int:
+        known = self.all.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else 0
+
+    def add(self, tensor: Tensor, bits: int) -> None:
+        key = id(tensor)
+        known = self.all.get(key)
+        if known is not None and known[0]() is tensor:
+            self.all[key] = known[0], known[1] | bits
+        elif bits:
+            self.all[key] = weakref.ref(tensor, partial(forget, self.all, key)), bits
+
+
+class Arrays:
+    """Arrays of NumPy that share their memory with a tensor. A tensor or an array in that memory has their marks."""
+
+    def __init__(self) -> None:
+        # By id: a weak reference, the first and last address, the mark.
+        self.all: dict[int, tuple[weakref.ref[object], int, int, int]] = {}
+
+    def add(self, array: object, mark: int) -> None:
+        """Does nothing for a number, which has no memory of its own."""
+        start = _address(array)
+        if start is not None:
+            key, arrays, size = id(array), self.all, getattr(array, "nbytes", 1)
+            arrays[key] = weakref.ref(array, partial(forget, arrays, key)), start, start + max(size, 1), mark
+
+    def mark_of(self, value: object) -> int:
+        address = _address(value) if self.all else None
+        mark = 0
+        if address is not None:
+            for _, start, end, bits in list(self.all.values()):
+                mark |= bits if start <= address < end else 0
+        return mark
+
+
+def _address(value: object) -> int | None:
+    if not isinstance(value, Tensor):
+        spans = getattr(value, "__array_interface__", None)
+        return None if spans is None else int(spans["data"][0])
+    has_code = type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    if value.device.type != "cpu" or is_wrapped(value) or has_code:
+        return None
+    try:
+        return value.data_ptr()
+    except RuntimeError:  # neither sparse nor fake tensors have one
+        return None
+
+
 class Cut:
-    """One structural cut: its kind, its place, the leaves upstream, and whether a loss depended on it."""
+    """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch."""
 
     def __init__(self, kind: str, place: Place, bit: int) -> None:
-        self.kind = kind
-        self.place = place
-        self.bit = bit
+        self.kind, self.place, self.bit = kind, place, bit
         self.calls = 0
         self.upstream = 0
-        self.reaches_loss: bool | None = False  # None: the value left torch, and nobody can say
+        self.reaches_loss: bool | None = False
+
+
+class Followed:
+    """The value of a clamp that carries a mark. Sets of leaves: upstream of x, or around it (upstream of what x was detached from)."""
+
+    bit: int | None = None
+    upstream = around = 0
+    decides = False  # does the loss of this step depend on the value, with a gradient that goes around the clamp to x?
 
 
 class Influence:
-    """The marks that tensors carry, and the cuts that they stand for."""
+    """The marks of tensors, and the cuts that they stand for."""
 
     def __init__(self, leaves: Leaves, places: Places) -> None:
         self.cuts: dict[tuple[str, Place], Cut] = {}
-        self._by_bit: list[Any] = []  # cuts, and values of clamps
-        self._values = 0  # the bits that stand for the value of a clamp, which is no cut
+        self._marks = Marks()
+        self._by_bit: list[Cut | Followed] = []
+        self._values = 0  # the bits of values of clamps, which are no cuts
         self._leaves, self._places = leaves, places
-        self._marks: Notes = {}
-        self._detached: Notes = {}  # of what was detached: the leaves upstream, and a bit for a leaf
-        self._origins: dict[
-            int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]
-        ] = {}  # of what has a leaf's memory: the leaf
+        self._detached = Marks()  # of a detached tensor: the leaves upstream, and a lowest bit for "it was a leaf"
+        # A detached tensor has the memory of its leaf: a weak reference to itself, and to the leaf.
+        self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
         self._arrays = Arrays()
         self._local = threading.local()
 
-    def mark_of(self, tensor: Tensor) -> int:
-        return noted(self._marks, tensor)
-
-    def _mark(self, tensor: Tensor, bits: int) -> None:
-        if bits:
-            note(self._marks, tensor, bits)
-
     def cut_from(self, tensor: Tensor) -> tuple[int, bool]:
-        """The leaves upstream of what this tensor was detached from, and whether that was a leaf; none for another tensor."""
-        bits = noted(self._detached, tensor)
+        """For a detached tensor: the leaves upstream of its source, and whether the source is a leaf."""
+        bits = self._detached.get(tensor)
         return bits >> 1, bool(bits & 1)
 
     def let_go(self, tensor: Tensor, other: Tensor) -> Callable[[], None]:
-        """Keep no weak reference to these until what is returned is called, when each has become the other."""
-        marks = self.mark_of(other), self.mark_of(tensor)
+        """Drop the weak references to two tensors until the returned function is called, when each has become the other."""
+        marks = self._marks.get(other), self._marks.get(tensor)
         for key in (id(tensor), id(other)):
-            for notes in (self._marks, self._detached, self._origins):
-                notes.pop(key, None)  # type: ignore[attr-defined]
+            self._marks.all.pop(key, None)
+            self._detached.all.pop(key, None)
+            self._origins.pop(key, None)
         for key, (_, leaf) in list(self._origins.items()):
             if leaf() is tensor or leaf() is other:
                 del self._origins[key]
 
         def take_again() -> None:
             for swapped, bits in zip((tensor, other), marks, strict=True):
-                self._mark(swapped, bits)
+                self._marks.add(swapped, bits)
 
         return take_again
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def is_plain(self, args: Any, kwargs: Any, result: Any) -> bool:
-        """Is nothing cut, and nothing marked? For speed alone, as most calls are so: no argument carries a mark, and the result has a
-        graph of its own or is the first argument, to which nothing that learns was added where no graph leads.
+    def is_plain(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
+        """Is nothing cut and nothing marked? A shortcut for most calls: no argument has a mark, and the result has a graph of its own or is
+        the first argument, to which nothing that learns was added outside the graph.
         """
         if type(result) not in _PLAIN or self._origins or self._arrays.all:
             return False
-        is_itself, marks = args and result is args[0], self._marks
+        is_itself, marks = args and result is args[0], self._marks.all
         if is_grad_enabled():
-            if nodes.node_of(result) is None:
+            if isinstance(result, Tensor) and nodes.node_of(result) is None:
                 return False
             if not (marks or is_itself):
                 return True
@@ -128,7 +187,7 @@ class Influence:
                 return False
         return True
 
-    def after_call(self, func: object, args: Any, kwargs: object, result: object) -> None:
+    def after_call(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> None:
         """After a call of torch that is not plain."""
         name = _name_of(func)
         if name is None:
@@ -142,29 +201,31 @@ class Influence:
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
         if learning:
             marks |= self._cut_by(name, inputs, learning, outputs, is_in_place)
-        if not outputs and name in _LEAVE_TORCH and not functions.is_inside():
-            self._note_number(name, learning, marks, result)
+        if not outputs and name in _EXITS and not functions.is_inside():
+            self._note_exit(name, learning, marks, result)
         if is_in_place and (marks or outputs):
-            marks &= ~self._values  # a projection sets a parameter, which is then no longer what the clamp was given
+            marks &= ~self._values  # a projection sets a parameter, which is then no longer the input of the clamp
             for tensor in tensors_in([args[:1] or inputs[:1]]):  # several of a _foreach_ function
-                self._mark(tensor, marks)
+                self._marks.add(tensor, marks)
                 self._mark_origin(tensor)
         for tensor in outputs:
-            self._mark(tensor, marks)
+            self._marks.add(tensor, marks)
 
-    def _marks_of(self, values: Iterable[Any]) -> int:
+    def _marks_of(self, values: Iterable[object]) -> int:
         marks = 0
-        if self._marks or self._arrays.all:
+        if self._marks.all or self._arrays.all:
             for value in values:
-                marks |= self.mark_of(value) | self._arrays.mark_of(value)
+                marks |= self._arrays.mark_of(value) | (self._marks.get(value) if isinstance(value, Tensor) else 0)
         return marks
 
     def _cut_by(
         self, name: str, inputs: list[Tensor], learning: list[Tensor], outputs: list[Tensor], is_in_place: bool
     ) -> int:
-        """Notes what a call cuts off, and marks it. Returns the mark of what is written where no graph leads."""
+        """Note and mark the values that a call cuts off. Returns the mark of a tensor that is written outside the graph."""
         new = _outputs_without_graph(outputs, inputs)
-        written = self._find_written(inputs, learning) if is_in_place and not new else []
+        # Under no_grad, or in the memory of a leaf, writing makes no graph.
+        is_outside = is_in_place and not new and (not is_grad_enabled() or id(inputs[0]) in self._origins)
+        written = [tensor for tensor in learning if tensor is not inputs[0]] if is_outside else []
         if (new or written) and functions.is_inside():
             for tensor in learning:
                 self._local.hidden = getattr(self._local, "hidden", 0) | self._leaves.upstream_of(tensor)
@@ -172,7 +233,7 @@ class Influence:
             kind = _kind(name, len(new) < len(outputs))
             bits = self._cut(kind, learning)
             for tensor in new:
-                self._mark(tensor, bits)
+                self._marks.add(tensor, bits)
                 if kind in _DETACHES:
                     self._note_detached(tensor, learning[0])
         elif written:
@@ -181,19 +242,13 @@ class Influence:
 
     def _note_detached(self, tensor: Tensor, source: Tensor) -> None:
         is_leaf = nodes.node_of(source) is None
-        note(self._detached, tensor, self._leaves.upstream_of(source) << 1 | is_leaf)
-        if is_leaf:  # they have one memory, as long as both live
+        self._detached.add(tensor, self._leaves.upstream_of(source) << 1 | is_leaf)
+        if is_leaf:  # they share one memory as long as both live
             key, origins = id(tensor), self._origins
             origins[key] = weakref.ref(tensor, partial(forget, origins, key)), weakref.ref(source)
 
-    def _find_written(self, inputs: list[Tensor], learning: list[Tensor]) -> list[Tensor]:
-        """What learns and is written where no graph leads: under no_grad, or into the memory of a leaf."""
-        if is_grad_enabled() and id(inputs[0]) not in self._origins:
-            return []
-        return [tensor for tensor in learning if tensor is not inputs[0]]
-
     def _mark_origin(self, changed: Tensor) -> None:
-        """A leaf is written to through its memory: what that is made of decides with it. Of the leaf itself that says nothing."""
+        """Mark a leaf whose memory was written to, unless the value was made of the leaf itself."""
         known = self._origins.get(id(changed))
         origin = known[1]() if known is not None and known[0]() is changed else None
         if origin is None:
@@ -202,26 +257,27 @@ class Influence:
         for cut in self._by_bit:
             if isinstance(cut, Cut) and cut.upstream & ~own:
                 bits |= 1 << cut.bit
-        self._mark(origin, bits & self.mark_of(changed))
+        self._marks.add(origin, bits & self._marks.get(changed))
 
-    def _note_number(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
-        """A number or an array of what learns, or of what was cut from it, leaves torch."""
+    def _note_exit(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
+        """A number or an array leaves torch. It was made of a tensor that learns, or of a value that was cut from one."""
         upstream = 0
         for cut in self._by_bit:
-            if marks >> cut.bit & 1 and isinstance(cut, Cut):
+            if isinstance(cut, Cut) and marks >> cut.bit & 1:
                 upstream |= cut.upstream
         if learning or upstream:
             kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
-            bit = self._cut(kind, learning, leaves_torch=True, upstream=upstream)
+            bit = self._cut(kind, learning, upstream, is_exit=True)
             self._arrays.add(result, marks | bit)
 
-    def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False, upstream: int = 0) -> int:
+    def _cut(self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False) -> int:
+        """Note a cut at this place of the program. Returns its mark."""
         place = self._places.here(3)
         cut = self.cuts.get((kind, place))
         if cut is None:
             cut = self.cuts[kind, place] = Cut(kind, place, len(self._by_bit))
             self._by_bit.append(cut)
-            if leaves_torch:
+            if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
         cut.upstream |= upstream
@@ -229,50 +285,59 @@ class Influence:
             cut.upstream |= self._leaves.upstream_of(tensor)
         return 1 << cut.bit
 
-    # --- what else happens in a program -------------------------------------------------------------------------------
+    # --- steps, Functions, clamps, backwards --------------------------------------------------------------------------
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """It is about to change each parameter by its gradient, and nobody will hear how."""
-        if not self._marks:
+        """The optimiser is about to change each parameter by its gradient, in calls that nobody hears."""
+        if not self._marks.all:
             return
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-            grad = parameter.grad
-            self._mark(parameter, 0 if grad is None else self.mark_of(grad) & ~self._values)
+            if parameter.grad is not None:
+                self._marks.add(parameter, self._marks.get(parameter.grad) & ~self._values)
             self._mark_origin(parameter)
 
     def after_function(self, result: object) -> None:
-        """A Function ran. What calls of torch inside it read makes no graph: that is a cut, unless it made a node of its own."""
+        """A Function ran. The calls inside it make no graph. That is a cut, unless the Function made a node of its own."""
         hidden, self._local.hidden = getattr(self._local, "hidden", 0), 0
         outputs = tensors_in([result]) if hidden else []
         if hidden and not any(tensor.requires_grad for tensor in outputs):
-            kind = NEEDS_NOTHING if is_grad_enabled() else "a Function under no_grad"
-            bits = self._cut(kind, [], upstream=hidden)
+            bits = self._cut(NEEDS_NOTHING if is_grad_enabled() else "a Function under no_grad", [], hidden)
             for tensor in outputs:
-                self._mark(tensor, bits)
+                self._marks.add(tensor, bits)
 
-    def follow(self, value: Any, marked: Tensor) -> None:
-        """This is the value of a clamp: `value.decides` is set where a loss depends on it and gives a gradient to what is clamped."""
+    def follow(self, value: Followed, result: Tensor) -> None:
+        """Mark the result of a clamp, so that a backward sets `value.decides`."""
         if value.bit is None:
             value.bit = len(self._by_bit)
             self._by_bit.append(value)
             self._values |= 1 << value.bit
-        self._mark(marked, 1 << value.bit)
+        self._marks.add(result, 1 << value.bit)
 
     def before_backward(self, roots: Iterable[object]) -> None:
-        """A backward starts from these."""
         marks = learning = 0
         for root in roots:
             if isinstance(root, Tensor):
-                marks |= self.mark_of(root)
+                marks |= self._marks.get(root)
                 if self._values and root.requires_grad:
                     learning |= self._leaves.upstream_of(root)
-        for source in self._by_bit:
-            if not marks >> source.bit & 1:
+        for bit, source in enumerate(self._by_bit):
+            if not marks >> bit & 1:
                 continue
             if not isinstance(source, Cut):
-                source.decides = bool((source.upstream | source.round) & learning)
+                source.decides = bool((source.upstream | source.around) & learning)
             elif source.reaches_loss is not None:
                 source.reaches_loss = True
+
+
+def tensors_in(values: Iterable[object]) -> list[Tensor]:
+    """The tensors among the values, in lists and dictionaries too."""
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple, dict)):
+            tensors += tensors_in(value.values() if isinstance(value, dict) else value)
+    return tensors
 
 
 def _name_of(func: object) -> str | None:
@@ -280,7 +345,7 @@ def _name_of(func: object) -> str | None:
     name = str(getattr(func, "__name__", ""))
     if name == "__get__":
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
-        return None if attribute not in _HAND_OUT else ".data" if attribute == "data" else attribute
+        return None if attribute not in _VIEWS else ".data" if attribute == "data" else attribute
     return None if name in _READ_NO_VALUE else name
 
 
@@ -289,7 +354,7 @@ def _is_continuous(tensor: Tensor) -> bool:
 
 
 def _outputs_without_graph(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
-    """Under no_grad a view of what learns says that it requires a gradient, and is a leaf."""
+    """Under no_grad a view of a tensor that learns says that it requires a gradient, and is a leaf."""
     new = [tensor for tensor in outputs if not tensor.requires_grad]
     if not is_grad_enabled():
         old = set(map(id, inputs))
@@ -298,12 +363,13 @@ def _outputs_without_graph(outputs: list[Tensor], inputs: list[Tensor]) -> list[
     return new
 
 
-def _kind(name: str, is_output_among_several: bool) -> str:
+def _kind(name: str, is_one_of_several: bool) -> str:
+    """The name of a cut by a function. is_one_of_several: other results of the call have a graph."""
     if name in ("detach", "detach_"):
         return ".detach()"
     if name == ".data":
         return ".data"
-    if is_output_among_several:
+    if is_one_of_several:
         return f"indices of {name}"
     if not is_grad_enabled():
         return f"{name} under no_grad"

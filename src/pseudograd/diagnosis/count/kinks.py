@@ -1,62 +1,76 @@
-"""Which nodes of autograd stand at a kink or a tie, and what they would hand on under another known convention there."""
+"""The nodes of autograd at a kink or a tie, and the gradients that would leave them under another known convention."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ... import formula
-from ...rewrite.pins import call_of, prepare
+from ...listen.nodes import GraphNode, node_of
+from ...rewrite import entered_contexts
+from ...rewrite.mode import Rewrite
+from ...rewrite.pins import call_of, prepare, run_pinned
 from ...rule import Call
 from ...torch_table.conventions import text_of
 from ...torch_table.eras import installed_era
-from ...torch_table.forms import FAMILIES, Kinked, SavedValues, kink_of_node, read_saved
-from ...torch_table.private import input_metadata, saved, wrapped_node
-from .further_backward import CHECKPOINT, REENTRANT
-from .noted_kinks import NOTED, Tied, leave_tied
+from ...torch_table.forms import FAMILIES, KINKED, Kinked, SavedValues, kink_of_node, read_saved
+from ...torch_table.private import input_metadata, is_batched, is_fake, is_wrapped, saved, wrapped_node
+from ...torch_table.records import Arguments, Function, Keywords
+from .further_backward import CHECKPOINT, REENTRANT, Gradients
 from .other_conventions import POOL, other_of
 from .replaced_nodes import pull_under
 from .tally import SLICE_NODE, form_of_slice
 
 _POOL_NODE = "MaxPool2DWithIndicesBackward"  # of one dimension, too
+NOTED = "pseudograd: at a kink"  # in the metadata of a node: a Tie; of a relu where x is 0, or None if that is nowhere
+_NOWHERE = object()  # x of a relu is nowhere 0
 
-Leaving = tuple[Any, ...]
-Left = Callable[[Leaving, Leaving], Leaving]  # of what leaves a node and what arrives there: what would leave it
 
+class KinkNode(NamedTuple):
+    """A node of which some elements are at a kink.
 
-class AtKink(NamedTuple):
-    """A node of which some entries stand at a kink. left(leaving, arriving): what leaves it under the other convention."""
+    leave(gradients that leave, gradient that arrives): the gradients that would leave under the other convention.
+    """
 
-    node: Any
+    node: GraphNode
     family: str
-    entries: int
+    at_kink: int
     elements: int
-    left: Left
+    leave: Callable[[Gradients, Tensor], Gradients]
 
 
-def find_kinks(behind: Iterable[Any]) -> Iterator[AtKink]:
-    """Of these nodes, those that stand at a kink of which another convention is known."""
+class Tie(NamedTuple):
+    """A call once more, under the other convention, on an x of its own: its graph gives x the gradient that would leave the node."""
+
+    x: Tensor
+    y: Tensor
+    family: str
+    at_kink: int  # elements
+
+
+def find_kinks(behind: Iterable[GraphNode]) -> Iterator[KinkNode]:
+    """Those of the nodes that are at a kink for which another convention is known."""
     for node in behind:
         name = node.name()
         if name.startswith(_POOL_NODE):
-            at_kink = _pool_at_kink(node)
+            kink = _pool_kink(node)
         elif (noted := node.metadata.get(NOTED)) is not None:
-            at_kink = _noted_at_kink(node, noted)
+            kink = _noted_kink(node, noted)
         else:
             kinked = kink_of_node(name)
-            at_kink = None if kinked is None or kinked.kink.is_noted else _node_at_kink(node, kinked)
-        if at_kink is not None:
-            yield at_kink
+            kink = None if kinked is None or kinked.kink.is_noted else _kink(node, kinked)
+        if kink is not None:
+            yield kink
 
 
-def hidden(behind: Iterable[Any]) -> set[str]:
-    """Why something that may stand at a kink among these cannot be asked about."""
+def why_hidden(behind: Iterable[GraphNode]) -> set[str]:
+    """Why a node that may be at a kink cannot be measured."""
     reasons = set()
     for node in behind:
         name = node.name()
@@ -67,49 +81,44 @@ def hidden(behind: Iterable[Any]) -> set[str]:
         elif name == REENTRANT:
             reasons.add(CHECKPOINT)
         elif name.startswith("ReluBackward") and NOTED not in node.metadata:
-            reasons.add(
-                "a relu keeps its result alone, and nobody saw the call: in TorchScript, C++ or vmap, or in a step before"
-            )
+            where = "in TorchScript, C++ or vmap, or in a step before"
+            reasons.add(f"a relu keeps its result alone, and nobody saw the call: {where}")
     return reasons
 
 
-def _op_in_slice(node: Any) -> str:
-    form = form_of_slice(node)
-    if form is not None:
-        return form.names[0]
-    inner = wrapped_node(node)
-    kinked = None if inner is None else kink_of_node(inner.name())
-    return "" if kinked is None else kinked.spelling.form.names[0]
+def _op_in_slice(node: GraphNode) -> str:
+    form, inner = form_of_slice(node), wrapped_node(node)
+    if form is None and inner is not None:
+        kinked = kink_of_node(inner.name())
+        form = None if kinked is None else kinked.spelling.form
+    return "" if form is None else form.names[0]
 
 
-def _node_at_kink(node: object, kinked: Kinked) -> AtKink | None:
+def _kink(node: GraphNode, kinked: Kinked) -> KinkNode | None:
     values = _saved_values(node, kinked)
-    family = None if values is None else kinked.family
-    if values is not None and kinked.kink.pick is not None:  # a node may serve several families
+    if values is None:
+        return None
+    family: str | None = kinked.family
+    if kinked.kink.pick is not None:  # a node may serve several families
         family, primitive = kinked.kink.pick(node, values.inputs) or (None, "")
         values = values._replace(primitive=primitive)
     other = None if family is None else other_of(family)
-    if values is None or family is None or other is None:
+    if family is None or other is None:
         return None
-    conventions = (text_of(FAMILIES[family].torch_convention(installed_era())), other.convention)
+    texts = (text_of(FAMILIES[family].torch_convention(installed_era())), other.convention)
     own_call, other_call = (
-        call_of(text, values.primitive, values.inputs) if prepare({family: text}) else None for text in conventions
+        call_of(text, values.primitive, values.inputs) if prepare({family: text}) else None for text in texts
     )
     if own_call is None or other_call is None:
         return None
-    entries, elements = _entries(node, values, own_call, other_call)
-    if not entries:
-        return None
-    leave = partial(_leave_under, other_call, values)
-    return AtKink(node, family, entries, elements, leave)
+    differs = _differing(node, values, own_call, other_call)
+    at_kink = int(differs.sum())
+    leave = partial(pull_under, other_call, values, values.inputs)
+    return KinkNode(node, family, at_kink, differs.numel(), leave) if at_kink else None
 
 
-def _leave_under(call: Call, values: SavedValues, leaving: Leaving, arriving: Leaving) -> Leaving:
-    return pull_under(call, values, values.inputs, leaving, arriving[0])
-
-
-def _saved_values(node: object, kinked: Kinked) -> SavedValues | None:
-    """In place the result is saved: it is 0 where x is, and has its sign, if the slope below 0 is positive."""
+def _saved_values(node: GraphNode, kinked: Kinked) -> SavedValues | None:
+    """A call in place saves its result. That is 0 where x is 0, and has the sign of x if the slope below 0 is positive."""
     form, arrange = kinked.spelling.form, kinked.spelling.arrange
     values = read_saved(node, form.saved, arrange)
     if values is not None:
@@ -118,8 +127,8 @@ def _saved_values(node: object, kinked: Kinked) -> SavedValues | None:
     return None if values is None or not values.values[1] > 0 else values
 
 
-def _entries(node: object, values: SavedValues, own_call: Call, other_call: Call) -> tuple[int, int]:
-    """How many stand where the two differ, and how many there are."""
+def _differing(node: GraphNode, values: SavedValues, own_call: Call, other_call: Call) -> Tensor:
+    """The elements at which the two calls have different slopes."""
     metadata = input_metadata(node)[0]
     ones = torch.ones(tuple(metadata.shape), dtype=metadata.dtype, device=metadata.device)
     inputs = [value.detach() if isinstance(value, Tensor) else value for value in values.inputs]
@@ -129,26 +138,27 @@ def _entries(node: object, values: SavedValues, own_call: Call, other_call: Call
     for own, other in zip(*slopes, strict=True):
         if own is not None and other is not None:
             differs |= (own != other) & ~(own.isnan() & other.isnan())
-    return int(differs.sum()), ones.numel()
+    return differs
 
 
-def _noted_at_kink(node: object, noted: Any) -> AtKink:
-    if isinstance(noted, Tied):
-        return AtKink(node, noted.family, noted.entries, noted.x.numel(), partial(leave_tied, noted))
+def _noted_kink(node: GraphNode, noted: Tie | Tensor) -> KinkNode:
+    """noted: of a relu the elements at which x is 0."""
+    if isinstance(noted, Tie):
+        return KinkNode(node, noted.family, noted.at_kink, noted.x.numel(), partial(leave_tie, noted))
     other = other_of("relu")
     assert other is not None, "the table has it"
     share = float(other.convention)
 
-    def leave(leaving: Leaving, arriving: Leaving) -> Leaving:
-        return (torch.where(noted, arriving[0] * share, leaving[0]),) if leaving[0] is not None else leaving
+    def leave(leaving: Gradients, grad: Tensor) -> Gradients:
+        return leaving if leaving[0] is None else (torch.where(noted, grad * share, leaving[0]),)
 
-    return AtKink(node, "relu", int(noted.sum()), noted.numel(), leave)
+    return KinkNode(node, "relu", int(noted.sum()), noted.numel(), leave)
 
 
 # --- max pools: torch, JAX and TensorFlow give all of the gradient to the first of equal entries, the other convention to the last -------
 
 
-def _pool_at_kink(node: object) -> AtKink | None:
+def _pool_kink(node: GraphNode) -> KinkNode | None:
     """None without a tie, and in ceil mode, where windows reach over the end."""
     x, first = saved(node, "self").detach(), saved(node, "result1")
     size, step, pad, spread = (_pair(saved(node, name)) for name in ("kernel_size", "stride", "padding", "dilation"))
@@ -165,20 +175,95 @@ def _pool_at_kink(node: object) -> AtKink | None:
     window = torch.arange(windows.shape[-1], device=x.device)
     row = (window // columns) * (step or size)[0] + (at // size[1]) * spread[0] - pad[0]
     column = (window % columns) * (step or size)[1] + (at % size[1]) * spread[1] - pad[1]
-    indices = torch.where(
-        is_tied.reshape(first.shape), (row * x.shape[-1] + column).reshape(first.shape), first
-    ).flatten(-2)
+    last = (row * x.shape[-1] + column).reshape(first.shape)
+    indices = torch.where(is_tied.reshape(first.shape), last, first).flatten(-2)
 
-    def leave(leaving: Leaving, arriving: Leaving) -> Leaving:
+    def leave(leaving: Gradients, grad: Tensor) -> Gradients:
         if leaving[0] is None:
             return leaving
         grad_x = torch.zeros_like(leaving[0]).flatten(-2)
-        grad_x.scatter_add_(-1, indices, arriving[0].flatten(-2))
+        grad_x.scatter_add_(-1, indices, grad.flatten(-2))
         return (grad_x.reshape(leaving[0].shape), *leaving[1:])
 
-    return AtKink(node, POOL, int(is_tied.sum()), is_tied.numel(), leave)
+    return KinkNode(node, POOL, int(is_tied.sum()), is_tied.numel(), leave)
 
 
 def _pair(value: Iterable[int]) -> tuple[int, ...]:
     pair = tuple(value)
     return pair * 2 if len(pair) == 1 else pair
+
+
+# --- kinks and ties that a node does not keep: they are noted in its metadata when its call is made --------------------
+
+
+def _is_noted(kinked: Kinked) -> bool:
+    """A quantile is not: its sort is another node, behind the result."""
+    return kinked.kink.is_noted or (kinked.kink.write is not None and kinked.family != "quantile")
+
+
+NOTED_CALLS = {func for func, rows in KINKED.items() if any(map(_is_noted, rows))} | {Tensor.norm}
+
+
+def note_before(func: Function, args: Arguments, kwargs: Keywords) -> object:
+    """Before a call: the elements of a relu at which x is 0, as its node keeps the result alone; or the ties of a sort and its like."""
+    if func is Tensor.norm:  # a function in Python
+        func = torch.norm
+    for kinked in filter(_is_noted, KINKED.get(func, ())):
+        values = kinked.spelling.values(args, kwargs)
+        if values is None or not _is_plain(values[0]) or entered_contexts.pin(kinked.family):
+            continue
+        if not kinked.kink.is_noted:
+            return _find_tie(kinked, func, args, kwargs, values[0])
+        zero = values[0].detach() == 0
+        return zero if bool(zero.any()) else _NOWHERE
+    return None
+
+
+def _is_plain(x: object) -> bool:
+    """Has it a gradient, and numbers that can be read?"""
+    if not isinstance(x, Tensor) or type(x) not in (Tensor, torch.nn.Parameter):
+        return False
+    is_dense = x.requires_grad and x.layout is torch.strided
+    return is_dense and not (x.is_meta or x.is_nested or is_wrapped(x) or is_batched(x) or is_fake(x))
+
+
+def _find_tie(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, x: Tensor) -> Tie | None:
+    """None without a tie, and if the pin leaves the call to torch."""
+    other = other_of(kinked.family)
+    if x.dim() == 0 or not x.is_floating_point() or not args or args[0] is not x or other is None:
+        return None
+    mine = x.detach().requires_grad_()
+    with torch.enable_grad():
+        pins = prepare({kinked.family: other.convention})
+        pinned = run_pinned(Rewrite({}, None, pins), func, (mine, *args[1:]), kwargs)
+        if pinned is None:
+            return None
+        y, own = (
+            result if isinstance(result, Tensor) else result[0] for result in (pinned, func(mine, *args[1:], **kwargs))
+        )
+        weights = torch.arange(1, y.numel() + 1, dtype=y.dtype, device=y.device).reshape(y.shape)
+        (new,) = torch.autograd.grad(y, mine, weights, retain_graph=True)
+        (old,) = torch.autograd.grad(own, mine, weights)
+    at_kink = int(((new != old) & ~(new.isnan() & old.isnan())).sum())
+    return Tie(mine, y, kinked.family, at_kink) if at_kink else None
+
+
+def note_after(noted: object, args: Arguments, result: object) -> None:
+    """After the call: note it at its node, if no other node is between x and the result."""
+    first = result[0] if isinstance(result, tuple) else result
+    node = node_of(first) if isinstance(first, Tensor) else None
+    if node is None:
+        return
+    if isinstance(noted, Tie):
+        before = node.next_functions[0][0] if node.next_functions else None
+        if before is not None and (before is args[0].grad_fn or getattr(before, "variable", None) is args[0]):
+            node.metadata[NOTED] = noted
+    elif node.name().startswith("ReluBackward"):
+        node.metadata[NOTED] = None if noted is _NOWHERE else noted
+
+
+def leave_tie(noted: Tie, leaving: Gradients, grad: Tensor) -> Gradients:
+    if leaving[0] is None:
+        return leaving
+    (grad_x,) = torch.autograd.grad(noted.y, noted.x, grad, retain_graph=True)
+    return (grad_x.to(leaving[0].dtype), *leaving[1:])

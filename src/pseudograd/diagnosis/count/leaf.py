@@ -1,26 +1,37 @@
-"""One parameter of a program, or another leaf: whether gradients came, which of its entries got one, and what an optimiser made of them."""
+"""One parameter of a program, or another leaf: which gradients arrived, which of its entries got one, and whether optimisers saw them."""
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...kernels.native.counts import can_square, look
-from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, local
+from ...listen.nodes import GraphNode
+from ...torch_table.private import (
+    current_node,
+    hooks_after_accumulation,
+    hooks_of,
+    is_batched,
+    is_fake,
+    is_wrapped,
+    local,
+)
 from .names import Names
 from .norms import Sizes
 
-_BY_ROW = 2**22  # entries, from which on a row is looked at as one: a mask costs a byte for each
+_BY_ROW = 2**22  # entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
+_HAS_DISTRIBUTED = torch.distributed.is_available()
 
 Flag = bool | Tensor  # a tensor on a device that must not be waited for
 
 
 class Missing(NamedTuple):
-    """What never got a gradient: of all entries, and of the rows along the first dimension, a row for each unit of a layer."""
+    """The entries that never got a gradient, of all entries; and the units (rows along the first dimension) without any gradient."""
 
     entries: int
     without: int
@@ -29,10 +40,7 @@ class Missing(NamedTuple):
 
 
 class Entries:
-    """Which entries of a tensor ever got a gradient, counted when somebody reads it.
-
-    Nothing is kept once every entry had a gradient, and nothing but one bit for what is no parameter.
-    """
+    """Which entries of a tensor ever got a gradient: a mask until every entry had one; a single flag if it is no parameter."""
 
     def __init__(self, is_detailed: bool) -> None:
         self.looks = 0
@@ -40,11 +48,9 @@ class Entries:
         self._is_detailed = is_detailed
         self._moved: Flag = False  # did any gradient differ from 0?
         self._mask: Tensor | None = None
-        self._bytes: Tensor | None = None  # the same memory
         self._missing: Missing | None = None
 
     def add(self, grad: Tensor) -> None:
-        """Called in every backward, so it looks once and makes nothing that it can do without."""
         if self.is_complete:
             return
         self.looks += 1
@@ -54,57 +60,43 @@ class Entries:
                 self._moved = self._moved | moves(grad)
         elif mask is None:
             self._begin(grad)
-        elif mask.shape == grad.shape:
-            torch.logical_or(mask, grad, out=mask)
-            self._drop_if_complete()
-        elif mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):  # of rows, or laid out otherwise
+        elif mask.shape == grad.shape or mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):
             mask |= _nonzero(grad)
-            self._drop_if_complete()
-        else:  # another shape than before: what the first one missed says nothing about it
+            is_power_of_two = not self.looks & (self.looks - 1)  # looking costs as much as the mask
+            if is_power_of_two and mask.is_cpu and bool(mask.all()):
+                self.drop()
+        else:  # the shape changed, so the mask says nothing any more
             self.drop()
 
     def bytes_of(self, grad: Tensor) -> Tensor | None:
-        """A byte for each entry of a gradient on CPU, which a kernel brings up to date while it computes something else; then `looked`."""
+        """A byte for each entry of a gradient on CPU. A kernel brings it up to date; `note_look` must follow."""
         mask = self._mask
-        if mask is None or mask.shape != grad.shape:
-            return None
-        if self._bytes is None:
-            self._bytes = mask.view(torch.uint8)
-        return self._bytes
+        return None if mask is None or mask.shape != grad.shape else mask.view(torch.uint8)
 
-    def looked(self, missing: int) -> None:
-        """missing: how many entries never had a gradient."""
+    def note_look(self, missing: int) -> None:
+        """missing: the number of entries that never had a gradient."""
         self.looks += 1
         if not missing:
             self.drop()
 
     def drop(self) -> None:
-        """Some gradient came, and no more can be said."""
-        self._moved, self._mask, self._bytes, self._missing, self.is_complete = True, None, None, None, True
+        """Count the tensor as complete: some gradient arrived, and nothing more can be known."""
+        self._moved, self._mask, self._missing, self.is_complete = True, None, None, True
 
     def _begin(self, grad: Tensor) -> None:
-        if grad.device.type == "cpu":
-            count = int(torch.count_nonzero(grad))
-            if count == grad.numel() and count:
-                self.drop()
-            if not count:
-                units = grad.shape[0] if grad.dim() else 1
-                self._missing = Missing(grad.numel(), grad.numel(), units, units) if grad.numel() else None
-            if not count or self.is_complete:
-                return
-        self._mask = _nonzero(grad)
-
-    def _drop_if_complete(self) -> None:
-        """It looks at powers of two: a look costs as much as the mask."""
-        if self.looks & (self.looks - 1) or self._mask is None or self._mask.device.type != "cpu":
-            return
-        if bool(self._mask.all()):
+        count = int(torch.count_nonzero(grad)) if grad.is_cpu else None
+        if count == 0:
+            units = grad.shape[0] if grad.dim() else 1
+            self._missing = Missing(grad.numel(), grad.numel(), units, units) if grad.numel() else None
+        elif count == grad.numel():
             self.drop()
+        else:
+            self._mask = _nonzero(grad)
 
     def settle(self) -> None:
-        """The parameter is gone: the counts alone are kept, where that does not wait for a device."""
-        if self._mask is not None and self._mask.device.type == "cpu":
-            self._moved, self._missing, self._mask, self._bytes = self.moved, self.missing(), None, None
+        """Reduce the mask of a parameter that is gone to its counts, unless that would wait for a device."""
+        if self._mask is not None and self._mask.is_cpu:
+            self._moved, self._missing, self._mask = self.moved, self.missing(), None
             self.is_complete = True
 
     @property
@@ -113,29 +105,27 @@ class Entries:
         return bool(self._moved if self._mask is None else self._mask.any())
 
     def missing(self) -> Missing | None:
-        """None where all had one, and where nobody looked at each. Of a shard it may be all: the rest has what came."""
-        if self._mask is None or not self._mask.numel():
-            return self._missing
+        """None if every entry had a gradient or no mask exists."""
         mask = self._mask
+        if mask is None or not mask.numel():
+            return self._missing
         rows = mask.flatten(1).any(1) if mask.dim() > 1 else mask.reshape(-1)
         without = int(torch.count_nonzero(~mask))
-        if not without:
-            return None
-        return Missing(mask.numel(), without, rows.numel(), int(torch.count_nonzero(~rows)))
+        return Missing(mask.numel(), without, rows.numel(), int(torch.count_nonzero(~rows))) if without else None
 
 
 def _nonzero(grad: Tensor) -> Tensor:
-    if grad.numel() > _BY_ROW and grad.dim() > 1:
-        return grad.flatten(1).any(1)
-    return grad != 0
+    return grad.flatten(1).any(1) if grad.numel() > _BY_ROW and grad.dim() > 1 else grad != 0
 
 
 class Leaf:
-    """One parameter, or another tensor that a program asks the gradient of. The tensor itself is not kept alive."""
+    """One parameter, or another tensor whose gradient a program computes. The tensor itself is not kept alive.
+
+    since: the number of backward passes before the leaf was met. number: its number among leaves without a name.
+    """
 
     def __init__(self, number: int, tensor: Tensor, names: Names, since: int) -> None:
-        self.number = number  # of those without a name
-        self.since = since  # the backward passes that there were before it was met
+        self.number, self.since, self._names = number, since, names
         self.shape = tuple(tensor.shape)
         self.is_empty = not local(tensor).numel()
         self.is_parameter = isinstance(tensor, nn.Parameter)
@@ -143,135 +133,187 @@ class Leaf:
         self.gradients = 0
         self.sizes: Sizes | None = None
         self.entries = Entries(self.is_parameter)
-        self.elsewhere: Flag = (
-            False  # did what stands for it in a forward get a gradient? As FSDP's whole parameters do
+        # FSDP uses a whole parameter in place of the shard that the optimiser has.
+        self.has_whole = False
+        self.whole_moved: Flag = False  # did the whole parameter get a gradient other than 0?
+        self.last_moved: Flag | None = (
+            None  # did the last gradient differ from 0? Followed until a step of an optimiser saw a gradient
         )
-        self.has_whole = False  # does anything stand for it?
-        # Did the gradient that came last differ from 0? Followed until an optimiser has seen one that does.
-        self.last: Flag | None = None
-        self.has_run = False  # is it of a module that ran, or of the model that the user named?
-        self.held = False  # by an optimiser that stepped,
-        self.stepped = False  # with a rate other than 0
-        self.is_frozen = False  # while an optimiser holds it
-        self.seen: Flag = False  # did such an optimiser see a gradient other than 0?
-        self.missed: Flag = False  # was there a step that saw none although one had just come?
-        # Where no optimiser steps it: was .grad after a backward ever other than 0? None: nobody saw it.
-        self.after: Flag | None = None
-        self.has_hooks = False  # the program's own, when zeros came: they may have made them
-        self.asked = False  # for its gradient, by an autograd.grad
-        self.is_looked_up = False  # are rows of it chosen by an index?
-        self.padding: int | None = None  # the row that gets no gradient although it is
-        self.function: str | None = None  # the node of a custom Function that it is an input of
-        self._names = names
+        self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
+        self.is_in_optimizer = False  # in one that took a step
+        self.is_stepped = False  # with a rate other than 0
+        self.is_frozen = False  # while an optimiser has it
+        self.step_saw_gradient: Flag = False  # did an optimiser see a gradient other than 0?
+        self.step_missed_gradient: Flag = False  # did an optimiser see no gradient although one had just arrived?
+        self.grad_moved: Flag | None = None  # did `.grad` after a backward ever differ from 0? None: nobody looked
+        self.has_hooks = False  # did the program's own hooks exist when zeros arrived? They may have made the zeros
+        self.is_requested = False  # by an autograd.grad
+        self.is_looked_up = False  # does an index choose rows of it?
+        self.padding: int | None = None  # the row that gets no gradient although it is looked up
+        self.function: str | None = None  # the node of a custom Function that has it as an input
 
     @property
     def name(self) -> str:
-        """As it is known now: a module that holds it may be found until the report is made."""
+        """As it is known now: until the report a module that holds it may turn up."""
         kind = "parameter" if self.is_parameter else "leaf"
         return self._names.name_of(self) or f"{kind} {self.number} of shape {self.shape}"
 
     @property
-    def is_named(self) -> bool:
-        """By a module, so that model.get_parameter finds it."""
-        return self._names.name_of(self) is not None
+    def _awaits_step(self) -> bool:
+        return self.is_in_optimizer and self.step_saw_gradient is not True
 
-    @property
-    def _awaits_a_step(self) -> bool:
-        return self.held and self.seen is not True
-
-    def arrived(self, grad: Tensor | None, norm: float | Tensor | None = None) -> None:
-        """A gradient is about to be added to it; None where the backward of a custom Function gave none. norm: see `Sizes.add`."""
+    def add(self, grad: Tensor | None) -> None:
+        """Note a gradient that is about to be added to `.grad`; None if the backward of a custom Function returned None."""
         if grad is None:
             return
         self.gradients += 1
-        is_followed = self.gradients < 2 or self._awaits_a_step
-        is_measured = norm is None and self._measured(grad)
-        is_readable = is_measured or norm is not None or has_numbers(grad)
-        if self.sizes is not None and is_readable and not is_measured:
-            self.sizes.add(grad, norm)
+        is_followed = self.gradients < 2 or self._awaits_step
+        is_done = self._measure_by_kernel(grad)
+        is_readable = is_done or has_numbers(grad)
+        if self.sizes is not None and is_readable and not is_done:
+            self.sizes.add(grad)
         if self.entries.is_complete and not is_followed:
             return
-        if is_readable:
-            if not is_measured:
-                self.entries.add(grad)
-            self.last = moves(grad) if is_followed else None
-            if self.last is False:
-                self.has_hooks = bool(hooks_of(self.tensor()))
-        else:  # nobody can say that it was 0
+        if not is_readable:  # nobody can say that it was 0
             self.entries.drop()
-            self.last = None
+            self.last_moved = None
+            return
+        if not is_done:
+            self.entries.add(grad)
+        self.last_moved = moves(grad) if is_followed else None
+        if self.last_moved is False:
+            self.has_hooks = bool(hooks_of(self.tensor()))
 
-    def arrived_again(self, grad: Tensor) -> bool:
-        """As `arrived`, for speed: whether that was all that there is to note."""
-        if not self.gradients or self._awaits_a_step or not self._measured(grad):
+    def add_by_kernel(self, grad: Tensor) -> bool:
+        """A faster `add`; False if it has to be called instead."""
+        if not self.gradients or self._awaits_step or not self._measure_by_kernel(grad):
             return False
         self.gradients += 1
         return True
 
-    def _measured(self, grad: Tensor) -> bool:
-        """Its norm, and which entries have had a gradient, in one look; False where that has to be two."""
+    def _measure_by_kernel(self, grad: Tensor) -> bool:
+        """Note the norm, and which entries had a gradient, in one pass over memory; False if no kernel can."""
         sizes, entries = self.sizes, self.entries
         if not can_square(grad) or is_wrapped(grad) or is_batched(grad):
             return False
-        had = None
-        if not entries.is_complete:
-            had = entries.bytes_of(grad)
-            if had is None:
-                return False
+        had_gradient = None if entries.is_complete else entries.bytes_of(grad)
+        if had_gradient is None and not entries.is_complete:
+            return False
         missing = 0
         if sizes is not None:
-            missing = sizes.add_at_once(grad, had)
-        elif had is not None:
-            missing = look(grad, had)
-        if missing < 0:
-            return False
-        if had is not None:
-            entries.looked(missing)
-        return True
+            missing = sizes.add_by_kernel(grad, had_gradient)
+        elif had_gradient is not None:
+            missing = look(grad, had_gradient)
+        if missing >= 0 and had_gradient is not None:
+            entries.note_look(missing)
+        return missing >= 0
 
-    def arrived_in_its_place(self, grad: Tensor | None) -> None:
-        """At what stands for it in a forward."""
+    def add_to_whole(self, grad: Tensor | None) -> None:
+        """Note a gradient of the whole parameter."""
         if grad is not None:
             self.gradients += 1
-            if self.elsewhere is not True:
-                self.elsewhere = self.elsewhere | moves(grad) if has_numbers(grad) else True
+            if self.whole_moved is not True:
+                self.whole_moved = self.whole_moved | moves(grad) if has_numbers(grad) else True
 
-    def look_after(self) -> bool:
-        """At .grad, when a backward has ended; whether it has to be looked at again."""
+    def look_at_grad(self) -> bool:
+        """Look at `.grad` after a backward. Returns whether it must be looked at again."""
         tensor = self.tensor()
         grad = None if tensor is None else tensor.grad
         if grad is not None and has_numbers(grad):
-            if self.has_whole:  # what FSDP2 has summed and handed out
+            if self.has_whole:  # FSDP2 has summed it and handed it out
                 self.entries.add(grad)
-            if self.after is not True:
-                self.after = moves(grad) if self.after is None else self.after | moves(grad)
-        return tensor is not None and (self.after is not True or (self.has_whole and not self.entries.is_complete))
+            if self.grad_moved is not True:
+                self.grad_moved = moves(grad) if self.grad_moved is None else self.grad_moved | moves(grad)
+        is_known = self.grad_moved is True and (self.entries.is_complete or not self.has_whole)
+        return tensor is not None and not is_known
 
     @property
     def moved(self) -> bool:
-        """Did a gradient other than 0 come, whatever became of it?"""
-        return bool(self.elsewhere) or self.entries.moved
+        """Did a gradient other than 0 arrive, whatever became of it?"""
+        return bool(self.whole_moved) or self.entries.moved
 
     @property
     def is_swallowed(self) -> bool:
-        """One came, and was 0 or gone whenever an optimiser stepped, or in .grad itself where none steps it."""
-        if bool(self.seen) or not self.entries.moved:  # of a shard, itself: the rest may have got all that came
+        """Did a gradient arrive that was 0 or gone at every step of an optimiser, or in `.grad` if no optimiser has the leaf?"""
+        if bool(self.step_saw_gradient) or not self.entries.moved:  # the other shards may have got all of the gradient
             return False
-        return bool(self.missed) if self.held else self.after is not None and not bool(self.after)
+        if self.is_in_optimizer:
+            return bool(self.step_missed_gradient)
+        return self.grad_moved is not None and not bool(self.grad_moved)
 
     @property
     def starves(self) -> bool:
-        """No gradient, or nothing but zeros, or nothing of it left when it should have been used."""
-        return not bool(self.seen) and (not self.moved or self.is_swallowed)
+        """Did it get no gradient, or zeros alone, or a gradient that was gone when it should have been used?"""
+        return not bool(self.step_saw_gradient) and (not self.moved or self.is_swallowed)
 
 
 def has_numbers(grad: Tensor) -> bool:
-    """Can they be read? Not under a transform, nor on the device "meta"."""
+    """Can its numbers be read? Not under a transform, nor on the device "meta"."""
     return not (is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta)
 
 
 def moves(grad: Tensor) -> Flag:
-    """Is any entry other than 0? On a device that must not be waited for, a tensor."""
+    """Does any entry differ from 0? A tensor on a device that must not be waited for."""
     grad = local(grad)
     values = grad._values() if grad.is_sparse else grad
-    return bool(torch.count_nonzero(values)) if values.device.type == "cpu" else values.any()
+    return bool(torch.count_nonzero(values)) if values.is_cpu else values.any()
+
+
+# --- gradients that are read when the backward has ended --------------------------------------------------------------
+
+
+class Arrivals:
+    """The leaves of the running backward whose gradient is read from `.grad` at its end, which costs less than a hook of each leaf.
+
+    That is exact where `.grad` was None before, and no code in Python runs until then. If such code calls torch, the listener hears that
+    call before it is made: what has arrived is counted, and the other leaves get hooks. expected: the leaves, each with the node that adds
+    to its gradient; it is emptied when the backward ends.
+    """
+
+    def __init__(self) -> None:
+        self.expected: dict[Leaf, GraphNode] = {}
+
+    def expect(self, leaf: Leaf, node: GraphNode) -> bool:
+        """Returns whether the leaf needs no hook. Its first gradient needs one, which notes the order in which gradients come."""
+        tensor = node.variable
+        if not leaf.gradients or leaf in self.expected or leaf.tensor() is not tensor:
+            return False
+        if type(tensor) is not nn.Parameter or tensor.grad is not None or not tensor.is_cpu:
+            return False
+        if hooks_after_accumulation(tensor):
+            return False
+        self.expected[leaf] = node
+        return True
+
+    def count_before(self, leaf: Leaf) -> None:
+        """A node with a hook is about to add to the gradient of this leaf."""
+        if self.expected.pop(leaf, None):
+            _count([leaf])
+
+    def hand_over(self, attach: Callable[[GraphNode, Leaf], None]) -> None:
+        """The program runs. A leaf whose node runs now stays expected: that node would not call a hook that is attached now."""
+        nodes = self.end()
+        running = current_node()
+        for leaf, node in nodes.items():
+            if getattr(leaf.tensor(), "grad", None) is None:
+                attach(node, leaf)
+                if node is running:
+                    self.expected[leaf] = node
+
+    def end(self) -> dict[Leaf, GraphNode]:
+        """Count the gradients that have come. Returns the leaves that were expected."""
+        nodes, self.expected = self.expected, {}
+        _count(nodes)
+        return nodes
+
+
+def nobody_else_runs() -> bool:
+    """Does no other thread run, and nothing in C++ that changes gradients, as DistributedDataParallel does?"""
+    return threading.active_count() == 1 and not (_HAS_DISTRIBUTED and torch.distributed.is_initialized())
+
+
+def _count(leaves: Iterable[Leaf]) -> None:
+    for leaf in leaves:
+        grad = getattr(leaf.tensor(), "grad", None)
+        if grad is not None and not leaf.add_by_kernel(grad):
+            leaf.add(grad)

@@ -1,4 +1,4 @@
-"""What a parameter is called: by the model that was given, or by the outermost module of the program that holds it."""
+"""The names of parameters: by the model that the user gave, or by the outermost module of the program that has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import weakref
 from collections.abc import Iterable
 from itertools import compress
-from typing import Any
 
 from torch import nn
 
@@ -16,7 +15,7 @@ from ...torch_table.private import WRAPPED_MODULES, children_of
 
 
 class Owner:
-    """A module whose parameters are called by their path in it. The module itself is not kept alive."""
+    """A module whose parameters are named by their path in it. The module itself is not kept alive."""
 
     def __init__(self, module: nn.Module, is_given: bool) -> None:
         self.module = weakref.ref(module)
@@ -25,64 +24,58 @@ class Owner:
 
 
 class Names:
-    """Of leaves. They are put together when somebody reads them: the module around a module may show up until then."""
+    """The names of leaves. They are made when somebody reads them, because the module around a module may turn up late."""
 
     def __init__(self) -> None:
-        self._of: dict[Any, tuple[Owner, str]] = {}
+        self._entries: dict[object, tuple[Owner, str]] = {}
         self._owners: list[Owner] = []
-        self._labels: dict[Owner, str] | None = None  # until another name is told
+        self._labels: dict[Owner, str] | None = None  # until another name is noted
 
     def note(self, leaf: object, module: nn.Module, path: str, is_given: bool = False) -> None:
-        """The model that was given keeps what it names; else the longest way to the parameter does, from the module furthest out."""
-        known = self._of.get(leaf)
+        """The model that was given comes first, then the longest path, from the module furthest out."""
+        known = self._entries.get(leaf)
         if known is None or (not known[0].is_given and (is_given or path.endswith(f".{known[1]}"))):
-            self._of[leaf] = self._owner(module, is_given), path
+            owner = next((owner for owner in self._owners if owner.module() is module), None)
+            if owner is None:
+                self._owners.append(owner := Owner(module, is_given))
+            self._entries[leaf] = owner, path
             self._labels = None
 
-    def _owner(self, module: nn.Module, is_given: bool) -> Owner:
-        for owner in self._owners:
-            if owner.module() is module:
-                return owner
-        self._owners.append(Owner(module, is_given))
-        return self._owners[-1]
-
     def name_of(self, leaf: object) -> str | None:
-        entry = self._of.get(leaf)
-        if entry is None:
+        owner, path = self._entries.get(leaf, (None, ""))
+        if owner is None:
             return None
-        owner, path = entry
-        is_first = owner is next(iter(self._labelled()))
-        return path if owner.is_given or is_first else f"{self.label(owner)}.{path}"
+        labels = self._labelled()
+        return path if owner.is_given or owner is next(iter(labels)) else f"{labels[owner]}.{path}"
 
     def owner_of(self, leaf: object) -> Owner | None:
-        entry = self._of.get(leaf)
-        return None if entry is None else entry[0]
+        return self._entries.get(leaf, (None, ""))[0]
 
     def label(self, owner: Owner) -> str:
-        """A module beside others: by its class, with a number where several are of one."""
+        """The class of a module, with a number where several modules of that class have parameters."""
         return self._labelled()[owner]
 
     def _labelled(self) -> dict[Owner, str]:
-        """Of those whose names are used, the given one first, then in the order in which they were met."""
+        """The given model first, then the modules in the order in which they were met."""
         if self._labels is None:
-            used = {owner for owner, _ in self._of.values()}
-            met: dict[str, int] = {}
+            used = {owner for owner, _ in self._entries.values()}
+            counts: dict[str, int] = {}
             self._labels = {}
             for owner in sorted(filter(used.__contains__, self._owners), key=lambda owner: not owner.is_given):
-                number = met[owner.kind] = met.get(owner.kind, 0) + 1
+                number = counts[owner.kind] = counts.get(owner.kind, 0) + 1
                 self._labels[owner] = owner.kind if number == 1 else f"{owner.kind}({number})"
         return self._labels
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Below DistributedDataParallel, torch.compile and their like."""
+    """The module inside DistributedDataParallel, torch.compile and their like."""
     while is_wrapper(module):
         (module,) = children_of(module).values()
     return module
 
 
 def is_wrapper(module: nn.Module) -> bool:
-    """Of torch or a package, around one module and with nothing of its own."""
+    """Is it a module of torch or a package, around one module and with nothing of its own?"""
     children = children_of(module)
     if len(children) != 1 or next(iter(children)) not in WRAPPED_MODULES or next(iter(children.values())) is None:
         return False
@@ -91,36 +84,36 @@ def is_wrapper(module: nn.Module) -> bool:
 
 
 def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
-    """The outermost modules that hold these parameters, of all that are alive: torch keeps no way from a parameter to its module, nor
-    from a module to the one around it. It passes over all objects of Python, so it is for reports.
+    """The outermost modules that have these parameters, among all that are alive.
+
+    Torch leads from a module neither to its parameters' other modules nor to the module around it. So this reads all objects of Python,
+    and is called for reports alone.
     """
     wanted = {id(tensor) for tensor in tensors}
-    kinds = _kinds(nn.Module, set())
+    kinds = _subclasses(nn.Module, set())
     parents: dict[int, list[nn.Module]] = {}
-    holders: list[nn.Module] = []
+    modules: list[nn.Module] = []
     objects = gc.get_objects()
     for module in compress(objects, map(kinds.__contains__, map(type, objects))):  # all in C: there may be millions
-        children, own = children_of(module), module.__dict__.get("_parameters") or {}
         if not is_wrapper(module):
-            for child in children.values():
+            for child in children_of(module).values():
                 parents.setdefault(id(child), []).append(module)
-        if any(id(parameter) in wanted for parameter in own.values()):
-            holders.append(module)
-    return list({id(top): top for top in (_top_of(holder, parents) for holder in holders)}.values())
+        if any(id(parameter) in wanted for parameter in (module.__dict__.get("_parameters") or {}).values()):
+            modules.append(module)
+    return list({id(top): top for top in (_top_of(module, parents) for module in modules)}.values())
 
 
-def _kinds(base: type, kinds: set[type]) -> set[type]:
-    """Every class of modules."""
+def _subclasses(base: type, kinds: set[type]) -> set[type]:
     if base not in kinds:
         kinds.add(base)
         below: list[type] = type.__subclasses__(base)
         for kind in below:
-            _kinds(kind, kinds)
+            _subclasses(kind, kinds)
     return kinds
 
 
 def _top_of(module: nn.Module, parents: dict[int, list[nn.Module]]) -> nn.Module:
-    """Where several hold it, the largest."""
+    """The largest, where several outermost modules have the module."""
     tops, stack, met = [], [unwrapped(module)], {id(module)}
     while stack:
         inner = stack.pop()

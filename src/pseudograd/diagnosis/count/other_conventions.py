@@ -1,4 +1,4 @@
-"""Of each family of functions with a kink, the known convention that differs most from that of the installed torch."""
+"""For each family of functions with a kink: the known convention that differs most from that of the installed torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ...torch_table.forms import FAMILIES, KINKED, SPELLINGS, Kinked, is_pinned_
 POOL, LAST = "max_pool", "the last of equal entries"  # torch, JAX and TensorFlow take the first; the last is no worse
 
 
-class Other(NamedTuple):
-    """Another convention of a family: whose, its text, and the part of grad that x gets at the kink under each convention that is known."""
+class OtherConvention(NamedTuple):
+    """Another convention of a family. passes: the share of grad that x gets at the kink under each known convention."""
 
     whose: str
     convention: str
@@ -37,22 +37,22 @@ def within(family: str, calling: object) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def other_of(family: str) -> Other | None:
+def other_of(family: str) -> OtherConvention | None:
     """The known convention that differs most from that of the installed torch; None where all agree."""
     if family == POOL:
-        return Other(LAST, LAST, {})
+        return OtherConvention(LAST, LAST, {})
     row, era = FAMILIES[family], installed_era()
     own = row.torch_convention(era)
     known = {**{name: row.torch_convention(name) for name in ERAS}, **row.others, **row.alike}
     kinked = next(kinked for functions in KINKED.values() for kinked in functions if kinked.family == family)
     if kinked.kink.write is not None:
         others = [(name, text_of(other)) for name, other in known.items() if other not in (own, OPEN_ERA)]
-        return Other(*others[0], {}) if others else None
+        return OtherConvention(*others[0], {}) if others else None
     passes = {name: _part_of_x(kinked, text_of(convention)) for name, convention in known.items()}
     if math.isnan(passes[era]):  # a singular point
         return None
     most = max(passes, key=lambda name: abs(passes[name] - passes[era]))
-    return None if passes[most] == passes[era] else Other(most, text_of(known[most]), passes)
+    return None if passes[most] == passes[era] else OtherConvention(most, text_of(known[most]), passes)
 
 
 def _part_of_x(kinked: Kinked, convention: str) -> float:

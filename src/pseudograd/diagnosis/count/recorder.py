@@ -1,78 +1,107 @@
-"""What a diagnosis counts of a program: every node of autograd that it makes, every call of torch, every backward.
+"""The recorder of a diagnosis: it counts every node of autograd that a program makes, every call of torch and every backward.
 
-One file, because calls, nodes and backwards share what a thread is in the middle of.
+One file, because calls, nodes and backwards share the state of a thread. Rooms that a program may never need are imported when it does.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from ...formula import own
 from ...listen import frames, functions, nodes
 from ...listen.frames import NOWHERE, Place
 from ...listen.harmless import Errors, harmless
 from ...listen.listener import Listener, Subscriber, push_in_backward, take_off
+from ...listen.nodes import GraphNode
 from ...listen.quietly import quiet, quietly, unheard
-from ...rewrite import entered_contexts
 from ...torch_table.forms import SPELLINGS
 from ...torch_table.private import (
     backward_pass,
     current_node,
-    function_of,
     node_creation_hook,
     node_number,
     number_of,
     transforms_are_active,
     without_torch_function,
 )
-from ...torch_table.records import Spelling
-from . import hooks
-from .arrivals import Arrivals, nobody_else_runs
-from .grads import are_readable, count
+from ...torch_table.records import Arguments, Function, Keywords, Spelling
 from .influence import Influence
-from .leaf import Leaf
+from .leaf import Arrivals, Leaf, nobody_else_runs
 from .leaves import Leaves
 from .optimisers import Optimisers
-from .tally import NOBODY, OWN_NODE, Tally
-from .values import Clamps, Values
-from .zeros import Zeros
 
 if TYPE_CHECKING:
+    from .tally import Tally
+    from .values import Clamps, Values
     from .whatif import Asking
+    from .zeros import Zeros
 
-# They hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
+# Nodes that hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
 _HAND_ON = (
     "View UnsafeView Reshape T Transpose Permute Expand Add Addmm Mm Bmm Convolution Alias Unsqueeze Squeeze Sum Mean Clone Cat Stack "
     "Split Select Slice Unbind Detach Embedding"
 )
-_DIGITS = "0123456789"
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
+_LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
 _LINEAR = torch.nn.functional.linear
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()
 
+Gradients = Sequence[Tensor | None]
+Roots = Sequence[Tensor | GradientEdge]
+
 
 class _Thread(threading.local):
-    """What one thread is in the middle of."""
+    """The state of one thread."""
 
     backwards = 0  # inside each other
     ranges: nodes.Ranges | None = None
-    calling: Any = NOBODY
-    place: Place | None = None  # of that call, where it was looked up
-    values: Values | None = None  # of that call, where its result must be followed
-    hook: hooks.Pair | None = None
-    at_kink: Any = None  # of that call, what its node will not keep
+    function: Function | None = None  # of torch, that runs now
+    place: Place | None = None  # of that call, if it was looked up
+    values: Values | None = None  # of that call, if its result must be followed
+    hook: HookPair | None = None
+    at_kink: object = None  # of that call, for a node that will not keep it
+
+
+class HookPair:
+    """Two hooks of ours around a hook of the program. Torch calls hooks in the order in which they were registered."""
+
+    def __init__(self, recorder: Recorder, tensor: Tensor) -> None:
+        self.noted = recorder.noted
+        self._recorder = recorder
+        self._before: Tensor | None = None
+        self._count: Callable[[Tensor, Tensor], None] | None = None
+        self._handles = [tensor.register_hook(self._arrives)]
+
+    def close(self, tensor: Tensor, count: Callable[[Tensor, Tensor], None]) -> None:
+        """The hook of the program is registered. count(gradient that arrives, gradient that leaves)."""
+        self._count = count
+        self._handles.append(tensor.register_hook(self._leaves))
+        if tensor.is_leaf:  # hooks of other tensors go with their graph
+            self._recorder.handles += self._handles
+
+    @harmless("the gradients at a hook")
+    def _arrives(self, grad: Tensor) -> None:
+        if self._recorder.hears():
+            self._before = grad
+
+    @harmless("the gradients at a hook")
+    def _leaves(self, grad: Tensor) -> None:
+        before, self._before = self._before, None
+        if before is not None and self._count is not None and self._recorder.hears():
+            self._count(before, grad)
 
 
 class Recorder(Subscriber):
-    """All that was counted, by place. It keeps no node, no tensor and no frame."""
+    """All that was counted, by place. It keeps no node, no tensor and no frame alive."""
 
     def __init__(self, is_full: bool) -> None:
         self.is_full = is_full
@@ -80,36 +109,50 @@ class Recorder(Subscriber):
         self.noted = Errors()
         self.backwards = 0
         self.tallies: dict[tuple[str, Place], Tally] = {}
-        key = f"pseudograd diagnosis {next(_numbers)}"
-        self._attached = key
+        self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
         self.places = frames.Places()
-        self.leaves = Leaves(f"{key}: leaves", self.places.roots)
+        self.leaves = Leaves(f"{self.key}: leaves", self.places.roots)
         self.leaves.are_measured = is_full
         self.arrivals = Arrivals()
         self.influence = Influence(self.leaves, self.places)
-        self.clamps = Clamps(self.leaves, self.influence)
-        self.optimisers = Optimisers(self.leaves, self._hears, self.noted, self.influence.before_step)
+        self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
         self.before_step = self.optimisers.before_step
         self.after_step = self.optimisers.after_step
         self.on_clearing = self.optimisers.on_clearing
-        self.hooks = hooks.Hooks(self.noted, self._hears)
-        self.zeros = Zeros(self.leaves, self._attached, _PASSING)
-        self.accumulates = False  # did a backward add to every leaf, and not to inputs that it was asked about?
-        self.reached = 0  # the leaves that some loss depends on by a differentiable path
+        self.handles: list[torch.utils.hooks.RemovableHandle] = []  # of our hooks of leaves
+        self.suspects = 0  # the set of leaves that have got zeros alone
+        self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
+        self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
+        self.asking: Asking | None = None
+        self.after_backward: Callable[[int], None] | None = None
         self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
         self._local = _Thread()
         self._order = 0
         self._is_incomplete = False  # was something of the program not heard since the last backward?
-        self._ran_at: set[Place] = set()  # places at which a gradient has arrived
-        self.asking: Asking | None = None
-        self.after_backward: Callable[[int], None] | None = None
+        self._ran_at: set[Place] = set()  # the places at which a gradient has arrived
 
-    def _hears(self) -> bool:
-        return self.is_on
+    @cached_property
+    def clamps(self) -> Clamps:
+        from .values import Clamps
+
+        return Clamps(self.leaves, self.influence)
+
+    @cached_property
+    def zeros(self) -> Zeros:
+        from .zeros import Zeros
+
+        return Zeros(self.leaves, self.key, _PASSING)
+
+    def hears(self) -> bool:
+        return self.is_on and not unheard.depth
+
+    def remove_hooks(self) -> None:
+        for handle in self.handles:
+            handle.remove()
 
     @harmless("a step of an optimiser", otherwise=False)
-    def _wakes(self) -> bool:
-        """Something of the program is heard. Did a step of an optimiser raise, so that what came since was not?"""
+    def _wake(self) -> bool:
+        """The program goes on. Returns whether a step of an optimiser raised, so that nothing was heard since."""
         rest = self.optimisers.rest
         if rest is None or not rest.is_on:
             return False
@@ -119,62 +162,60 @@ class Recorder(Subscriber):
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     @harmless("a node of autograd")
-    def on_node(self, node: Any) -> None:
-        """A node was made, on a torch that says so."""
-        if not self.is_on or own.depth or unheard.depth:
+    def on_node(self, node: GraphNode) -> None:
+        """A node was made, on a torch that announces nodes."""
+        if not self.hears() or own.depth:
             return
-        self._wakes()
+        self._wake()
         name, local = nodes.name_of(node), self._local
         if name == nodes.LEAF:
             if not self.leaves.have_run((node.variable,)):
-                self.places.meet_module(3)  # a parameter is used for the first time: by which module?
-        elif self.zeros.suspects or name not in _PASSING:
-            self._attach(node, None if local.calling is NOBODY else local.place)
+                self.places.meet_module(3)  # a parameter is used for the first time: note its module
+        elif self.suspects or name not in _PASSING:
+            self._attach(node, None if local.function is None else local.place)
 
-    def _attach(self, node: Any, place: Place | None = None) -> None:
-        """place: None where the program is now."""
+    def _attach(self, node: GraphNode, place: Place | None = None) -> None:
+        """Attach a hook to a node. place: None for the place where the program is now."""
         name = nodes.name_of(node)
         is_passing = name in _PASSING
         if name == nodes.LEAF:
             return
         metadata = node.metadata
-        if self._attached in metadata or (is_passing and not self.zeros.concern(node)):
+        if self.key in metadata or (is_passing and not (self.suspects and self.zeros.concern(node, self.suspects))):
             return
-        metadata[self._attached] = tally = self._tally(name, self.places.here(3) if place is None else place)
-        if tally.function is None and name[-1] not in _DIGITS:  # nodes of torch's own are numbered
-            tally.function = function_of(type(node))
-        tally.pinned |= entered_contexts.left_to_torch()
+        metadata[self.key] = tally = self._tally(name, self.places.here(3) if place is None else place)
+        tally.note_node(node, self._local.function)
         if is_passing:
             node.register_hook(partial(self._hand_on, tally))
             return
-        tally.calling = self._local.calling
         if tally.hook is None:
             tally.hook = partial(self._ran, tally)
         node.register_hook(tally.hook)
 
     def _tally(self, name: str, place: Place) -> Tally:
         tally = self.tallies.get((name, place))
-        return tally if tally is not None else self.tallies.setdefault((name, place), Tally(name, place))
+        if tally is None:
+            from .tally import Tally
 
-    def tally_of(self, node: Any) -> Tally | None:
-        """What is counted at the call that made it."""
-        tally = node.metadata.get(self._attached)
-        return tally if isinstance(tally, Tally) else None
+            tally = self.tallies.setdefault((name, place), Tally(name, place))
+        return tally
+
+    def tally_of(self, node: GraphNode) -> Tally | None:
+        """The counts of the call that made a node."""
+        tally: Tally | None = node.metadata.get(self.key)
+        return tally
 
     @quiet("the gradients at a node")
-    def _ran(self, tally: Tally, leaving: Any, arriving: Any) -> None:
-        """After a node ran in a backward: gradients arrived, others leave."""
-        if are_readable(arriving):
-            self._count(tally, leaving, arriving)
+    def _ran(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
+        """A node ran in a backward."""
+        self._count(tally, leaving, arriving)
 
-    def _count(self, tally: Tally, leaving: Any, arriving: Any) -> None:
-        if self.is_full and tally.op == OWN_NODE:
-            tally.look_at_windows(leaving, self.leaves)
+    def _count(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
         is_first = not tally.calls
-        if not tally.count(leaving, arriving, self.is_full, self.leaves):
-            if self.zeros.suspects:
-                self.zeros.look(tally, current_node(), leaving, arriving)
-        elif is_first:
+        is_counted = tally.count(leaving, arriving, self.is_full, self.leaves)
+        if is_counted is False and self.suspects:
+            self.zeros.look(tally, current_node(), leaving, arriving, self.suspects)
+        elif is_counted and is_first:
             self._ran_at.add(tally.place)
             self._note_order(tally)
 
@@ -184,34 +225,29 @@ class Recorder(Subscriber):
             tally.order = self._order
 
     @quiet("the gradients at a node")
-    def _hand_on(self, tally: Tally, leaving: Any, arriving: Any) -> None:
-        """After a node ran that nothing is counted of."""
-        if are_readable(arriving):
-            self.zeros.look(tally, current_node(), leaving, arriving)
+    def _hand_on(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
+        """A node ran whose gradients are not counted."""
+        self.zeros.look(tally, current_node(), leaving, arriving, self.suspects)
 
     @quiet("the gradient of a parameter")
-    def _arrived(self, leaf: Leaf, is_itself: bool, grads: Any) -> None:
-        """Before a gradient is added to a leaf, after every hook of the tensor."""
+    def _arrived(self, leaf: Leaf, is_itself: bool, grads: Gradients) -> None:
+        """A gradient is about to be added to a leaf, after every hook of the tensor."""
         self.arrivals.count_before(leaf)
-        (leaf.arrived if is_itself else leaf.arrived_in_its_place)(grads[0])
+        (leaf.add if is_itself else leaf.add_to_whole)(grads[0])
         if self.asking is not None:
             self.asking.arrived(leaf, grads[0])
 
     def _close_hook(self, tensor: Tensor) -> None:
         pair, self._local.hook = self._local.hook, None
         if pair is not None:
-            tally = self._tally(hooks.NAME, self.places.here(3))
+            tally = self._tally("hook", self.places.here(3))
             pair.close(tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor)))
 
     @quiet("the gradients at a hook")
     def _count_hook(self, tally: Tally, upstream: int, arriving: Tensor, leaving: Tensor) -> None:
-        sums = count((leaving,), (arriving,), self.is_full) if are_readable((arriving,)) else None
-        if sums is not None:
-            if not tally.calls:
-                self._note_order(tally)
-            tally.leaves |= upstream
-            tally.calls += 1
-            tally.add(sums)
+        is_first = not tally.calls
+        if tally.count_hook(leaving, arriving, self.is_full, upstream) and is_first:
+            self._note_order(tally)
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
 
@@ -222,19 +258,19 @@ class Recorder(Subscriber):
             ranges.start_afresh()
         return ranges
 
-    def before_call(self, function: Any, args: Any, kwargs: Any) -> int:
+    def before_call(self, function: Function, args: Arguments, kwargs: Keywords) -> int:
         """Returns the number of the next node, on a torch that announces none."""
         local, spelling = self._local, SPELLINGS.get(function)
         local.place = local.values = None
         if spelling is not None and self.is_full:
             self._look(spelling, args, kwargs)
         if self.asking is not None:
-            self._note_kink(self.asking, function, args, kwargs)
+            local.at_kink = self.asking.before_call(function, args, kwargs, self.backwards)
         if function is _REGISTER_HOOK and isinstance(args[0], Tensor):
             with without_torch_function():
-                local.hook = hooks.Pair(self.hooks, args[0]) if args[0].requires_grad else None
+                local.hook = HookPair(self, args[0]) if args[0].requires_grad else None
         if node_creation_hook is not None:
-            local.calling = function
+            local.function = function
             return 0
         ranges = local.ranges or self._ranges()
         if ranges.may_hide_some():
@@ -242,26 +278,23 @@ class Recorder(Subscriber):
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
             for node in hidden:
                 self._attach(node, NOWHERE)
-        local.calling = function
+        local.function = function
         return ranges.seen_up_to
 
     @harmless("the values at a clamp")
-    def _look(self, spelling: Spelling, args: Any, kwargs: Any) -> None:
+    def _look(self, spelling: Spelling, args: Arguments, kwargs: Keywords) -> None:
         place = self._local.place = self.places.here(3)
         values = self.clamps.look(spelling, place, args, kwargs)
         self._local.values = None if place in self._ran_at else values
 
-    @harmless("what stands at a kink")
-    def _note_kink(self, asking: Asking, function: object, args: Any, kwargs: Any) -> None:
-        self._local.at_kink = None
-        self._local.at_kink = asking.before_call(function, args, kwargs, self.backwards)
-
-    def after_call(self, function: Any, args: Any, kwargs: Any, result: Any, before: Any) -> None:
+    def after_call(
+        self, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int | None
+    ) -> None:
         local = self._local
         with without_torch_function():
             if node_creation_hook is None and before is not None:
                 self._find_nodes(function, args, kwargs, result, before)
-            local.calling = NOBODY
+            local.function = None
             if self.asking is not None:
                 at_kink, local.at_kink = local.at_kink, None
                 self.asking.after_call(at_kink, function, args, result)
@@ -274,36 +307,37 @@ class Recorder(Subscriber):
             if function is _REGISTER_HOOK:
                 self._close_hook(args[0])
 
-    def _find_nodes(self, function: object, args: Any, kwargs: Any, result: Any, before: int) -> None:
-        """The nodes that the call made: each gets a hook."""
-        ranges = self._local.ranges or self._ranges()
-        if not ranges.may_hide_some() or self._find_at_once(ranges, function, args, kwargs, result, before):
+    def _find_nodes(self, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int) -> None:
+        """Attach hooks to the nodes that the call made."""
+        local = self._local
+        ranges = local.ranges or self._ranges()
+        if not ranges.may_hide_some() or self._find_single_node(ranges, function, args, kwargs, result, before):
             return
         values = (*args, *kwargs.values()) if kwargs else args
-        # in place, the node is behind the argument
+        # The node of a call in place is behind its argument.
         new = ranges.since(before, result) or (ranges.unseen_behind(values) if ranges.may_hide_some() else [])
         if not new:
             return
-        place = self._local.place if self._local.calling is function else None
+        place = local.place if local.function is function else None
         if place is None and not self.leaves.have_run(values):
             place = self.places.here(3)
         for node in new:
-            if self.zeros.suspects or nodes.name_of(node) not in _PASSING:
+            if self.suspects or nodes.name_of(node) not in _PASSING:
                 self._attach(node, place)
 
-    def _find_at_once(
-        self, ranges: nodes.Ranges, function: object, args: Any, kwargs: Any, result: Any, before: int
+    def _find_single_node(
+        self, ranges: nodes.Ranges, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int
     ) -> bool:
-        """The same for the usual call: it made one node, or such as hand on alone, of which nothing is noted."""
-        if type(result) is not Tensor or ranges.unseen or self.zeros.suspects:
+        """A shortcut for the usual call, which made one node, or only nodes that hand on."""
+        if type(result) is not Tensor or ranges.unseen or self.suspects:
             return False
         node, after = nodes.node_of(result), node_number()
         if node is None or number_of(node) != after - 1:
             return False
-        is_alone, name, place = after - before == 1, nodes.name_of(node), self._local.place
+        is_single, name, place = after - before == 1, nodes.name_of(node), self._local.place
         if name in _PASSING:
-            is_alone = is_alone or (function is _LINEAR and len(args) > 1 and args[1].dim() == 2)
-        if not is_alone:
+            is_single = is_single or (function is _LINEAR and len(args) > 1 and args[1].dim() == 2)
+        if not is_single:
             return False
         if place is None and not self.leaves.have_run((*args, *kwargs.values()) if kwargs else args):
             return False
@@ -315,9 +349,9 @@ class Recorder(Subscriber):
     @harmless("a custom Function")
     def on_function(self, result: object) -> None:
         """A custom Function ran."""
-        if not self.is_on or unheard.depth:
+        if not self.hears():
             return
-        self._wakes()
+        self._wake()
         if not functions.is_inside():
             with without_torch_function():
                 self.influence.after_function(result)
@@ -334,7 +368,7 @@ class Recorder(Subscriber):
 
     @harmless("a swap of tensors")
     def on_swap(self, tensor: Tensor, other: Tensor) -> Callable[[object], None]:
-        """Torch refuses to swap tensors that somebody holds a weak reference to. Returns what takes them again."""
+        """Torch does not swap tensors with weak references. Returns a function that takes the references again."""
         endings = self.leaves.let_go((tensor, other)), self.influence.let_go(tensor, other)
         return partial(self._take_again, endings)
 
@@ -345,13 +379,13 @@ class Recorder(Subscriber):
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
-    def on_backward(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
-        if not self.is_on or unheard.depth:
+    def on_backward(self, roots: Roots, grads: Gradients, inputs: Roots | None) -> Callable[[Any], None]:
+        if not self.hears():
             return _nothing
-        self._is_incomplete = self._wakes()
+        self._is_incomplete = self._wake()
         local = self._local
         depth = local.backwards
-        is_outermost = not depth and backward_pass() < 0  # one inside another may run in a thread of a device
+        is_outermost = not depth and backward_pass() < 0  # an inner backward may run in a thread of a device
         local.backwards = depth + 1
         try:
             before = node_number()
@@ -364,8 +398,8 @@ class Recorder(Subscriber):
         return partial(self._end, inputs, is_outermost, listener, before)
 
     @harmless("the start of a backward")
-    def _begin(self, roots: Any, grads: Any, inputs: Any, is_outermost: bool, is_heard: bool) -> None:
-        """is_heard: does the listener of this backward hear all that the program calls in it?"""
+    def _begin(self, roots: Roots, grads: Gradients, inputs: Roots | None, is_outermost: bool, is_heard: bool) -> None:
+        """is_heard: does the listener of this backward hear all calls of the program in it?"""
         with without_torch_function():
             if is_outermost:
                 self.backwards += 1
@@ -379,16 +413,19 @@ class Recorder(Subscriber):
             behind = self._attach_behind(nodes.starts(roots), can_expect)
             if is_outermost:
                 self.leaves.name_new(self.backwards)
-        if is_outermost and self.asking is not None:
-            self._ask(self.asking, roots, grads, behind)
+        if is_outermost and self.asking is not None and not transforms_are_active():
+            self.asking.begin(roots, grads, behind, self.backwards)
 
-    def _attach_behind(self, starts: list[Any], can_expect: bool) -> list[Any]:
-        """Returns all nodes that the backward can reach. can_expect: what arrives at a leaf may be read when the backward has ended."""
+    def _attach_behind(self, starts: list[GraphNode | None], can_expect: bool) -> list[GraphNode]:
+        """Attach hooks to leaves and to nodes that nobody saw being made. Returns all nodes that the backward can reach.
+
+        can_expect: the gradient of a leaf may be read when the backward has ended.
+        """
         behind = self.leaves.reachable_from(starts)
         for start in starts:
-            self.reached |= behind.get(start, 0)
-        name_of, suspects, expect = nodes.name_of, self.zeros.suspects, self.arrivals.expect
-        attached, upstream_key = self._attached, self.leaves.key
+            self.reached |= behind.get(start, 0) if start is not None else 0
+        name_of, suspects, expect = nodes.name_of, self.suspects, self.arrivals.expect
+        key, upstream_key = self.key, self.leaves.key
         for node, upstream in behind.items():
             name = name_of(node)
             if name == nodes.LEAF:
@@ -398,32 +435,24 @@ class Recorder(Subscriber):
             elif suspects or name not in _PASSING:
                 metadata = node.metadata
                 metadata[upstream_key] = upstream
-                if attached not in metadata and not self._is_incomplete:
-                    self._attach(node, NOWHERE)  # nobody saw it being made: in another thread, or before the context
+                if key not in metadata and not self._is_incomplete:
+                    self._attach(node, NOWHERE)  # it was made in another thread, or before the context
         return list(behind)
 
-    def _note_inputs(self, inputs: Any) -> None:
-        """What a backward is asked the gradient of; of every leaf, where nothing is named."""
+    def _note_inputs(self, inputs: Roots | None) -> None:
+        """Note the leaves whose gradient a backward computes; without inputs it computes that of every leaf."""
         tensors = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs or ())
         self.accumulates |= not tensors
         for tensor in tensors:
-            is_leaf = isinstance(tensor, Tensor) and tensor.is_leaf
-            leaf = self.leaves.single(self.leaves.set_of(tensor)) if is_leaf else None
-            if leaf is not None:
-                leaf.asked = True
+            if isinstance(tensor, Tensor) and tensor.is_leaf:
+                leaf = self.leaves.single(self.leaves.set_of(tensor))
+                if leaf is not None:
+                    leaf.is_requested = True
 
-    @harmless("a what-if")
-    def _ask(self, asking: Asking, roots: object, grads: object, behind: list[object]) -> None:
-        if not transforms_are_active():
-            with quietly():
-                asking.begins(roots, grads, behind, self.backwards)
-
-    def _attach_leaf(self, node: Any, leaf: Leaf) -> None:
-        """To the node that adds to a gradient, not to the tensor: a hook of a tensor shows where it is pickled, and what comes
-        later may change what it saw.
-        """
-        if self._attached not in node.metadata:
-            node.metadata[self._attached] = True
+    def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
+        """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""
+        if self.key not in node.metadata:
+            node.metadata[self.key] = True
             node.register_prehook(partial(self._arrived, leaf, leaf.tensor() is node.variable))
 
     @quiet("the gradient of a parameter")
@@ -431,24 +460,22 @@ class Recorder(Subscriber):
         """In a backward, before a call of torch."""
         self.arrivals.hand_over(self._attach_leaf)
 
-    def _end(self, inputs: Any, is_outermost: bool, listener: Listener, before: int, result: Any) -> None:
-        """result: the gradients of the inputs, none where they are added to leaves; None where the backward raised."""
+    def _end(
+        self, inputs: Roots | None, is_outermost: bool, listener: Listener, before: int, result: Gradients | None
+    ) -> None:
+        """result: the gradients of the inputs, empty if they are added to leaves; None if the backward raised."""
         self._local.backwards -= 1
         take_off(listener)
         if result and inputs:
             self._count_result(inputs, result, before)
         if is_outermost:
             if self.asking is not None:
-                self._answer(self.asking, result is not None)
+                self.asking.end(result is not None)
             self._end_step()
 
-    @harmless("a what-if")
-    def _answer(self, asking: Asking, is_whole: bool) -> None:
-        asking.ended(is_whole)
-
     @harmless("the gradients of an autograd.grad")
-    def _count_result(self, inputs: Any, result: Any, before: int) -> None:
-        """No node of a leaf runs where autograd.grad asks for its gradient. The first node of this pass had the number `before`."""
+    def _count_result(self, inputs: Roots, result: Gradients, before: int) -> None:
+        """No node of a leaf runs for the inputs of autograd.grad. before: the number of the first node of this pass."""
         if self.asking is not None and any(isinstance(grad, Tensor) and grad.requires_grad for grad in result):
             self.asking.made_in_backward.append(range(before, node_number()))
         for tensor, grad in zip(inputs, result, strict=False):
@@ -459,12 +486,14 @@ class Recorder(Subscriber):
 
     @harmless("the end of a backward")
     def _end_step(self) -> None:
-        """What the user's own function raises to end a program is no Exception."""
+        """The user's own function may raise to end the program; that is no Exception."""
         with quietly():
             self.arrivals.end()
-            self.clamps.end_step(self._ran_at)
+            if "clamps" in vars(self):
+                self.clamps.end_step(self._ran_at)
             self.leaves.end_backward(self.backwards)
-            self.zeros.end_backward(self.backwards)
+            if self.backwards <= _LAST_NEW_SUSPECT:
+                self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
         if self.after_backward is not None:
             self.after_backward(self.backwards)
 
@@ -476,7 +505,9 @@ def _nothing(result: object) -> None:
 class _InBackward(Listener):
     """In a backward: whatever the program calls there may change gradients."""
 
-    def __torch_function__(self, func: object, types: object, args: object = (), kwargs: object = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         if self.subscriber.arrivals.expected:
             self.subscriber.program_runs()
         return super().__torch_function__(func, types, args, kwargs)

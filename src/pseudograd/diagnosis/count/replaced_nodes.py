@@ -1,4 +1,4 @@
-"""What leaves a node of autograd where another rule stands in for torch's own."""
+"""The gradients that leave a node of autograd if another rule stands in for torch's own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 
 from ... import formula
+from ...listen.nodes import GraphNode
 from ...rewrite.edges import pinned_edge
 from ...rewrite.mode import Replacement
 from ...rewrite.stand_ins import why_not
@@ -16,21 +16,21 @@ from ...rule import PRIMITIVES, Call
 from ...torch_table import forms
 from ...torch_table.private import wrapped_node
 from ...torch_table.records import Form
+from .further_backward import Gradients
 from .tally import SLICE_NODE, form_of_slice
-
-Gradients = tuple[object, ...]
 
 
 def leave_node(
     replacement_of: Callable[[Form], Replacement | None],
     touch: Callable[[], None],
     refuse: Callable[[str], None],
-    node: Node,
+    node: GraphNode,
     leaving: Gradients,
     arriving: Gradients,
 ) -> Gradients:
-    """What leaves a node under the replacement; `further_backward.Graph` calls it. touch: the node has a replacement. refuse: the result
-    would not be exact, with the reason.
+    """The gradients that leave a node under a replacement: a `further_backward.Leave`.
+
+    touch() is called if the node has a replacement, refuse(reason) if the result would not be exact.
     """
     name = node.name()
     hidden = wrapped_node(node) if name == SLICE_NODE else None
@@ -43,10 +43,22 @@ def leave_node(
         refuse(f"{form.names[0]} in place on a part of a tensor hides its node; write it out of place to ask")
         return leaving
     touch()
-    if not form.saved and not _reads_grad_alone(form, replacement):
+    grad = arriving[0]
+    if form.saved:
+        return leaving if grad is None else _replace(form, replacement, node, leaving, grad)
+    usual = form.usual
+    call = None if usual is None else replacement.call(form, usual.primitive)
+    inputs_count = 0 if usual is None else len(usual.inputs)
+    reads_x = (
+        usual is None or replacement.is_pin or (call is not None and call.rule.inputs_read((True,) * inputs_count))
+    )
+    if reads_x:
         refuse(f"{form.names[0]} does not keep its input; run the program under override instead")
         return leaving
-    return _replaced(form, replacement, node, leaving, arriving[0]) or leaving
+    if call is None or grad is None:
+        return leaving
+    inputs: list[object] = [grad if name == "x" else None for name in call.primitive.inputs]
+    return tuple(formula.pull(grad, inputs, (True,), call)[:1])
 
 
 def _form_of(name: str) -> Form | None:
@@ -57,39 +69,23 @@ def _form_of(name: str) -> Form | None:
     return forms.form_of_node(name)
 
 
-def _reads_grad_alone(form: Form, replacement: Replacement) -> bool:
-    usual = form.usual
-    if usual is None or replacement.is_pin:
-        return False
-    call = replacement.call(form, usual.primitive)
-    return call is None or not call.rule.inputs_read((True,) * len(usual.inputs))
-
-
-def _replaced(form: Form, replacement: Replacement, node: object, leaving: Gradients, grad: object) -> Gradients | None:
-    """None where override, too, would leave torch's own."""
-    if not isinstance(grad, Tensor):
-        return None
-    if not form.saved:
-        call = None if form.usual is None else replacement.call(form, form.usual.primitive)
-        if call is None:
-            return None
-        alone: list[object] = [grad if name == "x" else None for name in call.primitive.inputs]
-        return tuple(formula.pull(grad, alone, (True,), call)[:1])
+def _replace(form: Form, replacement: Replacement, node: GraphNode, leaving: Gradients, grad: Tensor) -> Gradients:
+    """The gradients that left stay where override, too, would leave torch's own rule."""
     saved = forms.saved_values(form, node)
     if saved is None:
-        return None
+        return leaving
     name = pinned_edge(saved.primitive, saved.inputs) if replacement.is_pin else saved.primitive
     call = None if name is None else replacement.call(form, name)
     if call is None or name is None:
-        return None
+        return leaving
     inputs = saved.inputs if call.primitive.name == name else call.primitive.inputs_of(PRIMITIVES[name], saved.inputs)
-    return None if why_not(call, inputs, False) is not None else pull_under(call, saved, inputs, leaving, grad)
+    return leaving if why_not(call, inputs, False) is not None else pull_under(call, saved, inputs, leaving, grad)
 
 
 def pull_under(
     call: Call, saved: forms.SavedValues, inputs: Sequence[object], leaving: Gradients, grad: Tensor
 ) -> Gradients:
-    """What leaves a node that keeps its inputs, where `call` with these inputs stands in for it."""
+    """The gradients that leave a node which keeps its inputs, if `call` with these inputs stands in for it."""
     slots = [_slot(value, saved.values) for value in inputs]  # of each input among the gradients that leave
     wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
     values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]

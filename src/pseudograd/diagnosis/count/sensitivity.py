@@ -9,20 +9,22 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from ...errors import must
 from ...listen.frames import NOWHERE, Place, named
-from .comparison import Comparison, compare_gradients
-from .course import Course, Motion, numbers_of
-from .further_backward import Graph
-from .kinks import AtKink, find_kinks, hidden
+from ...listen.nodes import GraphNode
+from ...torch_table.private import local
+from .further_backward import Comparison, Gradients, Graph, compare_gradients
+from .kinks import KinkNode, find_kinks, why_hidden
 from .leaf import Leaf
+from .norms import Series, Steps, numbers_of, sample
 from .other_conventions import other_of, within
 from .tally import Tally
 
 HIGH = 0.1  # below a tenth nothing has ever been seen to depend on it
-_LINES = 8  # lines of one family that are measured apart, those with most at a kink
+_MOST_LINES = 8  # of one family that are measured apart, those with most elements at a kink
 _Key = tuple[str, Place | None]  # a family, and a line of it or None for all its lines
 
 
@@ -39,11 +41,11 @@ def check_sensitivity(value: object) -> int:
 class Sensitivity:
     """How much of the gradient is the convention of one family of functions.
 
-    family, other: the family, and whose convention stands in for torch's. where: the line, None for all lines of the family. parameter:
-    None for all parameters together. share: |g_other - g| / |g| in the mean over the steps, and in the first and last of them; infinite
-    where the convention alone brings a gradient. cosine: of the two gradients, in the last step; NaN where one is 0. at_kink: of what
-    enters these functions, the share that stood at a kink in the first and the last step. steps: the shares by step, thinned out.
-    moved: how far the parameter came from where it was, as a share of its norm then.
+    family, other: the family, and whose convention replaces torch's. where: the line; None for all lines of the family. parameter: None
+    for all parameters together. share: |g_other - g| / |g| in the mean over the steps; first, last: in the first and the last step;
+    infinite if the convention alone brings a gradient. cosine: of the two gradients, in the last step; NaN if one is 0. at_kink: the share
+    of elements at a kink in the first and the last step. steps: the shares by step, thinned out. moved: how far the parameter came from
+    where it was, as a share of its norm then.
     """
 
     family: str
@@ -55,7 +57,7 @@ class Sensitivity:
     last: float
     cosine: float
     at_kink: tuple[float, float]
-    steps: tuple[tuple[int, float], ...]
+    steps: Steps
     moved: float
     stops: bool = False
     expression: str = ""
@@ -74,9 +76,9 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one step says of a family, or of one line of it: how many of the elements that enter stand at a kink, and the gradients."""
+    """The answer of one step for a family, or for one line of it: how many of the elements are at a kink, and the gradients."""
 
-    entries: int
+    at_kink: int
     elements: int
     rows: Mapping[Leaf, Comparison]
 
@@ -84,19 +86,19 @@ class Answer:
 Answers = dict[_Key, Answer]
 
 
-class _Steps:
+class _Shares:
     """The shares of one parameter, or of all together, over the steps."""
 
     def __init__(self) -> None:
-        self.course: Course[float] = Course()
+        self.series: Series[float] = Series()
         self.total = 0.0
         self.count = 0
         self.cosine = math.nan
-        self.stops = False
+        self.stops = False  # does the other convention bring no gradient in the first step?
 
     def add(self, step: int, row: Comparison) -> None:
         self.stops |= not self.count and row.own > 0 and not row.square
-        self.course.add(step, row.share)
+        self.series.add(step, row.share)
         self.total += row.share
         self.count += 1
         self.cosine = row.cosine
@@ -106,133 +108,140 @@ class _Steps:
         return 0.0 if math.isnan(self.total) else -self.total
 
 
-class _Family:
+class _Measured:
     """The steps of one family, or of one line of it."""
 
     def __init__(self) -> None:
-        self.all = _Steps()
-        self.leaves: dict[Leaf, _Steps] = {}
+        self.all = _Shares()
+        self.leaves: dict[Leaf, _Shares] = {}
         self.at_kink: list[float] = []  # in the first step and the last
 
     def add(self, step: int, answer: Answer, arrived: Collection[Leaf]) -> None:
         rows = {leaf: row for leaf, row in answer.rows.items() if leaf in arrived}
         self.all.add(step, Comparison(*map(sum, zip(*rows.values(), strict=True))) if rows else Comparison())
         for leaf in {**self.leaves, **{leaf: None for leaf, row in rows.items() if row.apart}}:
-            self.leaves.setdefault(leaf, _Steps()).add(step, rows.get(leaf, Comparison()))
-        self.at_kink = [*self.at_kink[:1], answer.entries / answer.elements if answer.elements else 0.0]
+            self.leaves.setdefault(leaf, _Shares()).add(step, rows.get(leaf, Comparison()))
+        self.at_kink = [*self.at_kink[:1], answer.at_kink / answer.elements if answer.elements else 0.0]
 
 
-class Sensing:
-    """Measures the sensitivity in every n-th backward, on behalf of `whatif.Asking`, which checks that a further pass gives the program's
-    own gradients.
-    """
+class SensitivityMeter:
+    """Measures the sensitivity in every n-th backward. `Asking` checks that a further pass gives the program's own gradients."""
 
     def __init__(
-        self, every: int, tally_of: Callable[[object], Tally | None], is_deliberate: Callable[[Place], bool]
+        self, interval: int, tally_of: Callable[[GraphNode], Tally | None], is_deliberate: Callable[[Place], bool]
     ) -> None:
-        self.every = every
+        self.interval = interval
         self.refused: dict[str, int] = {}  # backward passes by the reason
-        self._tally_of = tally_of
-        self._is_deliberate = is_deliberate
+        self._tally_of, self._is_deliberate = tally_of, is_deliberate
         self._within: dict[_Key, str | None] = {}
-        self._families: dict[_Key, _Family] = {}
-        self._motions: dict[Leaf, Motion] = {}
+        self._measured: dict[_Key, _Measured] = {}
+        self._samples: dict[Leaf, list[Tensor]] = {}  # of a parameter: the first and the last
 
-    def is_asked(self, backwards: int) -> bool:
-        """In the backward with this number, from 1 on?"""
-        return (backwards - 1) % self.every == 0
+    def is_due(self, number: int) -> bool:
+        """Is the backward with this number, from 1, measured?"""
+        return (number - 1) % self.interval == 0
 
-    def standing(self, behind: Sequence[object]) -> list[AtKink]:
-        """The nodes at a kink that no pin has settled. Where there are none, no further pass is needed."""
-        self._refuse(hidden(behind))
-        tallies = [(node, self._tally_of(node.node)) for node in find_kinks(behind)]
-        return [node for node, tally in tallies if tally is None or node.family not in tally.pinned]
+    def find_kinks(self, behind: Sequence[GraphNode]) -> list[KinkNode]:
+        """The nodes at a kink that no pin has settled. Without any, no further pass is needed."""
+        self._refuse(why_hidden(behind))
+        tallies = [(kink, self._tally_of(kink.node)) for kink in find_kinks(behind)]
+        return [kink for kink, tally in tallies if tally is None or kink.family not in tally.pinned]
 
     def answers(
         self,
         graph: Graph,
-        standing: Sequence[AtKink],
+        kinks: Sequence[KinkNode],
         own: Mapping[Leaf, Tensor],
-        by_leaf: Callable[[dict[object, Tensor]], dict[Leaf, Tensor]],
+        by_leaf: Callable[[Mapping[GraphNode, Tensor]], dict[Leaf, Tensor]],
     ) -> Answers:
         """One further pass for each family; and one for each of its lines if they are several and the share is high."""
 
-        def run(nodes: Sequence[AtKink]) -> Answer:
-            at_kink = {node.node: node for node in nodes}
+        def run(kinks: Sequence[KinkNode]) -> Answer:
+            by_node = {kink.node: kink for kink in kinks}
 
-            def leave(node: object, leaving: tuple[object, ...], arriving: tuple[object, ...]) -> tuple[object, ...]:
-                is_replaced = node in at_kink and arriving[0] is not None
-                return at_kink[node].left(leaving, arriving) if is_replaced else leaving
+            def leave(node: GraphNode, leaving: Gradients, arriving: Gradients) -> Gradients:
+                kink = by_node.get(node)
+                return leaving if kink is None or arriving[0] is None else kink.leave(leaving, arriving[0])
 
             other = by_leaf(graph.run(leave))
             rows = {leaf: compare_gradients(other.get(leaf), grad) for leaf, grad in own.items()}
-            return Answer(sum(node.entries for node in nodes), sum(node.elements for node in nodes), rows)
+            return Answer(sum(kink.at_kink for kink in kinks), sum(kink.elements for kink in kinks), rows)
 
         answers: Answers = {}
-        for family in dict.fromkeys(node.family for node in standing):
-            lines: dict[Place, list[AtKink]] = {}
-            for node in standing:
-                if node.family == family:
-                    lines.setdefault(self._line(node), []).append(node)
-            answers[family, None] = answer = run([node for nodes in lines.values() for node in nodes])
+        for family in dict.fromkeys(kink.family for kink in kinks):
+            lines: dict[Place, list[KinkNode]] = {}
+            for kink in kinks:
+                if kink.family == family:
+                    lines.setdefault(self._line(kink), []).append(kink)
+            answers[family, None] = answer = run([kink for line in lines.values() for kink in line])
             if len(lines) == 1:
                 answers[family, next(iter(lines))] = answer
             elif any(row.share >= HIGH for row in answer.rows.values()):
-                most = sorted(lines.items(), key=lambda item: -sum(node.entries for node in item[1]))[:_LINES]
-                answers |= {(family, place): run(nodes) for place, nodes in most}
+                most = sorted(lines.items(), key=lambda item: -sum(kink.at_kink for kink in item[1]))[:_MOST_LINES]
+                answers |= {(family, place): run(line) for place, line in most}
         return answers
 
-    def _line(self, node: AtKink) -> Place:
-        tally = self._tally_of(node.node)
+    def _line(self, kink: KinkNode) -> Place:
+        tally = self._tally_of(kink.node)
         if tally is None:
             return NOWHERE
-        self._within[node.family, tally.place] = within(node.family, tally.calling)
+        self._within[kink.family, tally.place] = within(kink.family, tally.calling)
         return tally.place
 
     def end(self, step: int, reasons: Collection[str], answers: Answers, arrived: Collection[Leaf]) -> None:
-        """A backward of the program has ended. A family that was met before and is not at a kink now has 0 there."""
+        """A backward of the program has ended. A family that was measured before and is not at a kink now has 0 here."""
         if reasons:
             self._refuse(reasons)
             return
         for key in answers:
-            self._families.setdefault(key, _Family())
-        for (family, line), known in self._families.items():
+            self._measured.setdefault(key, _Measured())
+        for (family, line), measured in self._measured.items():
             if (family, line) in answers or line is None or (family, None) not in answers:
-                known.add(step, answers.get((family, line), Answer(0, 0, {})), arrived)
-            for leaf in known.leaves:
-                self._motions.setdefault(leaf, Motion()).look(leaf.tensor())
+                measured.add(step, answers.get((family, line), Answer(0, 0, {})), arrived)
+            for leaf in measured.leaves:
+                if (tensor := leaf.tensor()) is not None:
+                    now = sample(local(tensor))
+                    first = self._samples.get(leaf, [now])[0]
+                    self._samples[leaf] = [first if first.shape == now.shape else now, now]
 
     def _refuse(self, reasons: Iterable[str]) -> None:
         for reason in reasons:
             self.refused[reason] = self.refused.get(reason, 0) + 1
 
+    def _moved(self, leaf: Leaf | None) -> float:
+        """|last - first| / |first| of a sample of a parameter; infinite from 0 on, NaN if the parameter was not seen."""
+        if leaf not in self._samples:
+            return math.nan
+        first, last = (tensor.double() for tensor in self._samples[leaf])
+        norm, apart = float(torch.linalg.vector_norm(first)), float(torch.linalg.vector_norm(last - first))
+        return apart / norm if norm else math.inf if apart else 0.0
+
     def records(self) -> list[Sensitivity]:
-        """The family with most first, then its lines; each as a whole first, then by parameter."""
-        families = sorted(self._families.items(), key=lambda item: (item[0][1] is not None, item[1].all.order))
+        """The family with most first, then its lines; for each, all parameters together first, then by parameter."""
         records = []
-        for key, family in families:
-            records.append(self._record(key, family, None, family.all))
-            by_order = sorted(family.leaves.items(), key=lambda item: item[1].order)
-            records += [self._record(key, family, leaf, steps) for leaf, steps in by_order]
+        for key, measured in sorted(
+            self._measured.items(), key=lambda item: (item[0][1] is not None, item[1].all.order)
+        ):
+            rows = sorted(measured.leaves.items(), key=lambda item: item[1].order)
+            records += [self._record(key, measured, leaf, shares) for leaf, shares in ((None, measured.all), *rows)]
         return records
 
-    def _record(self, key: _Key, known: _Family, leaf: Leaf | None, sums: _Steps) -> Sensitivity:
-        (family, line), steps = key, numbers_of(sums.course)
+    def _record(self, key: _Key, measured: _Measured, leaf: Leaf | None, shares: _Shares) -> Sensitivity:
+        (family, line), steps = key, numbers_of(shares.series)
         other = other_of(family)
-        motion = self._motions.get(leaf) if leaf is not None else None
         return Sensitivity(
             family=family,
             other="" if other is None else other.whose,
             where=None if line is None else named(line.call),
             parameter=None if leaf is None else leaf.name,
-            share=sums.total / sums.count,
+            share=shares.total / shares.count,
             first=steps[0][1],
             last=steps[-1][1],
-            cosine=sums.cosine,
-            at_kink=(known.at_kink[0], known.at_kink[-1]),
+            cosine=shares.cosine,
+            at_kink=(measured.at_kink[0], measured.at_kink[-1]),
             steps=steps,
-            moved=math.nan if motion is None else motion.far,
-            stops=sums.stops,
+            moved=self._moved(leaf),
+            stops=shares.stops,
             expression="" if line is None or line.call is None else line.call.expression,
             within=self._within.get(key),
             is_muted=line is not None and self._is_deliberate(line),

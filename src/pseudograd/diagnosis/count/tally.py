@@ -1,87 +1,113 @@
-"""What one line of a program does to the gradient that arrives there, summed over its calls."""
+"""The effect of one line of a program on the gradient that arrives there, summed over the calls of the line."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...engine import call_of, saved_inputs_of
-from ...kernels.native import counts as at_once
+from ...kernels.native import counts as kernel
 from ...listen.frames import Place
+from ...listen.nodes import GraphNode, node_of
 from ...ops.bound_rules import DEFAULT_RULE, TRUE_RULE
 from ...ops.jump import JUMPRELU
 from ...ops.steps import SLOPES
+from ...rewrite.entered_contexts import NO_FAMILY, left_to_torch
 from ...rule import Call
 from ...torch_table import forms as torch_forms
-from ...torch_table.private import base_of, current_node, is_view, is_wrapped, physical
+from ...torch_table.private import base_of, current_node, function_of, is_view, is_wrapped, physical
 from ...torch_table.records import Form
-from .grads import COUNTS, ELSEWHERE, SIDES, SIGNS, Grads, Leaving, Sums, add_inside, bounds_of, count, has_sides
+from .grads import (
+    COUNTS,
+    ELSEWHERE,
+    SIDES,
+    SIGNS,
+    Grads,
+    Leaving,
+    Sums,
+    add_inside,
+    are_readable,
+    bounds_of,
+    count,
+    has_sides,
+)
 from .leaves import Leaves
 
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
-# They neither move nor mix elements, so that positions tell what is cut. For speed alone.
+# Ops that neither move nor mix elements, so that positions tell what is cut. For speed alone.
 _NAMES = "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
 _ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
-_MOST_CALLS = 8  # of one line: with as many rules nobody asks for the ninth
-NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
+_MOST_CALLS = 8  # different calls of one line whose rules are remembered
 
 OWN_NODE = "PseudogradBackward"
-NARROW = 0.5  # of the thresholds of a jumprelu, without a gradient in any backward: from here on it is a finding
-_ENOUGH = 0.9  # of the thresholds: what the bandwidth that is advised would have reached
+NARROW = 0.5  # a window is too narrow if at least this share of the thresholds of a jumprelu never got a gradient
+_WIDE_ENOUGH = 0.9  # the advised bandwidth would have reached this share of the thresholds
 
 
 class Tally:
     """The sums of one op at one place."""
 
     def __init__(self, op: str, place: Place) -> None:
-        self.op = op
-        self.place = place
+        self.op, self.place = op, place
         self.form: Form | None = None
         self.calls = 0
         self.order = 0  # of its first call among those of a backward
-        self.leaves = 0  # which leaves lie upstream: a bit each
+        self.leaves = 0  # the set of leaves upstream
         self.has_tensor_bound = False
-        self.is_known = False  # are the sides counted?
-        self.pinned: frozenset[str] = frozenset()  # the families that are pinned to what this torch does
-        self.calling: object = None  # the function of torch that made the node last
+        self.is_known = False  # are the regions of x counted?
+        self.pinned: frozenset[str] = NO_FAMILY  # the families that are pinned to the installed torch
+        self.calling: object = None  # the function of torch that made the last node; None if no mode saw the call
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
-        self.own_calls: dict[object, Call] = {}  # of an op of ours: what its nodes compute, by what tells them apart
-        self.function: object = None  # the class of a custom Function
-        self.zeroed = 0  # leaves that it handed zeros alone, where something arrived
-        self.passed = 0  # and those that it handed more
-        self.hook: Any = None  # what torch calls when a node of it has run
-        self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
+        self.own_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
+        self.function: type | None = None  # the class of a custom Function
+        self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
+        self.passed = 0  # the set of leaves that got more
+        self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
+        self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
         self._sums: Sums = {}
-        self._at_once: at_once.Sums | None = None
+        self._kernel: kernel.Sums | None = None
         self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
+
+    def note_node(self, node: GraphNode, calling: object) -> None:
+        """A call of this function made a node."""
+        if self.function is None and not self.op[-1].isdigit():  # nodes of torch's own are numbered
+            self.function = function_of(type(node))
+        self.pinned |= left_to_torch()
+        self.calling = calling
 
     @property
     def within(self) -> str | None:
         """The call of torch that makes a node of this form where no override reaches it."""
-        form = torch_forms.form_of_node(self.op)
-        calling = self.calling
+        form, calling = torch_forms.form_of_node(self.op), self.calling
         if form is None or torch_forms.is_spelling_of(calling, form) or torch_forms.reaches_inside(calling, form):
             return None
-        if calling is NOBODY:
-            return "code that no mode sees"
-        return getattr(calling, "__name__", None) or str(calling)
+        return name_of_call(calling)
 
-    def count(self, leaving: Any, arriving: Any, is_full: bool, leaves: Leaves) -> bool:
-        """A node ran: False where what arrived and what left cannot be compared. The node is looked at when that is needed alone."""
+    def count(self, leaving: Leaving, arriving: Leaving, is_full: bool, leaves: Leaves) -> bool | None:
+        """Count a call of a node, which is looked at only if that is needed.
+
+        Returns False if its gradients cannot be compared, and None if they cannot be read.
+        """
+        if not are_readable(arriving):
+            return None
+        if is_full and self.op == OWN_NODE:
+            self._look_at_window(leaving, leaves)
         is_first, is_slice = not self.calls, self.op == SLICE_NODE
-        node = current_node() if is_full or is_first or self.op in (OWN_NODE, SLICE_NODE) else None
-        form, form_of_slice = self.form, None
+        node: GraphNode | None = None
+        if is_full or is_first or is_slice or self.op == OWN_NODE:
+            node = current_node()
+        form, form_of_part = self.form, None
         if is_slice:
-            leaving, arriving, form_of_slice = read_slice(node, leaving, arriving)
+            leaving, arriving, form_of_part = read_slice(node, leaving, arriving)
         if is_first:
-            form = form_of_slice or torch_forms.form_of_node(self.op)
+            form = form_of_part or torch_forms.form_of_node(self.op)
         saved = torch_forms.saved_values(form, node) if is_full and form is not None and node is not None else None
         with self._lock:
-            tells_sides = self._count_at_once(leaving, arriving, is_full, saved)
+            tells_sides = self._count_by_kernel(leaving, arriving, is_full, saved)
         if tells_sides is None:
             sums = count(leaving, arriving, is_full, self.may_move, saved)
             if sums is None:
@@ -89,55 +115,68 @@ class Tally:
             self.add(sums)
             tells_sides = has_sides(sums)
         self.calls += 1
-        if is_first and node is not None:
-            self.form = form
         if node is not None:
-            self._note_node(node, leaves)
+            if is_first:
+                self.form = form
+            self.leaves |= leaves.upstream(node)  # one line may serve several parameters
+            call = call_of(node) if self.op == OWN_NODE else None
+            if call is not None and len(self.own_calls) < _MOST_CALLS:
+                self.own_calls.setdefault(call.spec, call)
         if saved is not None and tells_sides:
             self.is_known = True
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
         return True
 
-    def _note_node(self, node: Any, leaves: Leaves) -> None:
-        self.leaves |= leaves.upstream(node)  # one line may serve several parameters
-        call = call_of(node) if self.op == OWN_NODE else None
-        if call is not None and len(self.own_calls) < _MOST_CALLS:
-            self.own_calls.setdefault(call.spec, call)
+    def count_hook(self, leaving: Tensor, arriving: Tensor, is_full: bool, upstream: int) -> bool:
+        """Count a call of a hook of the program. Returns False if its gradients cannot be compared."""
+        sums = count((leaving,), (arriving,), is_full) if are_readable((arriving,)) else None
+        if sums is None:
+            return False
+        self.leaves |= upstream
+        self.calls += 1
+        self.add(sums)
+        return True
 
     def add(self, sums: Sums) -> None:
         with self._lock:
             for name, value in sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _count_at_once(self, leaving: Any, arriving: Any, is_full: bool, saved: Any) -> bool | None:
-        """The counts of one backward call, added in one pass; whether they tell where x stands. None where it has to go the other way."""
+    def _count_by_kernel(
+        self, leaving: Leaving, arriving: Leaving, is_full: bool, saved: torch_forms.SavedValues | None
+    ) -> bool | None:
+        """Count in one pass over memory. Returns whether the counts tell the region of x; None if no kernel can count."""
         if self.may_move:
             return None
-        if self._at_once is None:
-            self._at_once = at_once.Sums(is_full)
+        if self._kernel is None:
+            self._kernel = kernel.Sums(is_full)
         is_pair = saved is None and len(leaving) == len(arriving) == 1
-        if is_pair and self._at_once.add_pair(arriving[0], leaving[0]) is not None:
+        if is_pair and self._kernel.add_pair(arriving[0], leaving[0]) is not None:
             return False
         grads = Grads.match(leaving, arriving)
         x, low, high = (None, None, None) if grads is None else bounds_of(grads, saved)
         if grads is None or isinstance(low, Tensor) or isinstance(high, Tensor):
             return None
-        cut = self._at_once.add(grads.arrived, grads.left, x, low, high)
+        cut = self._kernel.add(grads.arrived, grads.left, x, low, high)
         if cut is None:
             return None
         self.add(grads.elsewhere(cut))
         return x is not None
 
-    def look_at_windows(self, leaving: Leaving, leaves: Leaves) -> None:
-        """Of a node of ours whose threshold learns through a window."""
+    def _look_at_window(self, leaving: Leaving, leaves: Leaves) -> None:
+        """Note the window of a jumprelu of ours whose threshold gets a gradient."""
         node = current_node()
-        window = _window_of(node, leaving)
-        if window is not None:
+        read = saved_inputs_of(node, JUMPRELU)
+        if read is None or read[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:
+            return
+        x, threshold, bandwidth, _ = read[1]
+        if x.numel():
             source = leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
-            self.windows.setdefault(source, Windows()).add(*window)
+            x, threshold, grad = (physical(value).detach() for value in (x, threshold, leaving[1]))
+            self.windows.setdefault(source, Windows()).add(x, threshold, bandwidth, grad)
 
     def eras(self) -> dict[str, float]:
-        """What each era of torch passes exactly at the bound; empty where this op has none, and where it is pinned."""
+        """The share that each era of torch passes exactly at the bound; empty for an op without eras, or where it is pinned."""
         if self.form is None or torch_forms.edge_family(self.form) in self.pinned:
             return {}
         return torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
@@ -145,8 +184,15 @@ class Tally:
     def totals(self) -> dict[str, float]:
         """Waits for the device."""
         names = (*COUNTS, ELSEWHERE, *(_KNOWN if self.is_known else ()))
-        parts = [self._sums, *map(add_inside, () if self._at_once is None else self._at_once.read())]
+        parts: list[Sums] = [self._sums]
+        for counts in () if self._kernel is None else self._kernel.read():
+            parts.append(add_inside(dict(counts)))
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
+
+
+def name_of_call(function: object) -> str:
+    """The name of a function of torch. Nobody sees which function runs in TorchScript and C++."""
+    return "code that no mode sees" if function is None else getattr(function, "__name__", None) or str(function)
 
 
 # --- an op in place on a view: autograd makes one node for it, of the whole base --------------------------------------
@@ -157,76 +203,83 @@ _Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 
 class _Slice(NamedTuple):
-    """Which part of the base an op of this form has changed."""
+    """The part of the base that an op of this form has changed."""
 
     form: Form
     base: _Geometry
     view: _Geometry
 
+    def part(self, grad: Tensor) -> Tensor:
+        size, stride, start = self.base
+        if (grad.shape, grad.stride()) != (size, stride):
+            grad = torch.empty_strided(size, stride, dtype=grad.dtype, device=grad.device).copy_(grad)
+        size, stride, offset = self.view
+        return grad.as_strided(size, stride, grad.storage_offset() + offset - start)
+
 
 def note_slice(form: Form, changed: Tensor) -> None:
-    """After an op in place: its node remembers which part of the base it changed."""
+    """After an op in place: note at its node which part of the base it changed."""
     base = None if is_wrapped(changed) or not is_view(changed) else base_of(changed)
-    node: Any = None if base is None else base.grad_fn
+    node = None if base is None else node_of(base)
     if base is not None and node is not None and node.name() == SLICE_NODE:
-        node.metadata[_KEY] = _Slice(form, _geometry(base), _geometry(changed))
+        geometries = ((x.shape, x.stride(), int(x.storage_offset())) for x in (base, changed))
+        node.metadata[_KEY] = _Slice(form, *geometries)
 
 
-def form_of_slice(node: Any) -> Form | None:
-    """Of the op that changed the slice; None where nobody noted it."""
-    noted = node.metadata.get(_KEY)
-    return None if noted is None else noted.form
+def form_of_slice(node: GraphNode) -> Form | None:
+    """The op that changed the slice; None if nobody noted it."""
+    part: _Slice | None = node.metadata.get(_KEY)
+    return None if part is None else part.form
 
 
-def read_slice(node: Any, leaving: Any, arriving: Any) -> tuple[Any, Any, Form | None]:
-    """What leaves and arrives within the slice, and the form of the op that changed it; all of it where nobody noted the slice."""
-    noted = None if node is None else node.metadata.get(_KEY)
-    if noted is None or leaving[0] is None or arriving[0] is None:
+def read_slice(node: GraphNode | None, leaving: Leaving, arriving: Leaving) -> tuple[Leaving, Leaving, Form | None]:
+    """The gradients within the slice, and the op that changed it; the whole gradients if nobody noted the slice."""
+    part: _Slice | None = None if node is None else node.metadata.get(_KEY)
+    if part is None or leaving[0] is None or arriving[0] is None:
         return leaving, arriving, None
-    return (_part(noted, leaving[0]),), (_part(noted, arriving[0]),), noted.form
-
-
-def _part(noted: _Slice, grad: Tensor) -> Tensor:
-    size, stride, start = noted.base
-    if (grad.shape, grad.stride()) != (size, stride):
-        grad = torch.empty_strided(size, stride, dtype=grad.dtype, device=grad.device).copy_(grad)
-    size, stride, offset = noted.view
-    return grad.as_strided(size, stride, grad.storage_offset() + offset - start)
-
-
-def _geometry(x: Tensor) -> _Geometry:
-    return x.shape, x.stride(), int(x.storage_offset())
+    return (part.part(leaving[0]),), (part.part(arriving[0]),), part.form
 
 
 # --- thresholds that learn through a window ---------------------------------------------------------------------------
 
 
 class Windows:
-    """The thresholds of one jumprelu, over all recorded backward passes; on their device until they are read.
+    """The thresholds of one jumprelu, over all recorded backward passes: how many never had an x in their window?
 
-    How many of them never had a value of x in their window?
+    The tensors stay on their device until they are read.
     """
 
     def __init__(self) -> None:
         self.calls = 0
         self.bandwidth = 0.0
-        self._moved: Any = None
-        self._nearest: Any = None
+        self._moved: Tensor | None = None  # did the threshold ever get a gradient other than 0?
+        self._nearest: Tensor | None = None  # the distance to the x that came nearest
 
-    def add(self, x: Tensor, threshold: Tensor, bandwidth: float, to_threshold: Tensor) -> None:
-        moved, nearest = to_threshold != 0, _nearest(x, threshold)
+    def add(self, x: Tensor, threshold: Tensor, bandwidth: float, grad: Tensor) -> None:
+        """grad: the gradient of the threshold."""
+        moved, nearest = grad != 0, _nearest(x, threshold)
         self.calls += 1
         self.bandwidth = bandwidth
         self._moved = moved if self._moved is None else self._moved | moved
         self._nearest = nearest if self._nearest is None else torch.minimum(self._nearest, nearest)
 
     @property
+    def _distances(self) -> Tensor:
+        assert self._nearest is not None, "a call was added"
+        return self._nearest
+
+    @property
+    def _starve(self) -> Tensor:
+        """The thresholds without any gradient, and with no x nearer than half the bandwidth."""
+        assert self._moved is not None, "a call was added"
+        return ~self._moved & (self._distances > self.bandwidth / 2)
+
+    @property
     def thresholds(self) -> int:
-        return int(self._moved.numel())
+        return self._distances.numel()
 
     @property
     def starving(self) -> int:
-        """How many got a gradient of 0 every time, and no x nearer than half the bandwidth."""
         return int(torch.count_nonzero(self._starve))
 
     @property
@@ -234,52 +287,37 @@ class Windows:
         return self.thresholds > 0 and self.starving / self.thresholds >= NARROW
 
     @property
-    def _starve(self) -> Any:
-        return ~self._moved & (self._nearest > self.bandwidth / 2)
-
-    @property
     def distance(self) -> float:
-        """From those that starve to the x that came nearest: in the middle."""
-        return float(self._nearest[self._starve].double().median())
+        """The median distance from a threshold that starves to the x that came nearest."""
+        return float(self._distances[self._starve].double().median())
 
     @property
     def wider(self) -> float:
-        """The bandwidth whose rectangle would have reached nine of ten."""
-        return 2 * float(torch.quantile(self._nearest.double().reshape(-1)[: 2**24], _ENOUGH))
+        """The bandwidth whose rectangle would have reached nine of ten thresholds."""
+        return 2 * float(torch.quantile(self._distances.double().reshape(-1)[: 2**24], _WIDE_ENOUGH))
 
 
 def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
-    """For each threshold the least distance of an x."""
+    """The smallest distance of an x from each threshold."""
     gap = torch.nan_to_num((x - threshold).abs(), torch.inf, torch.inf)
     behind = gap.dim() - threshold.dim()
     dims = [d for d in range(gap.dim()) if d < behind or threshold.shape[d - behind] == 1]
     return (gap.amin(dims, keepdim=True) if dims else gap).reshape(threshold.shape)
 
 
-def _window_of(node: object, leaving: Leaving) -> tuple[Tensor, Tensor, float, Tensor] | None:
-    """What `Windows.add` takes; None for another node."""
-    read = saved_inputs_of(node, JUMPRELU)
-    if read is None or read[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:
-        return None
-    x, threshold, bandwidth, _ = read[1]
-    if not x.numel():
-        return None
-    return physical(x).detach(), physical(threshold).detach(), bandwidth, physical(leaving[1]).detach()
-
-
-# --- ops of this library in the program that is watched ---------------------------------------------------------------
+# --- ops of this library in the program -------------------------------------------------------------------------------
 
 _PINNED = ", pinned"
 
 
 def name_of_calls(calls: Collection[Call]) -> str:
-    """By op and rule where all calls of a line have the same; else by the op."""
+    """The op and its rule if all calls of a line agree; else the ops."""
     labels = {_label(call) for call in calls}
     return labels.pop() if len(labels) == 1 else " or ".join(sorted({_op(call) for call in calls}))
 
 
 def remedy_of_calls(calls: Collection[Call]) -> str:
-    """Where nothing passes: who chose the rule there, and how to choose another. "" where the rule has no better one."""
+    """Where nothing passes: who chose the rule there, and how to choose another. "" if there is no better rule."""
     remedies = {_remedy(call) for call in calls}
     return remedies.pop() if len(remedies) == 1 else ""
 
@@ -291,8 +329,7 @@ def _op(call: Call) -> str:
 def _label(call: Call) -> str:
     if _PINNED in call.primitive.name:
         return f"{_op(call)} as pinned to {call.rule.name.removeprefix('zero/')}"
-    edge = "" if call.edge is None or call.rule.ignores_edge else f"/{call.edge}"
-    return f"{call.label}{edge}"
+    return call.label if call.edge is None or call.rule.ignores_edge else f"{call.label}/{call.edge}"
 
 
 def _remedy(call: Call) -> str:

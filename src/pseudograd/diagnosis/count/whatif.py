@@ -8,39 +8,38 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...errors import must
 from ...listen import frames
+from ...listen.harmless import Errors, harmless
+from ...listen.nodes import GraphNode
 from ...listen.quietly import quietly
 from ...ops.bound_rules import DEFAULT_RULE
 from ...rewrite.mode import Replacement
 from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
 from ...torch_table.private import is_batched, is_fake, is_wrapped, number_of, tells_unpack_hooks
-from ...torch_table.records import Form
+from ...torch_table.records import Arguments, Form, Function, Keywords
 from . import further_backward
-from .comparison import Comparison, compare_gradients
-from .course import dense
-from .further_backward import Graph, RefusalError
-from .hooks import note_hook, why_hooks_forbid
+from .further_backward import Comparison, Graph, RefusalError, are_same, compare_gradients
+from .kinks import NOTED_CALLS, note_after, note_before
 from .leaf import Leaf
 from .leaves import Leaves
-from .noted_kinks import NOTED_CALLS, note_after, note_before
 from .replaced_nodes import leave_node
-from .sensitivity import Answers, Sensing
+from .sensitivity import Answers, SensitivityMeter
 
 AS_IT_IS = "as it is"
-_SECOND = "the loss reads a gradient that create_graph made under torch's own rules"
+_SECOND_ORDER = "the loss reads a gradient that create_graph made under torch's own rules"
 
 
 @dataclass(frozen=True)
-class Changed:
-    """One parameter under one what-if, averaged over the backward passes: the share of its gradient that is 0, the norm of the gradient,
-    and its cosine with what the program computed (over the passes where neither is 0; NaN where there is none).
+class Change:
+    """The gradient of one parameter under one what-if, in the mean over the backward passes.
+
+    zero: the share of the gradient that is 0. norm: its norm. cosine: with the gradient that the program computed, over the passes in
+    which neither is 0; NaN if there is none.
     """
 
     parameter: str
@@ -53,38 +52,33 @@ class WhatIf:
     """One question, and the answers so far."""
 
     def __init__(self, name: str, replacements: dict[str, Replacement]) -> None:
-        self.name = name
-        self.replacements = replacements
-        self.inexact: set[str] = set()
+        self.name, self.replacements = name, replacements
+        self.inexact: set[str] = set()  # why it has no answer
         self.is_touched = False  # did a gradient arrive at an op that it changes?
-        self._rows: dict[Leaf, list[float]] = {}  # passes, sums of zero, norm and cosine, passes that have a cosine
+        self._sums: dict[Leaf, list[float]] = {}  # passes; sums of zero, norm and cosine; passes that have a cosine
 
     def replacement(self, form: Form) -> Replacement | None:
         switches = [switch for switch in reversed(form.switches) if switch in self.replacements]
         return self.replacements[switches[0]] if switches else None
 
     def add(self, comparisons: Mapping[Leaf, Comparison]) -> None:
-        for leaf, comparison in comparisons.items():
-            cosine = comparison.cosine
-            values = 1.0, comparison.zero, comparison.norm, cosine, 1.0
-            if math.isnan(cosine):
-                values = (*values[:3], 0.0, 0.0)
-            sums = self._rows.setdefault(leaf, [0.0] * 5)
-            sums[:] = [total + value for total, value in zip(sums, values, strict=True)]
+        for leaf, row in comparisons.items():
+            cosine = (0.0, 0.0) if math.isnan(row.cosine) else (row.cosine, 1.0)
+            sums = self._sums.setdefault(leaf, [0.0] * 5)
+            sums[:] = [total + value for total, value in zip(sums, (1.0, row.zero, row.norm, *cosine), strict=True)]
 
-    def answers(self, leaves: Iterable[Leaf | None]) -> list[Changed]:
+    def answers(self, leaves: Iterable[tuple[int, Leaf]]) -> list[Change]:
         """A question without an exact answer has none."""
-        changed = []
-        for leaf in leaves:
-            if leaf in self._rows and not self.inexact:
-                count, zero, norm, cosine, cosines = self._rows[leaf]
-                mean = cosine / cosines if cosines else math.nan
-                changed.append(Changed(leaf.name, zero / count, norm / count, mean))
-        return changed
+        changes = []
+        for _, leaf in leaves:
+            if leaf in self._sums and not self.inexact:
+                count, zero, norm, cosine, cosines = self._sums[leaf]
+                changes.append(Change(leaf.name, zero / count, norm / count, cosine / cosines if cosines else math.nan))
+        return changes
 
 
-def questions(whatif: Mapping[str, Any] | None) -> list[WhatIf]:
-    """From {"name": {"clamp": RULE}} or {"name": "torch>=2.14"}: the arguments of override, or that of pin_edge.
+def questions(whatif: Mapping[str, object] | None) -> list[WhatIf]:
+    """The questions of {"name": {"clamp": RULE}} or {"name": "torch>=2.14"}: the arguments of override, or that of pin_edge.
 
     Raises ValueError for what neither would take.
     """
@@ -94,12 +88,11 @@ def questions(whatif: Mapping[str, Any] | None) -> list[WhatIf]:
             raise ValueError(must("diagnose", "whatif", "be a dictionary from a name to a change", name))
         argument = f"whatif {name!r}"
         try:
-            context = pin_edge(change) if isinstance(change, str) else override(**change)
+            context = pin_edge(change) if isinstance(change, str) else override(**change)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             remedy = f"{error} Write {{{DEFAULT_RULE!r}: dict(clamp={DEFAULT_RULE!r})}} or {{'newer': 'torch>=2.14'}}"
-            raise ValueError(
-                must("diagnose", argument, "be what override or pin_edge takes", change, remedy)
-            ) from error
+            text = must("diagnose", argument, "be what override or pin_edge takes", change, remedy)
+            raise ValueError(text) from error
         if context.kinks and not context.replacements:
             remedy = "What a framework does is not asked along a run: run the program under pin_edge and compare"
             raise ValueError(must("diagnose", argument, "be about clamps or an op of override", change, remedy))
@@ -110,7 +103,7 @@ def questions(whatif: Mapping[str, Any] | None) -> list[WhatIf]:
     return result
 
 
-class Pass:
+class _Pass:
     """One backward of the program, while it runs."""
 
     def __init__(self) -> None:
@@ -122,87 +115,95 @@ class Pass:
         self.touched: set[WhatIf] = set()
         self.reasons: set[str] = set()  # why no question has an answer
         self.arrived: dict[Leaf, Comparison] = {}
-        self.step = 0  # the number of this backward, where the sensitivity is measured
+        self.step = 0  # the number of this backward, if the sensitivity is measured
         self.answers: Answers = {}
-        self.is_plain = False  # no question, and nothing stands at a kink
+        self.is_plain = False  # there is no question, and nothing stands at a kink
 
 
 class Asking:
-    """Answers the questions at each backward: before it by further passes, and while it runs by what really arrives.
+    """Answers the questions at each backward: before it by further passes, and while it runs by the gradients that arrive.
 
-    Only a leaf that the program itself gave a gradient counts, and only where a further pass under torch's own rules gives the same.
+    An answer counts only for a leaf that the program itself gave a gradient, and only if a further pass under torch's own rules gives the
+    same gradient. meter: measures the sensitivity in the same passes.
     """
 
-    def __init__(self, questions: Sequence[WhatIf], leaves: Leaves, sensing: Sensing | None = None) -> None:
-        self.questions = list(questions)
-        self.sensing = sensing  # measures the sensitivity in the same passes
-        self._leaves = leaves
+    def __init__(
+        self, questions: Sequence[WhatIf], leaves: Leaves, noted: Errors, meter: SensitivityMeter | None = None
+    ) -> None:
+        self.questions, self.noted, self.meter, self._leaves = list(questions), noted, meter, leaves
         self._as_it_is = WhatIf(AS_IT_IS, {})
-        self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes, with create_graph
-        self._running: dict[int, Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
+        self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes made under create_graph
+        self._running: dict[int, _Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
 
-    def before_call(self, function: Any, args: Any, kwargs: Any, backwards: int) -> object:
-        """What stands at a kink where the node of the call will not keep it."""
-        if self.sensing is None or function not in NOTED_CALLS or not self.sensing.is_asked(backwards + 1):
+    @harmless("what stands at a kink")
+    def before_call(self, function: Function, args: Arguments, kwargs: Keywords, backwards: int) -> object:
+        """What stands at a kink, for a call whose node will not keep it."""
+        if self.meter is None or function not in NOTED_CALLS or not self.meter.is_due(backwards + 1):
             return None
         with quietly():
             return note_before(function, args, kwargs or {})
 
-    def after_call(self, at_kink: Any, function: object, args: Any, result: object) -> None:
+    def after_call(self, at_kink: object, function: Function, args: Arguments, result: object) -> None:
         if at_kink is not None:
             with quietly():
                 note_after(at_kink, args, result)
         if not tells_unpack_hooks:
             further_backward.note_unpack_hook(result)
         if function is Tensor.register_hook:
-            note_hook(args[0], args[1], frames.place(3))
+            further_backward.note_hook(args[0], args[1], frames.place(3))
 
-    def begins(self, roots: object, grads: Any, behind: Sequence[object], backwards: int = 1) -> None:
-        """behind: all nodes that a backward from these roots can reach. backwards: how many there were, with this one."""
-        senses = self.sensing is not None and self.sensing.is_asked(backwards)
-        if not (self.questions or senses):
+    @harmless("a what-if")
+    def begin(
+        self, roots: Sequence[object], grads: Sequence[Tensor | None], behind: Sequence[GraphNode], number: int
+    ) -> None:
+        """behind: all nodes that a backward from these roots can reach. number: of the backward, from 1."""
+        is_due = self.meter is not None and self.meter.is_due(number)
+        if not (self.questions or is_due):
             return
-        self._running[threading.get_ident()] = current = Pass()
+        self._running[threading.get_ident()] = current = _Pass()
         if any(isinstance(grad, Tensor) and is_batched(grad) for grad in grads):
             return
-        current.step = backwards if senses else 0
+        current.step = number if is_due else 0
         try:
-            self._run(current, roots, grads, behind)
+            with quietly():
+                self._run(current, roots, grads, behind)
         except RefusalError as why:
             current.reasons.add(str(why))
         except Exception as error:  # the program's own backward will raise it too; if not, it is a reason
             text = f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}"
             current.reasons.add(text)
 
-    def _run(self, current: Pass, roots: Any, grads: Any, behind: Sequence[object]) -> None:
-        standing = self.sensing.standing(behind) if self.sensing is not None and current.step else []
-        if not (self.questions or standing):
+    def _run(
+        self, current: _Pass, roots: Sequence[object], grads: Sequence[Tensor | None], behind: Sequence[GraphNode]
+    ) -> None:
+        kinks = self.meter.find_kinks(behind) if self.meter is not None and current.step else []
+        if not (self.questions or kinks):
             current.is_plain = True
             return
-        why = further_backward.refusal(behind) or why_hooks_forbid(behind)
+        why = further_backward.refusal(behind) or further_backward.why_hooks_forbid(behind)
         if why is not None:
             raise RefusalError(why)
         graph = Graph(roots, grads, behind)
-        is_second = any(number_of(node) in numbers for numbers in self.made_in_backward for node in behind)
+        is_second_order = any(number_of(node) in numbers for numbers in self.made_in_backward for node in behind)
         gradients = self._group_by_leaf(graph.run(lambda node, leaving, arriving: leaving))
         for question in self.questions:
             reasons = current.inexact[question] = set()
             touch = partial(current.touched.add, question)
             other = self._group_by_leaf(graph.run(partial(leave_node, question.replacement, touch, reasons.add)))
-            if is_second and question in current.touched:
-                reasons.add(_SECOND)
+            if is_second_order and question in current.touched:
+                reasons.add(_SECOND_ORDER)
             current.rows[question] = {leaf: compare_gradients(other.get(leaf), own) for leaf, own in gradients.items()}
-        if standing and self.sensing is not None:
-            current.answers = self.sensing.answers(graph, standing, gradients, self._group_by_leaf)
-            current.reasons |= {_SECOND} if is_second else set()
+        if kinks and self.meter is not None:
+            current.answers = self.meter.answers(graph, kinks, gradients, self._group_by_leaf)
+            current.reasons |= {_SECOND_ORDER} if is_second_order else set()
         current.gradients = gradients
 
-    def _group_by_leaf(self, gradients: dict[object, Tensor]) -> dict[Leaf, Tensor]:
+    def _group_by_leaf(self, gradients: Mapping[GraphNode, Tensor]) -> dict[Leaf, Tensor]:
         leaves = {self._leaves.single(self._leaves.upstream(node)): grad for node, grad in gradients.items()}
         return {leaf: grad for leaf, grad in leaves.items() if leaf is not None}
 
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
-        """The program's own gradient of a leaf."""
+        """The program's own gradient of a leaf arrived."""
         current = self._pass_of_thread()
         if current is None or current.is_plain or grad is None or grad.is_meta:
             return
@@ -212,12 +213,11 @@ class Asking:
             current.reasons.add(f"{leaf.name} gets its gradient in several parts")
         current.arrived[leaf] = compare_gradients(grad, grad)
         expected = current.gradients.pop(leaf, None)
-        if not current.reasons and not (expected is not None and _is_same(expected, grad)):
-            current.reasons.add(
-                f"the gradient of {leaf.name} is not the one that a further pass gives: a hook changes it, or it is another each time"
-            )
+        if not current.reasons and not (expected is not None and are_same(expected, grad)):
+            why = "is not the one that a further pass gives: a hook changes it, or it is another each time"
+            current.reasons.add(f"the gradient of {leaf.name} {why}")
 
-    def _pass_of_thread(self) -> Pass | None:
+    def _pass_of_thread(self) -> _Pass | None:
         current = self._running.get(threading.get_ident())
         if current is not None:
             return current
@@ -226,13 +226,14 @@ class Asking:
             other.reasons.add("several backward passes ran at once")
         return others[0] if len(others) == 1 else None
 
-    def ended(self, is_whole: bool) -> None:
-        """is_whole: it did not raise."""
+    @harmless("a what-if")
+    def end(self, is_complete: bool) -> None:
+        """is_complete: the backward did not raise."""
         current = self._running.pop(threading.get_ident(), None)
-        if current is None or not is_whole:
+        if current is None or not is_complete:
             return
-        if self.sensing is not None and current.step and (current.is_plain or current.arrived or current.reasons):
-            self.sensing.end(current.step, current.reasons, current.answers, current.arrived)
+        if self.meter is not None and current.step and (current.is_plain or current.arrived or current.reasons):
+            self.meter.end(current.step, current.reasons, current.answers, current.arrived)
         if current.is_plain:
             return
         self._as_it_is.add(current.arrived)
@@ -252,20 +253,6 @@ class Asking:
         """The questions that changed nothing, because no gradient arrived at an op that they are about."""
         return [question.name for question in self.questions if not (question.is_touched or question.inexact)]
 
-    def answers(self) -> dict[str, list[Changed]]:
-        """By the name of the question; first what the program itself computed."""
-        leaves = self._leaves.all
-        return {question.name: question.answers(leaves) for question in (self._as_it_is, *self.questions)}
-
-
-def _is_same(expected: Tensor, grad: Tensor) -> bool:
-    """Bit for bit; or as near as sums in another order are, on a device."""
-    if expected.shape != grad.shape or expected.dtype != grad.dtype:
-        return False
-    if expected.layout is torch.strided and grad.layout is torch.strided and torch.equal(expected, grad):
-        return True
-    first, second = dense(expected), dense(grad)
-    if not torch.equal(first.isnan(), second.isnan()):
-        return False
-    first, second = first.nan_to_num(), second.nan_to_num()
-    return float((first - second).norm()) <= 32 * torch.finfo(expected.dtype).eps * float(second.norm())
+    def answers(self) -> dict[str, list[Change]]:
+        """The answers by the name of the question. The gradients of the program itself come first."""
+        return {question.name: question.answers(self._leaves) for question in (self._as_it_is, *self.questions)}

@@ -57,7 +57,7 @@ def revive(site: Site) -> str:
 def lead_inside(value: Values, names: list[str]) -> str:
     """Where a value winds up outside its bounds."""
     low, high = value.bounds
-    bounds = f"({low!r}, {high!r})" if value.has_numbers else "(low, high)"
+    bounds = "(low, high)" if value.has_tensor_bound else f"({low!r}, {high!r})"
     if value.leaf or value.detached:
         parameter = f"model.get_parameter({names[0]!r})" if names else "parameter"
         project = f"pseudograd.optim.project(optimizer, {{{parameter}: {bounds}}})"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..count.leaf import Leaf
-from ..count.norms import History, Norm, histories, norms_of
-from ..count.swallowed import Stalled
-from ..count.whatif import Changed
-from ..count.zeros import calm_of
+from ..count.stalls import Stall
+from ..count.whatif import Change
 from ..records import Copied, Finding
 from . import findings
 from .copied import copies
+from .dead_units import calm_lines
 from .findings.kind import Evidence, part
+from .norms import History, Norm, histories, norms_of
 
 
 class Results(Evidence):
@@ -41,7 +41,7 @@ class Results(Evidence):
 
     @part
     def calm(self) -> Iterable[str]:
-        return [*self.starving.calm(), *calm_of(self.partly)]
+        return [*self.starving.calm(), *calm_lines(self.partly)]
 
     @part
     def copied(self) -> Iterable[Copied]:
@@ -57,8 +57,8 @@ class Results(Evidence):
         return norms_of(self._measured)
 
     @part
-    def stalled(self) -> Iterable[Stalled]:
-        return [watched.record for watched in self.stalls.watched() if not watched.has_master]
+    def stalled(self) -> Iterable[Stall]:
+        return [steps.record for steps in self.stalls.parameters() if not steps.keeps_rest]
 
     @part
     def history(self) -> Iterable[History]:
@@ -67,10 +67,10 @@ class Results(Evidence):
     @part
     def parameters(self) -> Iterable[str]:
         yield from (leaf.name for _, leaf in self.leaves)
-        yield from (leaf.name for _, crowd in self.leaves.crowds.values() for leaf in crowd.members.values())
+        yield from (leaf.name for crowd in self.leaves.crowds.values() for leaf in crowd.members.values())
 
     @property
-    def whatif(self) -> dict[str, list[Changed]]:
+    def whatif(self) -> dict[str, list[Change]]:
         return self.asking.answers() if self.asking else {}
 
     @property
@@ -83,4 +83,4 @@ class Results(Evidence):
 
     @property
     def unsensed(self) -> dict[str, int]:
-        return dict(self.asking.sensing.refused) if self.asking and self.asking.sensing else {}
+        return dict(self.asking.meter.refused) if self.asking and self.asking.meter else {}

@@ -16,7 +16,7 @@ from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
 from ..count.recorder import Recorder
 from ..count.tally import OWN_NODE
-from ..count.zeros import fading
+from ..count.zeros import repeated_cut
 from ..records import Partly, Site, Starved, Structural
 
 Cause = Site | Structural | None
@@ -42,7 +42,7 @@ class Starving:
         self._have_stepped = recorder.optimisers.have_stepped
         model = [leaf for _, leaf in self._leaves if self._is_of_the_model(leaf)]
         self._has_model = bool(model)
-        self._model_is_stepped = any(leaf.stepped for leaf in model)
+        self._model_is_stepped = any(leaf.is_stepped for leaf in model)
         self._learning = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and leaf.moved}
         self._used = recorder.reached
         for cut in structural:
@@ -57,15 +57,15 @@ class Starving:
 
     def _is_judged(self, leaf: Leaf) -> bool:
         """Should it learn here?"""
-        if leaf.held:
-            return bool(leaf.stepped)
+        if leaf.is_in_optimizer:
+            return bool(leaf.is_stepped)
         if self._has_model:
             return self._is_of_the_model(leaf) and not self._model_is_stepped
         return not self._have_stepped and self._was_asked(leaf)
 
     def _was_asked(self, leaf: Leaf) -> bool:
         """If every backward is an autograd.grad of others, nobody wants its gradient."""
-        return bool(self._recorder.accumulates or leaf.asked)
+        return bool(self._recorder.accumulates or leaf.is_requested)
 
     def _got_nothing(self, leaf: Leaf) -> bool:
         """Though there was a backward to get it in."""
@@ -128,7 +128,7 @@ class Starving:
             if owner in self._nets_left_alone:
                 return _LEFT_ALONE if is_of_a_net else None
             return self._judge(bit, leaf, is_of_a_net)
-        if leaf.held:
+        if leaf.is_in_optimizer:
             return _RATE_0
         if not is_of_a_net:
             return None
@@ -142,12 +142,12 @@ class Starving:
         cause, why = self._cause(1 << bit, leaf)
         if cause is None and leaf.gradients and not leaf.is_swallowed and self._feels_no_shift(leaf):
             return _NO_SHIFT if is_of_a_net else None
-        if cause is None and not (leaf.has_run or leaf.held or self._recorder.reached >> bit & 1):
+        if cause is None and not (leaf.has_run or leaf.is_in_optimizer or self._recorder.reached >> bit & 1):
             return None  # a tensor that no loss depends on, such as the source of a copy
         gradient = ZEROED if leaf.is_swallowed else "zeros" if leaf.gradients else "no gradient"
         blamed = [cut.where for cut in self._structural if cut.upstream >> bit & 1 and cut.reaches_loss]
         others = tuple(dict.fromkeys(where for where in blamed if cause is None or where != cause.where))
-        is_unstepped = self._have_stepped and not leaf.held
+        is_unstepped = self._have_stepped and not leaf.is_in_optimizer
         return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped)
 
     @property
@@ -156,7 +156,7 @@ class Starving:
         return [*(verdict for _, verdict in self._verdicts if isinstance(verdict, Starved)), *self._starved_crowds()]
 
     def _starved_crowds(self) -> Iterator[Starved]:
-        for _, crowd in self._leaves.crowds.values():
+        for crowd in self._leaves.crowds.values():
             starving = crowd.starving(not (self._has_model or self._have_stepped))
             if starving:
                 name = f"{starving:,} of {crowd.count:,} {crowd.kind}"
@@ -168,7 +168,7 @@ class Starving:
     def _cause(self, bit: int, leaf: Leaf) -> tuple[Cause, str]:
         """What to blame: the cut nearest to the parameter that stops all of its gradient."""
         if leaf.is_swallowed:
-            when = "between the backward and the step" if leaf.held else "after it has arrived"
+            when = "between the backward and the step" if leaf.is_in_optimizer else "after it has arrived"
             return None, f"a hook, or code of the program, sets it to 0 or None {when}"
         if leaf.gradients:
             return self._cause_of_zeros(bit, leaf)
@@ -200,7 +200,7 @@ class Starving:
         site = self._last_stop(bit)
         if site is not None:
             return site, f"all of the gradient is cut by {site.op}"
-        cause = self._recorder.zeros.cause(bit, self._sites) or fading(bit, self._sites, self._recorder.backwards)
+        cause = self._recorder.zeros.cause(bit, self._sites) or repeated_cut(bit, self._sites, self._recorder.backwards)
         if cause is not None:
             return cause
         may = "; a hook of the parameter itself may do it" if leaf.has_hooks else ""

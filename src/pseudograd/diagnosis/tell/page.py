@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from ...listen.frames import lines_of
-from ..count.ranks import lines
+from ..ranks import lines
 from ..records import Report, Site, Structural
 from .as_json import json_of, plain
 from .text import text

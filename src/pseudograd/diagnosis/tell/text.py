@@ -9,9 +9,9 @@ import torch
 
 from ...torch_table.eras import installed_era
 from ...wording import counted, percent
-from ..count import ranks
-from ..count.ranks import Difference
-from ..count.whatif import AS_IT_IS, Changed
+from .. import ranks
+from ..count.whatif import AS_IT_IS, Change
+from ..ranks import Difference
 from ..records import Finding, Report
 
 _WIDTH = 110
@@ -136,10 +136,10 @@ def _what_if(report: Report) -> Iterator[str]:
             yield from _changes(rows, before)
 
 
-def _changes(rows: Sequence[Changed], before: dict[str, Changed]) -> Iterator[str]:
+def _changes(rows: Sequence[Change], before: dict[str, Change]) -> Iterator[str]:
     """The parameters that change most."""
 
-    def change(row: Changed) -> float:
+    def change(row: Change) -> float:
         old = before[row.parameter]
         return abs(row.norm - old.norm) / (row.norm + old.norm or 1)
 

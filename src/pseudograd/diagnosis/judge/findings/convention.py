@@ -9,7 +9,7 @@ from ....torch_table.conventions import FRAMEWORKS, text_of
 from ....torch_table.eras import ERAS, installed_era
 from ....torch_table.forms import FAMILIES
 from ....wording import listed, percent, shortened
-from ...count.other_conventions import POOL, Other, other_of
+from ...count.other_conventions import POOL, OtherConvention, other_of
 from ...count.sensitivity import HIGH, Sensitivity
 from ...records import Finding
 from .. import advice
@@ -88,7 +88,7 @@ _NAMES = {era: era.replace("torch<=", "torch up to ").replace("torch>=", "torch 
 _NAMES |= {"jax": "JAX", "tensorflow": "TensorFlow"}
 
 
-def disagree(family: str, other: Other) -> str:
+def disagree(family: str, other: OtherConvention) -> str:
     """Who does what at the kink."""
     if family == POOL:
         return "torch, JAX and TensorFlow give all to the first of equal entries, and the last has as good a claim"
@@ -105,7 +105,7 @@ def disagree(family: str, other: Other) -> str:
     return f"{listed(who)} disagree there, which multiply a gradient by {listed([f'{share:g}' for share in groups])}"
 
 
-def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], other: Other) -> str:
+def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], other: OtherConvention) -> str:
     if judged == "unknown":
         count = len(line.steps)
         return f"{count} {'step is' if count == 1 else 'steps are'} too few to say whether it matters"
@@ -122,7 +122,7 @@ def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], 
     )
 
 
-def _next_step(judged: str, line: Sensitivity, other: Other) -> str:
+def _next_step(judged: str, line: Sensitivity, other: OtherConvention) -> str:
     family = line.family
     if family == POOL:
         return "x.unfold(2, 2, 2).unfold(3, 2, 2).amax((-2, -1))  # for a pool of 2: equal entries share the gradient"

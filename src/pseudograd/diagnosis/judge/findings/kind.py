@@ -77,7 +77,7 @@ class Evidence:
 
     @part
     def sensitivity(self) -> Iterable[Sensitivity]:
-        return self.asking.sensing.records() if self.asking and self.asking.sensing else []
+        return self.asking.meter.records() if self.asking and self.asking.meter else []
 
 
 @dataclass(frozen=True)

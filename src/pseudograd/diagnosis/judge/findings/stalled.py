@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from ....wording import percent, shortened
-from ...count.swallowed import Watched
+from ...count.stalls import ParameterSteps
 from ...records import Finding
 from .kind import Evidence, Kind
 
@@ -19,20 +19,20 @@ _LEAST = 10  # steps: with fewer nobody can say that an entry never moves
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """One for each dtype."""
-    judged: dict[torch.dtype, list[tuple[Watched, float]]] = {}
-    for watched in evidence.stalls.watched():
-        had, still = watched.counts if watched.steps >= _LEAST and not watched.has_master else (0, 0)
-        if had and not watched.is_noise and not evidence.deliberate.parameter(watched.leaf.name):
-            judged.setdefault(watched.dtype, []).append((watched, still / had))
+    judged: dict[torch.dtype, list[tuple[ParameterSteps, float]]] = {}
+    for parameter in evidence.stalls.parameters():
+        had, still = parameter.counts if parameter.steps >= _LEAST and not parameter.keeps_rest else (0, 0)
+        if had and not parameter.is_noise and not evidence.deliberate.parameter(parameter.name):
+            judged.setdefault(parameter.dtype, []).append((parameter, still / had))
     for dtype, rows in judged.items():
-        share = sum(watched.size * part for watched, part in rows) / sum(watched.size for watched, _ in rows)
+        share = sum(parameter.size * part for parameter, part in rows) / sum(parameter.size for parameter, _ in rows)
         if share > STALLED:
             yield _report(dtype, rows, share, evidence)
 
 
-def _report(dtype: torch.dtype, rows: list[tuple[Watched, float]], share: float, evidence: Evidence) -> Finding:
-    stalled = [watched for watched, part in rows if part > STALLED]
-    sizes = [size for watched in stalled if not math.isnan(size := watched.record.size)]
+def _report(dtype: torch.dtype, rows: list[tuple[ParameterSteps, float]], share: float, evidence: Evidence) -> Finding:
+    stalled = [parameter for parameter, part in rows if part > STALLED]
+    sizes = [size for parameter in stalled if not math.isnan(size := parameter.record.size)]
     median = statistics.median_high(sizes) if sizes else None
     kind, place = str(dtype).removeprefix("torch."), evidence.stalls.place
     of_it = "" if median is None else f": a step is {median:.2g} of that distance in the median"
@@ -45,8 +45,8 @@ def _report(dtype: torch.dtype, rows: list[tuple[Watched, float]], share: float,
         )
     return KIND.call_finding(
         place,
-        f"{percent(share)} of the entries that have a gradient never moved in {max(watched.steps for watched, _ in rows):,} steps: "
-        f"{shortened([watched.leaf.name for watched in stalled])}",
+        f"{percent(share)} of the entries that have a gradient never moved in {max(parameter.steps for parameter, _ in rows):,} steps: "
+        f"{shortened([parameter.name for parameter in stalled])}",
         f"the weights are {kind}: a step smaller than half the distance to the next number is rounded away{of_it}",
         advised,
         share=share,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from ....wording import percent, shortened
 from ...count.influence import NEEDS_NOTHING
-from ...count.zeros import grouped
 from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
+from ..dead_units import group_dead
 from ..starving import ZEROED
 from .edge import is_cut_by_its_era, passing_era
 from .kind import Evidence, Kind
@@ -103,7 +103,7 @@ def _advise(starved: Starved) -> str:
 
 def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
     """One for each op, with the parameters whose units it holds."""
-    for records in grouped(partly):
+    for records in group_dead(partly):
         first, site = records[0], records[0].cause
         assert site is not None, "grouped by it"
         what = "entries" if len(records) == 1 and first.units == first.entries else "units"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...count.norms import fading
 from ...records import Finding, Site
+from ..norms import find_fall
 from .kind import Evidence, Kind
 
 _SLOPES = {
@@ -26,7 +26,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     ]
     weights = [row for row in weights if not evidence.deliberate.parameter(row[2])]
     weights.sort(key=lambda row: row[0].order)
-    fall = fading([(name, sizes.mean) for sizes, _, name in weights])
+    fall = find_fall([(name, sizes.mean) for sizes, _, name in weights])
     if fall is None:
         return
     bit = next(bit for _, bit, name in weights if name == fall.first)

@@ -1,10 +1,10 @@
 """The ranks of one training: a report that has all of them, and what one rank has and another lacks.
 
-A launcher starts one command for each rank, as `torchrun -m pseudograd diagnose`: all of them name one file. Each rank lays its part
-beside the file. Whoever ends later puts together what is there; the last removes the parts.
+A launcher starts one command for each rank, as `torchrun -m pseudograd diagnose`: all of them name one file. Each rank writes its part
+beside the file. A rank that ends puts together the parts that exist; the last removes them.
 
-Ranks of one training see other batches, so their shares are never quite equal: two differ where they are `LEAST` apart, and further than
-chance puts them. Where ranks agree nothing is said, and processes that are no ranks of a job are not compared.
+Ranks of one training see other batches, so their shares are never quite equal: two differ if they are `LEAST` apart, and further than
+chance puts them. If ranks agree the report is silent, and processes that are no ranks of a job are not compared.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ...listen.program.files import write
-from ...listen.program.follow import Part, Run
-from ...wording import percent, shortened
-from ..records import Site
+from ..listen.program.files import write
+from ..listen.program.follow import Part, Run
+from ..wording import percent, shortened
+from .records import Site
 
 _PATIENCE = 10.0  # seconds: a lock that is older was left by a command that was killed
 LEAST = 0.2  # between the largest and the smallest share
@@ -30,16 +30,17 @@ _DEVIATIONS = 6.0  # of a difference of two shares: elements of one batch are al
 _SHOWN = 8  # ranks by name
 _WIDTH = 60  # of a call
 
-FINDING, STARVED, SHARE, LINE, BACKWARDS, PARAMETER = "finding", "starved", "share", "place", "backwards", "parameter"
 Key = tuple[str, str, str]  # name, where, expression
-Ranks = Mapping[str, Mapping[Key, Any]]  # what each rank has
+Record = TypeVar("Record")
+Value = TypeVar("Value", bool, int)
+Ranks = Mapping[str, Mapping[Key, Record]]  # the records of each rank
 _LABELS = {
-    FINDING: "finding",
-    STARVED: "starves",
-    SHARE: "share that is cut",
-    LINE: "gradient arrives",
-    BACKWARDS: "backward passes",
-    PARAMETER: "parameters",
+    "finding": "finding",
+    "starved": "starves",
+    "share": "share that is cut",
+    "place": "gradient arrives",
+    "backwards": "backward passes",
+    "parameter": "parameters",
 }
 
 
@@ -47,7 +48,7 @@ _LABELS = {
 
 
 def rank() -> tuple[int, int] | None:
-    """Of this command, and how many there are; None where nobody started several."""
+    """The rank of this command, and how many there are; None if nobody started several."""
     try:
         number, count = int(os.environ.get("RANK", "")), int(os.environ.get("WORLD_SIZE", ""))
     except ValueError:
@@ -60,7 +61,7 @@ def _part_of(target: Path, number: int) -> Path:
 
 
 def forget(target: Path) -> None:
-    """An earlier run may have been killed before its last rank had ended."""
+    """Remove the part of an earlier run, which may have been killed before its last rank had ended."""
     own = rank()
     if own is not None:
         with contextlib.suppress(OSError):
@@ -69,18 +70,18 @@ def forget(target: Path) -> None:
 
 @contextlib.contextmanager
 def gathered(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Sequence[Part]] | None]:
-    """What has been seen and what not, of all ranks that have ended; to be written to the file inside. None: that was done already."""
+    """The seen and the unseen parts of all ranks that have ended, to be written to the file inside. None: that was done already."""
     own_rank = rank()
     if own_rank is None:
         yield run.parts, run.unseen
         return
     number, count = own_rank
     own = _part_of(target, number)
-    named = [
+    numbered = [
         [replace(part, rank=number if part.rank is None else part.rank) for part in parts]
         for parts in (run.parts, run.unseen)
     ]
-    write("diagnose", "file", own, pickle.dumps(named))
+    write("diagnose", "file", own, pickle.dumps(numbered))
     with _alone(target):
         files = [file for file in (_part_of(target, other) for other in range(count)) if _is_ours(file)]
         if own not in files:
@@ -94,7 +95,7 @@ def gathered(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Sequence[
 
 
 def _is_ours(file: Path) -> bool:
-    """Is it there, and not somebody else's? It is read as Python objects."""
+    """Does it exist, and belong to this user? It is read as Python objects."""
     try:
         return file.stat().st_uid == os.getuid() if hasattr(os, "getuid") else file.is_file()
     except OSError:
@@ -114,7 +115,7 @@ def _alone(target: Path) -> Iterator[None]:
                 break
             time.sleep(0.02)
         except OSError:
-            break  # the target could not be written either, which is said there
+            break  # the target could not be written either, and writing it gives the error
     try:
         yield
     finally:
@@ -126,8 +127,8 @@ def _alone(target: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Difference:
-    """kind: "finding", "starved", "share", "place", "backwards" or "parameter". name: of the code, the parameter or the op. where,
-    expression: the call. ranks: what each rank has of it: whether it is there, the share that is cut, or a number.
+    """kind: a key of `_LABELS`. name: of the code, the parameter or the op. where, expression: the call. ranks: the value of each rank:
+    whether the rank has it, the share that is cut, or a number.
     """
 
     kind: str
@@ -138,25 +139,25 @@ class Difference:
 
     @property
     def ranks_text(self) -> str:
-        """Which rank has what."""
-        if self.kind == SHARE:
-            return self._shares()
+        """The ranks with their values."""
+        if self.kind == "share":
+            return self._shares_text()
         if not all(isinstance(value, bool) for value in self.ranks.values()):
             return shortened([f"{value:,} in {name}" for name, value in self.ranks.items()], _SHOWN)
         has = [name for name, has_it in self.ranks.items() if has_it]
         lacks = [name for name, has_it in self.ranks.items() if not has_it]
         return f"in {listed(has)} alone" if len(has) <= len(lacks) else f"in all but {listed(lacks)}"
 
-    def _shares(self) -> str:
+    def _shares_text(self) -> str:
         by_size = sorted(self.ranks, key=lambda name: self.ranks[name])
         between = len(by_size) - 2 if len(by_size) > _SHOWN else 0
-        named = [by_size[0], by_size[-1]] if between else list(self.ranks)
-        text = ", ".join(f"{percent(self.ranks[name])} in {name}" for name in named)
+        shown = [by_size[0], by_size[-1]] if between else list(self.ranks)
+        text = ", ".join(f"{percent(self.ranks[name])} in {name}" for name in shown)
         return f"{text}, {between} more between" if between else text
 
 
 def lines(differences: Sequence[Difference]) -> list[tuple[str, str]]:
-    """Each as a label and a sentence; what is said of several parameters alike stands once."""
+    """Each difference as a label and a sentence; parameters with the same sentence share it."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for difference in differences:
         key = _LABELS[difference.kind], difference.where, difference.expression, difference.ranks_text
@@ -175,7 +176,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def differences(parts: Iterable[Part]) -> list[Difference]:
-    """Of the ranks among the parts. Findings first, as they say what to do."""
+    """The differences between the ranks among the parts. Findings come first, as they say what to do."""
     ranks: dict[str, list[Part]] = {}  # a rank may have children of its own, which are counted with it
     for part in parts:
         if part.rank is not None:
@@ -183,55 +184,48 @@ def differences(parts: Iterable[Part]) -> list[Difference]:
     if len(ranks) < 2:
         return []
     counts = {name: sum(part.content["backwards"] for part in own) for name, own in ranks.items()}
-    passes = list(_different(BACKWARDS, [(("", "", ""), counts)]))
+    passes = list(_different("backwards", [(("", "", ""), counts)]))
     ranks = {name: own for name, own in ranks.items() if counts[name]}
     if len(ranks) < 2:
         return passes
 
-    def index_by(field: str, key: Any) -> Ranks:
-        return {
-            name: {key(record): record for part in own for record in part.content[field]} for name, own in ranks.items()
-        }
+    def index_by(field: str, key: Callable[[Any], Key]) -> dict[str, dict[Key, list[Any]]]:
+        indexed: dict[str, dict[Key, list[Any]]] = {name: {} for name in ranks}
+        for name, own in ranks.items():
+            for record in (record for part in own for record in part.content[field]):
+                indexed[name].setdefault(key(record), []).append(record)
+        return indexed
 
     parameters = index_by("parameters", lambda name: (name, "", ""))
     if not set.intersection(*map(set, parameters.values())):  # as in a pipeline: each trains its own
-        return [Difference(PARAMETER, "", "", "", {name: len(own) for name, own in parameters.items()}), *passes]
+        return [Difference("parameter", "", "", "", {name: len(own) for name, own in parameters.items()}), *passes]
     findings = index_by("findings", lambda finding: (finding.code, finding.where, finding.expression))
     starved = index_by("starved", lambda record: (record.parameter, "", ""))
-    sites = {
-        name: _group_by_line(site for part in own for site in part.content["sites"]) for name, own in ranks.items()
-    }
+    sites = index_by("sites", lambda site: (site.op, site.where, site.expression))
     return [
-        *_different(FINDING, _presence(findings)),
-        *_different(STARVED, _presence(starved, parameters)),
+        *_different("finding", _presence(findings)),
+        *_different("starved", _presence(starved, parameters)),
         *_shares(sites),
-        *_different(LINE, _presence(sites)),
-        *_different(PARAMETER, _presence(parameters)),
+        *_different("place", _presence(sites)),
+        *_different("parameter", _presence(parameters)),
         *passes,
     ]
 
 
-def _group_by_line(sites: Iterable[Site]) -> dict[Key, list[Site]]:
-    groups: dict[Key, list[Site]] = {}
-    for site in sites:
-        groups.setdefault((site.op, site.where, site.expression), []).append(site)
-    return groups
-
-
-def _presence(ranks: Ranks, among: Ranks | None = None) -> Iterator[tuple[Key, dict[str, bool]]]:
-    """Of each thing that any rank has: which. among: of the ranks that could have it."""
+def _presence(ranks: Ranks[Record], among: Ranks[Record] | None = None) -> Iterator[tuple[Key, dict[str, bool]]]:
+    """For each key of any rank: which ranks have it. among: the ranks that could have it."""
     for key in dict.fromkeys(key for own in ranks.values() for key in own):
         yield key, {name: key in own for name, own in ranks.items() if among is None or key in among[name]}
 
 
-def _different(kind: str, rows: Iterable[tuple[Key, Mapping[str, Any]]]) -> Iterator[Difference]:
+def _different(kind: str, rows: Iterable[tuple[Key, Mapping[str, Value]]]) -> Iterator[Difference]:
     for key, values in rows:
         if len(set(values.values())) > 1:
             yield Difference(kind, *key, dict(values))
 
 
-def _shares(ranks: Ranks) -> Iterator[Difference]:
-    """Of what arrives at a line, how much is cut there: on the ranks at which something arrives."""
+def _shares(ranks: Ranks[list[Site]]) -> Iterator[Difference]:
+    """The share that is cut at a line, on the ranks at which something arrives."""
     for key in dict.fromkeys(key for own in ranks.values() for key in own):
         counts: dict[str, tuple[int, int]] = {}
         for name, own in ranks.items():
@@ -239,11 +233,11 @@ def _shares(ranks: Ranks) -> Iterator[Difference]:
             if arrived:
                 counts[name] = cut, arrived
         if len(counts) > 1 and _are_apart(list(counts.values())):
-            yield Difference(SHARE, *key, {name: cut / arrived for name, (cut, arrived) in counts.items()})
+            yield Difference("share", *key, {name: cut / arrived for name, (cut, arrived) in counts.items()})
 
 
 def _are_apart(counts: Sequence[tuple[int, int]]) -> bool:
-    """The largest and the smallest, by what is common and by chance."""
+    """Do the largest and the smallest share differ by more than batches and chance put them apart?"""
     by_share = sorted(counts, key=lambda count: count[0] / count[1])
     (low_cut, low_of), (high_cut, high_of) = by_share[0], by_share[-1]
     apart = high_cut / high_of - low_cut / low_of
