@@ -8,10 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TypeVar
 
-from torch.autograd.graph import Node
-
 from ..listen import frames
-from ..listen.nodes import Ranges
+from ..listen.nodes import GraphNode, Ranges
 from ..notebook import shown
 from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number
@@ -192,7 +190,7 @@ class Log:
         if nodes:
             self._note(switches, nodes, "code that no mode sees: TorchScript or C++")
 
-    def _note(self, switches: Collection[str], nodes: list[Node], why: str) -> None:
+    def _note(self, switches: Collection[str], nodes: list[GraphNode], why: str) -> None:
         for node in nodes:
             name = node.name()
             if name.startswith(_SCRIPT):
