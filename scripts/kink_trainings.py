@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import statistics
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from sklearn.datasets import load_digits
@@ -23,188 +23,149 @@ from pseudograd.diagnosis.judge.findings.convention import group_by_line, verdic
 from pseudograd.torch_table.eras import ERAS
 
 STEPS, SEEDS = 100, 3
-Loss = Callable[[], Tensor]
-Make = Callable[[], tuple[nn.Module, Loss]]
+Training = tuple[nn.Module, Callable[[], Tensor]]  # a network and its loss
 _digits = load_digits()
 X = torch.tensor(_digits.images, dtype=torch.float32)[:512, None] / 16
 FLAT = X.flatten(1)
 Y = torch.tensor(_digits.target)[:512]
 
 
-# --- those of the first experiment ------------------------------------------------------------------------------------
+# --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def cnn(pools_first: bool, dtype: torch.dtype = torch.float32) -> Make:
-    def make() -> tuple[nn.Module, Loss]:
-        middle = [nn.MaxPool2d(2), nn.ReLU()] if pools_first else [nn.ReLU(), nn.MaxPool2d(2)]
-        net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), *middle, nn.Flatten(), nn.Linear(128, 10)).to(dtype)
-        return net, lambda: functional.cross_entropy(net(X.to(dtype)).float(), Y)
-
-    return make
+def classify(net: nn.Module, x: Tensor = FLAT) -> Training:
+    return net, lambda: functional.cross_entropy(net(x).float(), Y)
 
 
-def pool_of_a_pointwise_convolution() -> tuple[nn.Module, Loss]:
-    net = nn.Sequential(
-        nn.Conv2d(1, 8, 1),
-        nn.MaxPool2d(2),
-        nn.Conv2d(8, 8, 3, padding=1),
-        nn.GELU(),
-        nn.Flatten(),
-        nn.Linear(128, 10),
-    )
-    return net, lambda: functional.cross_entropy(net(X), Y)
+def two_layers(*middle: nn.Module, outputs: int = 10) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(64, 32), *(middle or [nn.GELU()]), nn.Linear(32, outputs))
 
 
-def from_zero(activation: nn.Module) -> Make:
-    def make() -> tuple[nn.Module, Loss]:
-        net = nn.Sequential(nn.Linear(64, 32), activation, nn.Linear(32, 10))
-        nn.init.zeros_(net[0].weight)
-        nn.init.zeros_(net[0].bias)
-        return net, lambda: functional.cross_entropy(net(FLAT), Y)
-
-    return make
+def zeroed(net: nn.Sequential, layer: int) -> nn.Sequential:
+    for parameter in net[layer].parameters():
+        nn.init.zeros_(parameter)
+    return net
 
 
-def quantised(bits: int) -> Make:
-    def make() -> tuple[nn.Module, Loss]:
-        net = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10))
-        half = 2 ** (bits - 1)
-
-        def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-            scale = layer.weight.detach().abs().max() / (half - 0.5) / (1.5 if bits < 4 else 1.0)
-            weight = layer.weight / scale
-            weight = torch.clamp(weight + (weight.round() - weight).detach(), -half, half - 1) * scale
-            return functional.linear(x, weight, layer.bias)
-
-        return net, lambda: functional.cross_entropy(linear(net[2], net[1](linear(net[0], FLAT))), Y)
-
-    return make
+def cnn(pools_first: bool, dtype: torch.dtype = torch.float32) -> Training:
+    middle = [nn.MaxPool2d(2), nn.ReLU()] if pools_first else [nn.ReLU(), nn.MaxPool2d(2)]
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), *middle, nn.Flatten(), nn.Linear(128, 10))
+    return classify(net.to(dtype), X.to(dtype))
 
 
-def autoencoder() -> tuple[nn.Module, Loss]:
+def pool_of_a_pointwise_convolution() -> Training:
+    layers = nn.Conv2d(1, 8, 1), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding=1), nn.GELU(), nn.Flatten()
+    return classify(nn.Sequential(*layers, nn.Linear(128, 10)), X)
+
+
+def quantised(bits: int) -> Training:
+    net, half = two_layers(), 2 ** (bits - 1)
+
+    def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+        scale = layer.weight.detach().abs().max() / (half - 0.5) / (1.5 if bits < 4 else 1.0)
+        weight = layer.weight / scale
+        weight = torch.clamp(weight + (weight.round() - weight).detach(), -half, half - 1) * scale
+        return functional.linear(x, weight, layer.bias)
+
+    return net, lambda: functional.cross_entropy(linear(net[2], net[1](linear(net[0], FLAT))), Y)
+
+
+def autoencoder() -> Training:
     net = nn.Sequential(nn.Linear(64, 16), nn.GELU(), nn.Linear(16, 64))
     return net, lambda: functional.l1_loss(net(FLAT).clamp(0, 1), FLAT)
 
 
-def boxes() -> tuple[nn.Module, Loss]:
+def boxes() -> Training:
     net = nn.Linear(4, 4)
     nn.init.eye_(net.weight)
     nn.init.zeros_(net.bias)
     generator = torch.Generator().manual_seed(0)
     a = torch.randint(0, 8, (256, 2), generator=generator).float()
     b = a + torch.randint(-4, 5, (256, 2), generator=generator)
-    given, wanted = torch.cat([a, a + 4], 1), torch.cat([b, b + 4], 1)
+    start, target = torch.cat([a, a + 4], 1), torch.cat([b, b + 4], 1)
 
     def area(x: Tensor) -> Tensor:
         return (x[:, 2] - x[:, 0]).clamp(min=0) * (x[:, 3] - x[:, 1]).clamp(min=0)
 
     def loss() -> Tensor:
-        found = net(given)
-        low, high = torch.maximum(found[:, :2], wanted[:, :2]), torch.minimum(found[:, 2:], wanted[:, 2:])
-        sides = (high - low).clamp(min=0)
-        both = sides[:, 0] * sides[:, 1]
-        return 1 - (both / (area(found) + area(wanted) - both + 1e-6)).mean()
+        box = net(start)
+        low, high = torch.maximum(box[:, :2], target[:, :2]), torch.minimum(box[:, 2:], target[:, 2:])
+        both = area(torch.cat([low, high], 1))
+        return 1 - (both / (area(box) + area(target) - both + 1e-6)).mean()
 
     return net, loss
 
 
-def clamped_logits() -> tuple[nn.Module, Loss]:
-    net = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10)).to(torch.bfloat16)
+def clamped_logits() -> Training:
+    net = two_layers().to(torch.bfloat16)
     return net, lambda: functional.cross_entropy((net(FLAT.to(torch.bfloat16)) * 8).clamp(-4, 4).float(), Y)
 
 
-def gain_of_zero() -> tuple[nn.Module, Loss]:
-    net = nn.Module()
-    net.body = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10))
+def gain_of_zero() -> Training:
+    net = nn.ModuleDict({"body": two_layers(), "skip": nn.Linear(64, 10)})
     net.gain = nn.Parameter(torch.zeros(1))
-    net.skip = nn.Linear(64, 10)
-    return net, lambda: functional.cross_entropy(net.skip(FLAT) + net.gain.abs() * net.body(FLAT), Y)
+    return net, lambda: functional.cross_entropy(net["skip"](FLAT) + net.gain.abs() * net["body"](FLAT), Y)
 
 
-# --- six more ---------------------------------------------------------------------------------------------------------
-
-
-def ranking_from_zero() -> tuple[nn.Module, Loss]:
-    """The last layer is 0, so all scores tie: with the default margin of 0 the loss stands at its kink, where it is least. What counts is
-    the share of pairs in the wrong order.
+def ranking_from_zero() -> Training:
+    """The last layer is 0, so all scores tie: with the default margin of 0 the loss stands at its kink, where it is least. The share of
+    pairs in the wrong order counts.
     """
-    net = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 1))
-    nn.init.zeros_(net[2].weight)
-    nn.init.zeros_(net[2].bias)
-    better = Y[:256] > Y[256:]
-    sign = torch.where(better, 1.0, -1.0)
+    net = zeroed(two_layers(outputs=1), 2)
+    sign = torch.where(Y[:256] > Y[256:], 1.0, -1.0)
     net.wrong = lambda: ((net(FLAT[:256]) - net(FLAT[256:]))[:, 0] * sign <= 0).float().mean()  # type: ignore[assignment]
     return net, lambda: functional.margin_ranking_loss(net(FLAT[:256])[:, 0], net(FLAT[256:])[:, 0], sign)
 
 
-def deviation_at_its_bound() -> tuple[nn.Module, Loss]:
+def deviation_at_its_bound() -> Training:
     """The logarithm of a deviation, bounded as in actors of reinforcement learning, that starts at its upper bound."""
-    net = nn.Module()
-    net.mean = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 1))
+    net = nn.ModuleDict({"mean": two_layers(outputs=1)})
     net.log_std = nn.Parameter(torch.full((1,), 2.0))
 
     def loss() -> Tensor:
         log_std = net.log_std.clamp(-5, 2)
-        return (0.5 * ((net.mean(FLAT)[:, 0] - Y) / log_std.exp()) ** 2 + log_std).mean()
+        return (0.5 * ((net["mean"](FLAT)[:, 0] - Y) / log_std.exp()) ** 2 + log_std).mean()
 
     return net, loss
 
 
-def binary_weights() -> tuple[nn.Module, Loss]:
+def binary_weights() -> Training:
     """Latent weights that start at plus or minus 1, where hardtanh bounds them."""
-    net = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10))
+    net = two_layers()
     with torch.no_grad():
         net[0].weight.copy_(torch.where(net[0].weight < 0, -1.0, 1.0))
-
-    def loss() -> Tensor:
-        inner = functional.linear(FLAT, functional.hardtanh(net[0].weight), net[0].bias) / 8
-        return functional.cross_entropy(net[2](net[1](inner)), Y)
-
-    return net, loss
+    inner = lambda: functional.linear(FLAT, functional.hardtanh(net[0].weight), net[0].bias) / 8  # noqa: E731
+    return net, lambda: functional.cross_entropy(net[2](net[1](inner())), Y)
 
 
-def dropped_and_rectified() -> tuple[nn.Module, Loss]:
-    """Half of what enters the relu is exactly 0, and dropout gives it no gradient anyway."""
-    net = nn.Sequential(nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10))
-    return net, lambda: functional.cross_entropy(net(FLAT), Y)
-
-
-def weight_at_its_cap() -> tuple[nn.Module, Loss]:
+def weight_at_its_cap() -> Training:
     """A temperature that starts at its cap, as a tensor, and leaves it in the first step."""
-    net = nn.Module()
-    net.body = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10))
-    net.scale = nn.Parameter(torch.full((1,), 8.0))
-    cap = torch.full((1,), 8.0)
-    return net, lambda: functional.cross_entropy(net.body(FLAT) * torch.minimum(net.scale, cap), Y)
-
-
-def bounded_activations() -> tuple[nn.Module, Loss]:
-    """Nothing but chance puts an activation on a bound."""
-    net = nn.Sequential(nn.Linear(64, 32), nn.Hardtanh(), nn.Linear(32, 10))
-    return net, lambda: functional.cross_entropy(net(FLAT), Y)
+    net = nn.ModuleDict({"body": two_layers()})
+    net.scale, cap = nn.Parameter(torch.full((1,), 8.0)), torch.full((1,), 8.0)
+    return net, lambda: functional.cross_entropy(net["body"](FLAT) * torch.minimum(net.scale, cap), Y)
 
 
 class Program(NamedTuple):
-    """family: the one that is asked about."""
+    """family: the functions whose convention is changed."""
 
     name: str
     family: str
-    make: Make
+    make: Callable[[], Training]
 
 
 PROGRAMS = [
-    Program("CNN, relu before the pool", "max_pool", cnn(False)),
-    Program("CNN, pool before the relu", "max_pool", cnn(True)),
-    Program("the same, bfloat16", "max_pool", cnn(True, torch.bfloat16)),
+    Program("CNN, relu before the pool", "max_pool", lambda: cnn(False)),
+    Program("CNN, pool before the relu", "max_pool", lambda: cnn(True)),
+    Program("the same, bfloat16", "max_pool", lambda: cnn(True, torch.bfloat16)),
     Program("CNN, pool of a 1x1 convolution", "max_pool", pool_of_a_pointwise_convolution),
-    Program("CNN, pool before the relu", "relu", cnn(True)),
-    Program("the same, bfloat16", "relu", cnn(True, torch.bfloat16)),
-    Program("first layer 0, relu", "relu", from_zero(nn.ReLU())),
-    Program("first layer 0, leaky relu", "leaky_relu", from_zero(nn.LeakyReLU(0.01))),
+    Program("CNN, pool before the relu", "relu", lambda: cnn(True)),
+    Program("the same, bfloat16", "relu", lambda: cnn(True, torch.bfloat16)),
+    Program("first layer 0, relu", "relu", lambda: classify(zeroed(two_layers(nn.ReLU()), 0))),
+    Program("first layer 0, leaky relu", "leaky_relu", lambda: classify(zeroed(two_layers(nn.LeakyReLU(0.01)), 0))),
     Program("gain abs(0)", "abs", gain_of_zero),
-    Program("quantised, 2 bits", "clamp", quantised(2)),
-    Program("quantised, 4 bits", "clamp", quantised(4)),
-    Program("quantised, 8 bits", "clamp", quantised(8)),
+    Program("quantised, 2 bits", "clamp", lambda: quantised(2)),
+    Program("quantised, 4 bits", "clamp", lambda: quantised(4)),
+    Program("quantised, 8 bits", "clamp", lambda: quantised(8)),
     Program("autoencoder with L1", "clamp", autoencoder),
     Program("autoencoder with L1", "abs", autoencoder),
     Program("IoU of boxes on a grid", "clamp", boxes),
@@ -213,9 +174,9 @@ PROGRAMS = [
     Program("ranking, last layer 0", "clamp", ranking_from_zero),
     Program("deviation at its bound", "clamp", deviation_at_its_bound),
     Program("binary weights", "hardtanh", binary_weights),
-    Program("dropout before the relu", "relu", dropped_and_rectified),
+    Program("dropout before the relu", "relu", lambda: classify(two_layers(nn.Dropout(0.5), nn.ReLU()))),
     Program("temperature at its cap", "minimum", weight_at_its_cap),
-    Program("bounded activations", "hardtanh", bounded_activations),
+    Program("bounded activations", "hardtanh", lambda: classify(two_layers(nn.Hardtanh()))),
 ]
 
 
@@ -225,61 +186,47 @@ PROGRAMS = [
 class _Mode(TorchFunctionMode):
     """What no pin reaches: the last of equal entries of a pool, and the difference in an l1_loss."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = getattr(func, "__name__", "")
         if name in ("boolean_dispatch", "max_pool2d", "_max_pool2d"):
-            turned = torch.flip(args[0], (-1, -2))
-            return torch.flip(functional.max_pool2d(turned, args[1]), (-1, -2))
+            return torch.flip(functional.max_pool2d(torch.flip(args[0], (-1, -2)), args[1]), (-1, -2))
         if name == "l1_loss":
             difference = args[0] - args[1]
             return torch.where(difference == 0, difference, difference.abs()).mean()
         return func(*args, **(kwargs or {}))
 
 
-def under_the_other(family: str) -> contextlib.AbstractContextManager[Any]:
-    """The whole training under the convention that the sensitivity asks about."""
+@contextlib.contextmanager
+def other_convention(family: str):  # type: ignore[no-untyped-def]
+    """The whole training under the convention that the sensitivity compares with."""
     other = other_of(family)
-    assert other is not None, "it has one"
-    if family == "max_pool":
-        return _Mode()
+    assert other is not None
     stack = contextlib.ExitStack()
-    if other.whose in ERAS:
-        pin = pseudograd.pin_edge(other.whose)
-    else:
-        known = other.whose if other.whose in ("jax", "tensorflow") else float(other.convention)
-        pin = pseudograd.pin_edge(**{family: known})
-        if family in ("maximum", "minimum"):
-            pin = pseudograd.pin_edge(maximum=known, minimum=known)
-    stack.enter_context(pin)
-    if family == "abs":
-        stack.enter_context(_Mode())
-    return stack
+    with stack:
+        if family != "max_pool":
+            names = ("maximum", "minimum") if family in ("maximum", "minimum") else (family,)
+            if other.whose in ERAS:
+                stack.enter_context(pseudograd.pin_edge(other.whose))
+            else:
+                edge: object = other.whose if other.whose in ("jax", "tensorflow") else float(other.convention)
+                stack.enter_context(pseudograd.pin_edge(**dict.fromkeys(names, edge)))
+        if family in ("max_pool", "abs"):
+            stack.enter_context(_Mode())
+        yield
 
 
-def train(program: Program, seed: int, steps: int, context: Any = None) -> float:
-    """The last loss, or what the program says that counts."""
+def train(program: Program, seed: int, steps: int, context: contextlib.AbstractContextManager[object]) -> float:
+    """The last loss, or the number of the program that counts."""
     torch.manual_seed(seed)
     net, loss = program.make()
     optimizer = torch.optim.Adam(net.parameters(), 1e-2)
-    with context or contextlib.nullcontext():
+    with context:
         for _ in range(steps):
             optimizer.zero_grad()
-            now = loss()
-            now.backward()
+            last = loss()
+            last.backward()
             optimizer.step()
-    return float(net.wrong() if hasattr(net, "wrong") else now.detach())
-
-
-def diagnosed(program: Program, steps: int) -> Any:
-    torch.manual_seed(0)
-    net, loss = program.make()
-    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
-    with pseudograd.diagnose(net, sensitivity=max(1, steps // 20)) as d:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            loss().backward()
-            optimizer.step()
-    return d
+    return float(net.wrong() if hasattr(net, "wrong") else last.detach())
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -298,9 +245,9 @@ class Row(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """The means differ by more than each one's range over the seeds, and by a hundredth: some programs draw nothing."""
+        """The means differ by more than the range of either over the seeds, and by a hundredth: some programs draw nothing."""
         apart = abs(statistics.mean(self.as_is) - statistics.mean(self.other))
-        spread = max(max(some) - min(some) for some in (self.as_is, self.other))
+        spread = max(max(losses) - min(losses) for losses in (self.as_is, self.other))
         return apart > max(spread, 0.01 * statistics.mean(self.as_is))
 
     @property
@@ -309,18 +256,18 @@ class Row(NamedTuple):
 
 
 def measured(program: Program, steps: int = STEPS, seeds: int = SEEDS) -> Row:
-    d = diagnosed(program, steps)
-    lines = [some for (family, _), some in group_by_line(d.sensitivity).items() if family == program.family]
-    said = [verdict(whole, leaves) for whole, *leaves in lines]
-    worst = next((one for one in ("decides", "some", "falls", "unknown") if one in said), "")
-    whole = next(
-        (one for one in d.sensitivity if (one.family, one.where, one.parameter) == (program.family, None, None)), None
-    )
-    as_is = [train(program, seed, steps) for seed in range(seeds)]
-    other = [train(program, seed, steps, under_the_other(program.family)) for seed in range(seeds)]
-    if whole is None:
+    with pseudograd.diagnose(sensitivity=max(1, steps // 20)) as d:
+        train(program, 0, steps, contextlib.nullcontext())
+    lines = [rows for (family, _), rows in group_by_line(d.sensitivity).items() if family == program.family]
+    verdicts = [verdict(total, leaves) for total, *leaves in lines]
+    worst = next((kind for kind in ("decides", "some", "falls", "unknown") if kind in verdicts), "")
+    key = (program.family, None, None)
+    total = next((row for row in d.sensitivity if (row.family, row.where, row.parameter) == key), None)
+    as_is = [train(program, seed, steps, contextlib.nullcontext()) for seed in range(seeds)]
+    other = [train(program, seed, steps, other_convention(program.family)) for seed in range(seeds)]
+    if total is None:
         return Row(program, 0.0, 0.0, (0.0, 0.0), worst, as_is, other)
-    return Row(program, whole.first, whole.last, whole.at_kink, worst, as_is, other)
+    return Row(program, total.first, total.last, total.at_kink, worst, as_is, other)
 
 
 def main() -> None:
@@ -328,26 +275,15 @@ def main() -> None:
     parser.add_argument("programs", nargs="*", help="parts of names")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    heads = [
-        "program",
-        "family",
-        "at a kink",
-        "sensitivity",
-        "said",
-        "loss as it is",
-        "under the other",
-        "changes",
-        "right",
-    ]
-    print(f"torch {torch.__version__}\n\n| {' | '.join(heads)} |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    heads = "program | family | at a kink | sensitivity | said | loss as it is | under the other | changes | right"
+    print(f"torch {torch.__version__}\n\n| {heads} |\n|{'---|' * 9}")
     right = []
     for program in PROGRAMS:
-        if asked.programs and not any(part in program.name for part in asked.programs):
+        if options.programs and not any(part in program.name for part in options.programs):
             continue
-        row = measured(program, asked.steps, asked.seeds)
+        row = measured(program, options.steps, options.seeds)
         right.append(row.is_right)
         cells = [
             program.name,
@@ -355,8 +291,7 @@ def main() -> None:
             " / ".join(f"{share:.2%}" for share in row.at_kink),
             f"{row.first:.3g} / {row.last:.3g}",
             row.said or "-",
-            " ".join(f"{one:.4f}" for one in row.as_is),
-            " ".join(f"{one:.4f}" for one in row.other),
+            *(" ".join(f"{loss:.4f}" for loss in losses) for losses in (row.as_is, row.other)),
             "yes" if row.changes else "no",
             "yes" if row.is_right else "NO",
         ]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -357,37 +354,6 @@ def test_transforms_give_the_same(way: str, transform: str, request: pytest.Fixt
 
 
 # --- the numbers ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = Path(__file__).parents[2] / "scripts" / "fit_slopes.py"
-    spec = importlib.util.spec_from_file_location("fit_slopes", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.program
-@pytest.mark.parametrize(("name", "bits"), [(name, bits) for name in FITTED for bits in FITTED[name]])
-def test_the_numbers_are_what_the_script_finds(script: ModuleType, name: str, bits: int) -> None:
-    slope = script.SLOPES[name]
-    best = script.fit(slope, bits)
-    assert tuple(map(tuple, script.rounded(slope, best[0]))) == tuple(FITTED[name][bits])
-    least = script.error(slope, best)
-    assert script.error(slope, FITTED[name][bits]) <= 1.005 * least
-    if name == "gelu":
-        assert abs(script.error(script.gelu_tanh_slope, FITTED[name][bits]) / least - 1) < 0.005
-
-
-@pytest.mark.program
-def test_with_the_uniform_weight_the_script_finds_the_numbers_of_the_paper(script: ModuleType) -> None:
-    """Its package publishes for gelu with 3 bits: thresholds at 2.398, 0.711, 0.326, 0, levels from -0.0026 to 1.0026."""
-    thresholds, slopes = script.fit(script.gelu_slope, 3, script.uniform, 10.0, 0.0125)
-    assert thresholds[4:] == pytest.approx([0.326, 0.711, 2.398], abs=0.0125)
-    assert (slopes[0], slopes[-1]) == pytest.approx((-0.0026, 1.0026), abs=1e-4)
 
 
 @pytest.mark.parametrize(("name", "bits"), [(name, bits) for name in FITTED for bits in FITTED[name]])
