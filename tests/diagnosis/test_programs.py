@@ -1,83 +1,65 @@
-"""Every planted fault is found at its line and nothing besides; healthy programs are told nothing."""
+"""`diagnose` finds every planted fault at its line and nothing else, and has no finding for a healthy program."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections import Counter
 
 import pytest
 import torch
 
-from . import clean, planted
-from . import programs as corpus
-from .programs import Outcome, Program
+from .programs import Outcome, Program, find_mistakes, load_programs, run_here, run_on_two_ranks
 
-PLANTED, CLEAN = corpus.of(planted), corpus.of(clean)
-Outcomes = Callable[[Program], list[Outcome]]
+PLANTED, CLEAN = load_programs("planted"), load_programs("clean")
 
 
 def _cases(programs: list[Program]) -> list[object]:
-    on_two = [pytest.mark.xdist_group("two processes"), pytest.mark.program]
+    def marks(program: Program) -> list[object]:
+        missed = [pytest.mark.xfail(reason=program.missed, strict=True)] if program.missed else []
+        # To import a trainer, or to start two processes, takes longer than all other programs.
+        return [*missed, *([pytest.mark.program] if program.needs or program.ranks > 1 else [])]
 
-    def marks(one: Program) -> list[object]:
-        missed = [pytest.mark.xfail(reason=one.missed, strict=True)] if one.missed else []
-        return [*missed, *(on_two if one.ranks > 1 else [])]
-
-    return [pytest.param(one, id=one.name, marks=marks(one)) for one in programs]
-
-
-@pytest.fixture(scope="module")
-def outcomes() -> Outcomes:
-    """Those on two ranks run together: to start a pair of processes takes longer than all of them."""
-
-    @functools.cache
-    def ranked() -> dict[str, list[Outcome]]:
-        return corpus.outcomes_on_two_ranks([one for one in (*PLANTED, *CLEAN) if one.ranks > 1])
-
-    def of(program: Program) -> list[Outcome]:
-        if not program.is_runnable:
-            pytest.skip(f"{program.needs} is not installed")
-        if program.ranks == 1:
-            return [corpus.outcome(program)]
-        if not torch.distributed.is_available():
-            pytest.skip("torch was built without distributed")
-        return ranked()[program.name]
-
-    return of
+    return [pytest.param(program, id=program.name, marks=marks(program)) for program in programs]
 
 
-@pytest.mark.parametrize("program", _cases(PLANTED))
-def test_a_planted_fault_is_found_at_its_line(program: Program, outcomes: Outcomes) -> None:
-    assert [reason for one in outcomes(program) for reason in corpus.amiss(program, one)] == []
+@functools.cache
+def _ranked_outcomes() -> dict[str, list[Outcome]]:
+    return run_on_two_ranks([program for program in (*PLANTED, *CLEAN) if program.ranks > 1])
 
 
-@pytest.mark.parametrize("program", _cases(CLEAN))
-def test_a_healthy_program_is_told_nothing(program: Program, outcomes: Outcomes) -> None:
-    assert [reason for one in outcomes(program) for reason in corpus.amiss(program, one)] == []
+@pytest.mark.xdist_group("programs of diagnose")
+@pytest.mark.parametrize("program", _cases(PLANTED + CLEAN))
+def test_a_fault_has_one_finding_at_its_line_and_a_healthy_program_none(program: Program) -> None:
+    if not program.is_runnable:
+        pytest.skip(f"{program.needs} is not installed")
+    if program.ranks > 1 and not torch.distributed.is_available():
+        pytest.skip("torch was built without distributed")
+    outcomes = [run_here(program)] if program.ranks == 1 else _ranked_outcomes()[program.name]
+    assert [mistake for outcome in outcomes for mistake in find_mistakes(program, outcome)] == []
 
 
-def test_there_are_enough_of_both() -> None:
-    kinds = [one.marked[1] for one in PLANTED]
-    assert len(set(kinds)) == len(kinds)
-    assert sum(one.missed is None for one in PLANTED) >= 40
-    assert len(CLEAN) >= 40
-    names = [one.name for one in (*PLANTED, *CLEAN)]
-    assert len(set(names) & {one.name for one in PLANTED}) + len({one.name for one in CLEAN}) >= 80
+def test_both_folders_have_programs_for_the_usual_findings() -> None:
+    faults = [program.fault[1] for program in PLANTED]
+    assert len(set(faults)) == len(faults)
+    codes = Counter(program.code for program in PLANTED)
+    assert all(codes[code] >= 2 for code in ("starved", "cut", "guard", "wind-up"))
+    assert {"edge", "kink", "vanish"} <= set(codes)
+    assert min(len(PLANTED), len(CLEAN)) >= 35
 
 
-def test_a_wrong_expectation_is_seen() -> None:
-    """Of the judge: another line, code or parameter, a silence and an alarm are all amiss."""
-    program = next(one for one in PLANTED if one.run.__name__ == "a_temperature_starts_outside_its_clamp")
-    healthy = next(one for one in CLEAN if one.run.__name__ == "a_frozen_backbone")
-    found, silent = corpus.outcome(program), corpus.outcome(healthy)
-    assert not list(corpus.amiss(program, found))
+def test_a_wrong_expectation_is_a_mistake() -> None:
+    """Another line, code or parameter, a silence and an alarm."""
+    program = next(program for program in PLANTED if program.run.__name__ == "a_temperature_starts_outside_its_clamp")
+    healthy = next(program for program in CLEAN if program.run.__name__ == "a_frozen_backbone")
+    outcome, silent = run_here(program), run_here(healthy)
+    assert not list(find_mistakes(program, outcome))
     for wrong in (
         dataclasses.replace(program, code="cut"),
         dataclasses.replace(program, parameters=("other",)),
         dataclasses.replace(program, run=PLANTED[1].run),
         dataclasses.replace(program, code=None),
     ):
-        assert list(corpus.amiss(wrong, found))
-    assert list(corpus.amiss(program, silent))
-    assert list(corpus.amiss(program, dataclasses.replace(found, errors=["one"])))
+        assert list(find_mistakes(wrong, outcome))
+    assert list(find_mistakes(program, silent))
+    assert list(find_mistakes(program, dataclasses.replace(outcome, errors=["an error"])))

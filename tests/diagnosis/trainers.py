@@ -40,7 +40,7 @@ def trains(
         def run() -> Diagnosis:
             net = make()
             setattr(net, method, functools.partial(function, net))
-            return (trainer or by_hand)(net, *batch(), **options)
+            return (trainer or train_by_hand)(net, *batch(), **options)
 
         return run
 
@@ -63,7 +63,7 @@ def steps(
     return d
 
 
-def by_hand(net: nn.Module, *batch: Tensor) -> Diagnosis:
+def train_by_hand(net: nn.Module, *batch: Tensor) -> Diagnosis:
     return steps(net, lambda: net(*batch))
 
 
@@ -74,11 +74,11 @@ def compiled(net: nn.Module, *batch: Tensor, backend: str = "eager") -> Diagnosi
 
 
 def checkpointed(net: nn.Module, *batch: Tensor, use_reentrant: bool = False) -> Diagnosis:
-    batch = tuple(one.requires_grad_() if one.is_floating_point() else one for one in batch)
+    batch = tuple(x.requires_grad_() if x.is_floating_point() else x for x in batch)
     return steps(net, lambda: checkpoint(net, *batch, use_reentrant=use_reentrant))
 
 
-def in_bfloat16(net: nn.Module, *batch: Tensor) -> Diagnosis:
+def bfloat16(net: nn.Module, *batch: Tensor) -> Diagnosis:
     def loss() -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             return net(*batch)
@@ -86,7 +86,7 @@ def in_bfloat16(net: nn.Module, *batch: Tensor) -> Diagnosis:
     return steps(net, loss)
 
 
-def with_a_scaler(net: nn.Module, *batch: Tensor) -> Diagnosis:
+def scaled_half_precision(net: nn.Module, *batch: Tensor) -> Diagnosis:
     """Half precision as it should be: the loss is scaled up, the gradients down again."""
     optimizer, scaler = torch.optim.Adam(net.parameters(), 1e-3), torch.amp.GradScaler("cpu", init_scale=2.0**10)
     with diagnose(net) as d:
@@ -115,7 +115,7 @@ def accelerated(net: nn.Module, *batch: Tensor) -> Diagnosis:
     return d
 
 
-def by_lightning(net: nn.Module, *batch: Tensor) -> Diagnosis:
+def train_by_lightning(net: nn.Module, *batch: Tensor) -> Diagnosis:
     import lightning
 
     class Lit(lightning.LightningModule):
@@ -146,7 +146,7 @@ def by_lightning(net: nn.Module, *batch: Tensor) -> Diagnosis:
     return d
 
 
-def by_hugging_face(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnosis:
+def train_by_hugging_face(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnosis:
     from transformers import Trainer, TrainingArguments
 
     names = [name for name, _ in zip("xyz", batch, strict=False)]
@@ -175,11 +175,11 @@ def by_hugging_face(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnos
     return d
 
 
-def on_two_ranks(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnosis:
+def distributed(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnosis:
     """DistributedDataParallel, in a process of a group."""
     ranked = nn.parallel.DistributedDataParallel(net, **arguments)
     rank = torch.distributed.get_rank()
-    return steps(net, lambda: ranked(*(one[rank::2] for one in batch)))
+    return steps(net, lambda: ranked(*(x[rank::2] for x in batch)))
 
 
 def sharded(net: nn.Module, *batch: Tensor) -> Diagnosis:
@@ -191,4 +191,4 @@ def sharded(net: nn.Module, *batch: Tensor) -> Diagnosis:
             fully_shard(child)
     fully_shard(net)
     rank = torch.distributed.get_rank()
-    return steps(net, lambda: net(*(one[rank::2] for one in batch)))
+    return steps(net, lambda: net(*(x[rank::2] for x in batch)))

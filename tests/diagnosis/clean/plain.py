@@ -50,7 +50,7 @@ def early_stopping_on_what_is_measured_and_logged() -> Diagnosis:
     net, log, best, patience = mlp(8, 32, 3), [], float("inf"), 2
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
     held, labels = rows()
-    kept: dict[str, Tensor] = {}
+    best_state: dict[str, Tensor] = {}
     with diagnose(net) as d:
         for _ in range(8):
             x, y = rows()
@@ -67,10 +67,10 @@ def early_stopping_on_what_is_measured_and_logged() -> Diagnosis:
                 value = float(functional.cross_entropy(net(held), labels))
             net.train()
             if value < best:
-                best, kept = value, copy.deepcopy(net.state_dict())
+                best, best_state = value, copy.deepcopy(net.state_dict())
             elif (patience := patience - 1) == 0:
                 break
-        net.load_state_dict(kept)
+        net.load_state_dict(best_state)
     return d
 
 
@@ -89,23 +89,6 @@ def a_regression_with_weights_from_its_own_error() -> Diagnosis:
 
 
 @clean()
-def tasks_weighed_by_learned_uncertainties() -> Diagnosis:
-    net, (x, y) = (
-        Parts(
-            body=mlp(8, 32, 16), kind=nn.Linear(16, 3), size=nn.Linear(16, 1), log_variance=nn.Parameter(torch.zeros(2))
-        ),
-        rows(),
-    )
-
-    def loss() -> Tensor:
-        h = net.body(x)
-        both = torch.stack([functional.cross_entropy(net.kind(h), y), functional.mse_loss(net.size(h)[:, 0], x[:, 0])])
-        return (both * (-net.log_variance).exp() + net.log_variance).sum()
-
-    return steps(net, loss)
-
-
-@clean()
 def tasks_in_turn() -> Diagnosis:
     net = nn.ModuleDict({"body": mlp(8, 16, 16), "one": nn.Linear(16, 3), "two": nn.Linear(16, 3)})
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
@@ -115,20 +98,6 @@ def tasks_in_turn() -> Diagnosis:
             optimizer.zero_grad()
             functional.cross_entropy(net["one" if step % 2 else "two"](net["body"](x)), y).backward()
             optimizer.step()
-    return d
-
-
-@clean()
-def gradients_are_accumulated() -> Diagnosis:
-    net = mlp(8, 32, 3)
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    with diagnose(net) as d:
-        for step in range(8):
-            x, y = rows(8)
-            (functional.cross_entropy(net(x), y) / 4).backward()
-            if step % 4 == 3:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
     return d
 
 
@@ -163,30 +132,6 @@ def layers_that_only_their_optimiser_leaves_out() -> Diagnosis:
 
 
 @clean()
-def layers_are_thawed_one_after_the_other() -> Diagnosis:
-    net, (x, y) = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)), rows()
-    net[:4].requires_grad_(False)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with diagnose(net) as d:
-        for step in range(6):
-            if step == 3:
-                net[2].requires_grad_(True)
-            optimizer.zero_grad()
-            functional.cross_entropy(net(x), y).backward()
-            optimizer.step()
-    return d
-
-
-@clean()
-def biases_alone() -> Diagnosis:
-    net, (x, y) = mlp(8, 32, 32, 3), rows()
-    for name, parameter in net.named_parameters():
-        parameter.requires_grad_(name.endswith("bias"))
-    optimizer = torch.optim.Adam(filter(lambda p: p.requires_grad, net.parameters()), 1e-2)
-    return steps(net, lambda: functional.cross_entropy(net(x), y), optimizer=optimizer)
-
-
-@clean()
 def adapters_of_low_rank() -> Diagnosis:
     """The second factor starts at 0, so the first gets its first gradient in the second step."""
 
@@ -203,91 +148,6 @@ def adapters_of_low_rank() -> Diagnosis:
     net, (x, y) = nn.Sequential(Adapted(nn.Linear(8, 16)), nn.ReLU(), Adapted(nn.Linear(16, 3))), rows()
     optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], 1e-2)
     return steps(net, lambda: functional.cross_entropy(net(x), y), optimizer=optimizer)
-
-
-@clean()
-def residual_gates_that_start_at_zero() -> Diagnosis:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.gate = mlp(16, 16, 16), nn.Parameter(torch.zeros(()))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.gate * self.inner(x)
-
-    net, (x, y) = nn.Sequential(nn.Linear(8, 16), Block(), Block(), nn.Linear(16, 3)), rows()
-    return steps(net, lambda: functional.cross_entropy(net(x), y), optimizer=torch.optim.Adam(net.parameters(), 1e-2))
-
-
-@clean()
-def a_student_and_its_teacher() -> Diagnosis:
-    teacher, student = mlp(8, 64, 3).eval(), mlp(8, 16, 3)
-    optimizer = torch.optim.Adam(student.parameters(), 1e-3)
-
-    def loss() -> Tensor:
-        x, y = rows()
-        with torch.no_grad():
-            soft = (teacher(x) / 4).softmax(-1)
-        logits = student(x)
-        hint = functional.kl_div((logits / 4).log_softmax(-1), soft, reduction="batchmean") * 16
-        return 0.5 * hint + 0.5 * functional.cross_entropy(logits, y)
-
-    return steps(None, loss, optimizer=optimizer)
-
-
-@clean()
-def an_average_of_weights_follows() -> Diagnosis:
-    net, (x, y) = mlp(8, 32, 3), rows()
-    average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    with diagnose() as d:
-        for _ in range(5):
-            optimizer.zero_grad()
-            functional.cross_entropy(net(x), y).backward()
-            optimizer.step()
-            average.update_parameters(net)
-            with torch.no_grad():
-                functional.cross_entropy(average(x), y).item()
-    return d
-
-
-@clean()
-def a_second_order_method_with_a_closure() -> Diagnosis:
-    net, x = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), torch.randn(32, 8)
-    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = functional.mse_loss(net(x)[:, 0], x[:, 0])
-        loss.backward()
-        return loss
-
-    with diagnose(net) as d:
-        for _ in range(3):
-            optimizer.step(closure)
-    return d
-
-
-@clean()
-def two_backward_passes_for_each_step() -> Diagnosis:
-    """Sharpness-aware: up along the gradient, then down from there."""
-    net, (x, y) = mlp(8, 32, 3), rows()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with diagnose(net) as d:
-        for _ in range(4):
-            functional.cross_entropy(net(x), y).backward()
-            with torch.no_grad():
-                moves = [0.05 * p.grad / (p.grad.norm() + 1e-12) for p in net.parameters()]
-                for p, move in zip(net.parameters(), moves, strict=True):
-                    p += move
-            optimizer.zero_grad()
-            functional.cross_entropy(net(x), y).backward()
-            with torch.no_grad():
-                for p, move in zip(net.parameters(), moves, strict=True):
-                    p -= move
-            optimizer.step()
-            optimizer.zero_grad()
-    return d
 
 
 @clean()
@@ -312,8 +172,8 @@ def gradients_by_function_transforms() -> Diagnosis:
     """torch.func.grad within the loss: a penalty on the slope of the network."""
     net, (x, y) = nn.Sequential(nn.Linear(8, 16), nn.Softplus(), nn.Linear(16, 3)), rows()
 
-    def slope(one: Tensor) -> Tensor:
-        return torch.func.grad(lambda z: torch.func.functional_call(net, dict(net.named_parameters()), (z,)).sum())(one)
+    def slope(row: Tensor) -> Tensor:
+        return torch.func.grad(lambda z: torch.func.functional_call(net, dict(net.named_parameters()), (z,)).sum())(row)
 
     def loss() -> Tensor:
         return functional.cross_entropy(net(x), y) + 0.01 * torch.func.vmap(slope)(x).square().mean()
@@ -354,23 +214,6 @@ def weights_under_a_parametrisation() -> Diagnosis:
     )
     x, y = rows()
     return steps(net, lambda: functional.cross_entropy(net(x), y))
-
-
-@clean()
-def layers_are_skipped_at_random() -> Diagnosis:
-    class Net(Parts):
-        def forward(self, x: Tensor) -> Tensor:
-            h = self.first(x)
-            for block in self.blocks:
-                if torch.rand(()) < 0.5:
-                    h = h + block(h)
-            return self.head(h)
-
-    net, (x, y) = (
-        Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3), blocks=nn.ModuleList(mlp(16, 16, 16) for _ in range(3))),
-        rows(),
-    )
-    return steps(net, lambda: functional.cross_entropy(net(x), y), 10)
 
 
 @clean()

@@ -31,11 +31,6 @@ def batch(count: int = 32) -> tuple[Tensor, Tensor]:
 
 
 @clean(needs="transformers.trainer")
-def by_hugging_face() -> Diagnosis:
-    return trainers.by_hugging_face(Net(), *batch())
-
-
-@clean(needs="transformers.trainer")
 def a_published_language_model() -> Diagnosis:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -48,30 +43,12 @@ def a_published_language_model() -> Diagnosis:
         def forward(self, x: Tensor) -> Tensor:
             return self.model(input_ids=x, labels=x).loss
 
-    return trainers.by_hugging_face(Loss(), torch.randint(50, (8, 16)))
-
-
-@clean(needs="transformers.trainer")
-def a_published_encoder_with_a_masked_loss() -> Diagnosis:
-    from transformers import BertConfig, BertForMaskedLM
-
-    small = {
-        "vocab_size": 50,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-    }
-    model = BertForMaskedLM(BertConfig(**small, max_position_embeddings=16))
-    x = torch.randint(5, 50, (8, 12))
-    labels = x.masked_fill(torch.rand(x.shape) > 0.3, -100)
-    mask = (torch.arange(12) < torch.randint(6, 12, (8, 1))).long()
-    return trainers.steps(model, lambda: model(input_ids=x, attention_mask=mask, labels=labels).loss)
+    return trainers.train_by_hugging_face(Loss(), torch.randint(50, (8, 16)))
 
 
 @clean(needs="lightning")
-def by_lightning() -> Diagnosis:
-    return trainers.by_lightning(Net(), *batch())
+def lightning_trains() -> Diagnosis:
+    return trainers.train_by_lightning(Net(), *batch())
 
 
 @clean(needs="accelerate")
@@ -81,22 +58,17 @@ def accelerated() -> Diagnosis:
 
 @clean()
 def in_bfloat16() -> Diagnosis:
-    return trainers.in_bfloat16(Net(), *batch())
+    return trainers.bfloat16(Net(), *batch())
 
 
 @clean()
-def with_a_scaler() -> Diagnosis:
-    return trainers.with_a_scaler(Net(), *batch())
+def half_precision_with_a_scaler() -> Diagnosis:
+    return trainers.scaled_half_precision(Net(), *batch())
 
 
 @clean()
 def compiled() -> Diagnosis:
     return trainers.compiled(Net(), *batch())
-
-
-@clean()
-def compiled_ahead_of_time() -> Diagnosis:
-    return trainers.compiled(Net(), *batch(), backend="aot_eager")
 
 
 @clean()
@@ -111,7 +83,7 @@ def checkpointed_the_old_way() -> Diagnosis:
 
 @clean(ranks=2)
 def on_two_ranks() -> Diagnosis:
-    return trainers.on_two_ranks(Net(), *batch())
+    return trainers.distributed(Net(), *batch())
 
 
 @clean(ranks=2)

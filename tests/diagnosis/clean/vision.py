@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -47,18 +45,6 @@ def augmented(x: Tensor) -> Tensor:
 def a_residual_net_with_augmented_pictures() -> Diagnosis:
     net, (x, y) = resnet(), pictures()
     return steps(net, lambda: functional.cross_entropy(net(augmented(x)), y), 6)
-
-
-@clean()
-def pictures_are_mixed() -> Diagnosis:
-    net, (x, y) = resnet(), pictures()
-
-    def loss() -> Tensor:
-        share, order = torch.distributions.Beta(0.4, 0.4).sample(), torch.randperm(len(x))
-        logits = net(share * x + (1 - share) * x[order])
-        return share * functional.cross_entropy(logits, y) + (1 - share) * functional.cross_entropy(logits, y[order])
-
-    return steps(net, loss, 6)
 
 
 @clean()
@@ -155,20 +141,6 @@ def an_attack_by_projected_steps() -> Diagnosis:
     return d
 
 
-@clean()
-def training_on_attacked_pictures() -> Diagnosis:
-    net, (x, y) = resnet(), pictures()
-    optimizer = torch.optim.SGD(net.parameters(), 0.01)
-
-    def loss() -> Tensor:
-        noisy = x.clone().requires_grad_()
-        (grad,) = torch.autograd.grad(functional.cross_entropy(net(noisy), y), noisy)
-        hard = (x + 0.03 * grad.sign()).clamp(0, 1).detach()
-        return functional.cross_entropy(net(hard), y)
-
-    return steps(net, loss, 4, optimizer=optimizer)
-
-
 class Quantised(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -208,17 +180,6 @@ def weights_are_quantised_with_a_learned_scale() -> Diagnosis:
 
 
 @clean()
-def weights_are_quantised_by_torch() -> Diagnosis:
-    class Net(Quantised):
-        def weight(self) -> Tensor:
-            w = self.conv.weight
-            return torch.fake_quantize_per_tensor_affine(w, float(w.detach().abs().amax() / 127), 0, -128, 127)
-
-    net, (x, y) = Net(), pictures()
-    return steps(net, lambda: functional.cross_entropy(net(x), y))
-
-
-@clean()
 def binary_weights_with_a_surrogate() -> Diagnosis:
     class Net(Quantised):
         def weight(self) -> Tensor:
@@ -226,21 +187,6 @@ def binary_weights_with_a_surrogate() -> Diagnosis:
 
     net, (x, y) = Net(), pictures()
     return steps(net, lambda: functional.cross_entropy(net(x), y))
-
-
-@clean()
-def a_field_is_rendered_along_rays() -> Diagnosis:
-    field = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
-    target = torch.rand(16, 3)
-
-    def loss() -> Tensor:
-        out = field(torch.rand(16, 8, 3) * 2 - 1)
-        density, colour = functional.softplus(out[..., 0]), torch.sigmoid(out[..., 1:])
-        alpha = 1 - torch.exp(-density * 0.25)
-        through = torch.cumprod(torch.cat([torch.ones(16, 1), 1 - alpha[:, :-1] + 1e-10], -1), -1)
-        return functional.mse_loss(((alpha * through)[..., None] * colour).sum(1), target)
-
-    return steps(field, loss)
 
 
 @clean()
@@ -261,85 +207,3 @@ def two_views_attract() -> Diagnosis:
         return -(towards(net.predictor(a), b.detach()) + towards(net.predictor(b), a.detach())).mean() / 2
 
     return steps(net, loss)
-
-
-@clean()
-def a_view_predicts_its_slow_twin() -> Diagnosis:
-    """BYOL: the twin is an average of the past, under no_grad."""
-    online = nn.Sequential(*list(resnet())[:-1], nn.Linear(8, 16))
-    predictor, slow, (x, _) = nn.Linear(16, 16), copy.deepcopy(online), pictures()
-    for parameter in slow.parameters():
-        parameter.requires_grad = False
-    optimizer = torch.optim.Adam([*online.parameters(), *predictor.parameters()], 1e-3)
-    with diagnose() as d:
-        for _ in range(5):
-            with torch.no_grad():
-                target = slow(augmented(x))
-            optimizer.zero_grad()
-            (2 - 2 * functional.cosine_similarity(predictor(online(augmented(x))), target)).mean().backward()
-            optimizer.step()
-            with torch.no_grad():
-                for old, new in zip(slow.parameters(), online.parameters(), strict=True):
-                    old.mul_(0.99).add_(new, alpha=0.01)
-    return d
-
-
-@clean()
-def pictures_are_told_apart_by_a_momentum_encoder() -> Diagnosis:
-    """MoCo: a second encoder that requires gradients and gets none, and a queue of keys."""
-    query = nn.Sequential(*list(resnet())[:-1], nn.Linear(8, 16))
-    key, queue, (x, _) = copy.deepcopy(query), functional.normalize(torch.randn(32, 16), dim=-1), pictures()
-    optimizer = torch.optim.SGD(query.parameters(), 0.03)
-    with diagnose(query) as d:
-        for _ in range(4):
-            q = functional.normalize(query(augmented(x)), dim=-1)
-            with torch.no_grad():
-                for old, new in zip(key.parameters(), query.parameters(), strict=True):
-                    old.data = old.data * 0.999 + new.data * 0.001
-                k = functional.normalize(key(augmented(x)), dim=-1)
-            logits = torch.cat([(q * k).sum(-1, keepdim=True), q @ queue.T], 1) / 0.2
-            optimizer.zero_grad()
-            functional.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long)).backward()
-            optimizer.step()
-            queue = torch.cat([queue[len(x) :], k])
-    return d
-
-
-@clean()
-def patches_are_hidden_and_guessed() -> Diagnosis:
-    class Net(Parts):
-        def forward(self, patches: Tensor) -> Tensor:
-            is_hidden = torch.rand(patches.shape[:2]) < 0.5
-            h = torch.where(is_hidden[..., None], self.hidden, self.embed(patches))
-            return functional.mse_loss(self.head(self.mix(h))[is_hidden], patches[is_hidden])
-
-    net, (x, _) = (
-        Net(
-            embed=nn.Linear(12, 16),
-            hidden=nn.Parameter(torch.zeros(16)),
-            mix=nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.1),
-            head=nn.Linear(16, 12),
-        ),
-        pictures(),
-    )
-    patches = functional.unfold(x, 2, stride=2).mT
-    return steps(net, lambda: net(patches))
-
-
-@clean()
-def a_spatial_transformer() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.locate, self.body = nn.Linear(3, 6), resnet()
-            nn.init.zeros_(self.locate.weight)
-            with torch.no_grad():
-                self.locate.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
-
-        def forward(self, x: Tensor) -> Tensor:
-            theta = self.locate(x.mean((2, 3))).view(-1, 2, 3)
-            grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
-            return self.body(functional.grid_sample(x, grid, align_corners=False))
-
-    net, (x, y) = Net(), pictures()
-    return steps(net, lambda: functional.cross_entropy(net(x), y))

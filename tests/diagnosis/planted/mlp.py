@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import pseudograd as pg
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import planted
-from ..trainers import Parts, by_hand, steps, trains
+from ..trainers import Parts, steps, train_by_hand, trains
 
 
 def classes(count: int = 32, width: int = 8, kinds: int = 3) -> tuple[Tensor, Tensor]:
@@ -61,7 +60,7 @@ def every_relu_is_dead() -> Diagnosis:
             hidden = functional.relu(self.first(x))  # fault: relus dead by a bias of -10
             return functional.cross_entropy(self.head(hidden), y)
 
-    return by_hand(Net(), *classes())
+    return train_by_hand(Net(), *classes())
 
 
 @planted("starved", "first.weight", "first.bias")
@@ -69,17 +68,6 @@ def every_relu_is_dead() -> Diagnosis:
 def a_hard_sigmoid_is_saturated(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     gate = functional.hardsigmoid(net.first(x) + 20)  # fault: hard sigmoid saturated
     return functional.cross_entropy(net.head(gate), y)
-
-
-@planted("starved", "first.weight", "first.bias")
-def a_tanh_is_fed_unscaled_features() -> Diagnosis:
-    class Net(Parts):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            hidden = torch.tanh(self.first(x))  # fault: tanh saturated by unscaled features
-            return functional.cross_entropy(self.head(hidden), y)
-
-    x, y = classes()
-    return by_hand(Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), (x.sign() + 2) * 1e5, y)
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias")
@@ -115,31 +103,11 @@ def a_parameter_is_copied_with_torch_tensor(net: Classifier, x: Tensor, y: Tenso
     return functional.cross_entropy(net.head(net.body(x) * gain), y)
 
 
-@planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias")
-@trains(Classifier, classes)
-def a_hidden_layer_goes_through_numpy(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
-    hidden = torch.from_numpy(net.body(x).detach().numpy() * 2)  # fault: numpy round trip
-    return functional.cross_entropy(net.head(hidden), y)
-
-
 @planted("starved", "shift")
 @trains(lambda: Classifier(shift=nn.Parameter(torch.zeros(3))), classes)
 def a_parameter_is_read_through_data(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
     logits = net.head(net.body(x)) + net.shift.data  # fault: .data
     return functional.cross_entropy(logits, y)
-
-
-@planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias")
-def a_backbone_that_is_trained_runs_without_gradients() -> Diagnosis:
-    class Net(Classifier):
-        @torch.no_grad()
-        def features(self, x: Tensor) -> Tensor:
-            return self.body(x)  # fault: no_grad around part of the forward
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return functional.cross_entropy(self.head(self.features(x)), y)
-
-    return by_hand(Net(), *classes())
 
 
 @planted("starved", "projection.weight", "projection.bias")
@@ -149,7 +117,7 @@ def a_layer_is_never_called() -> Diagnosis:
             super().__init__()
             self.projection = nn.Linear(16, 16)  # fault nowhere: a parameter that is not used
 
-    return by_hand(Net(), *classes())
+    return train_by_hand(Net(), *classes())
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight")
@@ -165,13 +133,6 @@ def a_mask_that_is_never_true(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
     is_valid = torch.isnan(x[:, :1])  # meant: ~
     hidden = torch.where(is_valid, net.body(x), 0.0)  # fault: mask that kills all
     return functional.cross_entropy(net.head(hidden), y)
-
-
-@planted("starved", "score.weight", "score.bias")
-@trains(lambda: Classifier(score=nn.Linear(8, 16)), classes)
-def a_comparison_is_a_gate(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
-    gate = (net.score(x) > 0).float()  # fault: comparison as a gate
-    return functional.cross_entropy(net.head(net.body(x) * gate), y)
 
 
 @planted("starved", "first.weight", "first.bias")
@@ -191,26 +152,7 @@ def a_custom_backward_returns_none() -> Diagnosis:
             hidden = Scale.apply(self.first(x), 2.0)  # fault: custom Function that returns None
             return functional.cross_entropy(self.head(hidden), y)
 
-    return by_hand(Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), *classes())
-
-
-@planted("starved", "first.weight", "first.bias")
-def a_custom_backward_returns_zeros() -> Diagnosis:
-    class Step(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return (x > 0).float()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return torch.zeros_like(grad)
-
-    class Net(Parts):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            spikes = Step.apply(self.first(x))  # fault: custom Function that returns zeros
-            return functional.cross_entropy(self.head(spikes), y)
-
-    return by_hand(Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), *classes())
+    return train_by_hand(Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), *classes())
 
 
 @planted("starved", "first.weight", "first.bias")
@@ -219,22 +161,6 @@ def a_hook_zeroes_an_activation(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     hidden = net.first(x)
     hidden.register_hook(lambda grad: grad * 0.0)  # fault: hook that zeroes an activation
     return functional.cross_entropy(net.head(hidden), y)
-
-
-@planted("starved", "body.0.weight")
-def a_hook_zeroes_a_parameter() -> Diagnosis:
-    net = Classifier()
-    x, y = classes()
-    with torch.no_grad():
-        rows = torch.zeros(16, 8)  # meant: ones where it may learn
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    with pg.diagnose(net) as d:
-        net.body[0].weight.register_hook(lambda grad: grad * rows)  # fault: hook that freezes a parameter
-        for _ in range(5):
-            optimizer.zero_grad()
-            net(x, y).backward()
-            optimizer.step()
-    return d
 
 
 @planted(
@@ -251,7 +177,7 @@ def a_hypernetwork_writes_a_new_parameter() -> Diagnosis:
     net = Net(hyper=mlp(4, 8, 16 * 8), body=nn.Linear(8, 16), head=nn.Linear(16, 3))
     del net.body.weight
     net.body.register_parameter("weight", None)
-    return by_hand(net, *classes())
+    return train_by_hand(net, *classes())
 
 
 @planted("starved", "hyper.0.weight", "hyper.0.bias", "hyper.2.weight", "hyper.2.bias")
@@ -278,7 +204,7 @@ def twelve_sigmoids_in_a_row() -> Diagnosis:
             hidden = self.body(self.first(x))  # fault: gradients vanish in a stack of sigmoids
             return functional.cross_entropy(self.head(hidden), y)
 
-    return by_hand(Net(first=nn.Linear(8, 16), body=nn.Sequential(*layers), head=nn.Linear(16, 3)), *classes())
+    return train_by_hand(Net(first=nn.Linear(8, 16), body=nn.Sequential(*layers), head=nn.Linear(16, 3)), *classes())
 
 
 @planted("starved", "centres", "log_width", "head.weight")
@@ -331,20 +257,3 @@ def a_straight_through_the_wrong_way_round(net: Parts, x: Tensor, y: Tensor) -> 
     h = net.first(x) * 4
     levels = torch.round(h) + (h - torch.round(h)).detach() * 0.0  # fault: straight-through detached wrongly
     return functional.cross_entropy(net.head(levels), y)
-
-
-@planted("starved", "encode.weight", "encode.bias", "decode.weight")
-@trains(lambda: Parts(encode=nn.Linear(8, 16), decode=nn.Linear(16, 8)), classes)
-def a_sparse_code_shrinks_everything(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    code = functional.softshrink(net.encode(x), 10.0)  # fault: softshrink of everything
-    return functional.mse_loss(net.decode(code), x)
-
-
-@planted("starved", "threshold")
-@trains(
-    lambda: Parts(encode=nn.Linear(8, 16), decode=nn.Linear(16, 8), threshold=nn.Parameter(torch.full((16,), 0.1))),
-    classes,
-)
-def a_jumprelu_with_a_narrow_window(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    code = pg.jumprelu(net.encode(x), net.threshold, bandwidth=1e-7)  # fault: jumprelu window too narrow
-    return functional.mse_loss(net.decode(code), x)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from pseudograd.diagnosis.context import Diagnosis
 
@@ -34,15 +33,15 @@ class Net(Parts):
 
 
 @planted("starved", "scale", needs="transformers.trainer")
-@trains(Net, batch, trainers.by_hugging_face, method="hidden")
-def by_hugging_face_with_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:
+@trains(Net, batch, trainers.train_by_hugging_face, method="hidden")
+def hugging_face_trains_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:
     bounded = net.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, Hugging Face
     return functional.silu(net.second(net.first(x))) * bounded
 
 
 @planted("starved", "first.weight", "first.bias", needs="lightning")
-@trains(Net, batch, trainers.by_lightning, method="hidden")
-def by_lightning_with_a_frozen_looking_backbone(net: Net, x: Tensor) -> Tensor:
+@trains(Net, batch, trainers.train_by_lightning, method="hidden")
+def lightning_trains_a_layer_under_no_grad(net: Net, x: Tensor) -> Tensor:
     with torch.no_grad():
         h = net.first(x)  # fault: no_grad around a trained layer, Lightning
     return functional.silu(net.second(functional.silu(h))) * net.scale
@@ -62,14 +61,6 @@ def compiled_with_a_hard_gate(net: Net, x: Tensor) -> Tensor:
     return functional.silu(net.second(gate)) * net.scale
 
 
-@planted("cut")
-@trains(Net, batch, trainers.compiled, backend="aot_eager")
-def compiled_ahead_of_time_with_clipped_logits(net: Net, x: Tensor, y: Tensor) -> Tensor:
-    logits = net.head(net.hidden(x) * 10)
-    bounded = torch.clamp(logits, -1.0, 1.0)  # fault: clipped logits, compiled ahead of time
-    return functional.cross_entropy(bounded, y)
-
-
 @planted("starved", "scale")
 @trains(Net, batch, trainers.checkpointed, method="hidden")
 def checkpointed_with_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:
@@ -85,19 +76,7 @@ def checkpointed_the_old_way_with_clipped_activations(net: Net, x: Tensor) -> Te
 
 
 @planted("starved", "first.weight", "first.bias")
-def a_checkpointed_block_detaches_its_input() -> Diagnosis:
-    class Faulty(Net):
-        def block(self, h: Tensor) -> Tensor:
-            return functional.silu(self.second(h.detach()))  # fault: detach inside a checkpointed block
-
-        def hidden(self, x: Tensor) -> Tensor:
-            return checkpoint(self.block, self.first(x), use_reentrant=False) * self.scale
-
-    return trainers.by_hand(Faulty(), *batch())
-
-
-@planted("starved", "first.weight", "first.bias")
-@trains(lambda: Net(table=nn.Embedding(16, 16)), batch, trainers.in_bfloat16, method="hidden")
+@trains(lambda: Net(table=nn.Embedding(16, 16)), batch, trainers.bfloat16, method="hidden")
 def in_bfloat16_with_an_index_of_max(net: Net, x: Tensor) -> Tensor:
     best = net.first(x).max(-1)[1]  # fault: index of max, bfloat16
     return functional.silu(net.second(net.table(best))) * net.scale
@@ -105,7 +84,7 @@ def in_bfloat16_with_an_index_of_max(net: Net, x: Tensor) -> Tensor:
 
 @planted("starved", "first.weight", "first.bias", "second.weight", "second.bias", "scale", "head.weight", "head.bias")
 @trains(Net, batch)
-def in_half_precision_without_a_scaler(net: Net, x: Tensor, y: Tensor) -> Tensor:
+def half_precision_without_a_scaler(net: Net, x: Tensor, y: Tensor) -> Tensor:
     """A mean over many: what arrives at the half precision layer is below its smallest number."""
 
     with torch.autocast("cpu", torch.float16):
@@ -115,39 +94,18 @@ def in_half_precision_without_a_scaler(net: Net, x: Tensor, y: Tensor) -> Tensor
 
 
 @planted("cut")
-@trains(Net, batch, trainers.with_a_scaler)
-def with_a_scaler_and_a_clamp(net: Net, x: Tensor, y: Tensor) -> Tensor:
+@trains(Net, batch, trainers.scaled_half_precision)
+def half_precision_with_clipped_logits(net: Net, x: Tensor, y: Tensor) -> Tensor:
     logits = net.head(net.hidden(x) * 10)
     bounded = logits.clamp(-2.0, 2.0)  # fault: clipped logits, half precision
     return functional.cross_entropy(bounded.float(), y)
 
 
-@planted("starved", "first.weight", "first.bias", ranks=2)
-@trains(
-    lambda: Net(table=nn.Embedding(16, 16)), batch, trainers.on_two_ranks, method="hidden", find_unused_parameters=True
-)
-def on_two_ranks_with_an_argmax(net: Net, x: Tensor) -> Tensor:
-    best = net.first(x).argmax(-1)  # fault: argmax, DDP
-    return functional.silu(net.second(net.table(best))) * net.scale
-
-
 @planted("starved", "scale", ranks=2)
-@trains(Net, batch, trainers.on_two_ranks, method="hidden")
+@trains(Net, batch, trainers.distributed, method="hidden")
 def on_two_ranks_with_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:
     bounded = net.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, DDP
     return functional.silu(net.second(functional.silu(net.first(x)))) * bounded
-
-
-@planted("starved", "first.weight", "first.bias", ranks=2)
-def sharded_with_rounded_activations() -> Diagnosis:
-    class Faulty(Net):
-        def hidden(self, x: Tensor) -> Tensor:
-            h = torch.round(self.first(x) * 8) / 8  # fault: rounded activations, FSDP2
-            return functional.silu(self.second(h)) * self.scale.sum()
-
-    net = Faulty()
-    net.scale = nn.Parameter(torch.tensor([5.0]))  # FSDP2 shards no tensor without a dimension
-    return trainers.sharded(net, *batch())
 
 
 @planted("cut", ranks=2)

@@ -12,7 +12,7 @@ import pseudograd as pg
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import planted
-from ..trainers import Parts, by_hand, steps, trains
+from ..trainers import Parts, steps, train_by_hand, trains
 
 
 def pictures(count: int = 8, size: int = 8) -> tuple[Tensor, Tensor]:
@@ -117,32 +117,6 @@ def a_black_canvas() -> Diagnosis:
     return steps(canvas, loss, 1)
 
 
-@planted("cut")
-def a_picture_that_leaves_its_range() -> Diagnosis:
-    canvas, target = Canvas(torch.randn(3, 8, 8) * 2), torch.rand(3, 8, 8)
-
-    def loss() -> Tensor:
-        shown = torch.clamp(canvas.pixels, 0, 1)  # fault: pixels outside their clamp
-        return functional.mse_loss(shown, target)
-
-    return steps(canvas, loss)
-
-
-@planted("cut")
-@trains(
-    lambda: Parts(
-        albedo=nn.Parameter(torch.rand(64, 3)),
-        normal=nn.Parameter(torch.randn(64, 3)),
-        light=nn.Parameter(torch.tensor([0.0, 0.0, 3.0])),
-    ),
-    lambda: (torch.rand(64, 3),),
-)
-def a_renderer_clamps_colours_that_are_too_bright(net: Parts, shown: Tensor) -> Tensor:
-    shade = functional.softplus(functional.normalize(net.normal, dim=-1) @ net.light)
-    colour = (net.albedo * shade[:, None]).clamp(0.0, 1.0)  # fault: clamp of colours in a renderer
-    return functional.mse_loss(colour, shown)
-
-
 @planted("starved", "centre", "size")
 @trains(
     lambda: Parts(centre=nn.Parameter(torch.tensor([1.0, 1.0])), size=nn.Parameter(torch.tensor([1.0, 1.0]))),
@@ -171,7 +145,7 @@ def an_augmentation_leaves_the_graph() -> Diagnosis:
             bright = (x**self.gamma * 255).to(torch.uint8).float() / 255  # fault: cast to integers
             return super().features(bright)
 
-    return by_hand(Net(gamma=nn.Parameter(torch.tensor(1.0))), *pictures())
+    return train_by_hand(Net(gamma=nn.Parameter(torch.tensor(1.0))), *pictures())
 
 
 @planted("guard")
@@ -195,28 +169,6 @@ def a_similarity_that_can_be_negative() -> Diagnosis:
         return -(positive**0.3).mean()
 
     return steps(canvas, loss, 1)
-
-
-@planted("starved", "delta")
-def an_attack_that_takes_its_step_from_a_sign() -> Diagnosis:
-    victim = ResNet().requires_grad_(False)
-    x, y = pictures()
-
-    attack = Parts(delta=nn.Parameter(torch.randn_like(x) * 1e-3))
-
-    def loss() -> Tensor:
-        bounded = 8 / 255 * attack.delta.sign()  # fault: perturbation through a sign
-        return -victim((x + bounded).clamp(-1, 2), y)
-
-    return steps(attack, loss)
-
-
-@planted("starved", "encoder.weight", "encoder.bias", "head.weight")
-@trains(lambda: Parts(encoder=nn.Conv2d(3, 4, 3), head=nn.Linear(4, 3)), pictures)
-def ternary_activations_with_a_threshold_above_all(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    h = net.encoder(x)
-    kept = h.masked_fill(h.abs() < 50.0, 0.0)  # fault: pruning threshold above every value
-    return functional.cross_entropy(net.head(kept.mean((2, 3))), y)
 
 
 @planted("wind-up")
