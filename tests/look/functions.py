@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 
-def of(forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def make_function(
+    forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
     """y = forward(x), grad_x = backward(grad, x), whatever the derivative is."""
 
     class Chosen(torch.autograd.Function):
@@ -22,10 +24,7 @@ def of(forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor, Tensor],
         def backward(ctx: Any, grad: Tensor) -> Tensor:
             return backward(grad, *ctx.saved_tensors)
 
-    def chosen(x: Tensor) -> Tensor:
-        return Chosen.apply(x)  # type: ignore[no-any-return]
-
-    return chosen
+    return lambda x: Chosen.apply(x)  # type: ignore[no-any-return]
 
 
 def clamped(x: Tensor) -> Tensor:

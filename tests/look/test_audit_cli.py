@@ -1,4 +1,4 @@
-"""pseudograd audit: what it prints and writes, and one line for what is asked wrongly."""
+"""pseudograd audit: its text and files, and one line for a wrong argument."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pseudograd.cli import main
+
+from ..commands import answer
 
 MODULE = """
 import torch
@@ -62,33 +64,26 @@ def test_a_function_class_further_points_and_a_shape(capsys: pytest.CaptureFixtu
 
 
 RANGE = ("--low", "-2", "--high", "2")
+BOUNDED = ("audited:bounded", *RANGE)
+NAME = "audit: the function must name a function that can be imported, got"
 WRONG = {
     "the following arguments are required: --low, --high. See pseudograd audit --help.": ("audited:bounded",),
     "audit: the function must be MODULE:FUNCTION, got 'audited'.": ("audited", *RANGE),
-    "audit: the function must name a function that can be imported, got 'no_such_module:f'. No module": (
-        *("no_such_module:f", *RANGE),
-    ),
-    "audit: the function must name a function that can be imported, got 'audited:nothing'. module 'audited' has no attribute": (
-        *("audited:nothing", *RANGE),
-    ),
+    f"{NAME} 'no_such_module:f'. No module": ("no_such_module:f", *RANGE),
+    f"{NAME} 'audited:nothing'. module 'audited' has no attribute": ("audited:nothing", *RANGE),
     "audit: low must be below high, got low=1.0 and high=0.0.": ("audited:bounded", "--low", "1", "--high", "0"),
-    "audit: --at must be numbers with commas between, got '1;2'.": ("audited:bounded", *RANGE, "--at", "1;2"),
-    "audit: --shape must be integers with commas between, got '2.5'.": ("audited:bounded", *RANGE, "--shape", "2.5"),
-    "audit: --plot must end in .png, .svg, .pdf, got 'found.txt'.": ("audited:bounded", *RANGE, "--plot", "found.txt"),
-    "audit: --json must lie where files can be written": ("audited:bounded", *RANGE, "--json", "nowhere/found.json"),
+    "audit: --at must be numbers with commas between, got '1;2'.": (*BOUNDED, "--at", "1;2"),
+    "audit: --shape must be integers with commas between, got '2.5'.": (*BOUNDED, "--shape", "2.5"),
+    "audit: --plot must end in .png, .svg, .pdf, got 'found.txt'.": (*BOUNDED, "--plot", "found.txt"),
+    "audit: --json must lie where files can be written": (*BOUNDED, "--json", "nowhere/found.json"),
 }
 
 
 @pytest.mark.usefixtures("_here")
-@pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_argument_is_told_in_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = main(["audit", *WRONG[text]])
-    except SystemExit as stop:
-        status = stop.code if isinstance(stop.code, int) else 1
-    printed = capsys.readouterr()
-    assert status == 2
-    assert printed.err.startswith(f"pseudograd: {text}")
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["audited.py"]
+def test_a_wrong_argument_is_told_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for text, arguments in WRONG.items():
+        status, out, error = answer(capfd, "audit", *arguments)
+        assert (status, out) == (2, "")
+        assert error.startswith(f"pseudograd: {text}")
+        assert error.count("\n") == 1
+        assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["audited.py"]

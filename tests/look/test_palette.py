@@ -45,8 +45,8 @@ def test_every_rule_has_a_colour_of_its_own() -> None:
 
 @pytest.mark.parametrize("reader", SEEN)
 def test_rules_of_steps_are_told_apart(reader: str) -> None:
-    for one, other in combinations(OPS["sign"].rules, 2):
-        assert math.dist(lab(colour(one), reader), lab(colour(other), reader)) > 10, (one, other)
+    for rule, other in combinations(OPS["sign"].rules, 2):
+        assert math.dist(lab(colour(rule), reader), lab(colour(other), reader)) > 10, (rule, other)
 
 
 @pytest.mark.usefixtures("table_as_it_was")
@@ -57,18 +57,14 @@ def test_a_registered_rule_has_a_colour_that_no_other_has() -> None:
     assert colour("halved") not in taken
 
 
-def test_a_function_has_a_colour_by_its_position_and_a_darker_shade() -> None:
-    assert colour("my own") == colour("another", position=6) != colour("my own", position=1)
-    assert darker("#0072B2") == "#003959"
-
-
 def halved(grad: Tensor, x: Tensor, y: Tensor, min: object, max: object) -> Tensor:
     return grad / 2
 
 
-def test_names_that_are_no_rules_have_colours_of_their_own() -> None:
-    found = colours(["mine", "inward", "yours", "theirs", "sign", "torch.clamp"])
-    assert len(set(found.values())) == 6
-    assert found["inward"] == colour("inward")
-    assert found["torch.clamp"] == colour("torch.clamp")
+def test_names_that_are_no_rules_have_colours_by_their_position() -> None:
+    assert colour("my own") == colour("another", position=6) != colour("my own", position=1)
+    assert darker("#0072B2") == "#003959"
+    shades = colours(["mine", "inward", "yours", "theirs", "sign", "torch.clamp"])
+    assert len(set(shades.values())) == 6
+    assert (shades["inward"], shades["torch.clamp"]) == (colour("inward"), colour("torch.clamp"))
     assert len(colours(map(str, range(40)))) == 40

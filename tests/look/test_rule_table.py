@@ -1,4 +1,4 @@
-"""What `pseudograd rules` says of each row, beside the bytes that its call really keeps."""
+"""The text of `pseudograd rules`, beside the bytes that a call really keeps."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROWS = [
 ]
 
 
-def kept_by(name: str, rule: str) -> int:
+def saved_bytes(name: str, rule: str) -> int:
     """The bytes that a real call keeps, of an input that no op has made."""
-    kept: list[torch.Tensor] = []
-    chosen = {"rule": rule} if len(OPS[name].rules) > 1 else {}
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: (kept.append(tensor), tensor)[1], lambda one: one):
-        OPS[name].public(torch.randn(SIZE, requires_grad=True), *OPS[name].picture.others, **chosen)
-    return sum(tensor.numel() * tensor.element_size() for tensor in kept)
+    saved: list[torch.Tensor] = []
+    options = {"rule": rule} if len(OPS[name].rules) > 1 else {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x), x)[1], lambda x: x):
+        OPS[name].public(torch.randn(SIZE, requires_grad=True), *OPS[name].picture.others, **options)
+    return sum(tensor.numel() * tensor.element_size() for tensor in saved)
 
 
 @folded
@@ -36,21 +36,18 @@ def kept_by(name: str, rule: str) -> int:
 )
 @pytest.mark.parametrize(("name", "rule"), ROWS, ids="/".join)
 def test_what_is_said_is_what_a_call_keeps(name: str, rule: str) -> None:
-    assert BYTES[what_is_saved(OPS[name], OPS[name].rules[rule])] == kept_by(name, rule)
+    assert BYTES[what_is_saved(OPS[name], OPS[name].rules[rule])] == saved_bytes(name, rule)
 
 
-@pytest.mark.parametrize(
-    ("name", "rule", "expected"),
-    [
-        ("policy_loss", "inward", "log_ratio, advantage"),
-        ("replace_grad", "replace", "nothing"),
-        ("fake_quantize", "zero", "x"),
-        ("jumprelu", "window", "x"),
-        ("sign", "custom", "x"),
-    ],
-)
-def test_what_others_keep(name: str, rule: str, expected: str) -> None:
-    assert what_is_saved(OPS[name], OPS[name].rules[rule]) == expected
+def test_other_rows_name_the_inputs_that_they_save() -> None:
+    for row, expected in {
+        ("policy_loss", "inward"): "log_ratio, advantage",
+        ("replace_grad", "replace"): "nothing",
+        ("fake_quantize", "zero"): "x",
+        ("jumprelu", "window"): "x",
+        ("sign", "custom"): "x",
+    }.items():
+        assert what_is_saved(OPS[row[0]], OPS[row[0]].rules[row[1]]) == expected
 
 
 def test_ops_of_one_set_of_rules_share_a_block_in_the_order_given() -> None:
@@ -62,10 +59,8 @@ def test_ops_of_one_set_of_rules_share_a_block_in_the_order_given() -> None:
         "clamp: default rule inward, edge closed (or open, half, inward)",
         "hardtanh: default rule zero, edge open (or closed, half, inward)",
     ]
-    rows = [block for block in blocks if block.startswith("  ")]
-    assert [line.strip() for line in rows[1].splitlines() if line[2] != " "] == [
-        rule.called for rule in clamp.rules.values()
-    ]
+    rows = [block for block in blocks if block.startswith("  ")][1].splitlines()
+    assert [line.strip() for line in rows if line[2] != " "] == [rule.called for rule in clamp.rules.values()]
 
 
 def test_a_row_says_whether_it_is_linear_and_what_else_it_is_called() -> None:

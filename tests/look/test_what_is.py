@@ -15,13 +15,39 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
-from pseudograd.comparison.reached import OwnFunctions
 from pseudograd.look.what_is import what_is
 
 from ..choices import folded
 from ..migrate import test_migrate as classes
 
-HEAD = "import torch\nimport torch as th\nfrom torch.autograd import Function\nfrom torch.autograd.function import once_differentiable\n"
+HEAD = """\
+import torch
+import torch as th
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+def lower_bound_bwd(x, bound, grad_output):
+    return ((x >= bound) | (grad_output < 0)) * grad_output, None
+
+"""
+
+
+def _source(name: str, arguments: str, forward: str, backward: str, keep: str = "ctx.save_for_backward(x)") -> str:
+    """A class of two methods. forward, backward: what they return. keep: the line before it."""
+    return f"""\
+class {name}(Function):
+    @staticmethod
+    def forward(ctx, {arguments}):
+        {keep}
+        return {forward}
+
+    @staticmethod
+    def backward(ctx, g):
+        saved = ctx.saved_tensors
+        return {backward}
+"""
+
+
 ROUND = """\
 class RoundSTE(Function):
     @staticmethod
@@ -33,60 +59,32 @@ class RoundSTE(Function):
     def backward(ctx, g):
         return g
 """
-BINARY = """\
-class Binary(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.where(x >= 0, 1.0, -1.0)
+BINARY = _source("Binary", "x", "torch.where(x >= 0, 1.0, -1.0)", "g * (saved[0].abs() <= 1).float()")
+LOWER = _source(  # as CompressAI has it
+    "LowerBound", "x, bound", "torch.max(x, bound)", "lower_bound_bwd(*saved, g)", "ctx.save_for_backward(x, bound)"
+)
+NUMBER = _source(
+    "Lower",
+    "x, bound: float",
+    "x.clamp_min(bound)",
+    "g * ((saved[0] >= ctx.bound) | (g < 0)), None",
+    "ctx.bound = bound; ctx.save_for_backward(x)",
+)
+REVERSAL = _source("Reversal", "x, alpha", "x.view_as(x)", "g.neg() * ctx.alpha, None", "ctx.alpha = alpha")
+IN_PLACE = (
+    _source("Straight", "x, low, high", "x.clamp(low, high)", "_masked(g, saved[0]), None, None")
+    + """\
 
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * (x.abs() <= 1).float()
+def _masked(g, x):
+    g = g.clone()
+    g *= 1.0
+    g[x.isnan()] *= 1.0
+    return g
 """
-LOWER = """\
-def lower_bound_bwd(x, bound, grad_output):
-    return ((x >= bound) | (grad_output < 0)) * grad_output, None
-
-class LowerBoundFunction(Function):
-    @staticmethod
-    def forward(ctx, x, bound):
-        ctx.save_for_backward(x, bound)
-        return torch.max(x, bound)
-
-    @staticmethod
-    def backward(ctx, g):
-        x, bound = ctx.saved_tensors
-        return lower_bound_bwd(x, bound, g)
-"""
+)
 POPULAR = classes.POPULAR
 DEFAULTS = POPULAR.replace("low, high):", "low=0, high=1):", 1)
 LEAKY = POPULAR.replace(classes.PRODUCT, "torch.where((x < ctx.low) | (x > ctx.high), 0.2 * g, g)")
-NUMBER = """\
-class LowerBound(Function):
-    @staticmethod
-    def forward(ctx, x, bound: float):
-        ctx.save_for_backward(x)
-        ctx.bound = bound
-        return x.clamp_min(bound)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return grad * ((x >= ctx.bound) | (grad < 0)), None
-"""
-REVERSAL = """\
-class Reversal(Function):
-    @staticmethod
-    def forward(ctx, x, alpha):
-        ctx.alpha = alpha
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.neg() * ctx.alpha, None
-"""
 SETUP = """\
 class WithSetup(Function):
     @staticmethod
@@ -119,29 +117,30 @@ def _module(folder: Path, text: str, name: str = "copied_classes") -> ModuleType
 
 
 def _class(folder: Path, text: str) -> Any:
-    module = _module(folder, text)
     base = torch.autograd.Function
-    return next(
-        one for one in vars(module).values() if isinstance(one, type) and issubclass(one, base) and one is not base
-    )
+    values = vars(_module(folder, text)).values()
+    return next(value for value in values if isinstance(value, type) and issubclass(value, base) and value is not base)
 
 
+INWARD = 'clamp with rule "inward"'
+# By name: the source, its meaning, and the call behind "import pseudograd".
 CALLS = {
-    "popular": (classes.POPULAR, 'clamp with rule "inward"', ""),
+    "popular": (POPULAR, INWARD, ""),
     "proposed": (classes.PROPOSED, 'clamp with rule "sign"', ""),
     "replace": (classes.REPLACE, "replace_grad", ""),
     "straight": (classes.IDENTITY, 'clamp with rule "identity"', 'clamp(x, min, max, rule="identity")'),
+    "in place": (IN_PLACE, 'clamp with rule "identity"', 'clamp(x, min, max, rule="identity")'),
     "setup": (SETUP, 'clamp with rule "zero" and edge "open"', 'clamp(x, min, max, rule="zero", edge="open")'),
     "round": (ROUND, 'round with rule "identity"', 'round(x, rule="identity")'),
     "binary": (BINARY, 'sign with rule "window"', 'sign(x, at_zero=1, rule="window")'),
     "CompressAI": (LOWER, 'lower_bound with rule "inward"', 'lower_bound(x, bound, rule="inward")'),
-    "a number as bound": (NUMBER, 'lower_bound with rule "inward"', 'lower_bound(x, bound, rule="inward")'),
+    "a number": (NUMBER, 'lower_bound with rule "inward"', 'lower_bound(x, bound, rule="inward")'),
     "leaky": (
         LEAKY,
         'clamp with rule "leaky(slope=0.2)"',
         "clamp(x, min, max, rule=pseudograd.rules.leaky(slope=0.2))",
     ),
-    "default bounds": (DEFAULTS, 'clamp with rule "inward"', 'clamp(x, min, max, rule="inward")'),
+    "defaults": (DEFAULTS, INWARD, 'clamp(x, min, max, rule="inward")'),
     "reversal": (REVERSAL, "reverse_grad", "reverse_grad(x, scale)"),
 }
 FAMILIAR = {"popular": "ClampWithGrad", "proposed": "ClampWithGradProposed as Pushed", "replace": "ReplaceGrad"}
@@ -153,20 +152,13 @@ def test_a_copy_is_known_and_the_line_that_replaces_it_works(tmp_path: Path, nam
     cls = _class(tmp_path, text)
     match = what_is(cls)
     assert match is not None
-    instead = (
-        f"from pseudograd.familiar import {FAMILIAR[name]}"
-        if name in FAMILIAR
-        else f"import pseudograd  # pseudograd.{call}"
-    )
+    familiar = f"from pseudograd.familiar import {FAMILIAR.get(name)}"
+    instead = familiar if name in FAMILIAR else f"import pseudograd  # pseudograd.{call}"
     assert (match.meaning, match.instead) == (meaning, instead)
     assert what_is(cls.apply) is match
     assert "float32" in match.dtypes
-    names: dict[str, Any] = {
-        "x": torch.tensor([-3.0, 0.2, 3.0], requires_grad=True),
-        "min": -1.0,
-        "max": 1.0,
-        "scale": 0.5,
-    }
+    x = torch.tensor([-3.0, 0.2, 3.0], requires_grad=True)
+    names: dict[str, Any] = {"x": x, "min": -1.0, "max": 1.0, "scale": 0.5}
     names["bound"] = torch.tensor([0.5]) if name == "CompressAI" else 0.5
     exec(instead, names)
     if name == "replace":
@@ -203,23 +195,23 @@ BODY = classes.POPULAR.replace("        ctx.low, ctx.high", "{}\n        ctx.low
 @pytest.mark.parametrize(
     "line",
     [
-        "        global COUNT; COUNT += 1",
-        "        print('called')",
-        "        torch.manual_seed(0)",
-        "        x = x + 0 * torch.rand(())",
-        "        SEEN.append(x)",
-        "        ctx.log = open('log', 'w')",
-        "        STATE.add_(1)",
-        "        STATE[0] = 5",
-        "        BN(x)",
-        "        torch.autocast_increment_nesting()",
-        "        torch.clear_autocast_cache()",
-        "        torch.from_file('log', shared=True, size=1)",
-        "        torch.set_num_threads(1)",
-        "        torch._C._set_grad_enabled(False)",
-        "        torch.use_deterministic_algorithms(True)",
-        "        import os; os.environ['SEEN'] = '1'",
-        "        ctx.__class__ = dict",
+        "global COUNT; COUNT += 1",
+        "print('called')",
+        "torch.manual_seed(0)",
+        "x = x + 0 * torch.rand(())",
+        "SEEN.append(x)",
+        "ctx.log = open('log', 'w')",
+        "STATE.add_(1)",
+        "STATE[0] = 5",
+        "BN(x)",
+        "torch.autocast_increment_nesting()",
+        "torch.clear_autocast_cache()",
+        "torch.from_file('log', shared=True, size=1)",
+        "torch.set_num_threads(1)",
+        "torch._C._set_grad_enabled(False)",
+        "torch.use_deterministic_algorithms(True)",
+        "import os; os.environ['SEEN'] = '1'",
+        "ctx.__class__ = dict",
     ],
 )
 def test_a_class_that_does_more_than_compute_is_never_called(tmp_path: Path, line: str, monkeypatch: Any) -> None:
@@ -227,7 +219,8 @@ def test_a_class_that_does_more_than_compute_is_never_called(tmp_path: Path, lin
     monkeypatch.chdir(tmp_path)
     module = _module(
         tmp_path,
-        "COUNT, SEEN, STATE = 0, [], torch.zeros(1)\nBN = torch.nn.BatchNorm1d(1)\n" + BODY.replace("{}", line),
+        "COUNT, SEEN, STATE = 0, [], torch.zeros(1)\nBN = torch.nn.BatchNorm1d(1)\n"
+        + BODY.replace("{}", " " * 8 + line),
     )
     before = torch.get_rng_state()
     assert what_is(module.ClampWithGrad) is None
@@ -275,7 +268,7 @@ def test_no_mode_hook_or_graph_of_the_program_sees_it(tmp_path: Path) -> None:
 # --- in diagnose and compare ------------------------------------------------------------------------------------------
 
 
-def _diagnosed(f: Any) -> pg.diagnose:  # type: ignore[valid-type]
+def _diagnosed(f: Any) -> Any:
     x = torch.nn.Parameter(torch.linspace(-0.9, 0.9, 8))
     with pg.diagnose() as d:
         f(x).sum().backward()
@@ -283,30 +276,19 @@ def _diagnosed(f: Any) -> pg.diagnose:  # type: ignore[valid-type]
 
 
 def test_diagnose_says_what_it_is_and_what_replaces_it(tmp_path: Path) -> None:
-    cls = _class(tmp_path, classes.POPULAR)
+    cls = _class(tmp_path, POPULAR)
     d = _diagnosed(lambda x: cls.apply(x, -1, 1))
-    (one,) = d.copied
-    assert (one.name, one.meaning) == ("ClampWithGrad", 'clamp with rule "inward"')
-    assert one.where.endswith("copied_classes.py:8")
-    assert "test_what_is.py:" in one.uses[0]
+    (copy,) = d.copied
+    assert (copy.name, copy.meaning) == ("ClampWithGrad", INWARD)
+    assert re.search(r"copied_classes.py:\d+$", copy.where)
+    assert "test_what_is.py:" in copy.uses[0]
     text = " ".join(str(d).split())
-    assert (
-        'copied_classes.py:8, is clamp with rule "inward", by what it computes from pseudograd.familiar import' in text
-    )
+    assert f"is {INWARD}, by what it computes from pseudograd.familiar import" in text
     assert d.to_json()["copied"][0]["instead"] == "from pseudograd.familiar import ClampWithGrad"
     assert "data.copied" in d.write_html(tmp_path / "page.html").read_text()
     assert d.findings == [], "it is no fault"
-
-
-def test_diagnose_is_silent_about_ops_of_ours_of_torch_and_of_others(tmp_path: Path) -> None:
     nearly = _class(tmp_path, classes.BROKEN)
-    for f in (
-        lambda x: pg.clamp(x, -1, 1),
-        lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1),
-        lambda x: torch.clamp(x, -1, 1),
-        lambda x: nearly.apply(x, -1, 1),
-        torch.nn.functional.gelu,
-    ):
+    for f in (lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1), lambda x: nearly.apply(x, -1, 1)):
         d = _diagnosed(f)
         assert d.copied == []
         assert "by what it computes" not in str(d)
@@ -314,28 +296,26 @@ def test_diagnose_is_silent_about_ops_of_ours_of_torch_and_of_others(tmp_path: P
 
 def test_a_copy_of_inward_is_not_told_to_become_inward(tmp_path: Path) -> None:
     """Its values run away for other reasons; of what is no copy that advice stands."""
-    for text, codes in ((classes.POPULAR, []), (classes.BROKEN, ["wind-up"])):
+    for text, codes in ((POPULAR, []), (classes.BROKEN, ["wind-up"])):
         cls = _class(tmp_path, text)
         x = torch.nn.Parameter(torch.full((4,), 1.5))
         with pg.diagnose() as d:
             for _ in range(14):
                 cls.apply(x, -1, 1).sum().backward()
                 x.data.add_(0.2)
-        assert [one.code for one in d.findings] == codes
+        assert [finding.code for finding in d.findings] == codes
 
 
-def test_a_class_of_an_installed_package_is_named_and_not_to_be_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_of_an_installed_package_is_named_and_not_to_be_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "site-packages"
     folder.mkdir()
-    cls = _class(folder, classes.POPULAR)
-    (one,) = _diagnosed(lambda x: cls.apply(x, -1, 1)).copied
-    assert (one.where, one.instead) == ("copied_classes.py:8", "")
+    cls = _class(folder, POPULAR)
+    (copy,) = _diagnosed(lambda x: cls.apply(x, -1, 1)).copied
+    assert (copy.where.partition(":")[0], copy.instead) == ("copied_classes.py", "")
 
 
 def test_compare_says_it_of_what_it_could_not_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = _module(tmp_path, classes.POPULAR)
+    module = _module(tmp_path, POPULAR)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
     def run(seed: int) -> float:
@@ -345,14 +325,8 @@ def test_compare_says_it_of_what_it_could_not_reach(tmp_path: Path, monkeypatch:
         assert x.grad is not None
         return float(x.grad)
 
-    found = pg.compare(run, rules=["inward"], seeds=2, replace="clamp")
-    ((name, where),) = found.reached.own
+    comparison = pg.compare(run, rules=["inward"], seeds=2, replace="clamp")
+    ((name, location),) = comparison.reached.own
     assert name == "ClampWithGrad"
-    assert where.endswith(
-        'copied_classes.py:8, which is clamp with rule "inward": `from pseudograd.familiar import ClampWithGrad`'
-    )
-    assert where in str(found)
-
-
-def test_own_functions_may_be_anything() -> None:
-    assert OwnFunctions().calls == ()
+    assert location.endswith(f"which is {INWARD}: `from pseudograd.familiar import ClampWithGrad`")
+    assert location in str(comparison)
