@@ -126,11 +126,11 @@ def _finding(rows: World) -> str:
         theirs = f"With torch.clamp it {listed(each)}"
     ours = values[OURS]
     best = sentences.best(values)
-    also = "" if best == OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
+    also = "" if best == OURS else f" The best variant was {best}, at {values[best]:.1f} dB."
     return (
         "A photo was trained to become a flower with more contrast than a screen can show, and then to become itself again. "
         f"{theirs}; with {OURS} it {_came(ours)} ({ours:.1f} dB). "
-        f"Between these only the backward rule of the clamp differs.{also}"
+        f"The runs differ only in the backward rule of the clamp.{also}"
     )
 
 

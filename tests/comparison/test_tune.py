@@ -92,7 +92,7 @@ def test_early_rounds_are_shorter_where_run_takes_steps() -> None:
 def test_a_tie_and_a_budget_that_can_tell_nothing_are_said() -> None:
     tie = pg.tune(Recorded(noise=50.0), budget=100)
     assert len(tie.best) == 6
-    assert str(tie).endswith("torch.clamp is not told apart from the best: there is no reason here to change it.")
+    assert str(tie).endswith("The best rule is not told apart from torch.clamp, so there is no reason to change it.")
     few = pg.tune(Recorded(noise=0.1), budget=20)
     assert "too few seeds to tell" in str(few)
     assert str(few).endswith(f"A larger budget gives the last round more seeds than {len(few.final.seeds)}.")

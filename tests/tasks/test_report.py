@@ -99,8 +99,8 @@ def test_the_opening_is_computed(results: Results) -> None:
     first = opening(zero_closed=8.0, zero_open=20.0, inward=12.0, sign=13.0, no_clamp=math.nan)
     for part in (
         "did not come back where the gradient at a bound passes (8.0 dB) and came back in part where it does not",
-        "with inward it did not come back (12.0 dB). Between these only the backward rule of the clamp differs. "
-        "Best of all tried was zero/open, at 20.0 dB.",
+        "with inward it did not come back (12.0 dB). The runs differ only in the backward rule of the clamp. "
+        "The best variant was zero/open, at 20.0 dB.",
     ):
         assert part in first.sentence
     closed, opened = (display_name(era, results.era) for era in ("zero/closed", "zero/open"))

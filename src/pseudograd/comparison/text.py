@@ -35,7 +35,8 @@ def headlines(comparison: Verdicts) -> Iterator[str]:
     elif comparison.too_few_seeds:
         compared = counted(len(comparison.family.planned), "comparison")
         need = comparison.family.needs[0]
-        yield f"Too few seeds: {len(comparison.seeds)}. {compared} can tell nothing from fewer than {need} seeds."
+        needs = f"need{'s' if len(comparison.family.planned) == 1 else ''} at least {need} seeds"
+        yield f"Too few seeds: {len(comparison.seeds)}. {compared} {needs}."
 
 
 def _table(comparison: Verdicts, number: str) -> Iterator[str]:
@@ -102,10 +103,10 @@ def _best(comparison: Verdicts, number: str) -> Iterator[str]:
     if comparison.changed_nothing and is_tie_of_all:
         return
     if comparison.too_few_seeds:
-        yield f"{first} has the best median, which tells nothing with so few seeds."
+        yield f"{first} has the best median, but so few seeds tell nothing."
     elif is_tie_of_all:
         seeds = counted(len(comparison.seeds), "seed")
-        yield f"Not told apart with {seeds}: none of the {len(tied) + 1} from {first}, which has the best median."
+        yield f"With {seeds} no two of the {len(tied) + 1} variants are told apart; {first} has the best median."
     elif tied:
         yield f"Best: a tie of {listed([first, *tied])}."
     else:
@@ -128,8 +129,8 @@ def closing_lines(comparison: Verdicts) -> Iterator[str]:
     """How the variants were judged, what was reached, and what failed."""
     if comparison.repeats:
         yield (
-            "The seed changes nothing: no run is given it, none draws a random number, and every run repeats itself, "
-            "so there is one value each, and nothing to test."
+            "The seed changes nothing: no run takes it or draws a random number, and each run repeats its result. "
+            "So each variant has one value, and there is no test."
         )
     elif comparison.family.differences:
         yield from _method(comparison)

@@ -99,7 +99,7 @@ class Tuning:
         if self.final.too_few_seeds:
             lines.append(f"A larger budget gives the last round more seeds than {len(self.final.seeds)}.")
         elif len(self.best) > 1 and baseline in self.best:
-            lines.append(f"{baseline} is not told apart from the best: there is no reason here to change it.")
+            lines.append(f"The best rule is not told apart from {baseline}, so there is no reason to change it.")
         return "\n".join(lines)
 
     def _earlier(self) -> Iterator[str]:
