@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,23 +125,29 @@ class Recorder(Subscriber):
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: Asking | None = None
         self.after_backward: Callable[[int], None] | None = None
+        self._clamps: Clamps | None = None
+        self._zeros: Zeros | None = None
         self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
         self._local = _Thread()
         self._order = 0
         self._is_incomplete = False  # was something of the program not heard since the last backward?
         self._ran_at: set[Place] = set()  # the places at which a gradient has arrived
 
-    @cached_property
+    @property
     def clamps(self) -> Clamps:
-        from .values import Clamps
+        if self._clamps is None:
+            from .values import Clamps
 
-        return Clamps(self.leaves, self.influence)
+            self._clamps = Clamps(self.leaves, self.influence)
+        return self._clamps
 
-    @cached_property
+    @property
     def zeros(self) -> Zeros:
-        from .zeros import Zeros
+        if self._zeros is None:
+            from .zeros import Zeros
 
-        return Zeros(self.leaves, self.key, _PASSING)
+            self._zeros = Zeros(self.leaves, self.key, _PASSING)
+        return self._zeros
 
     def hears(self) -> bool:
         return self.is_on and not unheard.depth
@@ -489,8 +495,8 @@ class Recorder(Subscriber):
         """The user's own function may raise to end the program; that is no Exception."""
         with quietly():
             self.arrivals.end()
-            if "clamps" in vars(self):
-                self.clamps.end_step(self._ran_at)
+            if self._clamps is not None:
+                self._clamps.end_step(self._ran_at)
             self.leaves.end_backward(self.backwards)
             if self.backwards <= _LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
