@@ -5,6 +5,7 @@ No list of places is kept here: a tracer finds each line of ours that runs while
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def elsewhere() -> list[Tensor]:
 
     checkpoint(lambda x: nn.functional.dropout(f(x)), w, use_reentrant=False).sum().backward()
     checkpoint(f, w * 1, use_reentrant=True).sum().backward()
-    found = [torch.func.grad(lambda x: f(x).sum())(w.detach()), torch.func.vmap(f)(w.detach())]
+    transformed = [torch.func.grad(lambda x: f(x).sum())(w.detach()), torch.func.vmap(f)(w.detach())]
     (h := f(w * 1)).register_hook(lambda grad: grad * 2)
     h.sum().backward()
     y = w * 1
@@ -101,32 +102,35 @@ def elsewhere() -> list[Tensor]:
     torch._foreach_clamp_min_([layer.bias.data], 0.0)
     torch.autograd.grad((w * w).sum(), w, create_graph=True)[0].clamp(-1, 1).sum().backward()
     assert w.grad is not None
-    return [w.grad, *found, *layer.parameters(), torch.rand(2)]
+    return [w.grad, *transformed, *layer.parameters(), torch.rand(2)]
 
 
 def twice() -> list[Tensor]:
     """Gradients that are read when a backward has ended, and one that is counted because a hook runs before."""
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
-    found = []
+    grads = []
     for step in range(4):
         net.zero_grad()
         h = net[:2](torch.randn(4, 3))
         if step == 3:
             h.register_hook(lambda grad: grad * 2)
         net[2](h).sum().backward()
-        found += [p.grad for p in net.parameters() if p.grad is not None]
-    return found
+        grads += [p.grad for p in net.parameters() if p.grad is not None]
+    return grads
 
 
 def numbers(program: Callable[[], list[Tensor]]) -> list[Tensor]:
     torch.manual_seed(0)
-    return [one.detach().clone() for one in [*program(), torch.get_rng_state()]]
+    return [tensor.detach().clone() for tensor in [*program(), torch.get_rng_state()]]
+
+
+BETWEEN = (functools.__file__, "<frozen importlib")  # frames between two of ours
 
 
 def is_tried(frame: FrameType) -> bool:
-    """Is it a line of ours, called by one that catches what it raises?"""
+    """Is it a line of ours whose error a caller catches?"""
     inner: FrameType | None = frame
-    while inner is not None and inner.f_code.co_filename.startswith(OURS):
+    while inner is not None and inner.f_code.co_filename.startswith(OURS + BETWEEN):
         if inner.f_code.co_qualname.split(".<locals>")[0] in CANNOT_BE_UNDONE:
             return False
         inner = inner.f_back
@@ -140,12 +144,12 @@ def qualified(line: Line) -> str:
     return f"{Path(code.co_filename).name}:{number} in {code.co_qualname}"
 
 
-def chosen(lines: set[Line]) -> list[Line]:
-    """Of each function one line that runs, of one the first and of the next the last: all of them would take minutes."""
-    some: dict[CodeType, list[Line]] = {}
+def choose(lines: set[Line]) -> list[Line]:
+    """One line of each function, the first and the last in turn: all of them would take minutes."""
+    by_code: dict[CodeType, list[Line]] = {}
     for line in sorted(lines, key=lambda line: (line[0].co_filename, line[1])):
-        some.setdefault(line[0], []).append(line)
-    return [ours[-(at % 2)] for at, ours in enumerate(some.values())]
+        by_code.setdefault(line[0], []).append(line)
+    return [ours[-(at % 2)] for at, ours in enumerate(by_code.values())]
 
 
 _ALONE = "PSEUDOGRAD_TEST_ALONE"
@@ -184,10 +188,10 @@ def run(
         before = sys.gettrace()
         sys.settrace(tracer)
         try:
-            found = numbers(program)
+            result = numbers(program)
         finally:
             sys.settrace(before)
-    return found, d, hits
+    return result, d, hits
 
 
 def calls_are_heard() -> bool:
@@ -237,30 +241,48 @@ def test_any_line_may_raise_in_a_process_of_its_own(together: int) -> None:
 @pytest.mark.parametrize("together", [12, 1])
 @pytest.mark.skipif(_ALONE not in os.environ, reason="run by the test above")
 def test_any_line_of_ours_may_raise(together: int) -> None:
-    """A dozen lines in one run, far from each other; one by one where something is amiss, and once more those that another kept from
-    running.
-    """
+    """A dozen lines in one run, far from each other; those that another line kept from running once more, alone."""
     done = set[CodeType]()
     wrong = []
     for program in (trained, elsewhere, twice):
-        lines = set[Line]()
+        ran = set[Line]()
         right = numbers(program)
-        found, d, _ = run(program, None, lines)
-        assert all(map(torch.equal, right, found))
+        result, d, _ = run(program, None, ran)
+        assert all(map(torch.equal, right, result))
         assert d.errors == []
-        assert len(lines) > 200
-        some = chosen({line for line in lines if line[0] not in done})
-        wrong += amiss(program, some, right, together)
-        done |= {code for code, _ in lines}
+        assert len(ran) > 200
+        lines = choose({line for line in ran if line[0] not in done})
+        runs = -(-len(lines) // together)
+        for group in [lines[first::runs] for first in range(runs)]:
+            reasons, raised = faults(program, group, right)
+            silent = [line for line in group if line not in raised] if len(group) > 1 else []
+            wrong += reasons + [reason for line in silent for reason in faults(program, [line], right)[0]]
+        done |= {code for code, _ in ran}
     assert wrong == []
 
 
+def faults(program: Callable[[], list[Tensor]], lines: list[Line], right: list[Tensor]) -> tuple[list[str], set[Line]]:
+    """What goes wrong in a program that gives these numbers if each of these lines raises; and the lines that did."""
+    where = ", ".join(map(qualified, lines))
+    try:
+        result, d, raised = run(program, lines, set())
+    except Exception as error:
+        return [f"{where}: the program raises {type(error).__name__}"], set()
+    assert_nothing_is_left()
+    reasons = [*d.errors, *(why for reasons in d.inexact.values() for why in reasons)]
+    wrong = [] if all(map(torch.equal, right, result)) else [f"{where}: other numbers"]
+    silent = [line for line in raised if not any(f"PlantedError: {qualified(line)}" in why for why in reasons)]
+    return wrong + [f"{qualified(line)}: the report does not have it" for line in silent], raised
+
+
 def test_nothing_of_a_diagnosis_is_called_without_a_guard() -> None:
-    """But for what counts how deep a backward is, looks up a tensor that is gone, or asks whether a diagnosis is entered."""
+    """Except what counts how deep a backward is, forgets a tensor that is gone, or looks whether a diagnosis is entered."""
     bare = set[str]()
 
     def tracer(frame: FrameType, event: str, argument: Any) -> Any:
         outer = frame.f_back
+        while outer is not None and outer.f_code.co_filename.startswith(BETWEEN):
+            outer = outer.f_back
         is_entered = outer is not None and not outer.f_code.co_filename.startswith(str(SOURCE / "diagnosis"))
         is_bare = is_entered and outer is not None and outer.f_code not in CATCH and not is_tried(frame)
         if frame.f_code.co_filename.startswith(OURS[0]) and is_bare:
@@ -273,9 +295,9 @@ def test_nothing_of_a_diagnosis_is_called_without_a_guard() -> None:
                 numbers(program)
             finally:
                 sys.settrace(None)
-    depths = {"Recorder.on_backward", "Recorder._end", "_nothing", "_InBackward.__torch_function__", "Rest.end"}
-    gone, checkpoints = {"Leaves._remember"}, {"<lambda>", "_surround_as_noted"}
-    assert bare <= depths | gone | checkpoints
+    depths = {"Recorder.on_backward", "Recorder._end", "_InBackward.__torch_function__", "Rest.end"}
+    others = {"Leaves._remember", "<lambda>", "_surround_as_noted", "_arrived"}
+    assert bare <= depths | others
 
 
 class Tripled(torch.autograd.Function):
@@ -303,39 +325,6 @@ def test_a_watcher_that_fails_leaves_functions_and_our_ops_alone(
     assert torch.equal(x.grad, torch.tensor([0.0, 3.0]))  # type: ignore[arg-type]
     assert [line.partition(" (")[0] for line in d.errors] == [f"a custom Function: {fails.__name__}: planted"]
     assert d.errors[0].endswith("2 times")
-
-
-def amiss(program: Callable[[], list[Tensor]], lines: list[Line], right: list[Tensor], together: int) -> list[str]:
-    """What becomes of a program that gives these numbers, where each of these lines of ours raises in one run, so many together."""
-    wrong = []
-    while lines:
-        silent, runs = list[Line](), -(-len(lines) // together)
-        for some in (lines[first::runs] for first in range(runs)):
-            reasons, raised = amiss_together(program, some, right)
-            if reasons and len(some) > 1:
-                reasons = amiss(program, some, right, 1) or reasons
-            wrong += [f"{', '.join(map(qualified, some))}: {what}" for what in reasons]
-            silent += [line for line in some if line not in raised]
-        if together == 1:
-            break
-        together = together if len(silent) < len(lines) else 1
-        lines = silent
-    return wrong
-
-
-def amiss_together(
-    program: Callable[[], list[Tensor]], lines: list[Line], right: list[Tensor]
-) -> tuple[list[str], set[Line]]:
-    """The same of one run, and which of the lines raised."""
-    try:
-        found, d, raised = run(program, lines, set())
-    except Exception as error:
-        return [f"the program raises {type(error).__name__}"], set()
-    assert_nothing_is_left()
-    reasons = [*d.errors, *(why for reasons in d.inexact.values() for why in reasons)]
-    other = [] if all(map(torch.equal, right, found)) else ["other numbers"]
-    unsaid = [line for line in raised if not any(f"PlantedError: {qualified(line)}" in why for why in reasons)]
-    return other + (["not said"] if unsaid else []), raised
 
 
 def test_an_error_is_noted_by_whom_it_belongs_to() -> None:

@@ -387,7 +387,7 @@ class Recorder(Subscriber):
 
     def on_backward(self, roots: Roots, grads: Gradients, inputs: Roots | None) -> Callable[[Any], None]:
         if not self.hears():
-            return _nothing
+            return lambda result: None
         self._is_incomplete = self._wake()
         local = self._local
         depth = local.backwards
@@ -502,10 +502,6 @@ class Recorder(Subscriber):
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
         if self.after_backward is not None:
             self.after_backward(self.backwards)
-
-
-def _nothing(result: object) -> None:
-    """For a backward that nobody counts."""
 
 
 class _InBackward(Listener):
