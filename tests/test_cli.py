@@ -8,11 +8,11 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,187 +50,119 @@ relu: default rule zero, edge open (or closed, half, inward)
     also called      straight-through, clamp_ste, preserve-gradient
 """
 
-PROGRAM = """\
-import torch
 
-
-def f(x):
-    return torch.clamp(x, -1.0, 1.0)
-
-
-def train(clamp, seed):
-    x = torch.full((2,), 2.0, requires_grad=True)
-    clamp(x, -1.0, 1.0).sum().backward()
-    return float(x.grad.sum())
-
-
-if __name__ == "__main__":
-    f(torch.full((2,), 2.0, requires_grad=True) * 1).sum().backward()
-"""
-
-
-def test_rules_of_one_op(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_lists_every_row_in_blocks_of_ops_that_have_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """elastic and inverting need two bounds."""
     code, out, err = run(capsys, "rules", "relu")
     assert (code, err) == (0, "")
     assert out.startswith(RELU)
     assert "elastic" not in out
-
-
-def test_ops_with_one_bound_have_a_block_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """elastic and inverting need two."""
     _, out, _ = run(capsys, "rules")
+    assert out == rules_text(list(OPS.values())) + "\n"
     heads = [block.split("\n\n")[0] for block in re.split(r"\n\n(?=\w)", out)]
     names = [re.findall(r"^(\w+):", head, re.MULTILINE) for head in heads]
     assert ["clamp", "relu6", "hardtanh"] in names
     assert ["lower_bound", "upper_bound", "relu"] in names
     assert sorted(name for block in names for name in block) == sorted(OPS)
-
-
-def test_rules_lists_every_row(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "rules")
     for op in OPS.values():
         assert re.search(rf"^{op.name}: (default )?rule {op.default_rule}\b", out, re.MULTILINE)
         for rule in op.rules.values():
             assert rule.formula in out
             assert rule.source in out
-    assert out == rules_text(list(OPS.values())) + "\n"
 
 
 WRONG = {
-    ("rules", "clmp"): (
-        f"pseudograd: rules: op must be one of {', '.join(sorted(OPS))}, got 'clmp'. Did you mean 'clamp'?\n"
+    "rules clmp": f"rules: op must be one of {', '.join(sorted(OPS))}, got 'clmp'. Did you mean 'clamp'?",
+    "rules --import nowhere": "rules: --import must name a module that can be imported, got 'nowhere'. No module named 'nowhere'.",
+    "doctor --expect opened": "doctor: --expect must be one of closed, open, got 'opened'. Did you mean 'open'?",
+    "compare --tasks canvass": f"compare: task must be one of {TASK_NAMES}, got 'canvass'. Did you mean 'canvas'?",
+    "compare --tasks curve,": f"compare: task must be one of {TASK_NAMES}, got ''.",
+    "compare --tusks canvas": "unrecognized arguments: --tusks canvas. See pseudograd --help.",
+    "compare --rules inward,ste": f"clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here.",
+    "compare --rules zero/opened": (
+        "clamp: edge must be one of closed, half, inward, open, got 'opened'. Did you mean 'open'?"
     ),
-    ("compare", "--tasks", "canvass"): (
-        f"pseudograd: compare: task must be one of {TASK_NAMES}, got 'canvass'. Did you mean 'canvas'?\n"
+    "compare --rules leeky(0.2)": f"clamp: rule must be one of {RULES}, got 'leeky'. Did you mean 'leaky'?",
+    "compare --rules leaky(slop=0.2)": "leaky: parameter must be one of slope, got 'slop'. Did you mean 'slope'?",
+    "compare --min low": "argument --min: invalid float value: 'low'. See pseudograd compare --help.",
+    "compare --min 2": "compare: --min and --max must be finite, --min below --max, got (2.0, 1.0).",
+    "compare --loss torch": "compare: --loss must be MODULE:FUNCTION, got 'torch'.",
+    "compare --loss torch:nothing": (
+        "compare: --loss must name a function that can be imported, got 'torch:nothing'. "
+        "module 'torch' has no attribute 'nothing'."
     ),
-    ("compare", "--rules", "inward,ste"): (
-        f"pseudograd: clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here.\n"
+    "compare --loss nowhere:cost": (
+        "compare: --loss must name a function that can be imported, got 'nowhere:cost'. No module named 'nowhere'."
     ),
-    ("compare", "--rules", "zero/opened"): (
-        "pseudograd: clamp: edge must be one of closed, half, inward, open, got 'opened'. Did you mean 'open'?\n"
+    "compare --loss torch:isnan": (
+        "compare: --loss must return numbers with a gradient, one or one for each element, "
+        "got a Tensor of torch.bool and shape (5,)."
     ),
-    (
-        "compare",
-        "--min",
-        "2",
-    ): "pseudograd: compare: --min and --max must be finite, --min below --max, got (2.0, 1.0).\n",
-    (
-        "compare",
-        "--max",
-        "nan",
-    ): "pseudograd: compare: --min and --max must be finite, --min below --max, got (-1.0, nan).\n",
-    ("compare", "--loss", "torch"): "pseudograd: compare: --loss must be MODULE:FUNCTION, got 'torch'.\n",
-    ("compare", "--loss", "torch:nothing"): (
-        "pseudograd: compare: --loss must name a function that can be imported, got 'torch:nothing'. "
-        "module 'torch' has no attribute 'nothing'.\n"
+    "compare --loss json:dumps": (
+        "compare: --loss must be a function of y, got 'json:dumps'. "
+        "TypeError: Object of type Tensor is not JSON serializable."
     ),
-    ("compare", "--loss", "torch:isnan"): (
-        "pseudograd: compare: --loss must return numbers with a gradient, one or one for each element, "
-        "got a Tensor of torch.bool and shape (5,).\n"
+    "compare --out /dev/null": "compare: --out must be a folder, got '/dev/null'. Choose another path.",
+    "compare --out /dev/null/report": (
+        "compare: --out must lie where files can be written, got '/dev/null/report'. "
+        "Not a directory: choose another folder."
     ),
-    ("compare", "--out", "/dev/null/report"): (
-        "pseudograd: compare: --out must lie where files can be written, got '/dev/null/report'. "
-        "Not a directory: choose another folder.\n"
+    f"compare --out {'x' * 300}": (
+        f"compare: --out must lie where files can be written, got '{'x' * 76}.... "
+        "File name too long: choose another folder."
     ),
-    ("compare", "--tusks", "canvas"): ("pseudograd: unrecognized arguments: --tusks canvas. See pseudograd --help.\n"),
-    ("compare", "--min", "low"): (
-        "pseudograd: argument --min: invalid float value: 'low'. See pseudograd compare --help.\n"
+    "compare --redraw nowhere": (
+        "compare: --redraw must be a folder that compare wrote, got 'nowhere'. Choose another one."
     ),
-    ("compare", "--out", "/dev/null"): (
-        "pseudograd: compare: --out must be a folder, got '/dev/null'. Choose another path.\n"
+    "compare --redraw report --tasks curve": (
+        "compare: --redraw must stand alone, got '--tasks'. What it draws was run before."
     ),
-    ("compare", "--out", "x" * 300): (
-        f"pseudograd: compare: --out must lie where files can be written, got '{'x' * 76}.... "
-        "File name too long: choose another folder.\n"
-    ),
-    ("compare", "--tasks", "curve,"): (f"pseudograd: compare: task must be one of {TASK_NAMES}, got ''.\n"),
-    ("compare", "--rules", ""): (
-        "pseudograd: compare: --rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got ''.\n"
-    ),
-    ("compare", "--rules", "leaky(0.2"): (
-        "pseudograd: compare: --rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got 'leaky(0.2'.\n"
-    ),
-    ("compare", "--rules", "leeky(0.2)"): (
-        f"pseudograd: clamp: rule must be one of {RULES}, got 'leeky'. Did you mean 'leaky'?\n"
-    ),
-    ("compare", "--rules", "leaky(slop=0.2)"): (
-        "pseudograd: leaky: parameter must be one of slope, got 'slop'. Did you mean 'slope'?\n"
-    ),
-    ("compare", "--loss", "nowhere:cost"): (
-        "pseudograd: compare: --loss must name a function that can be imported, got 'nowhere:cost'. No module named 'nowhere'.\n"
-    ),
-    ("compare", "--loss", "json:dumps"): (
-        "pseudograd: compare: --loss must be a function of y, got 'json:dumps'. "
-        "TypeError: Object of type Tensor is not JSON serializable.\n"
-    ),
-    ("compare", "--import", "nowhere"): (
-        "pseudograd: compare: --import must name a module that can be imported, got 'nowhere'. No module named 'nowhere'.\n"
-    ),
-    ("compare", "--redraw", "nowhere"): (
-        "pseudograd: compare: --redraw must be a folder that compare wrote, got 'nowhere'. Choose another one.\n"
-    ),
-    ("compare", "--redraw", "report", "--tasks", "curve"): (
-        "pseudograd: compare: --redraw must stand alone, got '--tasks'. What it draws was run before.\n"
-    ),
-    ("rules", "--import", "nowhere"): (
-        "pseudograd: rules: --import must name a module that can be imported, got 'nowhere'. No module named 'nowhere'.\n"
-    ),
-    ("rules", "relu", "clamp"): "pseudograd: unrecognized arguments: clamp. See pseudograd --help.\n",
-    ("doctor", "--expect", "opened"): (
-        "pseudograd: doctor: --expect must be one of closed, open, got 'opened'. Did you mean 'open'?\n"
-    ),
-    ("doctor", "torch"): "pseudograd: unrecognized arguments: torch. See pseudograd --help.\n",
 }
 
 
 @folded
-@pytest.mark.parametrize("arguments", WRONG, ids=lambda arguments: " ".join(arguments)[:40])
-def test_a_wrong_call_gets_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", WRONG, ids=lambda words: words[:40])
+def test_a_wrong_call_gets_a_line(
+    capsys: pytest.CaptureFixture[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(capsys, *arguments) == (2, "", WRONG[arguments])
+    assert run(capsys, *shlex.split(words)) == (2, "", f"pseudograd: {WRONG[words]}\n")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.program
-def test_compare_with_a_loss_of_ones_own(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_help_version_and_a_hint_for_a_mistyped_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine.py").write_text("def cost(y):\n    return (y - 3) ** 2\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    arguments = ("--tasks", "basin,curve", "--loss", "mine:cost", "--min", "0", "--max", "4", "--rules", "inward")
-    code, out, err = run(capsys, "compare", *arguments)
-    assert (code, err) == (0, "")
-    assert out.endswith("The report: pseudograd-report/index.html\n")
-    stored = json.loads((tmp_path / "pseudograd-report" / "results.json").read_text(encoding="utf-8"))
-    basin = stored["tasks"]["basin"]["worlds"]["mine:cost"]
-    assert set(basin) == {"zero/closed", "zero/open", "inward", "torch.clamp", "no clamp", "project"}
-    assert basin["inward"]["reached"] == 400
-    assert stored["tasks"]["basin"]["settings"]["best"] == pytest.approx(3, abs=1e-3)
-
-
-def test_bare_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys)
     assert (code, err) == (0, "")
     assert out.startswith("usage: pseudograd [-h] [--version] COMMAND ...\n")
     assert all(f"\n    {command} " in out for command in ("rules", "compare", "run", "doctor"))
     assert run(capsys, "--help") == (0, out, "")
-
-
-def test_a_mistyped_command_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "lnit", "x.py")
     assert (code, out) == (2, "")
     assert re.fullmatch(
         r"pseudograd: COMMAND must be one of rules, .*, got 'lnit' \(did you mean 'lint'\?\)\. See .*\n", err
     )
-
-
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"pseudograd {pseudograd.__version__}\n", "")
 
+    def unknown(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
 
+    monkeypatch.setattr(importlib.metadata, "version", unknown)
+    assert pseudograd.__version__ == "unknown"
+
+
+PROGRAM = """
+import torch
+def f(x):
+    return torch.clamp(x, -1.0, 1.0)
+def train(clamp, seed):
+    x = torch.full((2,), 2.0, requires_grad=True)
+    clamp(x, -1.0, 1.0).sum().backward()
+    return float(x.grad.sum())
+if __name__ == "__main__":
+    f(torch.full((2,), 2.0, requires_grad=True) * 1).sum().backward()
+"""
 WITH_TORCH_ALONE = {
     "": (0, "usage: pseudograd"),
     "rules relu": (0, "relu: default rule zero"),
@@ -242,9 +174,7 @@ WITH_TORCH_ALONE = {
     "tune --task program:train --rules zero,inward --budget 10": (0, "inward"),
     "compare": (2, "must be installed, got none. Run pip install"),
 }
-
-
-ALONE = """\
+ALONE = """
 import json, sys
 sys.modules.update(dict.fromkeys(("numpy", "matplotlib", "rich", "sklearn", "scipy")))
 from pseudograd.cli import main
@@ -287,8 +217,11 @@ RULE = """\
 import pseudograd as pg
 
 @pg.register_rule("clamp", formula="grad * share", source="a test", is_linear=True)
-def some_of_it(grad, x, y, min, max, *, share=0.5):
+def share_of_it(grad, x, y, min, max, *, share=0.5):
     return grad * share
+
+def cost(y):
+    return (y - 3) ** 2
 """
 
 
@@ -304,35 +237,36 @@ def test_rules_lists_those_of_an_imported_module(capsys: pytest.CaptureFixture[s
     path = list(sys.path)
     code, out, err = run(capsys, "rules", "clamp", "--import", "rules_of_mine")
     assert (code, err) == (0, "")
-    assert "  some_of_it(share=0.5)\n    grad_x outside   grad * share\n" in out
+    assert "  share_of_it(share=0.5)\n    grad_x outside   grad * share\n" in out
     assert sys.path == path
 
 
 @pytest.mark.program
 @pytest.mark.usefixtures("_module_of_mine")
-def test_compare_runs_rules_with_parameters_and_imported_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    rules = "leaky(0.2)/open, elastic(width=0.5),some_of_it(share=0.25)"
-    code, out, err = run(capsys, "compare", "--tasks", "curve, basin", "--rules", rules, "--import", "rules_of_mine")
+def test_compare_runs_rules_with_parameters_imported_rules_and_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    rules = "leaky(0.2)/open, elastic(width=0.5),share_of_it(share=0.25)"
+    words = ["--import", "rules_of_mine", "--loss", "rules_of_mine:cost", "--min", "0", "--max", "4"]
+    code, out, err = run(capsys, "compare", "--tasks", "curve, basin", "--rules", rules, *words)
     assert (code, err) == (0, "")
+    assert out.endswith("The report: pseudograd-report/index.html\n")
     stored = json.loads(Path("pseudograd-report/results.json").read_text(encoding="utf-8"))
-    assert stored["rules"] == ["leaky(0.2)/open", "elastic(width=0.5)", "some_of_it(share=0.25)"]
-    worlds = stored["tasks"]["curve"]["worlds"]["y²"]
+    assert stored["rules"] == ["leaky(0.2)/open", "elastic(width=0.5)", "share_of_it(share=0.25)"]
+    worlds = stored["tasks"]["curve"]["worlds"]["rules_of_mine:cost"]
     assert worlds["leaky(0.2)/open"]["at_high"] == 0
-    assert worlds["elastic(width=0.5)"]["at_high"] == 2
     assert all(f"\n{name} " in out for name in stored["rules"])
+    basin = stored["tasks"]["basin"]
+    others = {"zero/closed", "zero/open", "torch.clamp", "no clamp", "project"}
+    assert set(basin["worlds"]["rules_of_mine:cost"]) == {*stored["rules"], *others}
+    assert basin["settings"]["best"] == pytest.approx(3, abs=1e-3)
 
 
-def test_a_module_that_fails_is_told_in_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_module_of_mine.py").write_text("1 / 0\n")
-    monkeypatch.chdir(tmp_path)
-    assert run(capsys, "rules", "--import", "broken_module_of_mine") == (
-        2,
-        "",
-        "pseudograd: rules: --import must name a module that can be imported, got 'broken_module_of_mine'. "
-        "ZeroDivisionError: division by zero.\n",
-    )
+@pytest.mark.usefixtures("_module_of_mine")
+def test_a_module_that_fails_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken_module_of_mine.py").write_text("1 / 0\n")
+    text = "got 'broken_module_of_mine'. ZeroDivisionError: division by zero.\n"
+    code, out, err = run(capsys, "rules", "--import", "broken_module_of_mine")
+    assert (code, out) == (2, "")
+    assert err == f"pseudograd: rules: --import must name a module that can be imported, {text}"
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------
@@ -354,11 +288,6 @@ def test_doctor_expects_an_edge(capsys: pytest.CaptureFixture[str]) -> None:
 # --- terminals and pipes ----------------------------------------------------------------------------------------------
 
 COMMAND = [sys.executable, "-m", "pseudograd"]
-POOR = {
-    "ascii": {"PYTHONIOENCODING": "ascii"},
-    "cp1252": {"PYTHONIOENCODING": "cp1252"},
-    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-}
 
 
 def test_a_stream_that_lacks_characters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,38 +297,20 @@ def test_a_stream_that_lacks_characters(monkeypatch: pytest.MonkeyPatch) -> None
     assert b"Leonard" in raw.getvalue()
 
 
-@pytest.mark.parametrize("terminal", [pytest.param(name, marks=pytest.mark.slow) for name in ("ascii", "cp1252", "C")])
-def test_a_terminal_that_lacks_characters(terminal: str, tmp_path: Path) -> None:
-    encoding = {"C": "ascii"}.get(terminal, terminal)
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONIOENCODING"} | POOR[terminal]
-    listed = subprocess.run([*COMMAND, "rules", "clamp"], env=env, capture_output=True, check=False)
-    assert (listed.returncode, listed.stderr) == (0, b"")
-    assert ("Léonard" if encoding == "cp1252" else "Leonard") in listed.stdout.decode(encoding)
-    arguments = ["compare", "--tasks", "curve", "--rules", "inward", "--out", str(tmp_path / "report")]
-    done = subprocess.run([*COMMAND, *arguments], env=env, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert ("curve, y²" if encoding == "cp1252" else "curve, y2") in done.stdout.decode(encoding)
-    assert '"y²"' in (tmp_path / "report" / "results.json").read_text(encoding="utf-8")
-
-
 def _buffered() -> dict[str, str]:
     """As for most people: what Python still holds when it ends is written then, and fails once more."""
     return {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a pipe without a reader is another error there")
-@pytest.mark.parametrize(
-    "arguments",
-    [("rules", "clamp"), *(pytest.param((word,), marks=pytest.mark.slow) for word in ("rules", "doctor", "--help"))],
-    ids=" ".join,
-)
-def test_a_reader_who_leaves(arguments: tuple[str, ...]) -> None:
+def test_a_reader_who_leaves() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, env=_buffered(), check=False)
+    done = subprocess.run(
+        [*COMMAND, "rules", "clamp"], stdout=writing, stderr=subprocess.PIPE, env=_buffered(), check=False
+    )
     os.close(writing)
-    assert done.stderr == b""
-    assert done.returncode == 141 or arguments == ("--help",)  # some versions of argparse do not tell
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.program
@@ -424,13 +335,13 @@ SMALL = ("compare", "--tasks", "curve", "--rules", "inward", "--out")
 STOPS = {signal.SIGTERM: (143, "SIGTERM"), signal.SIGINT: (130, "Ctrl-C")}
 
 
-def stopping(number: int, function: Callable[..., object], *, after: bool = False) -> Callable[..., object]:
-    """The function, with a signal before it or after it."""
+def _stop(number: int, function: Callable[..., object], *, after: bool = False) -> Callable[..., object]:
+    """The function, with a signal before it, too, or after it alone."""
 
-    def stopped(*given: object) -> object:
+    def stopped(*arguments: object) -> object:
         if not after:
             signal.raise_signal(number)
-        result = function(*given)
+        result = function(*arguments)
         signal.raise_signal(number)
         return result
 
@@ -457,7 +368,7 @@ def test_a_signal_leaves_the_older_report_and_nothing_else(
     module = sys.modules[
         "pseudograd_tasks.report.results" if moment == "edges_now" else "pseudograd_tasks.report.write"
     ]
-    monkeypatch.setattr(module, moment, stopping(number, getattr(module, moment), after=moment == "_fill"))
+    monkeypatch.setattr(module, moment, _stop(number, getattr(module, moment), after=moment == "_fill"))
     status, name = STOPS[signal.Signals(number)]
     for out in (older, tmp_path / "new" / "folders" / "report"):
         code, _, err = run(capsys, *SMALL, str(out))
@@ -476,45 +387,7 @@ def test_a_signal_waits_until_the_report_is_in_its_place(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules[write.__module__]
-    monkeypatch.setattr(module, "_swap", stopping(signal.SIGTERM, module._swap))
+    monkeypatch.setattr(module, "_swap", _stop(signal.SIGTERM, module._swap))
     assert run(capsys, *SMALL, str(tmp_path / "report"))[0] == 143
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
     assert (tmp_path / "report" / "index.html").is_file()
-
-
-def test_outside_the_main_thread_nothing_asks_for_signals(tmp_path: Path, results_of_curve: object) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        page = pool.submit(write, results_of_curve, tmp_path / "report").result()
-    assert page.is_file()
-
-
-@pytest.fixture
-def results_of_curve() -> object:
-    from pseudograd_tasks.report.sources import run_tasks
-
-    return run_tasks(["curve"], ["inward"])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="terminate() ends a process at once there")
-def test_sigterm_while_figures_are_drawn(tmp_path: Path) -> None:
-    command = [*COMMAND, "compare", "--tasks", "curve", "--out", "report"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until = time.monotonic() + 240
-    while not list(tmp_path.glob(".report-*/new")) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.01)
-    process.terminate()
-    _, err = process.communicate(timeout=120)
-    told = b"pseudograd: 20 finished runs are in report.unfinished; --resume goes on with them\n"
-    assert (process.returncode, err) == (143, told + b"pseudograd: stopped by SIGTERM; nothing is left half-written\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["report.unfinished"]
-
-
-def test_the_version_of_what_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", unknown)
-    assert pseudograd.__version__ == "unknown"
