@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from unittest import mock
 
 import pytest
@@ -77,3 +78,18 @@ def test_contexts_work_where_another_library_replaced_the_checkpoint(replaced) -
                 checkpoint(lambda t: t.clamp(0, 1), x, use_reentrant=True).sum().backward()
             assert x.grad is not None
     assert _grad(True, True) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("has_reentry", [False, True])
+@pytest.mark.parametrize(("is_inside", "expected"), [(True, [1.0, 1.0, 1.0]), (False, [0.0, 1.0, 0.0])])
+def test_a_checkpoint_recomputes_under_the_contexts_of_its_forward_alone(
+    is_inside: bool, expected: list[float], has_reentry: bool
+) -> None:
+    """They may have ended by then, and another one may have begun."""
+    x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
+    contexts = [pg.override(clamp="identity"), contextlib.nullcontext()]
+    with contexts[0 if is_inside else 1]:
+        y = checkpoint(lambda x: torch.clamp(x * 1, -1, 1), x, use_reentrant=has_reentry)
+    with contexts[1 if is_inside else 0]:
+        y.sum().backward()
+    assert x.grad.tolist() == expected

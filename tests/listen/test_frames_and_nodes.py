@@ -19,58 +19,27 @@ from pseudograd.listen.around import backwards
 AT_FIRST = vars(torch.autograd.Function).get("apply")
 
 
-def _here() -> Any:
-    return frames.calling_frame()
-
-
-def test_the_calling_frame_is_the_line_that_calls() -> None:
-    frame = _here()
-    assert frame.f_code.co_name == "_here"  # neither torch's nor ours
-    assert frames.format_location(frame.f_code, frame.f_lineno).startswith("tests/listen/test_frames_and_nodes.py:")
-
-
-def test_ranges_that_start_afresh_find_no_earlier_node() -> None:
-    y = torch.ones(1, requires_grad=True) * 2
-    ranges = nodes.Ranges()
-    assert ranges.unseen_behind([y]) == [y.grad_fn]
-    y = y * 2
-    ranges.start_afresh()
-    assert not ranges.may_hide_some()
-    assert ranges.unseen_behind([y]) == []
-
-
-def test_the_program_is_outside_every_package(tmp_path: Path) -> None:
-    package = tmp_path / "site-packages" / "library.py"
-    package.parent.mkdir()
-    package.write_text("def called(f):\n    return f()\n")
-    space: dict[str, Any] = {}
-    exec(compile(package.read_text(), str(package), "exec"), space)
-    frame = space["called"](lambda: sys._getframe(1))
-    assert frame.f_code.co_name == "called"
-    assert frames.format_location(frame.f_code, frame.f_lineno) == "library.py:2"
-    found = frames.program_frame(frame)
-    assert found is not None
-    assert found.f_code.co_filename == __file__
-    assert frames.program_frame(None) is None
-
-
 def _calling(file: str, f: Callable[[], Any]) -> Callable[[], Any]:
     """A function of that file which calls `f` in its second line."""
     space: dict[str, Any] = {"f": f}
     exec(compile("def called():\n    return f()\n", file, "exec"), space)
-    return space["called"]  # type: ignore[no-any-return]
+    return space["called"]
 
 
-def test_packages_and_frozen_modules_are_no_program(tmp_path: Path) -> None:
+def test_the_program_is_outside_every_package_and_frozen_module(tmp_path: Path) -> None:
     package = str(tmp_path / "site-packages" / "library.py")
     called = _calling("<frozen importlib._bootstrap>", _calling(package, lambda: (frames.place(2), sys._getframe(1))))
     place, frame = called()
-    found = frames.program_frame(frame)
-    assert found is not None
-    assert found.f_code.co_filename == __file__
+    assert frame.f_code.co_name == "called"
+    assert frames.format_location(frame.f_code, frame.f_lineno) == "library.py:2"
+    own = frames.program_frame(frame)
+    assert own.f_code.co_filename == __file__
+    assert frames.program_frame(None) is None
     assert str(place.call) == "library.py:2"
-    assert place.program is not None
-    assert place.program.code is found.f_code
+    assert place.program.code is own.f_code
+    calling = frames.calling_frame()
+    assert calling.f_code.co_filename == __file__  # neither torch's nor ours
+    assert frames.format_location(calling.f_code, 1) == "tests/listen/test_frames_and_nodes.py:1"
 
 
 def test_a_line_is_shown_from_site_packages_or_the_current_folder_on(
@@ -87,59 +56,44 @@ def test_a_line_is_shown_from_site_packages_or_the_current_folder_on(
         assert frames.format_location(str(file), 3) == f"{wanted}:3"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python before 3.11 knows the line alone")
-def test_the_expression_is_the_call_and_not_its_line() -> None:
-    def seen() -> str:
-        frame = sys._getframe(1)
-        return frames.expression(frame)
-
-    x = 1.0
-    text, other = [seen(), x], seen()  # é: positions count bytes
-    assert text[0] == "seen()"
-    assert other == "seen()"
-    several = (
-        x,
-        seen(
-        ),
-    )  # fmt: skip
-    assert several[1] == "seen( )"
-
-
 def _point_in(path: Path, text: str) -> frames.Point:
     """Where a program of that text calls `see`."""
     path.write_text(text)
-    seen: list[frames.Point] = []
-    space: dict[str, Any] = {"see": lambda *_: seen.append(frames.point(sys._getframe(1)))}  # type: ignore[arg-type]
+    points: list[frames.Point] = []
+    space: dict[str, Any] = {"see": lambda *_: points.append(frames.point(sys._getframe(1)))}
     exec(compile(text, str(path), "exec"), space)
-    return seen[0]
+    return points[0]
 
 
-def test_the_expression_in_the_last_line_of_a_file(tmp_path: Path) -> None:
-    point = _point_in(tmp_path / "train.py", "found = 1, see(2)")
-    assert point.expression == ("see(2)" if sys.version_info >= (3, 11) else "found = 1, see(2)")
-
-
-def test_of_a_file_that_lost_its_end_the_expression_is_the_line_that_is_left(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python before 3.11 knows the line alone")
+@pytest.mark.parametrize(
+    ("text", "left", "expression"),
+    [
+        ("x = 1\ny = [see(2), x]\n", None, "see(2)"),
+        ("x = 'é', see(2)", None, "see(2)"),  # positions count bytes; the last line of a file
+        ("x = 1, see(\n    2,\n), 3\n", None, "see( 2, )"),
+        ("x = 1\nsee(\n    x,\n    x,\n)\n", "x = 1\nsee(\n    x,\n", "see("),  # the file lost its end
+        ("x = 1\nsee(\n    x,\n)\n", "x = 1\n", ""),
+    ],
+)
+def test_the_expression_is_the_call_and_not_its_line(
+    text: str, left: str | None, expression: str, tmp_path: Path
+) -> None:
     path = tmp_path / "train.py"
-    point = _point_in(path, "x = 1\nsee(\n    x,\n    x,\n)\n")
-    path.write_text("x = 1\nsee(\n    x,\n")
-    assert point.expression == "see("
-    path.write_text("x = 1\n")
-    assert point.expression == ""
+    point = _point_in(path, text)
+    path.write_text(text if left is None else left)
+    assert point.expression == expression
 
 
-def test_where_python_keeps_no_columns_the_expression_is_the_line(tmp_path: Path) -> None:
+def test_without_columns_the_expression_is_the_line_and_without_source_empty(tmp_path: Path) -> None:
     """As under -X no_debug_ranges."""
     path = tmp_path / "train.py"
     path.write_text("x = see(\n    1)\n")
     code: Any = SimpleNamespace(co_filename=str(path), co_positions=lambda: [(1, 2, None, None)])
     assert frames.Point(code, 1, 0).expression == "x = see("
-
-
-def test_an_expression_without_source_is_empty() -> None:
     space: dict[str, Any] = {"frames": frames, "sys": sys}
-    exec("found = frames.expression(sys._getframe())", space)
-    assert space["found"] == ""
+    exec("text = frames.expression(sys._getframe())", space)
+    assert space["text"] == ""
 
 
 def test_a_file_that_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,42 +101,29 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.M
     for number, text in enumerate(["first", "the_second"]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        (folder / "train.py").write_text(
-            f"def {text}(f): return f()\ncalled = {text}\nfound = called({text!r} and see)\n"
-        )
         monkeypatch.chdir(folder)
-        space: dict[str, Any] = {"see": lambda: frames.expression(sys._getframe(2))}
-        exec(compile(Path("train.py").read_text(), "train.py", "exec"), space)
-        assert f"{text!r} and see" in space["found"]
+        assert text in _point_in(Path("train.py"), f"x = see({text!r})\n").expression
 
 
 class Inner(torch.nn.Module):
-    """Notes where it stands when it runs."""
+    """Notes its path when it runs."""
 
-    def __init__(self, seen: list[str | None]) -> None:
+    def __init__(self, paths: list[str | None]) -> None:
         super().__init__()
-        self.seen = seen
+        self.paths = paths
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen.append(frames.place(1).module)
+        self.paths.append(frames.place(1).module)
         return x
 
 
-def test_modules_have_their_path_in_the_outermost_one() -> None:
-    seen: list[str | None] = []
-    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Sequential(Inner(seen)))
-    model(torch.ones(1))
-    assert seen == ["1.0"]
-    assert frames.place(1).module is None
-
-
-def test_a_module_that_moved_has_its_new_path() -> None:
-    seen: list[str | None] = []
+def test_modules_have_their_path_in_the_outermost_one_also_where_they_moved() -> None:
+    paths: list[str | None] = []
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.body = Inner(seen), torch.nn.Sequential(Inner(seen))
+            self.first, self.body = Inner(paths), torch.nn.Sequential(Inner(paths))
             self.used = [self.first, self.body[0]]
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -191,59 +132,65 @@ def test_a_module_that_moved_has_its_new_path() -> None:
             return x
 
     def paths_of(model: Model) -> list[str | None]:
-        seen.clear()
+        paths.clear()
         model(torch.ones(1))
-        return seen.copy()
+        return paths.copy()
 
     model = Model()
     assert paths_of(model) == ["first", "body.0"]
-    model.used.append(model.body.append(Inner(seen))[1])
+    model.used.append(model.body.append(Inner(paths))[1])
     assert paths_of(model) == ["first", "body.0", "body.1"]
     del model.body[0]
     assert paths_of(model) == ["first", None, "body.0"]
     model.first, model.body[0] = model.body[0], model.first
     assert paths_of(model) == ["body.0", None, "first"]
-    model.body = None  # type: ignore[assignment]
+    model.body = None
     assert paths_of(model) == [None, None, "first"]
     model.used = model.used[2:]
-    assert paths_of(model) == ["first"]
     del model.first
     assert paths_of(model) == [None]
+    assert frames.place(1).module is None
 
 
-def test_nodes_of_a_call_and_nodes_that_nobody_saw() -> None:
-    x = torch.ones(2, requires_grad=True)
+@pytest.fixture
+def ranges() -> nodes.Ranges:
     ranges = nodes.Ranges()
     ranges.start_afresh()
+    return ranges
+
+
+def _names(made: list[torch.autograd.graph.Node]) -> list[str]:
+    return sorted(node.name() for node in made)
+
+
+def test_nodes_of_a_call_and_nodes_that_nobody_saw(ranges: nodes.Ranges) -> None:
+    x = torch.ones(2, requires_grad=True)
     y, made = ranges.run_call(torch.sin, (x,), {})
-    assert [node.name() for node in made] == ["SinBackward0"]
+    assert _names(made) == ["SinBackward0"]
     assert ranges.unseen_behind((y,)) == []
-    z = y.exp() * 2
-    other = x.cos()
-    assert sorted(node.name() for node in ranges.unseen_behind((z,))) == ["ExpBackward0", "MulBackward0"]
-    assert ranges.unseen_behind((z,)) == [], "each is found once"
-    assert [node.name() for node in nodes.nodes_of([x, (z, other)])] == ["MulBackward0", "CosBackward0"]
-
-
-def test_a_node_that_two_ways_lead_to_is_found_once_and_a_call_hides_what_it_took() -> None:
-    """Whoever looks at the result of a call has no need to look behind it."""
-    x = torch.ones(2, requires_grad=True)
-    ranges = nodes.Ranges()
-    ranges.start_afresh()
+    z, other = y.exp() * 2, x.cos()
+    assert _names(ranges.unseen_behind((z,))) == ["ExpBackward0", "MulBackward0"]
+    assert ranges.unseen_behind((z,)) == [], "each is listed once"
+    assert _names(nodes.nodes_of([x, (z, other)])) == ["CosBackward0", "MulBackward0"]
     y = x.exp()
-    assert sorted(node.name() for node in ranges.unseen_behind([y + y])) == ["AddBackward0", "ExpBackward0"]
-    hidden = x.exp()
+    assert _names(ranges.unseen_behind([y + y])) == ["AddBackward0", "ExpBackward0"]
+    y = y * 2
+    ranges.start_afresh()
+    assert not ranges.may_hide_some()
+    assert ranges.unseen_behind([y]) == []
+
+
+def test_a_call_hides_what_it_took(ranges: nodes.Ranges) -> None:
+    """Whoever looks at the result of a call has no need to look behind it."""
+    hidden = torch.ones(2, requires_grad=True).exp()
     assert ranges.unseen_behind([]) == []
     z, _ = ranges.run_call(torch.sin, (hidden,), {})
     assert ranges.unseen_behind([z]) == []
     assert ranges.unseen_behind([hidden]) == [hidden.grad_fn]
 
 
-def test_the_last_sixteen_ranges_are_remembered() -> None:
-    x = torch.ones(2, requires_grad=True)
-    ranges = nodes.Ranges()
-    ranges.start_afresh()
-    made = []
+def test_the_last_sixteen_ranges_are_remembered(ranges: nodes.Ranges) -> None:
+    x, made = torch.ones(2, requires_grad=True), []
     for _ in range(20):
         made.append(x.exp())
         ranges.unseen_behind([])
@@ -296,14 +243,14 @@ def test_it_ends_where_a_backward_raises(heard: list[str]) -> None:
 
 
 def test_torchs_function_keeps_its_name_among_subscribers_and_is_back_without(heard: list[str]) -> None:
-    announced = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    announced = torch.autograd._engine_run_backward
     stock = announced.__wrapped__
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         assert getattr(announced, name) == getattr(stock, name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backwards, "subscribers", backwards.subscribers[:1])
         backwards.unsubscribe(backwards.subscribers[0])
-        assert torch.autograd._engine_run_backward is stock  # type: ignore[attr-defined]
+        assert torch.autograd._engine_run_backward is stock
 
 
 def test_watchers_of_functions_see_results_and_nothing_else() -> None:
@@ -339,7 +286,7 @@ def test_functions_of_a_program_are_watched_and_left_as_they_were(
 
     def apply(cls: Any, *args: Any) -> Any:
         calls.append(cls)
-        return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
+        return super(torch.autograd.Function, cls).apply(*args)
 
     x = torch.ones(2, requires_grad=True)
     with monkeypatch.context() as patch:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import doctor
 from pseudograd.listen import patches
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "patched.md"
-reentry = pytest.mark.parametrize("has_reentry", [False, True])
 
 
 def of_torch() -> list[str]:
@@ -79,33 +74,3 @@ def test_a_module_that_nobody_imported_is_left_alone(owner: Any) -> None:
     patch = patches.Patch("nowhere.function", "", "")
     patch.apply(lambda hidden: hidden)
     assert not patch.is_applied
-
-
-X = [-2.0, 0.5, 2.0]
-OURS, STOCK = [1.0, 1.0, 1.0], [0.0, 1.0, 0.0]
-
-
-def checkpointed(has_reentry: bool) -> tuple[Tensor, Tensor]:
-    x = torch.tensor(X, requires_grad=True)
-    return x, checkpoint(lambda x: torch.clamp(x * 1, -1, 1), x, use_reentrant=has_reentry)
-
-
-@reentry
-def test_a_checkpoint_recomputes_under_its_own_contexts_when_they_have_ended(has_reentry: bool) -> None:
-    with pg.override(clamp="identity"):
-        x, y = checkpointed(has_reentry)
-    assert of_torch() == []
-    y.sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == OURS
-    del x, y
-    gc.collect()
-
-
-@reentry
-def test_a_checkpoint_from_before_a_context_recomputes_without_it(has_reentry: bool) -> None:
-    x, y = checkpointed(has_reentry)
-    with pg.override(clamp="identity"):
-        y.sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == STOCK
