@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,7 @@ def ran(tmp_path: Path, text: str, *arguments: str, **job: object) -> program.Ru
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "told"),
+    ("text", "status", "stderr"),
     [
         ("x = 1", 0, ""),
         ("raise SystemExit", 0, ""),
@@ -53,27 +52,20 @@ def ran(tmp_path: Path, text: str, *arguments: str, **job: object) -> program.Ru
         ("import sys; sys.exit(sys.argv[1:] != ['--lr', '1'])", 0, ""),
     ],
 )
-def test_the_status_is_pythons(text: str, status: int, told: str, tmp_path: Path) -> None:
-    found = ran(tmp_path, text, "--lr", "1", word="unsaid")
-    assert (found.status, found.stderr.decode()) == (status, told)
-    assert found.parts == found.unseen == found.errors == ()  # torch was not there
+def test_the_status_is_pythons(text: str, status: int, stderr: str, tmp_path: Path) -> None:
+    done = ran(tmp_path, text, "--lr", "1", word="unsaid")
+    assert (done.status, done.stderr.decode()) == (status, stderr)
+    assert done.parts == done.unseen == done.errors == ()  # torch was not there
 
 
-def test_an_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
-    found = ran(tmp_path, "def broken():\n    raise ValueError('here')\n\nbroken()\n")
-    told = found.stderr.decode()
-    assert found.status == 1
-    assert [line for line in told.splitlines() if line.startswith('  File "')] == [
-        f'  File "{tmp_path / "program.py"}", line 4, in <module>',
-        f'  File "{tmp_path / "program.py"}", line 2, in broken',
-    ]
-    assert told.endswith("ValueError: here\n")
-
-
-def test_enough_ends_a_program_well() -> None:
-    with pytest.raises(SystemExit) as caught:
-        raise program.Enough
-    assert caught.value.code == 0
+def test_an_error_is_shown_as_python_shows_it_and_enough_ends_a_program_well(tmp_path: Path) -> None:
+    done = ran(tmp_path, "def broken():\n    raise ValueError('here')\n\nbroken()\n")
+    lines = [line for line in done.stderr.decode().splitlines() if line.startswith('  File "')]
+    file = tmp_path / "program.py"
+    assert done.status == 1
+    assert lines == [f'  File "{file}", line 4, in <module>', f'  File "{file}", line 2, in broken']
+    assert done.stderr.endswith(b"ValueError: here\n")
+    assert program.Enough().code == 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
@@ -99,25 +91,28 @@ if sys.argv[1:] == []:
 @pytest.mark.program
 def test_each_process_that_has_torch_says_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    found = ran(tmp_path, TWO, word="hello")
-    assert (found.status, found.unseen, found.errors) == (0, (), ())
-    first, second = found.parts
+    done = ran(tmp_path, TWO, word="hello")
+    assert (done.status, done.unseen, done.errors) == (0, (), ())
+    first, second = done.parts
     assert (first.rank, first.is_main, first.content, str(first)) == (None, True, "hello", f"process {first.process}")
     assert (second.rank, second.is_main, second.content, str(second)) == (2, False, "hello", "rank 2")
 
 
 @pytest.mark.program
-def test_a_process_that_dies_unheard_is_named(tmp_path: Path) -> None:
-    found = ran(tmp_path, "import torch, os, signal; os.kill(os.getpid(), signal.SIGKILL)", word="unsaid")
-    assert (found.status, found.parts, found.errors) == (137, (), ())
-    assert [(one.is_main, one.content) for one in found.unseen] == [(True, None)]
-
-
-@pytest.mark.program
-def test_an_error_of_ours_is_kept_and_the_program_goes_on(tmp_path: Path) -> None:
-    found = ran(tmp_path, "import torch; raise SystemExit(5)", word="broken")
-    assert (found.status, found.parts) == (5, ())
-    assert found.errors == ("ValueError: it has nothing to say",)
+@pytest.mark.parametrize(
+    ("text", "word", "status", "errors", "unseen"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "unsaid", 137, (), 1),
+        ("raise SystemExit(5)", "broken", 5, ("ValueError: it has nothing to say",), 1),
+    ],
+    ids=["it dies unheard", "an error of ours"],
+)
+def test_a_process_without_a_part_is_named(
+    text: str, word: str, status: int, errors: tuple[str, ...], unseen: int, tmp_path: Path
+) -> None:
+    done = ran(tmp_path, f"import torch, os, signal; {text}", word=word)
+    assert (done.status, done.parts, done.errors) == (status, (), errors)
+    assert [(part.is_main, part.content) for part in done.unseen] == [(True, None)] * unseen
 
 
 def test_parts_are_sorted_ranks_last(tmp_path: Path) -> None:
@@ -129,27 +124,25 @@ def test_parts_are_sorted_ranks_last(tmp_path: Path) -> None:
 
 
 def test_the_command_is_pythons_own() -> None:
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    flags = subprocess._args_from_interpreter_flags()
     assert program.command_of("a.py", ("--x", "1"), False) == [sys.executable, *flags, "a.py", "--x", "1"]
     assert program.command_of("a.b", (), True) == [sys.executable, *flags, "-m", "a.b"]
 
 
-def test_a_script_has_to_be_a_file_or_a_folder_with_a_main(tmp_path: Path) -> None:
-    (tmp_path / "main.py").write_text("")
-    program.check("run", str(tmp_path / "main.py"), False)
+def test_a_script_is_a_file_or_a_folder_with_a_main_and_a_module_may_be_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = list(sys.path)
+    (tmp_path / "only_here.py").write_text("raise RuntimeError('nothing is run')")
+    program.check("run", str(tmp_path / "only_here.py"), False)
     with pytest.raises(ValueError, match=r"run: the script must be a file, got 'absent.py'"):
         program.check("run", "absent.py", False)
     with pytest.raises(ValueError, match="run: the script must be a file"):
         program.check("run", str(tmp_path), False)
     (tmp_path / "__main__.py").write_text("")
     program.check("run", str(tmp_path), False)
-
-
-def test_a_module_is_looked_for_in_the_current_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = list(sys.path)
-    (tmp_path / "only_here.py").write_text("raise RuntimeError('nothing is run')")
-    told = r"run: the module must be one that python can run, got 'only_here'\. No module named only_here"
-    with pytest.raises(ValueError, match=told):
+    text = r"run: the module must be one that python can run, got 'only_here'\. No module named only_here"
+    with pytest.raises(ValueError, match=text):
         program.check("run", "only_here", True)
     monkeypatch.chdir(tmp_path)
     program.check("run", "only_here", True)
@@ -160,60 +153,47 @@ def test_a_module_is_looked_for_in_the_current_folder_too(tmp_path: Path, monkey
 # --- files --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", ["text: ü\n", b"\x00\xff"], ids=["text", "bytes"])
-def test_a_file_is_written_whole(content: str | bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "written"),
+    [("text: ü\n", "text: ü\n".encode()), (b"\x00\xff", b"\x00\xff"), ("a\udcff", b"a?")],  # half of a character
+    ids=["text", "bytes", "no text"],
+)
+def test_a_file_is_written_whole(content: str | bytes, written: bytes, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text("older")
     files.write("diagnose", "--html", file, content)
-    assert file.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert file.read_bytes() == written
     assert os.listdir(tmp_path) == ["report.html"]
 
 
-def test_text_that_utf8_lacks_is_written_all_the_same(tmp_path: Path) -> None:
-    """A file name of a program may hold half of a character."""
-    files.write("diagnose", "--html", tmp_path / "a", "a\udcff")
-    assert (tmp_path / "a").read_bytes() == b"a?"
-
-
-def test_what_cannot_be_written_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(
-        ValueError, match=r"diagnose: --html must lie where files can be written, got .* Is a directory"
-    ):
-        files.write("diagnose", "--html", tmp_path / "folder", "text")
-    with pytest.raises(
-        ValueError, match=r"must lie where files can be written, got .* No such file or directory: choose"
-    ):
-        files.write("diagnose", "--html", tmp_path / "absent" / "a.html", "text")
-    assert os.listdir(tmp_path) == ["folder"]
-
-
-def test_where_a_file_would_go_is_known_before_the_program_runs(
+def test_a_file_that_cannot_be_written_is_refused_before_the_program_and_leaves_the_older_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert files.checked_file("diagnose", "--html", Path("new.html")) == tmp_path / "new.html"
     assert os.listdir(tmp_path) == []
-    (tmp_path / "there.html").write_text("older")
-    assert files.checked_file("diagnose", "--html", Path("there.html")) == tmp_path / "there.html"
-    assert (tmp_path / "there.html").read_text() == "older"
+    older = tmp_path / "there.html"
+    older.write_text("older")
+    assert files.checked_file("diagnose", "--html", Path("there.html")) == older
     with pytest.raises(ValueError, match=r"diagnose: --html must be a file, got '.'. Choose another path"):
         files.checked_file("diagnose", "--html", Path("."))
-    with pytest.raises(ValueError, match=r"must lie where files can be written, got 'absent/a.html'. No such file"):
+    text = "diagnose: --html must lie where files can be written, got .* "
+    with pytest.raises(ValueError, match=f"{text}No such file"):
         files.checked_file("diagnose", "--html", Path("absent/a.html"))
+    with pytest.raises(ValueError, match=f"{text}Is a directory"):
+        files.write("diagnose", "--html", tmp_path, "text")
+    with pytest.raises(ValueError, match=f"{text}No such file or directory: choose"):
+        files.write("diagnose", "--html", tmp_path / "absent" / "a.html", "text")
 
-
-@pytest.mark.parametrize("refuses", ["open", "TemporaryFile"])
-def test_a_place_that_refuses_is_told_at_once(refuses: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand, for the user of a container is root, whom no file refuses."""
-
-    def refused(*given: object, **named: object) -> Callable[..., object]:
+    def refuse(*arguments: object, **named: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    file = tmp_path / "there.html"
-    file.write_text("older")
-    monkeypatch.setattr(Path if refuses == "open" else files.tempfile, refuses, refused)
-    with pytest.raises(
-        ValueError, match=r"must lie where files can be written, got .*Permission denied: choose another path"
-    ):
-        files.checked_file("diagnose", "--html", file)
+    for owner, name in ((Path, "open"), (files.tempfile, "TemporaryFile")):  # root, no file refuses
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(ValueError, match=f"{text}Permission denied: choose another"),
+        ):
+            patch.setattr(owner, name, refuse)
+            files.checked_file("diagnose", "--html", older)
+    assert older.read_text() == "older"
+    assert os.listdir(tmp_path) == ["there.html"]
