@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Inputs = tuple[Any, ...]  # of a call: tensors, numbers and None
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -13,7 +14,7 @@ def tensors_of(inputs: Iterable[object]) -> list[Tensor]:
     return [value for value in inputs if isinstance(value, Tensor)]
 
 
-def tensors_among(call: Callable[..., Tensor], inputs: tuple[object, ...]) -> Callable[..., Tensor]:
+def tensors_among(call: Callable[..., Tensor], inputs: Inputs) -> Callable[..., Tensor]:
     """A function of its tensor inputs alone; the numbers among `inputs` stay."""
     at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
 
@@ -26,12 +27,12 @@ def tensors_among(call: Callable[..., Tensor], inputs: tuple[object, ...]) -> Ca
     return f
 
 
-def requiring_grad(inputs: tuple[object, ...]) -> tuple[Any, ...]:
+def requiring_grad(inputs: Inputs) -> Inputs:
     """The same inputs as fresh leaves that require grad; numbers and None stay."""
     return tuple(v.detach().clone().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
 
 
-def spread(inputs: tuple[object, ...]) -> tuple[Any, ...]:
+def spread(inputs: Inputs) -> Inputs:
     """The inputs broadcast against each other and made 1-d, so that no gradient is reduced."""
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
     return tuple(v.expand(shape).reshape(-1).contiguous() if isinstance(v, Tensor) else v for v in inputs)
@@ -52,7 +53,7 @@ def random_bits(count: int, dtype: torch.dtype, seed: int) -> Tensor:
     return torch.randint(info.min, info.max, (count,), dtype=integer, generator=generator).view(dtype)
 
 
-def special_pairs(inputs: tuple[object, ...], dtype: torch.dtype) -> tuple[tuple[Any, ...], Tensor]:
+def special_pairs(inputs: Inputs, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
     """Every value of the inputs with every special grad."""
     grads = special_grads(dtype)
     flat = spread(inputs)
@@ -60,7 +61,7 @@ def special_pairs(inputs: tuple[object, ...], dtype: torch.dtype) -> tuple[tuple
     return tuple(v.repeat_interleave(len(grads)) if isinstance(v, Tensor) else v for v in flat), grads.repeat(count)
 
 
-def random_pairs(inputs: tuple[object, ...], dtype: torch.dtype) -> tuple[tuple[Any, ...], Tensor]:
+def random_pairs(inputs: Inputs, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
     """Random first inputs, half of them near the range and half of any magnitude, with random grads of any magnitude."""
     count = 256
     generator = torch.Generator().manual_seed(1)
