@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from pseudograd.testing.contract.cases import Case, cases_of
 
 from ..choices import every_pair, folded
 from ..contract.cases import with_every
-from .ways import WAYS, way
+from .ways import DTYPES, WAYS, way
 
 CASES = [
     case
@@ -24,7 +25,6 @@ CASES = [
     if case.rule.sides is not None or case.rule.curve is not None
 ]
 LONG = sorted({(op.rule_set, name) for op in OPS.values() for name, rule in op.rules.items() if rule.is_long})
-DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 @folded
@@ -37,23 +37,36 @@ def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
         values.check_reduced(case, dtype)
 
 
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of elements in each part that the formula gets."""
+    sizes: list[int] = []
+
+    def pull(grad: torch.Tensor, *rest: object, own: Any = formula.pull) -> Any:
+        sizes.append(grad.numel())
+        return own(grad, *rest)
+
+    monkeypatch.setattr(formula, "pull", pull)
+    return sizes
+
+
 @folded
-@pytest.mark.parametrize(("key", "of_grad", "threads"), every_pair(LONG, ["of x", "transposed", "expanded"], [1, 2]))
-def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("key", "layout_of_grad", "threads"), every_pair(LONG, ["of x", "transposed", "expanded"], [1, 2])
+)
+def test_parts_are_the_whole(
+    key: tuple[str, str], layout_of_grad: str, threads: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The formula on a part of x at a time; the last is shorter."""
     monkeypatch.setattr(blockwise, "LEAST", 100)
     monkeypatch.setattr(blockwise, "PART", 64)
-    asked: list[int] = []
-    monkeypatch.setattr(
-        formula, "pull", lambda grad, *rest, own=formula.pull: (asked.append(grad.numel()), own(grad, *rest))[1]
-    )
     op = next(op for op in OPS.values() if (op.rule_set, key[1]) == key and key[1] in op.rules)
     x = torch.linspace(-3, 3, 600).reshape(20, 30).t()
     grad = {
         "of x": torch.randn(20, 30).t(),
         "transposed": torch.randn(30, 20),
         "expanded": torch.ones(1, 20).expand(30, 20),
-    }[of_grad]
+    }[layout_of_grad]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -62,49 +75,35 @@ def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, m
             y = op.public(leaf, *op.picture.others, rule=key[1])
             with kernels.off("portable", "native"):
                 (expected,) = torch.autograd.grad(y, leaf, grad.to(dtype), retain_graph=True)
-            asked.clear()
+            sizes.clear()
             with kernels.only(blockwise.BLOCKWISE):
-                (found,) = torch.autograd.grad(y, leaf, grad.to(dtype))
-            assert torch.equal(found, expected)
-            assert found.stride() == expected.stride() or of_grad != "of x"
-            assert asked == [64 * threads] * (600 // (64 * threads)) + [600 % (64 * threads)]
+                (grad_x,) = torch.autograd.grad(y, leaf, grad.to(dtype))
+            assert torch.equal(grad_x, expected)
+            assert grad_x.stride() == expected.stride() or layout_of_grad != "of x"
+            assert sizes == [64 * threads] * (600 // (64 * threads)) + [600 % (64 * threads)]
     finally:
         torch.set_num_threads(before)
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of how many elements the formula was asked."""
-    sizes: list[int] = []
-    monkeypatch.setattr(
-        formula, "pull", lambda grad, *rest, own=formula.pull: (sizes.append(grad.numel()), own(grad, *rest))[1]
-    )
-    return sizes
-
-
-def test_parts_are_of_32768_elements_and_begin_at_four_million(asked: list[int]) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for elements, parts in ((2**22, [2**15] * 2**7), (2**22 - 1, [])):
-            asked.clear()
-            x = torch.zeros(elements)
-            call = call_for(OPS["sign"], "arctan", OPS["sign"].default_edge)
-            found = blockwise._backward(x, [x, 0.0], (True, False), call)
-            assert asked == parts
-            assert (found is None) == (not parts)
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("kind", ["x with holes", "a tensor", "another dtype", "another shape"])
-def test_what_is_computed_in_no_parts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blockwise, "LEAST", 100)
-    x, low = torch.linspace(-2, 2, 400), torch.full((400,), -1.0) if kind == "a tensor" else -1.0
-    x = x[::2] if kind == "x with holes" else x
-    grad = torch.ones(400 if kind != "another shape" else 1, dtype=torch.float64 if "dtype" in kind else None)
+@pytest.mark.parametrize(
+    ("x", "low", "grad", "parts"),
+    [
+        (torch.zeros(2**22), -1.0, torch.zeros(2**22), 2**7),
+        (torch.zeros(2**22 - 1), -1.0, torch.zeros(2**22 - 1), 0),
+        (torch.zeros(2**23)[::2], -1.0, torch.zeros(2**22), 0),
+        (torch.zeros(2**22), torch.zeros(2**22), torch.zeros(2**22), 0),
+        (torch.zeros(2**22), -1.0, torch.zeros(2**22, dtype=torch.float64), 0),
+        (torch.zeros(2**22), -1.0, torch.zeros(1), 0),
+    ],
+    ids=["four million", "one less", "x with holes", "a tensor", "another dtype", "another shape"],
+)
+def test_parts_are_of_32768_elements_and_begin_at_four_million(
+    x: torch.Tensor, low: Any, grad: torch.Tensor, parts: int, sizes: list[int]
+) -> None:
     call = call_for(OPS["clamp"], "leaky", "closed")
-    assert blockwise._backward(grad[: x.numel()], [x, low, 1.0], (True, False, False), call) is None
+    gradients = blockwise._backward(grad, [x, low, 1.0], (True, False, False), call)
+    assert sizes == [2**15] * parts
+    assert (gradients is None) == (not parts)
 
 
 @folded

@@ -84,7 +84,7 @@ def assert_planes_are_the_plain_ones(call: Call, inputs: tuple[object, ...], wan
         if kernels.residual_of(call, inputs, wants) is not bits.BITS:
             return False
         y, (planes, *others) = bits.BITS.encode(call, inputs, wants)
-        our_y, (our_planes, *our_others) = _in_c().forward(call, inputs, wants)  # type: ignore[misc]
+        our_y, (our_planes, *our_others) = _in_c().forward(call, inputs, wants)
     assert same_bits(our_y, y)
     assert torch.equal(our_planes, planes)
     assert our_others == others
@@ -284,7 +284,7 @@ def test_learned_bounds_under_override(rule: str, size: int) -> None:
         "all but x": (torch.clamp, (x, low, high), (False, True, True)),
     }
     with pg.override(clamp=rule):
-        problems = [Problem(name, f, inputs, grad, wants) for name, (f, inputs, wants) in learned.items()]  # type: ignore[arg-type]
+        problems = [Problem(name, f, inputs, grad, wants) for name, (f, inputs, wants) in learned.items()]
         with way("formula"):
             expected = [problem.solve()[1] for problem in problems]
         for problem, gradients in zip(problems, expected, strict=True):
@@ -334,7 +334,7 @@ def test_the_kernels_decline_bounds_that_they_cannot_read() -> None:
 @pytest.mark.parametrize("region", REGIONS)
 def test_a_row_that_is_wrong_at_a_region_is_seen(region: str) -> None:
     call, (x, low, high, grad) = KINDS["two tensors"].call(PINS[1]), every_combination(torch.float64)
-    *_, right = call.rule.find_range(low, high)  # type: ignore[misc]
+    *_, right = call.rule.find_range(low, high)
     split = getattr(right, region)
     wrong = right._replace(**{region: split._replace(x=split.x - 0.25)})
     rule = call.rule.replaced(find_range=lambda low, high: (low, high, wrong))
@@ -428,7 +428,7 @@ def test_few_bits_are_the_plain_ones_and_give_a_gradient_for_each_input(dtype: t
             call, inputs = case.call(), (numbers(dtype, size)[0], *next(iter(case.samples())).build(dtype)[1:])
             wants = (True, *[False] * (len(inputs) - 1))
             with way("native code"):
-                made = _in_c().forward(call, inputs, wants)  # type: ignore[misc]
+                made = _in_c().forward(call, inputs, wants)
                 if made is None or kernels.residual_of(call, inputs, wants) is not bits.BITS:
                     continue  # steps that C does not know
                 words = [

@@ -63,23 +63,16 @@ def test_the_larger_priority_is_preferred_whichever_came_first() -> None:
                 assert gradient() == TRUE
             with kernels.only(first):
                 assert gradient() == [1, 1]
-            assert [kernel.name for kernel in kernels.that_serve(make_call(OPS["clamp"], "inverting", "closed"))][
-                -2:
-            ] == [
-                "second",
-                "first",
-            ]
+            serving = kernels.that_serve(make_call(OPS["clamp"], "inverting", "closed"))
+            assert [kernel.name for kernel in serving][-2:] == ["second", "first"]
     assert gradient() == TRUE
 
 
-def test_of_equal_ones_the_name_decides() -> None:
+def test_of_equal_priorities_the_name_decides_and_the_librarys_own_are_in_order() -> None:
     a, b = constant("a", 1.0), constant("b", 2.0)
     for order in ((a, b), (b, a)):
         with registered(*order):
             assert gradient() == [1, 1]
-
-
-def test_the_library_s_own_are_in_order() -> None:
     by_name = {kernel.name: kernel.priority for kernel in table._kernels if kernel.residual is INPUTS}
     assert by_name.get("native", 30) > by_name["portable"] > 0
 
@@ -100,11 +93,11 @@ def test_a_registered_kernel_is_in_doctor() -> None:
 
 
 def test_doctor_says_what_each_kernel_serves_by_the_table() -> None:
-    found = {row["kernel"]: row for row in kernels.status()}
-    assert set(found) == {"native", "portable"}
-    assert found["portable"]["why"].startswith("a handful of ATen calls, for ")
+    why = {row["kernel"]: row["why"] for row in kernels.status()}
+    assert set(why) == {"native", "portable"}
+    assert why["portable"].startswith("a handful of ATen calls, for ")
     for rule in ("clamp/zero", "clamp/inward", "step/gaussian", "rounding/trust"):
-        assert f"{rule}," in f"{found['portable']['why'].removesuffix(' on any device')},"
+        assert f"{rule}," in f"{why['portable'].removesuffix(' on any device')},"
 
 
 @pytest.mark.usefixtures("table_as_it_was")
@@ -119,16 +112,16 @@ def test_a_rule_that_is_registered_is_served_and_shown() -> None:
 def test_no_kernel_names_a_rule() -> None:
     """They read a rule's row; a rule of anybody's with such a row is served alike. An edge has a name of its own: "inward" is one, too."""
     rules = {rule for op in OPS.values() for rule in op.rules}
-    assert [found for file in FOLDER.rglob("*.py") for found in _named(file, rules)] == []
+    assert [name for file in FOLDER.rglob("*.py") for name in _named(file, rules)] == []
 
 
 def _named(file: Path, rules: set[str]) -> Iterator[str]:
     tree = ast.parse(file.read_text())
     edges = {
-        id(one)
+        id(name)
         for node in ast.walk(tree)
         if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith("edge")
-        for one in node.comparators
+        for name in node.comparators
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in rules and id(node) not in edges:

@@ -120,7 +120,7 @@ class Problem(NamedTuple):
         """y and the gradients, of the second call: the first one may prepare it."""
         for _ in range(2):
             values = [value.detach() if isinstance(value, Tensor) else value for value in self.inputs]
-            leaves = [value.requires_grad_() for value, want in zip(values, self.wants) if want]  # type: ignore[union-attr]  # noqa: B905
+            leaves = [value.requires_grad_() for value, want in zip(values, self.wants) if want]  # noqa: B905
             y = self.f(*values)
             gradients = list(torch.autograd.grad(y, leaves, self.grad))
         return y.detach(), gradients
