@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,15 +55,15 @@ def inputs(size: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [x.requires_grad_(), torch.full((1,), -1.0, dtype=dtype).requires_grad_(), torch.ones(size, dtype=dtype)]
 
 
-def found(f: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor | None]:
-    y = f(*given)
+def outcome(f: Callable[..., Tensor], tensors: list[Tensor]) -> list[Tensor | None]:
+    y = f(*tensors)
     grad = torch.linspace(-2, 2, y.numel(), dtype=y.dtype)
-    learned = [one for one in given if one.requires_grad]
+    learned = [tensor for tensor in tensors if tensor.requires_grad]
     return [y.detach(), *torch.autograd.grad(y, learned, grad, allow_unused=True)]
 
 
-def same(some: list[Tensor | None], others: list[Tensor | None]) -> bool:
-    pairs = zip(some, others, strict=True)
+def same(tensors: list[Tensor | None], others: list[Tensor | None]) -> bool:
+    pairs = zip(tensors, others, strict=True)
     return all(a is b is None or torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in pairs)  # type: ignore[union-attr,arg-type]
 
 
@@ -70,12 +73,15 @@ def same(some: list[Tensor | None], others: list[Tensor | None]) -> bool:
 @pytest.mark.parametrize("way", WAYS)
 def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None:
     with CONTEXTS[context](), kernels.off("native", "portable"):
-        expected = found(WAYS[way], inputs(size))
+        expected = outcome(WAYS[way], inputs(size))
     with CONTEXTS[context]() as entry:
         for _ in range(3):
-            assert same(found(WAYS[way], inputs(size)), expected)
+            assert same(outcome(WAYS[way], inputs(size)), expected)
     if not (context == "inward" and way in ("fmin", "fmax")):
         assert [site.calls for site in entry.report().rewritten] == [3]
+
+
+LOWER = (0.0, -0.0, 0, torch.zeros(1), torch.nn.Parameter(torch.zeros(1)), torch.zeros(1).double())
 
 
 @needs_native
@@ -83,20 +89,15 @@ def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None
 def test_another_call_is_not_taken_for_one_that_was_made(context: str) -> None:
     """Other dtypes, signs of zero, kinds of a bound, grad modes and transforms."""
     with CONTEXTS[context]():
-        for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            for low in (0.0, -0.0, torch.zeros(1), torch.nn.Parameter(torch.zeros(1)), 0, torch.zeros(1).double()):
-                x = torch.tensor([-1.0, -0.0, 0.0, 0.5], dtype=dtype, requires_grad=True)
-                first, second = (
-                    torch.clamp(x, low, 1.0) if not isinstance(low, Tensor) else torch.clamp_min(x, low),
-                    None,
-                )
-                for _ in range(2):
-                    second = torch.clamp(x, low, 1.0) if not isinstance(low, Tensor) else torch.clamp_min(x, low)
-                plain = torch.clamp(x.detach(), min=low)
-                assert second.dtype is plain.dtype
-                assert torch.equal(second.detach(), plain)
-                assert torch.equal(second.signbit(), plain.signbit())
-                assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (first, second)))
+        for dtype, low in itertools.product((torch.float32, torch.float64, torch.bfloat16), LOWER):
+            x = torch.tensor([-1.0, -0.0, 0.0, 0.5], dtype=dtype, requires_grad=True)
+            clamp = (lambda: torch.clamp_min(x, low)) if isinstance(low, Tensor) else (lambda: torch.clamp(x, low, 1.0))  # noqa: B023
+            first, _, third = clamp(), clamp(), clamp()
+            plain = torch.clamp(x.detach(), min=low)
+            assert third.dtype is plain.dtype
+            assert torch.equal(third.detach(), plain)
+            assert torch.equal(third.signbit(), plain.signbit())
+            assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (first, third)))
         x = torch.zeros(4, requires_grad=True)
         with torch.no_grad():
             assert torch.clamp(x, 0.0, 1.0).grad_fn is None
@@ -121,54 +122,53 @@ def test_the_table_of_kernels_may_change_between_two_calls() -> None:
     assert entry.report().rewritten[0].calls + entry.report().rewritten[1].calls == 3
 
 
-def test_a_line_of_a_package_is_told_by_the_programs_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_a_package_is_counted_by_the_programs_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site-packages" / "clamps_of_a_package.py"
     package.parent.mkdir()
     package.write_text("import torch\ndef clamped(x):\n    return torch.clamp(x, -1.0, 1.0)\n")
     monkeypatch.syspath_prepend(package.parent)
-    import clamps_of_a_package  # type: ignore[import-not-found]
-
-    x = torch.zeros(3, requires_grad=True)
+    clamped, x = importlib.import_module("clamps_of_a_package").clamped, torch.zeros(3, requires_grad=True)
     with pin_edge("half") as entry:
         for _ in range(3):
-            clamps_of_a_package.clamped(x)
+            clamped(x)
         for _ in range(4):
-            clamps_of_a_package.clamped(x)
+            clamped(x)
     assert [site.calls for site in entry.report().rewritten] == [4, 3]
 
 
 # --- bits and checkpoints ---------------------------------------------------------------------------------------------
 
 
-def kept(f: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
-    found: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: found.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
-        f(*given)
-    return found
+def saved(way: str, size: int) -> list[tuple[torch.dtype, int]]:
+    """Dtype and bytes of each tensor that a call saves."""
+    tensors: list[tuple[torch.dtype, int]] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        tensors.append((tensor.dtype, tensor.nbytes))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        WAYS[way](*inputs(size))
+    return tensors
+
+
+PLANES = {
+    ("numbers", "other era"): 1,
+    ("numbers", "inward"): 2,
+    ("in place", "other era"): 1,
+    ("tensors", "half"): 3,
+    ("a min", "half"): 2,
+    ("fmax", "half"): 2,
+}
 
 
 @needs_native
-@pytest.mark.parametrize(
-    ("way", "context", "planes"),
-    [
-        ("numbers", "other era", 1),
-        ("numbers", "half", 2),
-        ("numbers", "inward", 2),
-        ("in place", "other era", 1),
-        ("clamp_min", "other era", 1),
-        ("tensors", "half", 3),
-        ("a min", "half", 2),
-        ("fmax", "half", 2),
-    ],
-)
-def test_bits_are_kept_from_4096_elements_on(way: str, context: str, planes: int) -> None:
+@pytest.mark.parametrize(("way", "context"), PLANES)
+def test_bits_are_saved_from_4096_elements_on(way: str, context: str) -> None:
     with CONTEXTS[context]():
-        for _ in range(2):
-            assert [(one.dtype, one.nbytes) for one in kept(WAYS[way], inputs(LARGE))] == [
-                (torch.uint8, planes * -(-LARGE // 64) * 8)
-            ]
-            small = kept(WAYS[way], inputs(SMALL))
-            assert all(one.dtype is torch.float32 for one in small)
+        for _ in range(3):
+            assert saved(way, LARGE) == [(torch.uint8, PLANES[way, context] * -(-LARGE // 64) * 8)]
+            assert {dtype for dtype, _ in saved(way, SMALL)} == {torch.float32}
 
 
 @folded
@@ -186,21 +186,20 @@ def test_a_checkpoint_that_ends_in_a_call_that_was_made_before(context: str, way
     with CONTEXTS[context]():
         for _ in range(2):
             (expected,) = torch.autograd.grad(block(x).sum(), x)
-        (found,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x)
-    assert same([found], [expected])
+        (grad,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x)
+    assert same([grad], [expected])
 
 
 @needs_native
-def test_where_torch_hides_its_checkpoints_no_bits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_torch_hides_its_checkpoints_no_bits_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """There a recomputation runs under the contexts of the backward, and must keep what torch keeps."""
     monkeypatch.setattr(kernels.table, "checkpoint_frame", None)
     kernels.table._changed()
     try:
         for context in CONTEXTS.values():
             with context():
-                for _ in range(2):
-                    assert [one.dtype for one in kept(WAYS["numbers"], inputs(LARGE))] == [torch.float32]
-                    assert [one.dtype for one in kept(WAYS["tensors"], inputs(LARGE))] == [torch.float32] * 3
+                for way, count in (("numbers", 1), ("tensors", 3)) * 2:
+                    assert [dtype for dtype, _ in saved(way, LARGE)] == [torch.float32] * count
     finally:
         monkeypatch.undo()
         kernels.table._changed()

@@ -27,11 +27,17 @@ from pseudograd.rewrite.bisect import (
     bisect,
 )
 from pseudograd.rewrite.standard_input import StandardInput
-from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..commands import answer
 
-OTHER = OPEN_ERA if installed_era() == CLOSED_ERA else CLOSED_ERA
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('of the program')")
+    return tmp_path / "train.py"
+
 
 # --- the search -------------------------------------------------------------------------------------------------------
 
@@ -40,9 +46,9 @@ def _searched(count: int, needed: set[int]) -> tuple[set[int], list[str]]:
     """What is found, and what was asked for on the way, as the digits of the places."""
     runs: list[str] = []
 
-    def is_enough(some: list[Key]) -> bool:
-        runs.append("".join(key[0] for key in some))
-        return needed <= {int(key[0]) for key in some}
+    def is_enough(keys: list[Key]) -> bool:
+        runs.append("".join(key[0] for key in keys))
+        return needed <= {int(key[0]) for key in keys}
 
     found = _find_smallest(is_enough, [(str(number),) for number in range(count)])
     return {int(key[0]) for key in found}, runs
@@ -64,14 +70,15 @@ def test_several_places_that_are_needed_together() -> None:
         assert _searched(count, needed)[0] == needed
 
 
-def test_the_caller_that_tells_two_ways_apart() -> None:
-    one = CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:20", "main.py:9"))
-    two = CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:30", "main.py:9"))
-    assert (one.via([one, two]), two.via([one, two]), one.via([one])) == ("lib.py:20", "lib.py:30", None)
-
-
-def test_where_ways_cross_the_callers_tell_together() -> None:
-    """No line of the first is its own: each is on some other way, too."""
+def test_the_callers_that_tell_two_ways_apart() -> None:
+    lines = [("lib.py:1", "lib.py:5", caller, "main.py:9") for caller in ("lib.py:20", "lib.py:30")]
+    first, second = (CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", way) for way in lines)
+    assert (first.via([first, second]), second.via([first, second]), first.via([first])) == (
+        *lines[0][2:3],
+        *lines[1][2:3],
+        None,
+    )
+    # Where ways cross no line of the first is its own: each is on some other way, too.
     ways = [("lib.py:1", caller, "lib.py:9", phase) for caller in ("lib.py:5", "lib.py:6") for phase in ("m:3", "m:4")]
     places = [CallSite("clamp", "lib.py:1", "m:2", "clamp(x)", way) for way in ways]
     assert [place.via(places) for place in places] == [None] * 4
@@ -83,16 +90,18 @@ def test_where_ways_cross_the_callers_tell_together() -> None:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 INSIDE = tuple(f"lib.py:{line}" for line in (1, 5, 20, 30, 40, 50))
-TOLD = (
+SITES = (
     CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*INSIDE, "main.py:9")),
     CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:6", "main.py:9")),
     CallSite("relu", "main.py:4", "main.py:4", "relu(x)", ("main.py:4", "main.py:8")),
     CallSite("round", "lib.py:3", "main.py:6", "round(x)", ("lib.py:3", "main.py:6")),
 )
 HEAD = "bisect: as it is the program passes, with pin_edge('open') everywhere it fails; 9 runs\n"
-TEXTS = {
+TEXTS: dict[str, tuple[str, tuple[CallSite, ...], tuple[CallSite, ...], str]] = {
     "several": (
-        Bisection("pin_edge('open')", FOUND, (True, False), (TOLD[0], TOLD[2], TOLD[3]), TOLD, 9),
+        FOUND,
+        (SITES[0], *SITES[2:]),
+        SITES,
         "bisect: of 4 these 3 lines decide, each is needed:\n"
         "  clamp        lib.py:1\n"
         "               reached from lib.py:5, from lib.py:20, from lib.py:30, from lib.py:40\n"
@@ -101,20 +110,13 @@ TEXTS = {
         "  round        lib.py:3\n"
         "               in the program: main.py:6",
     ),
-    "one": (
-        Bisection("pin_edge('open')", FOUND, (True, False), TOLD[2:3], TOLD, 9),
-        "bisect: of 4 this line decides:\n  relu         main.py:4",
-    ),
-    "no call": (
-        Bisection("pin_edge('open')", SAME, (True, False), (), (), 9),
-        "bisect: nothing to find: the change decides nothing (the change reached no call)",
-    ),
-    "the same": (
-        Bisection("pin_edge('open')", SAME, (True, False), (), TOLD, 9),
-        "bisect: nothing to find: the change decides nothing (it reached 4 places)",
-    ),
+    "one": (FOUND, SITES[2:3], SITES, "bisect: of 4 this line decides:\n  relu         main.py:4"),
+    "no call": (SAME, (), (), "bisect: nothing to find: the change decides nothing (the change reached no call)"),
+    "the same": (SAME, (), SITES, "bisect: nothing to find: the change decides nothing (it reached 4 places)"),
     "random": (
-        Bisection("pin_edge('open')", RANDOM, (True, False), (), TOLD, 9),
+        RANDOM,
+        (),
+        SITES,
         "bisect: the same run passed once and failed once: the program does not repeat. "
         "Fix its seeds, or make --check sharper.",
     ),
@@ -123,8 +125,8 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_answer_in_words(name: str) -> None:
-    found, text = TEXTS[name]
-    assert str(found) == HEAD + text
+    outcome, decide, places, text = TEXTS[name]
+    assert str(Bisection("pin_edge('open')", outcome, (True, False), decide, places, 9)) == HEAD + text
 
 
 # --- which runs there are ---------------------------------------------------------------------------------------------
@@ -142,32 +144,30 @@ def _instead_of_processes(monkeypatch: pytest.MonkeyPatch, status: Callable[[set
     monkeypatch.setattr(programs, "run", run)
 
 
-def test_a_set_of_lines_is_run_once_and_the_answer_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _program(tmp_path, monkeypatch, "none")
+@pytest.mark.usefixtures("train")
+def test_a_set_of_lines_is_run_once_and_the_answer_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[tuple[int, int, int, bool]] = []
     _instead_of_processes(monkeypatch, lambda changed: {"a", "d"} <= changed)
-    found = bisect("train.py", pin="open", on_run=lambda *numbers: runs.append(numbers))
-    assert [place.where for place in found.decide] == ["a", "d"]
+    answer = bisect("train.py", pin="open", on_run=lambda *numbers: runs.append(numbers))
+    assert [place.where for place in answer.decide] == ["a", "d"]
     changed = [0, 4, 0, 2, 2, 1, 1, 1, 1, 3, 3, 2, 2, 2]  # nothing, all, nothing again; the answer again; all but it
     passes = [number not in (2, 11, 12, 13) for number in range(1, 15)]
-    assert runs == [(number, some, 4, ok) for number, (some, ok) in enumerate(zip(changed, passes, strict=True), 1)]
-    assert (found.passes, found.runs) == ((True, False), 14)
+    assert runs == [(number, count, 4, ok) for number, (count, ok) in enumerate(zip(changed, passes, strict=True), 1)]
+    assert (answer.passes, answer.runs) == ((True, False), 14)
 
 
+@pytest.mark.usefixtures("train")
 @pytest.mark.parametrize(("enough", "is_alone"), [("d", True), ("db", False)])
-def test_all_but_the_answer_is_asked(
-    enough: str, is_alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_lines_but_the_answer_are_run(enough: str, is_alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where either of two lines is enough, one is found, and that there is another is said."""
-    _program(tmp_path, monkeypatch, "none")
     _instead_of_processes(monkeypatch, lambda changed: not changed.isdisjoint(enough))
-    found = bisect("train.py", pin="open")
-    assert (found.outcome, len(found.decide), found.is_alone) == (FOUND, 1, is_alone)
-    assert ("too: it is enough there, and it is enough elsewhere" in str(found)) == (not is_alone)
+    answer = bisect("train.py", pin="open")
+    assert (answer.outcome, len(answer.decide), answer.is_alone) == (FOUND, 1, is_alone)
+    assert ("too: it is enough there, and it is enough elsewhere" in str(answer)) == (not is_alone)
 
 
-def test_an_answer_that_does_not_repeat_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _program(tmp_path, monkeypatch, "none")
+@pytest.mark.usefixtures("train")
+def test_an_answer_that_does_not_repeat_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     before: list[set[str]] = []
 
     def status(changed: set[str]) -> int:
@@ -175,22 +175,20 @@ def test_an_answer_that_does_not_repeat_is_none(tmp_path: Path, monkeypatch: pyt
         return "c" in changed and before.count({"c"}) < 2
 
     _instead_of_processes(monkeypatch, status)
-    found = bisect("train.py", pin="open")
-    assert (found.outcome, found.decide, len(found.places)) == (RANDOM, (), 4)
+    answer = bisect("train.py", pin="open")
+    assert (answer.outcome, answer.decide, len(answer.places)) == (RANDOM, (), 4)
 
 
 def test_a_check_is_a_shell_command_that_nobody_sees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    train: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    _program(tmp_path, monkeypatch, "none")
-
     def status(changed: set[str]) -> int:
-        (tmp_path / "changed.txt").write_text("".join(sorted(changed)))
+        (train.parent / "changed.txt").write_text("".join(sorted(changed)))
         return 3
 
     _instead_of_processes(monkeypatch, status)
-    found = bisect("train.py", pin="open", checked_by="echo of the check; ! grep b changed.txt && test -e train.py")
-    assert (found.passes, [place.where for place in found.decide]) == ((True, False), ["b"])
+    answer = bisect("train.py", pin="open", checked_by="echo of the check; ! grep b changed.txt && test -e train.py")
+    assert (answer.passes, [place.where for place in answer.decide]) == ((True, False), ["b"])
     assert capfd.readouterr() == ("", "")
 
 
@@ -240,11 +238,8 @@ os._exit(failed)
 
 
 @pytest.mark.usefixtures("in_copies")
-def test_a_program_that_reads_and_ends_by_os_exit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(ENDS_AT_ONCE)
+def test_a_program_that_reads_and_ends_by_os_exit(train: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train.write_text(ENDS_AT_ONCE)
     with _stdin("x"):
         status, out, err = answer(capfd, "bisect", "--override", "clamp=identity", "train.py")
     assert status == 0, err
@@ -269,81 +264,36 @@ def _stdin(text: str) -> Iterator[None]:
         os.close(before)
 
 
-# --- programs ---------------------------------------------------------------------------------------------------------
-
-PROGRAM = """\
-import sys
-import torch
-
-def bounded(x):
-    return torch.clamp(x, 0.0, 1.0)
-
-def slope(f):
-    x = torch.zeros(1, requires_grad=True)
-    f(x).sum().backward()
-    return x.grad.item()
-
-first = slope(lambda x: bounded(x))
-second = slope(lambda x: bounded(x))
-third = slope(lambda x: x.clamp_min(0.0))
-fourth = slope(lambda x: torch.fmax(x, torch.zeros(1)))
-open("seen.txt", "w").write(f"{first} {second} {third} {fourth}")
-"""
-ENDINGS = {
-    "one": "sys.exit(second == 1.0)",
-    "two": "sys.exit(second == 1.0 or third == 1.0)"
-    if installed_era() == CLOSED_ERA
-    else "sys.exit(second + third < 2)",
-    "none": "print('of the program')",
-    "random": "import os; ran = os.path.exists('ran'); open('ran', 'w').close(); sys.exit(ran)",
-    "checked": "sys.exit(3)",
-}
+# --- wrong calls ------------------------------------------------------------------------------------------------------
 
 
-def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM + ENDINGS[ending] + "\n")
-    monkeypatch.chdir(tmp_path)
-
-
-def _line(text: str) -> str:
-    return f"train.py:{next(number for number, line in enumerate(PROGRAM.splitlines(), 1) if text in line)}"
-
-
+@pytest.mark.usefixtures("train")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["train.py"], "bisect: one of --pin and --override must be given, got neither."),
-        (["--pin", "open", "nowhere.py"], "bisect: the script must be a file, got 'nowhere.py'."),
-        (
-            ["--override", "clamp", "train.py"],
-            "bisect: --override must be FAMILY=RULE, such as clamp=inward, got 'clamp'.",
-        ),
-        (["--pin", "ajar", "train.py"], "pin_edge: edge must be one of"),
-        (
-            ["--pin", "open", "--json", "no/found.json", "train.py"],
-            "bisect: --json must lie where files can be written",
-        ),
+        ("train.py", "bisect: one of --pin and --override must be given, got neither."),
+        ("--pin open nowhere.py", "bisect: the script must be a file, got 'nowhere.py'."),
+        ("--override clamp train.py", "bisect: --override must be FAMILY=RULE, such as clamp=inward, got 'clamp'."),
+        ("--pin ajar train.py", "pin_edge: edge must be one of"),
+        ("--pin open --json no/found.json train.py", "bisect: --json must lie where files can be written"),
     ],
 )
-def test_bad_calls(
-    arguments: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _program(tmp_path, monkeypatch, "none")
-    assert main(("bisect", *arguments)) == 2
+def test_bad_calls(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("bisect", *arguments.split())) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"pseudograd: {text}")
     assert err.count("\n") == 1
 
 
 def test_the_path_has_no_line_of_pythons_own() -> None:
-    found: list[str] = []
+    lines: list[str] = []
 
     @contextmanager
     def entered() -> Iterator[None]:
-        found.extend(_lines_of_callers())
+        lines.extend(_lines_of_callers())
         yield
 
     with entered():  # through a function of contextlib
         pass
-    assert [line.split(":")[0].endswith("test_bisect.py") for line in found[:2]] == [True, True]
-    assert not [line for line in found if "contextlib" in line]
+    assert [line.split(":")[0].endswith("test_bisect.py") for line in lines[:2]] == [True, True]
+    assert not [line for line in lines if "contextlib" in line]

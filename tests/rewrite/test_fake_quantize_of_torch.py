@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ import pseudograd as pg
 from ..choices import folded
 from ..ops.test_fake_quantize import torch_counts_in_float32
 
-CASES = 40
+CASES = 12
 GRIDS = ((-8, 7), (0, 15), (-128, 127), (0, 2**24 + 3))
 
 
@@ -28,61 +28,57 @@ def _at_the_ends(scale: Tensor, zero_point: Tensor, grid: tuple[int, int], dtype
     return torch.cat([near, far], 1).to(dtype)
 
 
-def _gradients(x: Tensor, f: Any) -> tuple[Tensor, Tensor]:
-    """torch's own and the stand-in's, for grads of both signs."""
+def _gradients(x: Tensor, f: Callable[..., Tensor], given: tuple[object, ...]) -> tuple[Tensor, Tensor]:
+    """The stand-in's and torch's own, for grads of both signs."""
     grad = torch.where(torch.rand(x.shape) < 0.5, -2.0, 3.0).to(x.dtype)
     x = x.clone().requires_grad_()
-    (theirs,) = torch.autograd.grad(f(x), x, grad)
+    (theirs,) = torch.autograd.grad(f(x, *given), x, grad)
     with pg.override(fake_quantize="zero"):
-        (ours,) = torch.autograd.grad(f(x), x, grad)
+        (ours,) = torch.autograd.grad(f(x, *given), x, grad)
     return ours, theirs
 
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 @folded
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", [torch.int32, torch.float32, torch.float16], ids=str)
 def test_per_channel(kind: torch.dtype, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     blocked = passed = 0
     for case in range(CASES):
         low, high = grid = GRIDS[case % 3]
         scale = torch.rand(3) * 0.05 + 0.001
         zero_point = torch.randint(low, high + 1, (3,)).float()
         if kind is not torch.int32:
-            zero_point = (
-                zero_point + torch.tensor([0.5, 0.25, 0.0]) * (case % 2) + torch.rand(3) * (case % 3 == 0)
-            ).clamp(low, high)
-        zero_point = zero_point.to(kind)
-        x = _at_the_ends(scale, zero_point, grid, dtype)
-        axis = case % 2
-        x = x if axis == 0 else x.mT
-        ours, theirs = _gradients(
-            x,
-            lambda x: torch.fake_quantize_per_channel_affine(x, scale, zero_point, axis, *grid),  # noqa: B023
-        )
+            fraction = torch.tensor([0.5, 0.25, 0.0]) * (case % 2) + torch.rand(3) * (case % 3 == 0)
+            zero_point = (zero_point + fraction).clamp(low, high)
+        axis, given = case % 2, (scale, zero_point.to(kind), case % 2, *grid)
+        x = _at_the_ends(scale, given[1], grid, dtype)
+        ours, theirs = _gradients(x if axis == 0 else x.mT, torch.fake_quantize_per_channel_affine, given)
         assert torch.equal(ours, theirs), (case, int((ours != theirs).sum()))
         blocked, passed = blocked + int((theirs == 0).sum()), passed + int((theirs != 0).sum())
-    assert min(blocked, passed) > 3000
+    assert min(blocked, passed) > 2000
 
 
 @folded
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", [None, torch.int32, torch.int64, torch.float32], ids=str)
 def test_per_tensor(kind: torch.dtype | None, dtype: torch.dtype) -> None:
     """Numbers, and tensors of which torch reads the scale as float32 and cuts a zero point off."""
-    torch.manual_seed(0)
     for case in range(CASES):
         low, high = grid = GRIDS[case % 4]
         if high > 2**24 and not torch_counts_in_float32():
             continue
-        scale = float(torch.rand(1, dtype=torch.float64) * 0.05 + 0.001)
-        zero_point: Any = int(torch.randint(low, min(high, 1000) + 1, (1,)))
+        scale, zero_point = (
+            float(torch.rand(1).double() * 0.05 + 0.001),
+            int(torch.randint(low, min(high, 1000) + 1, (1,))),
+        )
         x = _at_the_ends(torch.tensor([scale]), torch.tensor([zero_point]), grid, dtype)
-        given: tuple[Any, Any] = (scale, zero_point)
+        given: tuple[object, object] = (scale, zero_point)
         if kind is not None:
             fraction = 0.75 * (kind is torch.float32) * (1 if zero_point > 0 else -1)
             wide = torch.float64 if case % 2 else torch.float32
             given = torch.tensor(scale, dtype=wide), torch.tensor(zero_point + fraction, dtype=torch.float64).to(kind)
-        x = x[x.isfinite()]
-        ours, theirs = _gradients(x, lambda x: torch.fake_quantize_per_tensor_affine(x, *given, *grid))  # noqa: B023
+        ours, theirs = _gradients(x[x.isfinite()], torch.fake_quantize_per_tensor_affine, (*given, *grid))
         assert torch.equal(ours, theirs), (case, given, int((ours != theirs).sum()))

@@ -1,12 +1,15 @@
-"""Every spelling of a clamp or a relu, in every rule: values stay torch's bit for bit, gradients are the rule's."""
+"""override: torch's errors stay torch's, a call that cannot be rewritten keeps torch's rule and is said, families of other functions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.rewrite.override import override
@@ -14,9 +17,13 @@ from pseudograd.rewrite.pin_edge import pin_edge
 
 from ..choices import folded
 
-LOW = -1.0
+X = [-2.5, -1.0, -0.75, -0.0, 0.0, 0.5, 1.0, 1.5, 7.25]
+GRAD = [1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0, 9.0]
 
-RULES = ("zero", "identity", "inward", "sign")
+
+def gradient(f: Callable[[Tensor], Tensor]) -> Tensor:
+    x = torch.tensor(X, requires_grad=True)
+    return torch.autograd.grad(f(x), x, torch.tensor(GRAD))[0]
 
 
 ERRORS = {
@@ -36,6 +43,9 @@ ERRORS = {
     "hardtanh the wrong way": lambda x: functional.hardtanh(x, 1.0, -1.0),
     "memory that overlaps": lambda x: (x * 1)[:1].expand(3).clamp_(0, 1),
     "a dtype that cannot be stored": lambda x: torch.ones(3, dtype=torch.int32).clamp_(x, x),
+    "lists of two lengths": lambda x: torch._foreach_clamp_min([x], [1.0, 2.0]),
+    "a list without a bound": lambda x: torch._foreach_clamp_min([x]),
+    "a scale that learns": lambda x: torch.fake_quantize_per_tensor_affine(x, x[0], torch.tensor(0).int(), -4, 3),
 }
 
 
@@ -51,7 +61,7 @@ def test_errors_are_torchs(name: str, rule: str) -> None:
         return type(None), ""
 
     plain = outcome()
-    with override(clamp=rule, relu=rule):
+    with override(clamp=rule, relu=rule, fake_quantize="zero"):
         assert outcome() == plain
 
 
@@ -61,7 +71,7 @@ NEVER_RAISES = {
     "infinite bounds": lambda x: torch.clamp(x, -torch.inf, torch.inf),
     "integers": lambda x: torch.clamp(torch.ones(3, dtype=torch.int64), 0, 2) * x,
     "a bound for integers": lambda x: torch.clamp(torch.ones(3, dtype=torch.int64), x, 2 * x),
-    "one bound only": lambda x: torch.clamp(x, min=LOW),
+    "one bound only": lambda x: torch.clamp(x, min=-1.0),
     "no elements": lambda x: torch.clamp(x[:0], 0, 1),
     "a float32 bound of half": lambda x: torch.clamp(x.half(), torch.zeros(3), torch.ones(3)),
     "sparse": lambda x: torch.relu(x.to_sparse()).to_dense(),
@@ -81,6 +91,11 @@ def test_no_rewrite_raises_where_torch_does_not(name: str, rule: str) -> None:
     assert x.grad is not None
 
 
+# --- what is left to torch, and said ----------------------------------------------------------------------------------
+
+IN_PLACE = "a bound of another dtype or a larger shape, in place"
+
+
 @pytest.mark.parametrize(
     ("of_x", "of_bound"), [((1,), (3,)), ((3,), (1, 3)), ((1, 3), (2, 3)), ((2, 1), (2, 3)), ((2, 3), (2,))], ids=str
 )
@@ -97,7 +112,7 @@ def test_in_place_a_larger_bound_is_torchs_error_and_said(
     plain = outcome()
     with override(clamp="identity") as context:
         assert outcome() == plain
-    assert [site.why for site in context.report().missed] == ["a bound of another dtype or a larger shape, in place"]
+    assert [site.why for site in context.report().missed] == [IN_PLACE]
 
 
 @pytest.mark.parametrize("place", ["min", "max"])
@@ -108,61 +123,89 @@ def test_in_place_a_bound_of_another_dtype_is_left_to_torch_and_said(place: str)
     with override(clamp="identity") as context:
         y = (x * 1).clamp_(**bounds)
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [0.0, 1.0, 0.0]
-    assert [site.why for site in context.report().missed] == ["a bound of another dtype or a larger shape, in place"]
+    assert [site.why for site in context.report().missed] == [IN_PLACE]
     with override(clamp="identity") as context:
         torch.clamp(x, **bounds)
     assert context.report().missed == ()
 
 
-def test_a_rule_that_needs_both_bounds_leaves_one_bound_to_torch_and_says_so() -> None:
-    x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
-    with override(clamp="elastic") as context:
-        torch.clamp(x, min=0.0).sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [0.0, 1.0, 1.0]
-    (missed,) = context.report().missed
-    assert (missed.op, missed.why, missed.calls) == ("clamp", "rule elastic needs both bounds", 1)
-
-
 @pytest.mark.parametrize("rule", ["elastic", "inverting"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_relu_leaves_such_a_rule_to_those_of_its_family_that_have_two_bounds(rule: str, sign: float) -> None:
-    functional = torch.nn.functional
+def test_a_rule_that_needs_two_bounds_leaves_one_to_torch_and_says_so(rule: str, sign: float) -> None:
     for f, ours in (
         (functional.relu6, lambda x: pg.relu6(x, rule=rule)),
         (functional.hardtanh, lambda x: pg.hardtanh(x, rule=rule)),
         (torch.relu, torch.relu),
         (torch.nn.ReLU(), torch.relu),
+        (lambda x: torch.clamp(x, min=0.0), lambda x: torch.clamp(x, min=0.0)),
     ):
         x = torch.tensor([-2.0, 0.0, 0.5, 9.0], requires_grad=True)
-        with override(relu=rule) as context:
+        with override(relu=rule, clamp=rule) as context:
             y = f(x)
-        (found,) = torch.autograd.grad(y, x, torch.full_like(y, sign))
+        (gradient_of_torch,) = torch.autograd.grad(y, x, torch.full_like(y, sign))
         (expected,) = torch.autograd.grad(ours(x), x, torch.full_like(y, sign))
-        assert torch.equal(found, expected)
-        assert [missed.why for missed in context.report().missed] == (
-            [f"rule {rule} needs both bounds"] if ours is torch.relu else []
-        )
+        assert torch.equal(gradient_of_torch, expected)
+        has_two = f in (functional.relu6, functional.hardtanh)
+        why = [] if has_two else [f"rule {rule} needs both bounds"]
+        assert [missed.why for missed in context.report().missed] == why
 
 
-def test_an_unknown_rule_is_said_of_the_family_that_was_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"relu: rule must be one of elastic, identity, .* got 'ste'\. 'ste' is 'identity' here"
-    ):
-        override(relu="ste")
+@pytest.mark.parametrize("f", [torch.floor, torch.ceil, torch.trunc])
+def test_a_rule_of_rounding_to_the_nearest_leaves_the_others_to_torch_and_says_so(f: Callable[..., Tensor]) -> None:
+    with override(round="trust") as context:
+        assert torch.equal(gradient(torch.round), gradient(lambda x: pg.round(x, rule="trust")))
+        assert gradient(f).tolist() == [0.0] * 9
+    assert [site.op for site in context.report().rewritten] == ["round"]
+    assert [site.why for site in context.report().missed] == [f"{f.__name__} has no rule trust"]
+    with override(round=lambda site: "ste"), pytest.raises(ValueError, match=f"^{f.__name__}: rule must be one of "):
+        gradient(f)
 
 
-def test_wrong_calls() -> None:
-    with pytest.raises(
-        ValueError, match=r"override: family must be one of .*clamp, .*got 'clmp'. Did you mean 'clamp'\?"
-    ):
-        override(clmp="inward")
-    with pytest.raises(ValueError, match=r"clamp: rule must be one of .*'ste' is 'identity' here"):
-        override(clamp="ste")
-    with pytest.raises(TypeError, match="override: relu must be a rule, or a function from a site to a rule, got 3"):
-        override(relu=3)
-    with pytest.raises(ValueError, match=r"override: one of .* must be given a rule, got none. Name at least one."):
-        override(clamp=None)
+@pytest.mark.parametrize("f", [torch.minimum, torch.maximum])
+@pytest.mark.parametrize("learning", [(True, True), (False, False), (True, False), (False, True)])
+def test_the_extreme_of_a_tensor_that_learns_and_a_constant_is_a_clamp(
+    f: Callable[..., Tensor], learning: tuple[bool, bool]
+) -> None:
+    """Of two that learn each is the bound of the other; a rule for x would take from both what they share."""
+    tensors = [
+        torch.tensor(values, requires_grad=learns)
+        for values, learns in zip(([-2.0, 0.5, 1.0, 3.0], [-1.0, 0.5, 2.0, 1.0]), learning, strict=True)
+    ]
+    leaves, grad = [tensor for tensor in tensors if tensor.requires_grad], torch.tensor([1.0, -1.0, 1.0, -1.0])
+
+    def gradients() -> list[Tensor]:
+        return list(torch.autograd.grad(f(*tensors), leaves, grad)) if leaves else [f(*tensors)]
+
+    plain = gradients()
+    with override(clamp="identity") as context:
+        ours = gradients()
+    assert all(map(torch.equal, ours, [grad] if len(leaves) == 1 else plain))
+    assert [site.calls for site in context.report().rewritten] == [1] * (len(leaves) == 1)
+
+
+# --- wrong calls ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("families", "error", "text"),
+    [
+        ({"relu": "ste"}, ValueError, r"^relu: rule must be one of elastic, .* got 'ste'\. 'ste' is 'identity' here"),
+        ({"clamp": "ste"}, ValueError, "^clamp: rule must be one of .*'ste' is 'identity' here"),
+        (
+            {"clmp": "inward"},
+            ValueError,
+            r"override: family must be one of .*clamp, .*got 'clmp'. Did you mean 'clamp'\?",
+        ),
+        ({"relu": 3}, TypeError, "override: relu must be a rule, or a function from a site to a rule, got 3"),
+        ({"clamp": None}, ValueError, "override: one of .* must be given a rule, got none. Name at least one."),
+    ],
+)
+def test_wrong_calls(families: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        override(**families)
+
+
+# --- lists, two switches, rules of a user -----------------------------------------------------------------------------
 
 
 def test_functions_of_lists_in_place_and_where_nothing_is_recorded() -> None:
@@ -174,25 +217,66 @@ def test_functions_of_lists_in_place_and_where_nothing_is_recorded() -> None:
         zs = torch._foreach_sign(ys)
         assert [z.tolist() for z in zs] == [[-1, 1], [0, 1]]
         assert [grad.tolist() for grad in torch.autograd.grad(zs, xs, [torch.ones(2)] * 2)] == [[1, 1], [1, 1]]
-        calls = sum(site.calls for site in context.report().rewritten)
         with torch.no_grad():
             torch._foreach_clamp_max_(xs, 1.0)
         assert [x.tolist() for x in xs] == [[-2, 1], [0.25, 1]]
-        assert calls == sum(site.calls for site in context.report().rewritten) == 6
+        assert sum(site.calls for site in context.report().rewritten) == 6
     with pin_edge("half"):
-        found = torch.autograd.grad(torch._foreach_clamp_min(xs, 0.25), xs, [torch.ones(2)] * 2)
-    assert [grad.tolist() for grad in found] == [[0, 1], [0.5, 1]]
+        grads = torch.autograd.grad(torch._foreach_clamp_min(xs, 0.25), xs, [torch.ones(2)] * 2)
+    assert [grad.tolist() for grad in grads] == [[0, 1], [0.5, 1]]
 
 
-def test_a_foreach_call_that_torch_refuses_is_torchs_own_error() -> None:
-    xs = [torch.ones(2, requires_grad=True)]
+def test_hardsigmoid_has_two_switches_and_its_own_counts_first() -> None:
+    with override(relu="identity"):
+        torch.testing.assert_close(gradient(functional.hardsigmoid), torch.tensor(GRAD) / 6)
+    with override(relu="identity", hardsigmoid="exact") as context:
+        assert torch.equal(gradient(functional.hardsigmoid), gradient(pg.ops.hardsigmoid))
+    assert [site.rule for site in context.report().rewritten] == ["exact"]
 
-    def outcome(wrong: Any) -> tuple[type, str]:
-        with pytest.raises((RuntimeError, TypeError)) as error:
-            wrong()
-        return error.type, str(error.value)
 
-    for wrong in (lambda: torch._foreach_clamp_min(xs, [1.0, 2.0]), lambda: torch._foreach_clamp_min(xs)):
-        plain = outcome(wrong)
-        with override(clamp="identity"):
-            assert outcome(wrong) == plain
+@pytest.mark.parametrize("ends_outside", [True, False])
+def test_a_checkpoint_counts_what_torch_saves(ends_outside: bool) -> None:
+    """torch saves nothing for sign and round; ours keeps x for sign, out of the checkpoint's sight."""
+
+    def f(x: Tensor) -> Tensor:
+        return torch.sign(torch.round(x * 2) * 0.25) * 3
+
+    x, context = torch.tensor(X, requires_grad=True), override(sign="window", round="identity")
+    with context:
+        (wanted,) = torch.autograd.grad(f(x).sum(), x)
+        y = checkpoint(f, x, use_reentrant=False).sum()
+        if not ends_outside:
+            y.backward()
+    if ends_outside:
+        y.backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, wanted)
+    assert wanted.abs().sum() > 0
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_users_own_rule_sees_which_bound_a_constant_is() -> None:
+    @pg.register_rule("clamp", formula="2 * grad above, 3 * grad below", source="this test", is_linear=True)
+    def by_the_bound_of_rewrite(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any) -> Tensor:
+        return grad * (2.0 if min is None else 3.0)
+
+    bound = torch.zeros(9)
+    with override(clamp="by_the_bound_of_rewrite"):
+        for f, beyond, factor in ((torch.minimum, 8, 2.0), (torch.maximum, 0, 3.0)):
+            assert gradient(lambda x, f=f: f(x, bound))[beyond] == factor * GRAD[beyond]
+            assert gradient(lambda x, f=f: f(bound, x))[beyond] == factor * GRAD[beyond]
+
+
+@pytest.mark.program
+def test_compiled() -> None:
+    def f(x: Tensor) -> Tensor:
+        rounded = torch.round(x * 1) + (x * 1).floor_()
+        return rounded + torch.sign(x * 1) + torch.fake_quantize_per_tensor_affine(x * 1, 0.25, 1, -4, 3)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    for family in ("round", "sign", "fake_quantize"):
+        for rule in ("identity", "zero", "identity"):
+            with override(**{family: rule}):
+                assert torch.equal(gradient(compiled), gradient(f))
+    assert torch.equal(gradient(compiled), gradient(f))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,11 @@ from pseudograd.torch_table.forms import edge_cases
 from pseudograd.torch_table.records import EDGE
 
 from ..choices import every_pair, folded
-from .eras import GRAD, VALUES, cases, gradients
+from .eras import GRAD, VALUES, cases, composites, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
 CASES = {name: (function, bounds) for name, function, bounds in cases()}
+COMPOSITES = {name: (function, bounds) for name, function, bounds in composites()}
 WAYS = {way.text: way for way in edge_cases()}
 SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}
 
@@ -36,25 +40,17 @@ def forced(edge: str, elsewhere: str) -> Rewriting:
 
 @folded
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *COMPOSITES])
 def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
-    with forced(era, "") as context:
-        assert gradients(*CASES[name]) == MEASURED[era][name]
-    assert len(context.report().rewritten) == 1
-    if era != installed_era():
-        with pin_edge(era):
-            assert gradients(*CASES[name]) == MEASURED[era][name]
-
-
-@pytest.mark.parametrize("least", [0, 1 << 62])
-@pytest.mark.parametrize("era", ERAS)
-def test_an_era_is_the_same_whatever_is_kept_and_however_often_it_is_called(era: str, least: int) -> None:
-    """From the second call on nothing is read anew."""
-    with bits.save_bits_from(least), forced(era, "") as context:
-        for name, case in CASES.items():
+    """Also where the pin names the installed era, and rewrites all the same; from the second call on nothing is read anew."""
+    case = {**CASES, **COMPOSITES}[name]
+    for least in (0, 1 << 62):
+        with bits.save_bits_from(least), forced(era, "") as context:
             for _ in range(3):
-                assert gradients(*case) == MEASURED[era][name], name
-    assert sum(site.calls for site in context.report().rewritten) == 3 * len(CASES)
+                assert gradients(*case) == MEASURED[era][name]
+        assert sum(site.calls for site in context.report().rewritten) == 3
+    with pin_edge(era):
+        assert gradients(*case) == MEASURED[era][name]
 
 
 @folded
@@ -98,30 +94,18 @@ CALLS: dict[str, Any] = {
 @folded
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("edge", [*SHARES, *ERAS])
-def test_forward_mode_is_the_same_slope(name: str, edge: str) -> None:
-    x, v = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0]), torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0])
-    f = CALLS[name]
-    with pin_edge(edge):
-        pulled = torch.func.vjp(f, x)[1](v)[0]
-        assert torch.equal(torch.func.jvp(f, (x,), (v,))[1], pulled)
-        with torch.autograd.forward_ad.dual_level():
-            dual = torch.autograd.forward_ad.make_dual(x, v)
-            tangent = torch.autograd.forward_ad.unpack_dual(f(dual)).tangent
-        assert torch.equal(tangent, pulled)
-        leaf = x.clone().requires_grad_()
-        assert torch.equal(torch.autograd.grad(f(leaf), leaf, v)[0], pulled)
-
-
-@folded
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("edge", [*SHARES, *ERAS])
-def test_double_backward_is_the_slope_again(name: str, edge: str) -> None:
+def test_forward_mode_and_double_backward_have_the_same_slope(name: str, edge: str) -> None:
     """d/dx of grad_x * x is slope, and grad_x is linear in grad with the same slope."""
     x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], requires_grad=True)
     v = torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0], requires_grad=True)
     f = CALLS[name]
     with pin_edge(edge):
         slope = torch.autograd.grad(f(x), x, torch.ones(5))[0]
+        assert torch.equal(torch.func.vjp(f, x.detach())[1](v)[0], slope * v)
+        assert torch.equal(torch.func.jvp(f, (x.detach(),), (v.detach(),))[1], slope * v)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x.detach(), v.detach())
+            assert torch.equal(torch.autograd.forward_ad.unpack_dual(f(dual)).tangent, slope * v)
         (first,) = torch.autograd.grad(f(x) ** 2, x, v, create_graph=True)
         assert torch.equal(first, 2 * f(x) * slope * v)
         second_x, second_v = torch.autograd.grad(first.sum(), (x, v))
@@ -155,6 +139,35 @@ def test_tensor_bounds_are_compared_in_the_dtype_of_two() -> None:
             assert torch.autograd.grad(torch.clamp(x, *bounds).sum(), x)[0].tolist() == [share, 0.0, 1.0]
 
 
+@folded
+@pytest.mark.parametrize("shapes", list(itertools.product(((), (3,), (2, 3)), repeat=3)), ids=str)
+def test_three_dtypes_are_torchs_own(shapes: tuple[tuple[int, ...], ...]) -> None:
+    chance = random.Random(str(shapes))
+    dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    for kinds in [tuple(chance.choices(dtypes, k=3)) for _ in range(8)]:
+        leaves = [
+            torch.tensor(chance.choices((0.1, 0.3, -0.1, 0.7, 0.70001, 1 / 3), k=math.prod(shape)))
+            .reshape(shape)
+            .to(chance.choice(dtypes))
+            .to(dtype)
+            .requires_grad_()
+            for shape, dtype in zip(shapes, kinds, strict=True)
+        ]
+
+        def grads() -> tuple[Tensor, ...]:
+            y = torch.clamp(*leaves)  # noqa: B023
+            return torch.autograd.grad(y, leaves, torch.linspace(-1, 1, y.numel()).reshape(y.shape).to(y.dtype))  # noqa: B023
+
+        try:
+            wanted = grads()
+        except RuntimeError:  # torch 2.13 cannot sum some of these
+            continue
+        with override(clamp="sign"), pin_edge(installed_era()):  # inside another context, so that it acts
+            pinned = grads()
+        assert [grad.dtype for grad in pinned] == [grad.dtype for grad in wanted]
+        assert all(map(torch.equal, pinned, wanted)), kinds
+
+
 @pytest.mark.parametrize("f", [torch.clamp_min, torch.fmax], ids=lambda f: f.__name__)
 def test_a_share_of_nothing_is_nothing_of_an_infinite_gradient_too(f: Any) -> None:
     inf = torch.tensor([torch.inf])
@@ -174,33 +187,22 @@ def test_a_pin_to_the_installed_torch_acts_only_inside_what_rewrites_clamps() ->
 
 @folded
 @pytest.mark.parametrize("edge", [*ERAS, *SHARES])
-@pytest.mark.parametrize("name", ["_foreach_maximum", "_foreach_minimum"])
-@pytest.mark.parametrize("of", ["tensors", "number", "numbers"])
-def test_the_extremes_of_lists_are_left_alone_as_maximum_and_minimum_are(name: str, of: str, edge: str) -> None:
-    def gradients_at_a_tie() -> list[Tensor | None]:
+@pytest.mark.parametrize("name", ["maximum", "minimum", "clamp_min", "clamp_max"])
+@pytest.mark.parametrize("has_tensors", [False, True])
+def test_the_clamps_of_lists_have_the_edge_and_their_extremes_share_as_maximum_does(
+    name: str, edge: str, has_tensors: bool
+) -> None:
+    def at_a_tie(is_list: bool) -> list[list[float]]:
         x, y = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
-        other = {"tensors": [y], "number": 0.0, "numbers": [0.0]}[of]
-        return list(torch.autograd.grad(getattr(torch, name)([x], other)[0].sum(), (x, y), allow_unused=True))
+        bound: Any = y if has_tensors else 0.0
+        z = getattr(torch, f"_foreach_{name}")([x], [bound])[0] if is_list else getattr(torch, name)(x, bound)
+        return [grad.tolist() for grad in torch.autograd.grad(z.sum(), (x, y) if has_tensors else (x,))]
 
-    stock = gradients_at_a_tie()
     with forced(edge, installed_era()) if edge in SHARES else forced(edge, ""):
-        pinned = gradients_at_a_tie()
-    for one, other in zip(pinned, stock, strict=True):
-        assert other is None if one is None else torch.equal(one, torch.full((2,), 0.5))
-
-
-@pytest.mark.parametrize("era", ERAS)
-def test_the_clamps_of_lists_have_the_era_of_one(era: str) -> None:
-    for one, of_lists in ((torch.clamp_min, "_foreach_clamp_min"), (torch.clamp_max, "_foreach_clamp_max")):
-        for has_tensors in (False, True):
-            with forced(era, ""):
-                found = []
-                for is_list in (False, True):
-                    x, y = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
-                    bound = y if has_tensors else 0.0
-                    z = getattr(torch, of_lists)([x], [bound])[0] if is_list else one(x, bound)
-                    found.append(torch.autograd.grad(z.sum(), (x, y) if has_tensors else (x,)))
-            assert [g.tolist() for g in found[0]] == [g.tolist() for g in found[1]]
-            assert (
-                found[0][0].tolist() == [{True: (1.0, 0.5), False: (1.0, 0.0)}[has_tensors][list(ERAS).index(era)]] * 2
-            )
+        grads = at_a_tie(is_list=True)
+        if name.startswith("clamp"):
+            assert grads == at_a_tie(is_list=False)
+            shares = {**SHARES, "torch<=2.13": 1.0, "torch>=2.14": 0.5 if has_tensors else 0.0}
+            assert grads[0] == [shares[edge]] * 2
+        else:
+            assert grads == [[0.5, 0.5]] * (1 + has_tensors)
