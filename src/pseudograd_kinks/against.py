@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -17,39 +17,58 @@ from .outcome import Outcome
 from .table import Point, Table, load
 
 Gradient = list[list[float]]
+
+
+class Row(TypedDict):
+    point: str
+    op: str
+    family: str
+    kind: str
+    here: str
+    there: str
+    first: list[str]
+    pinned: bool
+
+
+class Differences(TypedDict):
+    against: str
+    version: str
+    torch: str
+    torch_of_the_table: str
+    compared: int
+    pin: str
+    points: list[Row]
+
+
 _EXACT = re.compile(r"torch\s*==\s*(\d+\.\d+)")
 
 
-def compare(against: str) -> dict[str, Any]:
-    """As plain data: what was compared, and a row for each point that differs. Raises ValueError for an unknown name.
+def compare(against: str) -> Differences:
+    """What was compared, and a row for each point that differs. Raises ValueError for an unknown name.
 
     "pinned" in a row: does a pin to `against` give the gradient of "there" on the installed torch? Each pin is tried out.
     """
     table = load()
     framework, version = _find_version(against, table)
     own_version = table.known_version("torch", torch.__version__) or table.versions("torch")[0]
-    compared = 0
-    differences: list[tuple[Point, Gradient, Gradient]] = []
-    for point in table.points.values():
-        mine, theirs = point.gradient("torch", own_version), point.gradient(framework, version)
-        if mine is None or theirs is None:
-            continue
-        compared += 1
-        if _gradient_text(mine) != _gradient_text(theirs):
-            differences.append((point, mine, theirs))
+    gradients = {
+        point: (mine, theirs)
+        for point in table.points.values()
+        if (mine := point.gradient("torch", own_version)) is not None
+        and (theirs := point.gradient(framework, version)) is not None
+    }
+    differences = {point: pair for point, pair in gradients.items() if len(set(map(_gradient_text, pair))) > 1}
     is_framework = against in FRAMEWORKS
     with pin_edge(against, nan=is_framework):
-        pinned = [_has_gradient(point, theirs) for point, _, theirs in differences]
+        rows = [_make_row(point, *pair, _has_gradient(point, pair[1])) for point, pair in differences.items()]
     return {
         "against": against,
         "version": version,
         "torch": torch.__version__,
         "torch_of_the_table": own_version,
-        "compared": compared,
+        "compared": len(gradients),
         "pin": f"pin_edge({against!r}, nan=True)" if is_framework else f"pin_edge({against!r})",
-        "points": [
-            _make_row(*difference, is_pinned) for difference, is_pinned in zip(differences, pinned, strict=True)
-        ],
+        "points": rows,
     }
 
 
@@ -75,9 +94,10 @@ def _has_gradient(point: Point, gradient: Gradient) -> bool:
     return outcome is not None and outcome.has_same_effect_as(Outcome(tuple(map(tuple, gradient))))
 
 
-def _make_row(point: Point, mine: Gradient, theirs: Gradient, is_pinned: bool) -> dict[str, object]:
+def _make_row(point: Point, mine: Gradient, theirs: Gradient, is_pinned: bool) -> Row:
     """first: the first entry that differs."""
-    numbers = [pair for rows in zip(mine, theirs, strict=True) for pair in zip(*rows, strict=True) if _differ(*pair)]
+    pairs = (pair for rows in zip(mine, theirs, strict=True) for pair in zip(*rows, strict=True))
+    first = next(pair for pair in pairs if _number_text(pair[0]) != _number_text(pair[1]))
     return {
         "point": point.id,
         "op": point.op,
@@ -85,13 +105,9 @@ def _make_row(point: Point, mine: Gradient, theirs: Gradient, is_pinned: bool) -
         "kind": point.kind,
         "here": _gradient_text(mine),
         "there": _gradient_text(theirs),
-        "first": [f"{value + 0.0:.3g}" for value in numbers[0]],
+        "first": [f"{value + 0.0:.3g}" for value in first],
         "pinned": is_pinned,
     }
-
-
-def _differ(mine: float, theirs: float) -> bool:
-    return _number_text(mine) != _number_text(theirs)
 
 
 def _gradient_text(gradient: Gradient) -> str:
@@ -109,7 +125,7 @@ WIDE, HIGH = 100, 40  # a screen
 _GAP = 2
 
 
-def text(differences: dict[str, Any], every: bool = False) -> str:
+def text(differences: Differences, every: bool = False) -> str:
     """A line for each function, so that all of them fit a screen; or a line for every point."""
     rows, against = differences["points"], differences["against"]
     version = "" if against.startswith("torch") else f" {differences['version']}"
@@ -118,32 +134,26 @@ def text(differences: dict[str, Any], every: bool = False) -> str:
     if not rows:
         return head
     pinned = sum(row["pinned"] for row in rows)
-    legend = [
-        f"{differences['pin']} makes {pinned} of the {len(rows)} as they are there; ! marks what it leaves.",
-        *([] if every else ["+n: n more points of the function. Every point: --all, or --json."]),
-    ]
-    lines = _list_points(rows) if every else _fit_screen(rows, HIGH - 3 - len(legend))
+    legend = [f"{differences['pin']} makes {pinned} of the {len(rows)} as they are there; ! marks what it leaves."]
+    if every:
+        width = max(len(row["point"]) for row in rows)
+        lines = [f"  {'point':<{width}}  {'here':<14}  there"]
+        lines += [f"{_mark(row)} {row['point']:<{width}}  {row['here']:<14}  {row['there']}".rstrip() for row in rows]
+    else:
+        legend.append("+n: n more points of the function. Every point: --all, or --json.")
+        lines = _fit_screen(rows, HIGH - 3 - len(legend))
     return "\n".join([head, "", *lines, "", *legend])
 
 
-def _list_points(rows: list[dict[str, Any]]) -> list[str]:
-    width = max(len(row["point"]) for row in rows)
-    return [
-        f"  {'point':<{width}}  {'here':<14}  there",
-        *(f"{_mark(row)} {row['point']:<{width}}  {row['here']:<14}  {row['there']}".rstrip() for row in rows),
-    ]
-
-
-def _fit_screen(rows: list[dict[str, Any]], height: int) -> list[str]:
+def _fit_screen(rows: list[Row], height: int) -> list[str]:
     """Two columns. A function is shown by its first point, and that by the first entry of its gradient that differs."""
-    families: dict[str, dict[str, list[dict[str, object]]]] = {}
+    families: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         families.setdefault(row["family"], {}).setdefault(row["op"], []).append(row)
     width = (WIDE - _GAP) // 2
     cells: list[str] = []
     for family, ops in families.items():
-        cells.append(f"{family}: {sum(map(len, ops.values()))}")
-        cells += [_cell(points, width) for points in ops.values()]
+        cells += [f"{family}: {sum(map(len, ops.values()))}", *(_cell(points, width) for points in ops.values())]
     half = len(cells) if len(cells) <= height else (len(cells) + 1) // 2
     if half > height:
         left = len(cells) - 2 * height + 1
@@ -152,7 +162,7 @@ def _fit_screen(rows: list[dict[str, Any]], height: int) -> list[str]:
     return [f"{first:<{width + _GAP}}{second}".rstrip() for first, second in pairs]
 
 
-def _cell(points: list[dict[str, Any]], width: int) -> str:
+def _cell(points: list[Row], width: int) -> str:
     mine, theirs = points[0]["first"]
     more = f"+{len(points) - 1}" if len(points) > 1 else ""
     numbers = f"{mine:>8} -> {theirs:<5}{more:>4}"
@@ -162,5 +172,5 @@ def _cell(points: list[dict[str, Any]], width: int) -> str:
     return f"{_mark(points[0])} {name:<{room}}{numbers}"
 
 
-def _mark(point: dict[str, object]) -> str:
+def _mark(point: Row) -> str:
     return " " if point["pinned"] else "!"

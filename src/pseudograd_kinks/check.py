@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -22,15 +22,12 @@ class New(NamedTuple):
     id: str
     route: str
     expected: Outcome
-    found: Outcome
-
-    def as_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "expected": self.expected.as_json(), "found": self.found.as_json()}
+    outcome: Outcome
 
 
 class Checked(NamedTuple):
-    """against: the version of torch that the table was asked for. skipped: points that the installed torch, or the table's, does not have;
-    not_compiled: by the point, why.
+    """against: the version of torch in the table. skipped: points that the installed torch, or the table's, does not have.
+    not_compiled: the reason, by the point.
     """
 
     torch: str
@@ -43,21 +40,25 @@ class Checked(NamedTuple):
     skipped: list[str]
     not_compiled: dict[str, str]
 
-    def as_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "new": [difference.as_json() for difference in self.new]}
+    def as_json(self) -> dict[str, object]:
+        new = [
+            {"id": id, "route": route, "expected": expected.as_json(), "found": outcome.as_json()}
+            for id, route, expected, outcome in self.new
+        ]
+        return {**self._asdict(), "new": new}
 
     def __str__(self) -> str:
         how = f"{self.device}, backend {self.backend}" if self.backend else f"{self.device}, {', '.join(self.routes)}"
         lines = [f"torch {self.torch} against the table's torch {self.against}: {self.points} points; {how}"]
         width = max((len(new.id) for new in self.new), default=0)
-        for new in self.new:
-            here, there = outcome_text(new.found), outcome_text(new.expected)
-            lines.append(f"  NEW {new.id:{width}}  {new.route}: {here}, in the table {there}")
+        lines += [
+            f"  NEW {new.id:{width}}  {new.route}: {outcome_text(new.outcome)}, in the table {outcome_text(new.expected)}"
+            for new in self.new
+        ]
         if self.skipped:
             lines.append(f"  skipped, since one of the two does not have them: {', '.join(self.skipped)}")
         lines += [f"  not compiled: {id}: {why}" for id, why in self.not_compiled.items()]
-        lines.append(f"{len(self.new)} new" if self.new else "nothing new")
-        return "\n".join(lines)
+        return "\n".join([*lines, f"{len(self.new)} new" if self.new else "nothing new"])
 
 
 def check(
@@ -75,36 +76,15 @@ def check(
         oldest = table.versions("torch")[0]
         raise ValueError(must("kinks", "torch", f"be at least {oldest}, the oldest of the table", version))
     _check_device(device)
-    if backend is None:
-        routes = list(ROUTES)
-        outcomes = {point.id: {route: measure(point, route, device) for route in routes} for point in chosen}
-    else:
-        routes = [name_of(backend)]
-        outcomes = _compile(chosen, check_backend(backend), device)
-    return _compare(chosen, outcomes, against, device, routes, backend is not None)
-
-
-def _compile(points: list[Point], backend: Backend, device: str) -> dict[str, dict[str, Outcome | None]]:
-    """Only the points that have a gradient in eager mode are compiled."""
-    eager = {point.id: measure(point, EAGER, device) for point in points}
-    usable = [point for point in points if (plain := eager[point.id]) is not None and plain.gradient is not None]
-    outcomes = compile_points(usable, backend, device)
-    return {point.id: {name_of(backend): outcomes.get(point.id, eager[point.id])} for point in points}
-
-
-def _compare(
-    points: list[Point],
-    outcomes: dict[str, dict[str, Outcome | None]],
-    against: str,
-    device: str,
-    routes: list[str],
-    is_compiled: bool,
-) -> Checked:
+    routes = list(ROUTES) if backend is None else [name_of(check_backend(backend))]
+    name = None if backend is None else routes[0]
     new: list[New] = []
     skipped: list[str] = []
     not_compiled: dict[str, str] = {}
-    for point in points:
-        for route, outcome in outcomes[point.id].items():
+    compiled = {} if backend is None else _compile(chosen, backend, device)
+    for point in chosen:
+        for route in routes:
+            outcome = measure(point, route, device) if backend is None else compiled[point.id]
             expected = point.outcome("torch", against, route)
             if outcome is None:
                 continue
@@ -113,14 +93,19 @@ def _compare(
                 break
             if outcome.error.startswith(NOT_COMPILED):
                 not_compiled[point.id] = outcome.error.removeprefix(NOT_COMPILED)
-                continue
-            is_filled = is_compiled or route in FILLED
-            is_same = outcome.has_same_effect_as(expected) if is_filled else outcome.same_as(expected, dtype_of(route))
-            if not is_same:
+            elif backend is not None or route in FILLED:
+                new += [] if outcome.has_same_effect_as(expected) else [New(point.id, route, expected, outcome)]
+            elif not outcome.same_as(expected, dtype_of(route)):
                 new.append(New(point.id, route, expected, outcome))
-    backend = routes[0] if is_compiled else None
-    measured_points = len(points) - len(skipped) - len(not_compiled)
-    return Checked(torch.__version__, against, device, backend, routes, measured_points, new, skipped, not_compiled)
+    count = len(chosen) - len(skipped) - len(not_compiled)
+    return Checked(torch.__version__, against, device, name, routes, count, new, skipped, not_compiled)
+
+
+def _compile(points: list[Point], backend: Backend, device: str) -> dict[str, Outcome | None]:
+    """Only the points that have a gradient in eager mode are compiled."""
+    eager = {point.id: measure(point, EAGER, device) for point in points}
+    usable = [point for point in points if (plain := eager[point.id]) is not None and plain.gradient is not None]
+    return {**eager, **compile_points(usable, backend, device)}
 
 
 def _check_device(device: str) -> None:

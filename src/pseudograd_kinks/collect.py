@@ -9,13 +9,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from .compiled import compile_points
 from .measure import EAGER, FILLED, ROUTES, dtype_of, measure
-from .outcome import Outcome
+from .outcome import Json, Outcome
 from .table import Point, Version, dotted, load
 
 COMPILED = ("aot_eager", "inductor")
@@ -49,7 +48,7 @@ def _measure_route(route: str, points: dict[str, Point]) -> dict[str, Outcome | 
     return dict(compile_points(usable, route))
 
 
-def _load_result(file: Path) -> dict[str, Any]:
+def _load_result(file: Path) -> Json:
     """The result of an earlier run on the same torch, or an empty one."""
     about = {"version": torch.__version__, "processor": torch.backends.cpu.get_cpu_capability()}
     before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -62,10 +61,10 @@ def _load_result(file: Path) -> dict[str, Any]:
 
 
 def join(
-    stored: dict[str, Any],
+    stored: Json,
     outcomes: dict[str, dict[str, ByVersion]],
     measured: dict[str, dict[str, dict[str, object]]],
-) -> dict[str, Any]:
+) -> Json:
     """table.json with new measurements. Versions that do the same are joined; routes stand apart where they differ from eager mode.
 
     outcomes: by the id of a point and the framework. measured: how each version was measured. A sentence of "changes" stays where the
@@ -75,7 +74,7 @@ def join(
     return {"format": stored["format"], "measured": measured, "points": rows}
 
 
-def _join_row(row: dict[str, Any], outcomes: dict[str, ByVersion]) -> dict[str, object]:
+def _join_row(row: Json, outcomes: dict[str, ByVersion]) -> dict[str, object]:
     joined = {key: value for key, value in row.items() if key not in _MEASURED}
     joined["gradients"] = {framework: _join_spans(versions, EAGER) for framework, versions in outcomes.items()}
     exceptions = {framework: _join_exceptions(versions) for framework, versions in outcomes.items()}
@@ -88,13 +87,13 @@ def _join_row(row: dict[str, Any], outcomes: dict[str, ByVersion]) -> dict[str, 
     return joined
 
 
-def _join_exceptions(versions: ByVersion) -> dict[str, list[dict[str, Any]]]:
+def _join_exceptions(versions: ByVersion) -> dict[str, list[Json]]:
     routes = dict.fromkeys(route for outcomes in versions.values() for route in outcomes if route != EAGER)
     spans = {route: _join_spans(versions, route) for route in routes}
     return {route: joined for route, joined in spans.items() if joined}
 
 
-def _join_spans(versions: ByVersion, route: str) -> list[dict[str, Any]]:
+def _join_spans(versions: ByVersion, route: str) -> list[Json]:
     """Runs of versions with the same outcome; of a route other than eager only where it is an exception."""
     spans: list[tuple[Version, Version, Outcome]] = []
     is_new = True

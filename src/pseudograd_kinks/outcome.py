@@ -9,6 +9,7 @@ _TEXTS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
 _EXACT = 1e-4  # for float32 and float64: processors and libraries that do the same differ by as much
 Row = tuple[float, ...]
+Json = dict[str, Any]  # an object of table.json
 
 
 class Outcome(NamedTuple):
@@ -40,7 +41,7 @@ class Outcome(NamedTuple):
         pairs = zip(self.gradient, like.gradient, strict=True)
         return Outcome(tuple((0.0,) * len(b or (0.0,)) if a is None else a for a, b in pairs))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         if self.is_absent:
             return {"absent": True}
         if self.gradient is None:
@@ -48,7 +49,7 @@ class Outcome(NamedTuple):
         return {"gradient": [None if row is None else [_rounded_text(value) for value in row] for row in self.gradient]}
 
     @staticmethod
-    def from_json(stored: dict[str, Any]) -> Outcome:
+    def from_json(stored: Json) -> Outcome:
         if "gradient" not in stored:
             return Outcome(error=stored.get("error", ""), is_absent=stored.get("absent", False))
         return Outcome(tuple(None if row is None else tuple(map(parse_number, row)) for row in stored["gradient"]))

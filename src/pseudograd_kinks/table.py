@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pseudograd.errors import must, unknown_name
 from pseudograd.record import Record
 
-from .outcome import Outcome, parse_number
+from .outcome import Json, Outcome, parse_number
 
 FILE = Path(__file__).with_name("table.json")
 KINDS = {
@@ -75,7 +75,7 @@ class Point(Record, kw_only=True):
         if self.kind not in KINDS:
             raise unknown_name("kinks", f"the kind of {self.id}", KINDS, self.kind)
 
-    def function(self, framework: str, names: dict[str, Any]) -> Callable[..., Any]:
+    def function(self, framework: str, names: Json) -> Callable[..., Any]:
         """The expression of `framework` as a function; `names`: the modules that it uses."""
         code = f"lambda {', '.join(_VARIABLES[: len(self.inputs)])}: {self.expressions[framework]}"
         function: Callable[..., object] = eval(code, {**names, "math": math, "inf": math.inf, "nan": math.nan})
@@ -109,7 +109,7 @@ class Table(NamedTuple):
     """measured: by framework and version, the version in full and the routes."""
 
     points: dict[str, Point]
-    measured: dict[str, dict[str, dict[str, Any]]]
+    measured: dict[str, dict[str, Json]]
 
     def versions(self, framework: str) -> list[str]:
         """The measured versions, from the oldest on."""
@@ -133,35 +133,26 @@ def _load(file: Path, changed: int) -> Table:
     return parse_table(json.loads(file.read_text(encoding="utf-8")))
 
 
-def parse_table(stored: dict[str, Any]) -> Table:
-    return Table({row["id"]: _parse_point(row) for row in stored["points"]}, stored["measured"])
+def parse_table(stored: Json) -> Table:
+    return Table({row["id"]: _parse_point(**row) for row in stored["points"]}, stored["measured"])
 
 
-def _parse_point(row: dict[str, Any]) -> Point:
-    return Point(
-        id=row["id"],
-        family=row["family"],
-        op=row["op"],
-        kind=row["kind"],
-        expressions=row["expressions"],
-        inputs=tuple(_parse_nested(row["inputs"])),
-        differentiated=tuple(row["differentiated"]),
-        weights=tuple(row.get("weights", ())),
-        elementwise=row.get("elementwise", False),
-        note=row.get("note", ""),
-        spans={
-            framework: [_parse_span(span) for span in spans] for framework, spans in row.get("gradients", {}).items()
-        },
-        exceptions={
-            (framework, route): [_parse_span(span) for span in spans]
-            for framework, routes in row.get("exceptions", {}).items()
-            for route, spans in routes.items()
-        },
-        changes=row.get("changes", {}),
-    )
+def _parse_point(
+    inputs: list[object], gradients: Json | None = None, exceptions: Json | None = None, **row: Any
+) -> Point:
+    row |= {name: tuple(row.get(name, ())) for name in ("differentiated", "weights")} | {
+        "changes": row.get("changes", {})
+    }
+    spans = {framework: [_parse_span(span) for span in spans] for framework, spans in (gradients or {}).items()}
+    by_route = {
+        (framework, route): [_parse_span(span) for span in spans]
+        for framework, routes in (exceptions or {}).items()
+        for route, spans in routes.items()
+    }
+    return Point(inputs=tuple(_parse_nested(inputs)), spans=spans, exceptions=by_route, **row)
 
 
-def _parse_span(stored: dict[str, Any]) -> Span:
+def _parse_span(stored: Json) -> Span:
     first, _, last = stored["versions"].partition("-")
     return Span(parse_version(first), parse_version(last or first), Outcome.from_json(stored))
 

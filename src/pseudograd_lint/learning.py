@@ -264,7 +264,7 @@ def _uses(module: Module, node: ast.AST, through_calls: bool = False) -> Iterato
     while stack:
         node = stack.pop()
         if node not in module.uses:  # many values of a module may get to the same node
-            module.uses[node] = _read_use(module, node)
+            module.uses[node] = _make_use(module, node)
         use = module.uses[node]
         assert isinstance(use, _Use)
         yield use
@@ -291,7 +291,7 @@ def _reads_below(module: Module, name: str, use: _Use) -> Iterator[ast.AST]:
             yield load
 
 
-def _read_use(module: Module, node: ast.AST) -> _Use:
+def _make_use(module: Module, node: ast.AST) -> _Use:
     parents = list(module.parents(node))
     statement = next((parent for parent in parents if isinstance(parent, ast.stmt)), None)
     function = next((parent for parent in parents if isinstance(parent, FUNCTIONS)), None)

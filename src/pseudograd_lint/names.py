@@ -104,7 +104,7 @@ class Module:
         self._bindings: defaultdict[tuple[ast.AST, str], list[Binding]] = defaultdict(list)  # first part of the name
         self._definitions: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
-            self._read_import(node)
+            self._note_import(node)
             for field, value in ast.iter_fields(node):
                 for child in value if isinstance(value, list) else [value]:
                     if isinstance(child, ast.AST):
@@ -112,7 +112,7 @@ class Module:
                         self._blocks[child] = node, field
                         self.nodes.append(child)
         for node in self.nodes:
-            self._read(node)
+            self._note(node)
         for names in self.loads.values():
             names.sort(key=lambda node: node.lineno)
         for bindings in self._bindings.values():
@@ -223,7 +223,7 @@ class Module:
 
     # --- what the lines say -------------------------------------------------------------------------------------------
 
-    def _read_import(self, node: ast.AST) -> None:
+    def _note_import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 root = alias.name.partition(".")[0]
@@ -232,7 +232,7 @@ class Module:
             base = "." * node.level + (node.module or "")
             self.imports |= {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
 
-    def _read(self, node: ast.AST) -> None:
+    def _note(self, node: ast.AST) -> None:
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             if not isinstance(node.ctx, ast.Load):
                 self._bind_target(node)

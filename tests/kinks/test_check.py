@@ -143,7 +143,7 @@ def _wrong_at_zero(graph: Any, inputs: Any) -> Any:
 def test_a_backend_of_ones_own_is_measured_and_what_it_refuses_is_said() -> None:
     points = [TABLE.points[id] for id in ("relu@0", "relu6@0", "abs@0", "hardtanh@1")]
     found = checking.check(TABLE, points, backend=_wrong_at_zero)
-    assert [(one.id, one.found.gradient) for one in found.new] == [("relu@0", ((1.0,),))]
+    assert [(one.id, one.outcome.gradient) for one in found.new] == [("relu@0", ((1.0,),))]
     assert list(found.not_compiled) == ["abs@0"]
     assert "abs is not there" in str(found)
     assert found.points == 3

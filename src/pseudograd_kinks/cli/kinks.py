@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pseudograd.cli._arguments import current_folder, function_named
+
+if TYPE_CHECKING:
+    from ..table import Point, Table
 
 PLACE = 75
 HELP = "which gradient torch, JAX and TensorFlow give at every kink, and what is new in the installed torch"
@@ -55,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace, table: Any, points: Any) -> int:
+def _check(options: argparse.Namespace, table: Table, points: list[Point]) -> int:
     from pseudograd.listen.program.files import checked_file, write
 
     from ..check import check

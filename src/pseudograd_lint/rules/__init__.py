@@ -34,15 +34,17 @@ class Rule(NamedTuple):
     find: Callable[[Module, ast.AST], str | None]
 
 
-def _read_codes(page: str) -> tuple[Code, ...]:
-    sections = [[" ".join(part.split("\n")) for part in found[:6]] + [*found[6:]] for found in _SECTION.findall(page)]
+def _parse_codes(page: str) -> tuple[Code, ...]:
+    sections = [
+        [" ".join(part.split("\n")) for part in groups[:6]] + [*groups[6:]] for groups in _SECTION.findall(page)
+    ]
     return tuple(
         Code(number, name, meaning[0].lower() + meaning[1:], why, mend, bad, good, is_default=not off)
         for number, name, meaning, off, why, mend, bad, good in sections
     )
 
 
-CODES = _read_codes(Path(__file__).with_name("codes.md").read_text(encoding="utf-8"))
+CODES = _parse_codes(Path(__file__).with_name("codes.md").read_text(encoding="utf-8"))
 _MODULES = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
 RULES: tuple[Rule, ...] = tuple(
     sorted(
