@@ -32,19 +32,21 @@ def test_json_holds_all_of_it_and_reads_back(tmp_path: Path) -> None:
             raise ValueError("gone")
         return {"loss": math.inf if clamp.name == "leaky" else noisy(clamp, seed), "score": noisy(clamp, seed)}  # type: ignore[attr-defined]
 
-    found = pg.compare(run, rules=["inward", "sign", "leaky"], seeds=7, better={"loss": "lower", "score": "higher"})
-    stored = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    comparison = pg.compare(
+        run, rules=["inward", "sign", "leaky"], seeds=7, better={"loss": "lower", "score": "higher"}
+    )
+    stored = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
     assert stored["kind"] == "pseudograd comparison"
     assert stored["values"]["loss"]["leaky"] == ["inf"] * 7
     assert stored["values"]["loss"]["sign"][1] is None
-    assert stored["verdicts"]["score"]["inward"]["verdict"] == found.verdict("inward", "score").verdict
-    assert stored["edge"]["loss"]["p"] == found.edge().p
+    assert stored["verdicts"]["score"]["inward"]["verdict"] == comparison.verdict("inward", "score").verdict
+    assert stored["edge"]["loss"]["p"] == comparison.edge().p
     again = from_json(stored)
-    assert (str(again), again.to_json()) == (str(found), found.to_json())
-    found.write(tmp_path / "found.json")
+    assert (str(again), again.to_json()) == (str(comparison), comparison.to_json())
+    comparison.write(tmp_path / "found.json")
     assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8")) == stored
     with pytest.raises(ValueError, match="compare: file must lie where files can be written"):
-        found.write(tmp_path / "nowhere" / "found.json")
+        comparison.write(tmp_path / "nowhere" / "found.json")
     with pytest.raises(ValueError, match="compare: a comparison must be as compare wrote it"):
         from_json({"run": "mine"})
 
@@ -55,18 +57,18 @@ def test_plot_draws_every_seed_and_the_median_and_says_the_verdicts() -> None:
     def run(clamp: Clamp, seed: int) -> float:
         return math.nan if clamp.name == "no clamp" else noisy(clamp, seed)  # type: ignore[attr-defined]
 
-    found = pg.compare(run, rules=["inward"], seeds=7)
-    axes = found.plot()
+    comparison = pg.compare(run, rules=["inward"], seeds=7)
+    axes = comparison.plot()
     names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == list(found.variants)
+    assert names == list(comparison.variants)
     finite = [name for name in names if name != "no clamp"]
     dots = [tuple(line.get_xdata()) for line in axes.lines if line.get_linestyle() == "None" and len(line.get_xdata())]
-    assert dots == [found.values["the number"][name] for name in finite]
+    assert dots == [comparison.values["the number"][name] for name in finite]
     medians = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "-"]
-    assert medians == [found.median(name) for name in finite]
+    assert medians == [comparison.median(name) for name in finite]
     texts = [text.get_text() for text in axes.texts]
     # Two in a family of three: 2 / 128 of a share of 0.35.
-    assert f"worse (p = 0.045)\n{found.verdict('inward').size}" in texts
+    assert f"worse (p = 0.045)\n{comparison.verdict('inward').size}" in texts
     assert {"no run ends in a number", "what you have"} <= set(texts)
     axes.figure.canvas.draw()
     width, height = axes.figure.bbox.size
@@ -87,14 +89,14 @@ def pictured(clamp: Clamp, seed: int) -> dict[str, Any]:
 
 
 def test_curves_and_pictures_stand_beside_the_numbers(tmp_path: Path) -> None:
-    found = pg.compare(pictured, variants=TWO, seeds=2, keep=tmp_path)
-    assert (list(found.values), list(found.arrays)) == (["loss"], ["curve", "grey", "colours", "bytes"])
-    assert [tuple(curve.shape) for curve in found.arrays["curve"]["a"].values()] == [(3,), (4,)]
+    comparison = pg.compare(pictured, variants=TWO, seeds=2, keep=tmp_path)
+    assert (list(comparison.values), list(comparison.arrays)) == (["loss"], ["curve", "grey", "colours", "bytes"])
+    assert [tuple(curve.shape) for curve in comparison.arrays["curve"]["a"].values()] == [(3,), (4,)]
     again = pg.compare(pictured, variants=TWO, seeds=2, keep=tmp_path, on_trial=lambda *_: pytest.fail("it is kept"))
-    assert torch.equal(again.arrays["grey"]["a"][1], found.arrays["grey"]["a"][1])
+    assert torch.equal(again.arrays["grey"]["a"][1], comparison.arrays["grey"]["a"][1])
     pytest.importorskip("matplotlib")
-    axes = found.plot("curve")
-    first, second = found.arrays["curve"]["a"].values()
+    axes = comparison.plot("curve")
+    first, second = comparison.arrays["curve"]["a"].values()
     drawn = torch.as_tensor(axes.get_lines()[0].get_ydata())
     assert drawn[:3].tolist() == torch.stack([first, second[:3]]).median(0).values.tolist()
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
@@ -102,48 +104,38 @@ def test_curves_and_pictures_stand_beside_the_numbers(tmp_path: Path) -> None:
     wide = pg.compare(lambda step: {"loss": 1.0, "curve": [1.0, 100.0]}, variants=TWO, seeds=1)
     assert wide.plot("curve").get_yscale() == "log"
 
-
-@pytest.mark.parametrize("name", ["grey", "colours", "bytes"])
-def test_a_picture_is_a_tile_for_each_variant(name: str) -> None:
-    pytest.importorskip("matplotlib")
-    found = pg.compare(pictured, variants=TWO, seeds=2)
-    tiles = found.plot(name).child_axes
-    assert [tile.get_title() for tile in tiles] == ["a", "b"]
-    for tile, variant in zip(tiles, "ab", strict=True):
-        picture = found.arrays[name][variant][0]
-        expected = {
-            "grey": picture,
-            "colours": picture.permute(1, 2, 0) if name == "colours" else None,
-            "bytes": picture / 255,
-        }
-        assert torch.equal(torch.as_tensor(tile.get_images()[0].get_array()), expected[name])
+    for name in ("grey", "colours", "bytes"):  # a tile for each variant
+        tiles = comparison.plot(name).child_axes
+        assert [tile.get_title() for tile in tiles] == ["a", "b"]
+        for tile, variant in zip(tiles, "ab", strict=True):
+            picture = comparison.arrays[name][variant][0]
+            expected = {"grey": picture, "colours": picture.movedim(0, -1), "bytes": picture / 255}[name]
+            assert torch.equal(torch.as_tensor(tile.get_images()[0].get_array()), expected)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (torch.rand(2, 3, 4, 5), "a number, a curve or a picture"),
-        (torch.rand(4, 5, 2), "a number, a curve or a picture"),
+def test_other_arrays_are_refused() -> None:
+    kinds = "a number, a curve or a picture"
+    for value, text in (
+        (torch.rand(2, 3, 4, 5), kinds),
+        (torch.rand(4, 5, 2), kinds),
         (torch.rand(3, requires_grad=True), "without a gradient"),
         (["a", "b"], "return a number"),
-        (torch.rand(0), "a number, a curve or a picture"),
-        (torch.rand(3, dtype=torch.complex64), "a number, a curve or a picture"),
-    ],
-)
-def test_other_arrays_are_refused(value: Any, text: str) -> None:
-    with pytest.raises(TypeError, match=text):
-        pg.compare(lambda step: {"loss": 1.0, "more": value}, variants=TWO, seeds=2)
+        (torch.rand(0), kinds),
+        (torch.rand(3, dtype=torch.complex64), kinds),
+    ):
+        with pytest.raises(TypeError, match=text):
+            pg.compare(lambda step, value=value: {"loss": 1.0, "more": value}, variants=TWO, seeds=2)  # type: ignore[misc]
 
 
 def test_a_frame_has_a_row_for_each_variant_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     variants = {"a": abs, "b": lambda x: 1 / x}
-    found = pg.compare(lambda step, seed: {"loss": step(seed), "more": 1.0}, variants=variants, seeds=2)
+    comparison = pg.compare(lambda step, seed: {"loss": step(seed), "more": 1.0}, variants=variants, seeds=2)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="to_frame: pandas must be installed"):
-        found.to_frame()
+        comparison.to_frame()
     monkeypatch.undo()
     pandas = pytest.importorskip("pandas")
-    frame = found.to_frame()
+    frame = comparison.to_frame()
     assert list(frame.columns) == ["variant", "seed", "loss", "more", "failure"]
     assert frame["loss"].tolist()[:2] == [0.0, 1.0]
     assert frame["failure"].tolist()[2].startswith("ZeroDivisionError")

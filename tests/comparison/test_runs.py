@@ -1,4 +1,4 @@
-"""Runs: in this process or others, within a limit of time, stored in a folder and found again by what decides them."""
+"""Runs: in this process or others, within a limit of time, stored in a folder and comparison again by what decides them."""
 
 from __future__ import annotations
 
@@ -116,9 +116,9 @@ def test_a_stored_run_is_found_whole_and_not_made_again(tmp_path: Path) -> None:
     first, again, other = Steps(), Steps(), Steps(2.0)
     made = outcomes(first, plan(first)[:3], done=2, total=9)
     assert calls == [(Run("a", 3), 2, 9), (Run("bb", 3), 3, 9), (Run("a", 1), 4, 9)]
-    found = outcomes(again, plan(again))
+    comparison = outcomes(again, plan(again))
     assert calls == [(Run("bb", 1), 3, 4)]
-    for ours, theirs in zip(made, found[:3], strict=True):
+    for ours, theirs in zip(made, comparison[:3], strict=True):
         assert torch.equal(ours.arrays.pop("curve"), theirs.arrays.pop("curve"))
         assert ours == theirs
     assert (first.made, again.made) == (3, 1)
@@ -155,26 +155,30 @@ def test_a_comparison_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     assert again.values == pg.compare(run, rules=["inward"], seeds=6).values
 
 
-@pytest.mark.parametrize("damage", ["cut", "a bit of the numbers", "a bit of the checksum", "another format"])
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[:50],
+    "a bit of the numbers": lambda data: data[:-200] + bytes([data[-200] ^ 1]) + data[-199:],
+    "a bit of the checksum": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
+    "without a checksum": lambda data: data[len(b"pseudograd run 2\n") + 32 :],
+}
+
+
+@folded
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_run_is_made_again_and_said(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # the folder that one is in can be named
-    found = pg.compare(noisy, rules=["inward"], seeds=2, keep=".")
+    monkeypatch.chdir(tmp_path)  # the current folder can be named
+    first = pg.compare(noisy, rules=["inward"], seeds=2, keep=".")
     file = sorted(tmp_path.glob("*.run"))[3]
-    data = bytearray(file.read_bytes())
-    if damage == "cut":
-        del data[50:]
-    elif damage == "another format":
-        data = data[len(b"pseudograd run 2\n") + 32 :]  # without a checksum
-    else:
-        data[-200 if damage == "a bit of the numbers" else 20] ^= 1
-    file.write_bytes(bytes(data))
+    file.write_bytes(DAMAGES[damage](file.read_bytes()))
     again = pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path)
-    assert (again.values, again.notes) == (found.values, ("1 kept run was damaged, and made again.",))
+    assert (again.values, again.notes) == (first.values, ("1 kept run was damaged, and made again.",))
     assert "1 kept run was damaged, and made again." in str(again)
     assert pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path).notes == ()
 
 
-def test_what_has_no_fingerprint_is_not_kept_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_a_fingerprint_is_not_kept_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock, keep = threading.Lock(), tmp_path / "kept"
 
     def run(clamp: Clamp, seed: int) -> float:
@@ -182,8 +186,8 @@ def test_what_has_no_fingerprint_is_not_kept_and_that_is_said(tmp_path: Path, mo
             return noisy(clamp, seed)
 
     with pytest.warns(UserWarning, match="compare: nothing is kept: what run holds .*lock.* has no fingerprint"):
-        found = pg.compare(run, rules=["inward"], seeds=2, keep=keep)
-    assert "Nothing was kept: what run holds" in str(found)
+        comparison = pg.compare(run, rules=["inward"], seeds=2, keep=keep)
+    assert "Nothing was kept: what run holds" in str(comparison)
     with (
         pg.pin_edge("closed"),
         pytest.warns(UserWarning, match="nothing is kept: it runs inside a context of override"),
@@ -191,8 +195,8 @@ def test_what_has_no_fingerprint_is_not_kept_and_that_is_said(tmp_path: Path, mo
         pg.compare(noisy, rules=["inward"], seeds=2, keep=keep)
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.warns(UserWarning, match="nothing is kept: cloudpickle and joblib must be installed. Run pip install"):
-        found = pg.compare(noisy, rules=["inward"], seeds=2, keep=keep)
-    assert found.values == pg.compare(noisy, rules=["inward"], seeds=2).values
+        comparison = pg.compare(noisy, rules=["inward"], seeds=2, keep=keep)
+    assert comparison.values == pg.compare(noisy, rules=["inward"], seeds=2).values
     assert not keep.exists()
 
 
@@ -221,10 +225,6 @@ def _keyword(value: Any) -> Callable[..., Any]:
     return run
 
 
-def _default(value: Any) -> Callable[..., Any]:
-    return lambda clamp, target=value: target
-
-
 def _cell(code: str, **held: Any) -> Callable[..., Any]:
     """The function `run` of a cell of a notebook."""
     space: dict[str, Any] = {"torch": torch, "__name__": "__main__", **held}
@@ -235,10 +235,6 @@ def _cell(code: str, **held: Any) -> Callable[..., Any]:
 @functools.lru_cache
 def _cached(x: float) -> float:
     return x + 1
-
-
-def _calling_cached(clamp: Clamp) -> float:
-    return _cached(1.0)
 
 
 class _Net(torch.nn.Module):
@@ -254,45 +250,43 @@ def _data(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 _IN_A_CLASS = "class C:\n    def f(self): return {}\ndef run(clamp): return C().f()"
-# By what differs: two that must not be taken for each other.
-APART: dict[str, tuple[Any, Any]] = {
-    "a number in a closure": (_closure(1.0), _closure(2.0)),
-    "a function in a closure": (_closure(torch.sin), _closure(torch.cos)),
-    "two functions": (noisy, quiet),
-    "an argument of partial": (functools.partial(noisy, seed=1), functools.partial(noisy, seed=2)),
-    "an object that is called": (_Holding(noisy), _Holding(quiet)),
-    "an object of a method": (_Holding(noisy).run, _Holding(quiet).run),
-    "two methods": (_Holding(noisy).run, _Holding(noisy).__call__),
-    "a default": (_default(1.0), _default(2.0)),
-    "a keyword": (_keyword(1.0), _keyword(2.0)),
-    "a number and a text": (_keyword(1), _keyword("1")),
-    "a list": (_keyword([1]), _keyword([2])),
-    "the order of a dict": (_keyword({"a": 1, "b": 2}), _keyword({"b": 2, "a": 1})),
-    "a set": (_keyword({"a", "b"}), _keyword({"a", "c"})),
-    "a config": (_keyword(types.SimpleNamespace(rate=1.0)), _keyword(types.SimpleNamespace(rate=2.0))),
-    "data": (_keyword(_data(1)), _keyword(_data(2))),
-    "the dtype of data": (_keyword(_data(1)), _keyword(_data(1, torch.float64))),
-    "the shape of data": (_keyword(_data(1)), _keyword(_data(1).view(50, 100))),
-    "an array": (_keyword(np.zeros(3)), _keyword(np.ones(3))),
-    "a generator": tuple(_keyword(torch.Generator().manual_seed(seed)) for seed in (1, 2)),  # type: ignore[dict-item]
-    "weights": (_Net(1.0), _Net(2.0)),
-    "what a cell calls": (_cell("def run(clamp): return torch.sin"), _cell("def run(clamp): return torch.cos")),
-    "what a cell reads": (_cell("def run(clamp): return a", a=1), _cell("def run(clamp): return a", a=2)),
-    "a class of a cell": (_cell(_IN_A_CLASS.format(1)), _cell(_IN_A_CLASS.format(2))),
-    "a function inside a function": (
-        _cell("def run(clamp): return (lambda x: x + 1)(1)"),
-        _cell("def run(clamp): return (lambda x: x + 2)(1)"),
-    ),
-    "a slope": (pg.rules.custom(lambda x: x), pg.rules.custom(lambda x: 2 * x)),
-    "a parameter of a rule": (pg.rules.leaky(0.1), pg.rules.leaky(0.2)),
+_INNER = "def run(clamp): return (lambda x: x + {})(1)"
+# By the part that differs: two values that must not be taken for each other, each made by the function before them.
+APART: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+    "a number in a closure": (_closure, 1.0, 2.0),
+    "a function in a closure": (_closure, torch.sin, torch.cos),
+    "a default": (lambda value: eval("lambda clamp, target=value: target", {"value": value}), 1.0, 2.0),
+    "two functions": (lambda function: function, noisy, quiet),
+    "an argument of partial": (lambda seed: functools.partial(noisy, seed=seed), 1, 2),
+    "an object that is called": (_Holding, noisy, quiet),
+    "an object of a method": (lambda function: _Holding(function).run, noisy, quiet),
+    "two methods": (lambda name: getattr(_Holding(noisy), name), "run", "__call__"),
+    "a keyword": (_keyword, 1.0, 2.0),
+    "a number and a text": (_keyword, 1, "1"),
+    "a list": (_keyword, [1], [2]),
+    "the order of a dict": (_keyword, {"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "a set": (_keyword, {"a", "b"}, {"a", "c"}),
+    "a config": (_keyword, types.SimpleNamespace(rate=1.0), types.SimpleNamespace(rate=2.0)),
+    "data": (_keyword, _data(1), _data(2)),
+    "the dtype of data": (_keyword, _data(1), _data(1, torch.float64)),
+    "the shape of data": (_keyword, _data(1), _data(1).view(50, 100)),
+    "an array": (_keyword, np.zeros(3), np.ones(3)),
+    "a generator": (lambda seed: _keyword(torch.Generator().manual_seed(seed)), 1, 2),
+    "weights": (_Net, 1.0, 2.0),
+    "a function that a cell calls": (_cell, "def run(clamp): return torch.sin", "def run(clamp): return torch.cos"),
+    "a name that a cell reads": (lambda value: _cell("def run(clamp): return a", a=value), 1, 2),
+    "a class of a cell": (_cell, _IN_A_CLASS.format(1), _IN_A_CLASS.format(2)),
+    "a function inside a function": (_cell, _INNER.format(1), _INNER.format(2)),
+    "a slope": (pg.rules.custom, lambda x: x, lambda x: 2 * x),
+    "a parameter of a rule": (pg.rules.leaky, 0.1, 0.2),
 }
 
 
 @folded
 @pytest.mark.parametrize("what", APART)
-def test_what_decides_a_run_is_in_its_fingerprint(what: str) -> None:
-    ours, others = APART[what]
-    assert fingerprint(ours) != fingerprint(others)
+def test_everything_that_decides_a_run_is_in_its_fingerprint(what: str) -> None:
+    make, ours, others = APART[what]
+    assert fingerprint(make(ours)) != fingerprint(make(others))
 
 
 def test_the_same_made_again_has_the_same_fingerprint() -> None:
@@ -302,14 +296,14 @@ def test_the_same_made_again_has_the_same_fingerprint() -> None:
         lambda: _keyword({"a", "b", "c"}),
         lambda: _keyword([_data(1), np.ones(3), "".join(["a", "b"]), "ab"]),
         lambda: _Net(1.0),
-        lambda: _calling_cached,
+        lambda: _closure(_cached),
     ):
         assert fingerprint(make()) == fingerprint(make())
     moved = _cell("# of another line\n\nclass C:\n    f = 1\n\n\ndef run(clamp): return C.f")
     assert fingerprint(moved) == fingerprint(_cell("class C:\n    f = 1\ndef run(clamp): return C.f"))
 
 
-def test_what_torch_is_set_to_is_in_the_fingerprint() -> None:
+def test_the_settings_of_torch_are_in_the_fingerprint() -> None:
     before = fingerprint(noisy)
     torch.set_default_dtype(torch.float64)
     try:
@@ -437,7 +431,7 @@ def test_after_an_error_nobody_waits_for_what_other_processes_have_begun() -> No
     assert time.monotonic() - start < 30
 
 
-class Here:
+class SameProcess:
     """An executor that makes every run at once, in this process."""
 
     def submit(self, f: Callable[..., Any], *args: Any) -> Future[Any]:
@@ -446,52 +440,18 @@ class Here:
         return future
 
 
-def _on_ray() -> Any:
-    """By the class of docs/clusters.md."""
-    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    exec(page[page.index("import ray\n") : page.index("ray.init()")], names)
-    names["ray"].init(num_cpus=2, include_dashboard=False, logging_level="error")
-    return names["OnRay"]()
-
-
-def _on_dask() -> Any:
-    distributed = importlib.import_module("distributed")
-    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
-    return distributed.Client(cluster).get_executor(pure=False)
-
-
-def _on_submitit() -> Any:
-    """Its local cluster: the same jobs, without SLURM."""
-    executor = importlib.import_module("submitit").AutoExecutor("logs", cluster="local")
-    executor.update_parameters(timeout_min=5)
-    return executor
-
-
-EXECUTORS: dict[str, Callable[[], Any]] = {
-    "pseudograd": Here,
-    "concurrent": lambda: ProcessPoolExecutor(2, get_context("spawn")),
-    "joblib": lambda: importlib.import_module("joblib.externals.loky").get_reusable_executor(2),
-    "distributed": _on_dask,
-    "submitit": _on_submitit,
-    "ray": _on_ray,
-}
-
-
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
-    "package",
-    [package if package == "pseudograd" else pytest.param(package, marks=pytest.mark.slow) for package in EXECUTORS],
+    "package", ["pseudograd", *(pytest.param(name, marks=pytest.mark.program) for name in ("concurrent", "joblib"))]
 )
-def test_an_executor_gives_the_numbers_of_this_process(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_executor_gives_the_numbers_of_this_process(package: str) -> None:
     pytest.importorskip(package)
-    monkeypatch.chdir(tmp_path)
-    executor = EXECUTORS[package]()
-    how: dict[str, Any] = {"rules": ["inward"], "seeds": 3}
+    if package == "joblib":
+        executor = importlib.import_module("joblib.externals.loky").get_reusable_executor(2)
+    else:
+        executor = SameProcess() if package == "pseudograd" else ProcessPoolExecutor(2, get_context("spawn"))
     try:
-        found = pg.compare(noisy, executor=executor, **how)
+        comparison = pg.compare(noisy, executor=executor, rules=["inward"], seeds=3)
         if package == "concurrent":
             with pytest.raises(ValueError, match="compare: run must be what the executor can send"):
                 pg.compare(lambda clamp: 1.0, executor=executor, seeds=2)
@@ -501,7 +461,7 @@ def test_an_executor_gives_the_numbers_of_this_process(
             assert rows.values["the number"] == {"double": (4.0, 5.0), "half": (1.0, 2.0)}
     finally:
         getattr(executor, "shutdown", lambda: None)()
-    assert found.values == pg.compare(noisy, **how).values
+    assert comparison.values == pg.compare(noisy, rules=["inward"], seeds=3).values
 
 
 def test_threads_are_refused_as_they_share_the_random_numbers() -> None:
@@ -527,10 +487,10 @@ def test_a_run_that_takes_too_long_has_failed_and_is_not_kept(tmp_path: Path) ->
         return float(seed)
 
     variants: dict[str, Any] = {"quick": lambda: False, "endless": lambda: True}
-    found = pg.compare(run, variants=variants, seeds=2, time_limit=0.2)
-    assert found.values["the number"]["quick"] == (0.0, 1.0)
-    assert all(map(math.isnan, found.values["the number"]["endless"]))
-    assert set(found.failures.values()) == {"it took longer than time_limit=0.2 seconds"}
+    comparison = pg.compare(run, variants=variants, seeds=2, time_limit=0.2)
+    assert comparison.values["the number"]["quick"] == (0.0, 1.0)
+    assert all(map(math.isnan, comparison.values["the number"]["endless"]))
+    assert set(comparison.failures.values()) == {"it took longer than time_limit=0.2 seconds"}
     assert not calls
     how: dict[str, Any] = {"variants": {"quick": 0.0, "slow": 0.4}, "seeds": 1, "keep": tmp_path}
     how["variants"] = {name: functools.partial(float, seconds) for name, seconds in how["variants"].items()}

@@ -75,8 +75,8 @@ def test_which_direction_is_better() -> None:
 
 
 def test_mean_and_spread_are_those_of_the_differences() -> None:
-    found = difference([1.0, 2.0, 6.0], [0.0, 1.0, 2.0])
-    assert (found.mean, found.spread) == (2.0, pytest.approx(math.sqrt(3)))
+    result = difference([1.0, 2.0, 6.0], [0.0, 1.0, 2.0])
+    assert (result.mean, result.spread) == (2.0, pytest.approx(math.sqrt(3)))
     assert from_zero(1.0, 3.0).spread == pytest.approx(math.sqrt(2))
     single = difference([3.0], [1.0])
     assert (single.mean, single.p, single.least_p) == (2.0, 1.0, 1.0)

@@ -19,6 +19,8 @@ from pseudograd.comparison.tune import SEARCH_SEEDS, _plan
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule_ranges import range_of
 
+from ..choices import folded
+
 ALWAYS = ("zero/closed", "zero/open", "torch.clamp", "no clamp")
 Clamp = Callable[..., Tensor]
 LOSSES = {"inward": 1.0, "identity": 2.0, "leaky": 3.0, "elastic": 4.0, "inverting": 5.0, "sign": 6.0}
@@ -52,27 +54,27 @@ class Stepped(Recorded):
         return self._run(clamp, seed, steps)
 
 
-@pytest.mark.parametrize("budget", [15, 70, 200])
+@pytest.mark.parametrize("budget", [15, 90])
 def test_the_worse_half_goes_in_each_round_and_the_rest_is_within_the_budget(budget: int) -> None:
     run = Recorded(noise=0.1)
-    found = pg.tune(run, budget=budget)
-    assert [row.remaining for row in found.rounds] == [("inward", "identity", "leaky"), ("inward", "identity")]
-    assert [set(row.dropped) for row in found.rounds] == [{"elastic", "inverting", "sign"}, {"leaky"}]
-    assert found.final.variants == (*ALWAYS[:2], "inward", "identity", *ALWAYS[2:])
-    assert budget - 6 < len(run.calls) == found.spent <= budget
-    assert found.rounds[0].medians["inward"] == pytest.approx(1, abs=0.2)
+    tuning = pg.tune(run, budget=budget)
+    assert [row.remaining for row in tuning.rounds] == [("inward", "identity", "leaky"), ("inward", "identity")]
+    assert [set(row.dropped) for row in tuning.rounds] == [{"elastic", "inverting", "sign"}, {"leaky"}]
+    assert tuning.final.variants == (*ALWAYS[:2], "inward", "identity", *ALWAYS[2:])
+    assert budget - 6 < len(run.calls) == tuning.spent <= budget
+    assert tuning.rounds[0].medians["inward"] == pytest.approx(1, abs=0.2)
 
 
 def test_the_last_round_has_seeds_of_its_own_and_enough_to_tell() -> None:
     run = Recorded(noise=0.1)
-    found = pg.tune(run, budget=70)
-    assert not run.seeds("sign", "leaky") & set(found.final.seeds)
-    assert run.seeds("torch.clamp") == set(found.final.seeds)
-    assert (found.best, found.final.verdict("inward").verdict) == (("inward",), "better")
-    assert not any(found.final.verdict(name).too_few_seeds for name in ("inward", "zero/closed"))
-    assert "Round 1: 6 rules, " in str(found)
-    assert ": dropped elastic (" in str(found)
-    stored = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    tuning = pg.tune(run, budget=70)
+    assert not run.seeds("sign", "leaky") & set(tuning.final.seeds)
+    assert run.seeds("torch.clamp") == set(tuning.final.seeds)
+    assert (tuning.best, tuning.final.verdict("inward").verdict) == (("inward",), "better")
+    assert not any(tuning.final.verdict(name).too_few_seeds for name in ("inward", "zero/closed"))
+    assert "Round 1: 6 rules, " in str(tuning)
+    assert ": dropped elastic (" in str(tuning)
+    stored = json.loads(json.dumps(tuning.to_json(), allow_nan=False))
     assert (stored["kind"], stored["best"]) == ("pseudograd tuning", ["inward"])
     assert stored["final"]["kind"] == "pseudograd comparison"
     assert stored["rounds"][1]["kept"] == ["inward", "identity"]
@@ -80,12 +82,12 @@ def test_the_last_round_has_seeds_of_its_own_and_enough_to_tell() -> None:
 
 def test_early_rounds_are_shorter_where_run_takes_steps() -> None:
     run = Stepped(noise=0.1)
-    found = pg.tune(run, budget=60, steps=100)
-    assert [row.steps for row in found.rounds] == [25, 50]
+    tuning = pg.tune(run, budget=60, steps=100)
+    assert [row.steps for row in tuning.rounds] == [25, 50]
     assert {steps for name, _, steps in run.calls if name == "sign"} == {25}
     assert {steps for name, _, steps in run.calls if name == "torch.clamp"} == {100}
-    assert sum(steps or 0 for _, _, steps in run.calls) / 100 == found.spent <= 60
-    assert "of 25 steps: dropped" in str(found)
+    assert sum(steps or 0 for _, _, steps in run.calls) / 100 == tuning.spent <= 60
+    assert "of 25 steps: dropped" in str(tuning)
     assert [row.steps for row in pg.tune(run, budget=60, steps=1).rounds] == [1, 1]
 
 
@@ -93,6 +95,8 @@ def test_a_tie_and_a_budget_that_can_tell_nothing_are_said() -> None:
     tie = pg.tune(Recorded(noise=50.0), budget=100)
     assert len(tie.best) == 6
     assert str(tie).endswith("The best rule is not told apart from torch.clamp, so there is no reason to change it.")
+    without_rounds = pg.tune(Recorded(noise=0.1), budget=45, rules=["inward"])
+    assert (without_rounds.rounds, len(without_rounds.final.seeds), without_rounds.best) == ((), 9, ("inward",))
     few = pg.tune(Recorded(noise=0.1), budget=20)
     assert "too few seeds to tell" in str(few)
     assert str(few).endswith(f"A larger budget gives the last round more seeds than {len(few.final.seeds)}.")
@@ -106,15 +110,10 @@ def test_a_third_era_is_compared_with_the_second_which_needs_more_seeds() -> Non
 
 
 def test_what_fails_is_dropped() -> None:
-    found = pg.tune(Recorded(failing=("inward", "identity")), budget=80)
-    assert {"inward", "identity"} <= {name for row in found.rounds for name in row.dropped}
-    assert math.isnan(found.rounds[0].medians["inward"])
-    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["rounds"][0]["medians"]["inward"] is None
-
-
-def test_few_rules_need_no_rounds() -> None:
-    found = pg.tune(Recorded(noise=0.1), budget=45, rules=["inward"])
-    assert (found.rounds, len(found.final.seeds), found.best) == ((), 9, ("inward",))
+    tuning = pg.tune(Recorded(failing=("inward", "identity")), budget=80)
+    assert {"inward", "identity"} <= {name for row in tuning.rounds for name in row.dropped}
+    assert math.isnan(tuning.rounds[0].medians["inward"])
+    assert json.loads(json.dumps(tuning.to_json(), allow_nan=False))["rounds"][0]["medians"]["inward"] is None
 
 
 def test_unedited_programs_are_tuned_too() -> None:
@@ -123,9 +122,9 @@ def test_unedited_programs_are_tuned_too() -> None:
         (torch.clamp(x, -1, 1) * 2).sum().backward()
         return -float(x.grad[0]) + torch.rand(()).item() / 10  # type: ignore[index]
 
-    found = pg.tune(run, budget=60, replace="clamp", rules=["inward", "leaky", "leaky(0.2)", "sign"])
-    assert found.best[0] == "inward"
-    assert set(found.final.variants) >= {"zero/closed", "zero/open", "torch.clamp"}
+    tuning = pg.tune(run, budget=60, replace="clamp", rules=["inward", "leaky", "leaky(0.2)", "sign"])
+    assert tuning.best[0] == "inward"
+    assert set(tuning.final.variants) >= {"zero/closed", "zero/open", "torch.clamp"}
 
 
 def test_own_variants_are_dropped_and_their_baseline_stays() -> None:
@@ -133,37 +132,30 @@ def test_own_variants_are_dropped_and_their_baseline_stays() -> None:
         return step() + 1e-3 * torch.rand(()).item()
 
     variants = {name: partial(float, value) for value, name in enumerate("dabcef")}
-    found = pg.tune(run, variants=variants, baseline="f", budget=60)
-    assert (found.final.baseline, found.best) == ("f", ("d",))
-    assert "f" in found.final.variants
-    assert all("f" not in row.medians for row in found.rounds)
+    tuning = pg.tune(run, variants=variants, baseline="f", budget=60)
+    assert (tuning.final.baseline, tuning.best) == ("f", ("d",))
+    assert "f" in tuning.final.variants
+    assert all("f" not in row.medians for row in tuning.rounds)
 
 
-@pytest.mark.parametrize(
-    ("run", "arguments", "error", "text"),
-    [
-        (
-            Recorded(),
-            {"budget": 14},
-            ValueError,
-            "budget must pay for one run of each, at least 15, got 14. Fewer rules need less; 69 give the last round",
-        ),
-        (Recorded(), {"budget": 0}, ValueError, "budget must be at least 1, got 0."),
-        (Recorded(), {"budget": 2.5}, TypeError, "budget must be a whole number, got 2.5."),
-        (Stepped(), {"budget": 50}, TypeError, "steps must be given for a run that takes them, got None. Say how long"),
-        (Recorded(), {"budget": 50, "steps": 10}, TypeError, "run must have an argument `steps` if steps are given"),
-        (Stepped(), {"budget": 50, "steps": 0}, ValueError, "steps must be at least 1, got 0"),
-        (Recorded(failing=tuple(LOSSES)), {"budget": 50}, ValueError, "run must end without an error in at least one"),
-        (lambda: 1.0, {"budget": 50, "replace": "clmp"}, ValueError, "replace must be one of"),
-        (
-            Recorded(),
-            {"budget": 8, "rules": ["leaky(0.01..1)"]},
-            ValueError,
-            "exceed 8, got 8. Each range takes 8 runs",
-        ),
-    ],
-)
-def test_bad_calls(run: Any, arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+FEW = "budget must pay for one run of each, at least 15, got 14. Fewer rules need less; 69 give the last round"
+TAKES_STEPS = "steps must be given for a run that takes them, got None. Say how long"
+WRONG: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
+    (ValueError, FEW, Recorded(), {"budget": 14}),
+    (ValueError, "budget must be at least 1, got 0.", Recorded(), {"budget": 0}),
+    (TypeError, "budget must be a whole number, got 2.5.", Recorded(), {"budget": 2.5}),
+    (TypeError, TAKES_STEPS, Stepped(), {"budget": 50}),
+    (TypeError, "run must have an argument `steps` if steps are given", Recorded(), {"budget": 50, "steps": 10}),
+    (ValueError, "steps must be at least 1, got 0", Stepped(), {"budget": 50, "steps": 0}),
+    (ValueError, "run must end without an error in at least one", Recorded(failing=tuple(LOSSES)), {"budget": 50}),
+    (ValueError, "replace must be one of", lambda: 1.0, {"budget": 50, "replace": "clmp"}),
+    (ValueError, "exceed 8, got 8. Each range takes 8 runs", Recorded(), {"budget": 8, "rules": ["leaky(0.01..1)"]}),
+]
+
+
+@folded
+@pytest.mark.parametrize(("error", "text", "run", "arguments"), WRONG)
+def test_bad_calls(error: type[Exception], text: str, run: Any, arguments: dict[str, Any]) -> None:
     with pytest.raises(error) as raised:
         pg.tune(run, **arguments)
     assert text in str(raised.value)
@@ -180,38 +172,32 @@ def sloped(clamp: Any, seed: int) -> float:
     return math.log(max(x.grad.item(), 1e-3) / 0.2) ** 2 + 1e-3 * torch.rand(()).item()
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "expected"),
-    [
+def test_a_range_is_a_rule_with_two_dots() -> None:
+    for text, value, expected in (
         ("leaky(0.01..1)", 0.1234, "leaky(slope=0.123)"),
         ("leaky(slope = 0.01 .. 1)/open", 1.0, "leaky(slope=1)/open"),
         ("leaky(1e-3..1)", 0.001, "leaky(slope=0.001)"),
         ("elastic(width=0.5..2)", 0.75, "elastic(width=0.75)"),
-    ],
-)
-def test_a_range_is_a_rule_with_two_dots(text: str, value: float, expected: str) -> None:
-    found = range_of("tune", text, CLAMP)
-    assert found is not None
-    assert found.at((value,)) == expected
+    ):
+        part = range_of("tune", text, CLAMP)
+        assert part is not None
+        assert part.at((value,)) == expected
     assert [range_of("tune", rule, CLAMP) for rule in ("leaky", "leaky(0.1)", "zero/open")] == [None] * 3
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("leaky(1..0.1)", "tune: rules must have ranges of two numbers, got 'leaky\\(1..0.1\\)'"),
-        ("leaky(a..b)", "tune: rules must have ranges of two numbers"),
-        ("leaky(0.1..inf)", "tune: rules must have ranges of two numbers"),
-        ("leaky(-1..1)", "slope"),
-        ("leakt(0.1..1)", "Did you mean 'leaky'"),
-        ("leaky(slpe=0.1..1)", "Did you mean 'slope'"),
-        ("inward(0.1..1)", "inward"),
-        ("leaky(0.1..1)/opne", "Did you mean 'open'"),
-    ],
-)
-def test_wrong_ranges_are_told_before_any_run(text: str, error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        pg.tune(lambda clamp: pytest.fail("it is told before"), rules=[text], budget=100)
+def test_wrong_ranges_are_told_before_any_run() -> None:
+    for text, error in {
+        "leaky(1..0.1)": "tune: rules must have ranges of two numbers, got 'leaky\\(1..0.1\\)'",
+        "leaky(a..b)": "tune: rules must have ranges of two numbers",
+        "leaky(0.1..inf)": "tune: rules must have ranges of two numbers",
+        "leaky(-1..1)": "slope",
+        "leakt(0.1..1)": "Did you mean 'leaky'",
+        "leaky(slpe=0.1..1)": "Did you mean 'slope'",
+        "inward(0.1..1)": "inward",
+        "leaky(0.1..1)/opne": "Did you mean 'open'",
+    }.items():
+        with pytest.raises(ValueError, match=error):
+            pg.tune(lambda clamp: pytest.fail("it is told before"), rules=[text], budget=100)
 
 
 def test_without_optuna_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,19 +215,19 @@ def test_the_number_is_found_within_the_budget() -> None:
         calls.append(seed)
         return sloped(clamp, seed)
 
-    found = pg.tune(run, rules=["inward", "leaky(0.01..1)"], budget=160)
-    (search,) = found.searches
+    tuning = pg.tune(run, rules=["inward", "leaky(0.01..1)"], budget=160)
+    (search,) = tuning.searches
     assert search.text == "leaky(0.01..1)"
     assert len(search.tried) * SEARCH_SEEDS <= 40
     assert search.best is not None
     assert 0.1 < float(search.best[len("leaky(slope=") : -1]) < 0.4
     assert search.tried[search.best] == min(search.tried.values())
-    assert found.best == (search.best,)
-    assert len(calls) == found.spent <= 160
-    assert not set(found.final.seeds) & set(range(SEARCH_SEEDS))
-    assert f"Search of leaky(0.01..1): {len(search.tried)} points with 2 seeds each: best {search.best}" in str(found)
-    assert found.to_json()["searches"][0]["best"] == search.best
-    assert pg.tune(sloped, rules=["inward", "leaky(0.01..1)"], budget=160).searches == found.searches
+    assert tuning.best == (search.best,)
+    assert len(calls) == tuning.spent <= 160
+    assert not set(tuning.final.seeds) & set(range(SEARCH_SEEDS))
+    assert f"Search of leaky(0.01..1): {len(search.tried)} points with 2 seeds each: best {search.best}" in str(tuning)
+    assert tuning.to_json()["searches"][0]["best"] == search.best
+    assert pg.tune(sloped, rules=["inward", "leaky(0.01..1)"], budget=160).searches == tuning.searches
 
 
 @pytest.mark.filterwarnings("ignore")
