@@ -54,9 +54,6 @@ def rows_of(comparison: Comparison) -> dict[str, tuple[float, ...]]:
     return {name: tuple(rows[name][0] for rows in comparison.values.values()) for name in comparison.variants}
 
 
-# --- variants ---------------------------------------------------------------------------------------------------------
-
-
 def test_each_variant_is_handed_the_clamp_of_its_name() -> None:
     rules = ["inward", "leaky(0.2)", "identity", "zero/half", pg.rules.leaky(0.3)]
     assert rows_of(pg.compare(slopes, rules=rules)) == {
@@ -118,9 +115,6 @@ def test_project_is_asked_of_a_run_that_takes_it() -> None:
     comparison = pg.compare(run, rules=[], seeds=1)
     assert (comparison.variants, comparison.values["the number"]["project"]) == ((*ALWAYS, "project"), (7.0,))
     assert "project" not in pg.compare(slopes, rules=[], seeds=1).variants
-
-
-# --- seeds ------------------------------------------------------------------------------------------------------------
 
 
 def test_every_run_starts_from_its_seed_and_the_caller_goes_on_as_before() -> None:
@@ -217,9 +211,6 @@ def test_a_run_that_is_given_a_seed_has_every_seed_run_and_one_with_its_own_gene
     assert len(pg.compare(lambda clamp, seed: float(seed < 8) + slope_at(clamp, 0.0), rules=[], seeds=10).seeds) == 10
     comparison = pg.compare(run, rules=[], seeds=7)
     assert (len(comparison.seeds), comparison.repeats) == (2, True)
-
-
-# --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
 def test_verdicts_are_those_of_the_paired_test_with_holm() -> None:
@@ -350,9 +341,6 @@ def test_several_numbers_have_directions_of_their_own() -> None:
     assert (both.verdict("inward").verdict, both.verdict("inward", "score").verdict) == ("better", "worse")
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_rule_under_which_the_run_fails_is_told_and_the_others_go_on() -> None:
     def run(clamp: Clamp, seed: int) -> float:
         if clamp.name == "sign":  # type: ignore[attr-defined]
@@ -459,9 +447,6 @@ def test_an_unknown_variant_or_number_is_told() -> None:
         comparison.verdict("inward")
     with pytest.raises(ValueError, match="number must be one of at the bound, below, outside, got 'loss'"):
         comparison.edge("loss")
-
-
-# --- unedited programs ------------------------------------------------------------------------------------------------
 
 
 def test_replace_runs_an_unedited_function_under_override_and_the_eras() -> None:
@@ -589,9 +574,6 @@ def test_a_clamp_inside_compiled_code_is_seen() -> None:
 
     rows = pg.compare(run, rules=["identity"], seeds=1).values["the number"]
     assert (rows["identity"], rows["zero/open"]) == ((2.0,), (0.0,))
-
-
-# --- the user's own variants ------------------------------------------------------------------------------------------
 
 
 def bandit(loss: Callable[[Tensor, Tensor], Tensor], seed: int) -> float:

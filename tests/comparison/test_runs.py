@@ -46,9 +46,6 @@ def quiet(clamp: Clamp, seed: int) -> float:
     return 0.0 * noisy(clamp, seed)
 
 
-# --- the runner -------------------------------------------------------------------------------------------------------
-
-
 class Steps:
     """An experiment whose numbers and curves show the variant, the seed and the steps."""
 
@@ -126,9 +123,6 @@ def test_a_stored_run_is_found_whole_and_not_made_again(tmp_path: Path) -> None:
     assert outcomes(other, [(other, Run("a", 3))])[0].numbers["value"] == 260.0  # and so is another experiment
 
 
-# --- the folder -------------------------------------------------------------------------------------------------------
-
-
 def test_a_comparison_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     log, stops = tmp_path / "log", tmp_path / "stops"  # in files: what a run holds is part of its fingerprint
     stops.touch()
@@ -198,9 +192,6 @@ def test_a_run_without_a_fingerprint_is_not_kept_and_that_is_said(
         comparison = pg.compare(noisy, rules=["inward"], seeds=2, keep=keep)
     assert comparison.values == pg.compare(noisy, rules=["inward"], seeds=2).values
     assert not keep.exists()
-
-
-# --- fingerprints -----------------------------------------------------------------------------------------------------
 
 
 class _Holding:
@@ -365,9 +356,6 @@ def test_a_fingerprint_is_the_same_in_every_process_and_sees_what_a_library_of_t
     assert printed(LIBRARY.replace('{"a": 1.0}', '{"a": 2.0}'), "1", "-B") != first
 
 
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
 MODULE = """\
 import os
 import torch
@@ -470,9 +458,6 @@ def test_threads_are_refused_as_they_share_the_random_numbers() -> None:
         pytest.raises(ValueError, match="must run things in processes of their own"),
     ):
         pg.compare(noisy, executor=executor, seeds=2)
-
-
-# --- a limit of time --------------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_takes_too_long_has_failed_and_is_not_kept(tmp_path: Path) -> None:

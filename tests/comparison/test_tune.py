@@ -161,9 +161,6 @@ def test_bad_calls(error: type[Exception], text: str, run: Any, arguments: dict[
     assert text in str(raised.value)
 
 
-# --- ranges -----------------------------------------------------------------------------------------------------------
-
-
 def sloped(clamp: Any, seed: int) -> float:
     """Least where the slope outside is 0.2."""
     x = torch.tensor([2.0], requires_grad=True)

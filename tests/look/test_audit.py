@@ -57,9 +57,6 @@ def test_the_text_has_the_rule_the_regions_and_the_answers() -> None:
     assert all(len(line) <= 180 and line == line.rstrip() for line in text.splitlines())
 
 
-# --- regions --------------------------------------------------------------------------------------------------------
-
-
 def test_each_kind_is_found_where_it_is() -> None:
     """exact below -2, cut to -1, biased to 0; above 0, where the values are flat, flat to 1 and pseudo beyond."""
 
@@ -142,9 +139,6 @@ def test_the_silu_of_two_bits_is_never_exact() -> None:
         assert audit.shares["grad > 0"] == {"biased": pytest.approx(0.75), "cut": pytest.approx(0.25)}
         assert audit.rule is None
         assert str(audit).count("biased 1, wrong sign") == 2
-
-
-# --- the answers ----------------------------------------------------------------------------------------------------
 
 
 def test_linear_in_grad_tells_sign_and_size_apart() -> None:
@@ -250,9 +244,6 @@ def test_half_precision_overflows_underflows_or_is_refused() -> None:
         assert audit.bfloat16.word == "as float64"
 
 
-# --- modules, copies, lines -----------------------------------------------------------------------------------------
-
-
 def test_a_module_is_audited_in_float64_and_left_as_it_was() -> None:
     module = torch.nn.Sequential(torch.nn.PReLU(init=0.25), torch.nn.Hardtanh(-0.5, 0.5))
     audit = pg.audit(module, -4, 4)
@@ -292,9 +283,6 @@ def test_a_line_runs_along_its_direction_which_is_scaled_to_about_one() -> None:
     assert torch.allclose(restrict(_cubed, start, direction, weight)(t), (weight * points**3).sum(-1))
 
 
-# --- records --------------------------------------------------------------------------------------------------------
-
-
 def test_json_has_everything_and_only_plain_values() -> None:
     audit = pg.audit(Silu, -4, 4, points=101)
     plain = json.loads(json.dumps(audit.to_json(), allow_nan=False))
@@ -328,9 +316,6 @@ def test_regions_of_one_kind_are_drawn_as_one_unless_a_kink_lies_between() -> No
     regions = [SimpleNamespace(low=low, high=high, positive=SimpleNamespace(kind=kind)) for low, high, kind in parts]
     drawn = merge_regions(SimpleNamespace(regions=regions), "positive")  # type: ignore[arg-type]
     assert drawn == [(0, 1, "flat"), (1, 3, "cut"), (3, 4, "cut")]
-
-
-# --- bad calls ------------------------------------------------------------------------------------------------------
 
 
 RANDOM = make_function(clamped, lambda g, x: g * torch.rand_like(x))
@@ -372,9 +357,6 @@ def test_bad_calls(text: str) -> None:
     with pytest.raises((TypeError, ValueError)) as raised:
         BAD[text]()
     assert f"{raised.typename}: {raised.value}".startswith(text)
-
-
-# --- small, large, far away, steep ------------------------------------------------------------------------------------
 
 
 @folded

@@ -102,9 +102,6 @@ def test_a_registered_rule_is_a_rule_like_any_other() -> None:
     assert _named(lambda x: pg.clamp(x, -1, 1, rule="a_third")) == 'clamp(x, -1, 1, rule="a_third", edge="closed")'
 
 
-# --- functions without a name -------------------------------------------------------------------------------------------
-
-
 def _signs(x: Tensor) -> Tensor:
     return torch.sign(x - clamped(x))
 

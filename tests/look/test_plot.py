@@ -61,9 +61,6 @@ def _titles(panels: Any) -> list[str]:
     return [panel.get_title() for panel in panels]
 
 
-# --- one curve --------------------------------------------------------------------------------------------------------
-
-
 def test_one_rule_has_its_forward_above_both_signs_of_grad() -> None:
     ax = pyplot.figure().add_subplot()
     drawn = pg.plot("inward", -1, 1, ax=ax)
@@ -154,9 +151,6 @@ def test_one_bound_or_one_point_is_drawn(bounds: tuple[Any, Any], at: float, tex
         assert [shade.get_x(), shade.get_x() + shade.get_width()] == ends
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
-
-
 def test_a_function_of_the_bounds_is_drawn_by_its_name() -> None:
     (forward,), (backward,) = pg.plot(pg.familiar.ClampWithGrad.apply, -1, 1, grad=(1.0,))[1:]
     x, slope = _curve(backward, UP)
@@ -205,9 +199,6 @@ def test_functions_have_their_names_or_numbers() -> None:
     assert _titles(pg.plot(functions, panels="rules").forward) == names
 
 
-# --- several curves ---------------------------------------------------------------------------------------------------
-
-
 def test_several_rules_share_one_forward_and_have_a_panel_for_each_sign() -> None:
     names = ["zero", "inward", "leaky(slope=0.25)", "sign"]
     drawn = pg.plot(["zero", "inward", pg.rules.leaky(0.25), "sign"])
@@ -249,9 +240,6 @@ def test_each_rule_has_a_column_and_many_columns_wrap_below_one_forward() -> Non
     assert torch.allclose(y, expected)
 
 
-# --- loss -------------------------------------------------------------------------------------------------------------
-
-
 def _sine(y: Tensor) -> Tensor:
     return torch.sin(torch.pi * y) + 1
 
@@ -283,9 +271,6 @@ def test_the_articles_three_panels_need_arguments_alone() -> None:
         x, y = _curve(panel, "dL/dx")
         expected = torch.where(x < -1, left, torch.where(x > 1, right, torch.pi * torch.cos(torch.pi * x)))
         assert torch.allclose(y, expected.double())
-
-
-# --- titles and places ------------------------------------------------------------------------------------------------
 
 
 def test_a_title_is_for_each_column_or_for_all_of_them() -> None:
@@ -329,9 +314,6 @@ def test_all_of_it_stays_on_the_canvas(name: str) -> None:
     panels = [panel.get_window_extent() for panel in (*drawn.forward, *drawn.backward)]
     assert all(panel.width > 0.15 * figure.dpi and panel.height > 0.08 * figure.dpi for panel in panels)
     assert not any(a.overlaps(b) for i, a in enumerate(panels) for b in panels[:i])
-
-
-# --- bad calls --------------------------------------------------------------------------------------------------------
 
 
 BAD: list[tuple[Any, dict[str, Any], str]] = [
@@ -390,9 +372,6 @@ def test_axes_need_a_place_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
         pg.plot("zero")
 
 
-# --- rules of other ops -----------------------------------------------------------------------------------------------
-
-
 def test_rules_of_another_op_have_its_jumps_and_edges() -> None:
     drawn = pg.plot(["window", pg.rules.triangle(2.0, 0.5)], op="sign")
     (forward,) = drawn.forward
@@ -446,8 +425,6 @@ def test_every_rule_of_every_op_can_be_drawn(name: str) -> None:
             torch.testing.assert_close(slopes, pg.gradient(function, x, sign), rtol=1e-12, atol=1e-14)
     pyplot.close(drawn.figure)
 
-
-# --- functions that jump ----------------------------------------------------------------------------------------------
 
 _JUMPING: dict[str, tuple[Callable[[Tensor], Tensor], list[float]]] = {
     "relu": (torch.relu, [0.0]),

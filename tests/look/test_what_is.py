@@ -265,9 +265,6 @@ def test_no_mode_hook_or_graph_of_the_program_sees_it(tmp_path: Path) -> None:
     assert torch.is_grad_enabled()
 
 
-# --- in diagnose and compare ------------------------------------------------------------------------------------------
-
-
 def _diagnosed(f: Any) -> Any:
     x = torch.nn.Parameter(torch.linspace(-0.9, 0.9, 8))
     with pg.diagnose() as d:

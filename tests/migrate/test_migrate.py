@@ -319,9 +319,6 @@ def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
     )
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
 def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = _file(tmp_path, SCRIPT)
     file.chmod(0o755)

@@ -234,9 +234,6 @@ def _listed(outcome: Outcome) -> str:
     return "one number" if tuple(outcome.numbers) == (ONLY,) else ", ".join(outcome.numbers)
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
 def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         check_count(where, "seeds", seeds)

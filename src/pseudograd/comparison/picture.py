@@ -120,9 +120,6 @@ def _new_axes(size: tuple[float, float]) -> Axes:
     return axes
 
 
-# --- curves and images ------------------------------------------------------------------------------------------------
-
-
 def arrays_size(comparison: Verdicts, name: str) -> tuple[float, float]:
     """In inches, of the picture that `draw_arrays` makes."""
     by_variant = _arrays(comparison, name)

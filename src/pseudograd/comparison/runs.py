@@ -170,9 +170,6 @@ class Runner(Generic[E]):
         return {"key": self._keys[experiment.name], "of": experiment.name, **run._asdict()}
 
 
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
 class Setup(NamedTuple):
     """The conditions under which another process gives the same numbers: as many threads, and the modules that register rules.
 

@@ -94,9 +94,6 @@ def _seal(data: bytes) -> bytes:
     return _MARK + hashlib.sha256(data).digest() + data
 
 
-# --- fingerprints -----------------------------------------------------------------------------------------------------
-
-
 class FingerprintError(Exception):
     """An object has no fingerprint: why, in words for the user."""
 

@@ -156,9 +156,6 @@ def _seeded(seed: int) -> Iterator[None]:
                 numpy.random.set_state(numpy_state)
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
-
-
 def read_result(where: str, result: object, when: str) -> tuple[dict[str, float], dict[str, Tensor]]:
     """The numbers that a run returned, at least one, and the curves and images. `when`: the run that an error speaks of."""
     if not isinstance(result, Mapping):

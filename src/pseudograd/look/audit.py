@@ -116,9 +116,6 @@ def audit(
         return Audit(_name_of(f), low, high, len(m.x), count, regions[0], shares, curves=m.curves, **answers)
 
 
-# --- checks ---------------------------------------------------------------------------------------------------------
-
-
 def _checked_range(low: object, high: object, points: object) -> tuple[float, float, int]:
     low, high = _finite("low", low), _finite("high", high)
     if not low < high:
@@ -194,9 +191,6 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ValueError(must("audit", "f", "give the same gradient for the same x", first, "Fix what is random in it"))
     return y.detach()
-
-
-# --- the audit ------------------------------------------------------------------------------------------------------
 
 
 def _answer_numbers(f: object, call: Function, m: Measured) -> dict[str, object]:

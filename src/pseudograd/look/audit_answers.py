@@ -21,17 +21,15 @@ Function = Callable[[Tensor], Tensor]
 
 def is_linear(f: Function, m: Measured, on_tensors: Function, x: Tensor) -> Answer:
     """Do sign and size of grad matter, and do the gradients of two losses add up? The latter for `on_tensors` at x."""
-    (by_a, by_b, by_both) = additivity(on_tensors, (x,), on_tensors(x).shape)[0]
-    sums = ((by_a + by_b - by_both).abs() > 1e-6 * (by_a.abs() + by_b.abs())) & ~by_both.isnan()
-    signs = _differ(m.positive, m.negative)
-    sizes = torch.zeros_like(signs)
+    by_a, by_b, by_both = additivity(on_tensors, (x,), on_tensors(x).shape)[0]
+    sizes = torch.zeros_like(m.x, dtype=torch.bool)
     for sign, slopes in ((1.0, m.positive), (-1.0, m.negative)):
         for size in (2.0, 1e-3, 1e3):
             sizes |= _differ(gradient_of(f, m.x, sign * size) / (sign * size), slopes)
     texts = {
-        "the sign of grad matters": signs,
+        "the sign of grad matters": _differ(m.positive, m.negative),
         "its size matters": sizes,
-        "the gradients of two losses do not add up": sums,
+        "the gradients of two losses do not add up": (by_a + by_b - by_both).abs() > 1e-6 * (by_a.abs() + by_b.abs()),
     }
     reasons = [f"{text} {_where(wrong)}" for text, wrong in texts.items() if wrong.any()]
     return Answer("no", max(map(_share, texts.values())), ", ".join(reasons)) if reasons else Answer("yes", 0.0)
@@ -42,12 +40,9 @@ def is_element_wise(f: Function, x: Tensor) -> Answer:
     generator = torch.Generator().manual_seed(0)
     talk = cross_talk(f, x, torch.randn(len(x), dtype=x.dtype, generator=generator))
     if talk.of_values.any():
-        what = f"a y that depends on other elements of x {_where(talk.of_values)}"
-        raise ValueError(f"audit: f must be element-wise, got {what}. Give the shape of its x: shape=(...).")
-    if talk.of_gradients.any():
-        reason = f"the gradient depends on other elements {_where(talk.of_gradients)}"
-        return Answer("no", _share(talk.of_gradients), reason)
-    return Answer("yes", 0.0)
+        got = f"a y that depends on other elements of x {_where(talk.of_values)}"
+        raise ValueError(f"audit: f must be element-wise, got {got}. Give the shape of its x: shape=(...).")
+    return _answer("yes", "no", talk.of_gradients, "the gradient depends on other elements ")
 
 
 def answer_half_precision(narrow: Callable[[torch.dtype], Function], f: Function, m: Measured) -> dict[str, Answer]:
@@ -56,39 +51,43 @@ def answer_half_precision(narrow: Callable[[torch.dtype], Function], f: Function
     beside = [x + by * max(1.0, abs(x)) for x in ends for by in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
     inside = [x for x in beside if m.x[0] <= x <= m.x[-1]]
     x = torch.tensor(inside + m.x[:: max(1, len(m.x) // 24)].tolist(), dtype=m.x.dtype)
-    return {
-        str(dtype).removeprefix("torch."): _compare_half(dtype, narrow, f, x, ends)
-        for dtype in (torch.float16, torch.bfloat16)
-    }
-
-
-def _compare_half(
-    dtype: torch.dtype, narrow: Callable[[torch.dtype], Function], f: Function, x: Tensor, ends: list[float]
-) -> Answer:
-    try:
-        result = underflow(narrow(dtype), f, x, dtype, ends)
-    except Exception as error:
-        return Answer("refused", None, write_error(error))
-    for word, what, wrong in (
-        ("underflows", "passes what float64 blocks", result.leaks),
-        ("underflows", "loses a gradient", result.lost),
-        ("overflows", "makes inf or NaN", result.overflows),
-    ):
-        if wrong.any():
-            i = int(wrong.nonzero()[0])
-            example = f"{what}, such as grad = {result.grad[i].item():.3g} at x = {result.x[i].item():.5g}"
-            return Answer(word, _share(wrong), example)
-    return Answer("as float64", 0.0)
+    answers = {}
+    for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
+        try:
+            result = underflow(narrow(dtype), f, x, dtype, ends)
+        except Exception as error:
+            answers[name] = _refusal(error)
+            continue
+        answers[name] = Answer("as float64", 0.0)
+        for word, text, wrong in (
+            ("overflows", "makes inf or NaN", result.overflows),
+            ("underflows", "loses a gradient", result.lost),
+            ("underflows", "passes what float64 blocks", result.leaks),  # the last that is wrong is the answer
+        ):
+            if wrong.any():
+                i = int(wrong.nonzero()[0])
+                example = f"{text}, such as grad = {result.grad[i].item():.3g} at x = {result.x[i].item():.5g}"
+                answers[name] = Answer(word, _share(wrong), example)
+    return answers
 
 
 def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
     """Double backward on smooth ground; forward mode and vmap everywhere."""
-    smooth, ones = m.x[~m.is_break & m.slope.isfinite()], torch.ones_like(m.x)
-    return {
-        "double_backward": _double_backward(f, smooth, m),
-        "forward_mode": _compare("reverse mode", lambda: transforms.diagonal_by_jvp(f, m.x, ones), m),
-        "vmap": _compare("plain backward", lambda: transforms.gradient_by_vmap_of_grad(f, m.x, ones), m),
-    }
+    answers, ones = {}, torch.ones_like(m.x)
+    for name, transform, other in (
+        ("forward_mode", transforms.diagonal_by_jvp, "reverse mode"),
+        ("vmap", transforms.gradient_by_vmap_of_grad, "plain backward"),
+    ):
+        try:
+            wrong = _differ(transform(f, m.x, ones).detach(), m.positive)
+            answers[name] = _answer("agrees", "differs", wrong, f"from {other} ")
+        except Exception as error:
+            answers[name] = _refusal(error)
+    try:
+        double_backward = _double_backward(f, m.x[~m.is_break & m.slope.isfinite()], m)
+    except Exception as error:
+        double_backward = _refusal(error)
+    return {"double_backward": double_backward, **answers}
 
 
 def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
@@ -97,10 +96,7 @@ def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
     slopes = torch.cat([m.positive, m.negative]).abs()
     size = slopes[slopes.isfinite()].max().item() if slopes.isfinite().any() else 0.0
     unit, eps = (min(1.0, size) or 1.0) / scale, resolution_of(f, x)
-    try:
-        seconds = [second_order(f, x, torch.full_like(x, sign), 1e-6, unit, eps, scale) for sign in (1.0, -1.0)]
-    except Exception as error:
-        return Answer("refused", None, write_error(error))
+    seconds = [second_order(f, x, torch.full_like(x, sign), 1e-6, unit, eps, scale) for sign in (1.0, -1.0)]
     wrong = seconds[0].wrong | seconds[1].wrong
     if not wrong.any():
         return Answer("consistent", 0.0)
@@ -108,16 +104,6 @@ def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
     by, expected = (second.by_x, second.x_expected) if second.x_wrong[i] else (second.by_grad, second.grad_expected)
     example = f"at x = {x[i].item():.4g} it gives {by[i].item():.4g}, the gradient changes by {expected[i].item():.4g}"
     return Answer("inconsistent", _share(wrong), f"{_where(wrong)}; {example}")
-
-
-def _compare(with_what: str, way: Callable[[], Tensor], m: Measured) -> Answer:
-    try:
-        wrong = _differ(way().detach(), m.positive)
-    except Exception as error:
-        return Answer("refused", None, write_error(error))
-    return (
-        Answer("differs", _share(wrong), f"from {with_what} {_where(wrong)}") if wrong.any() else Answer("agrees", 0.0)
-    )
 
 
 def list_infinite_x(f: Function) -> tuple[NotFinite, ...]:
@@ -140,11 +126,7 @@ def answer_infinite_grad(f: Function, m: Measured) -> dict[str, Answer]:
     nan = Answer("passes" if passes.all() else "blocked", 0.0)
     if passes.any() and not passes.all():
         nan = Answer("passes in part", None, _where(passes))
-    infinite = Answer("makes NaN", _share(wrong), _where(wrong)) if wrong.any() else Answer("no NaN", 0.0)
-    return {"infinite_grad": infinite, "nan_grad": nan}
-
-
-# --- which rule is it? ----------------------------------------------------------------------------------------------
+    return {"infinite_grad": _answer("no NaN", "makes NaN", wrong), "nan_grad": nan}
 
 
 def name_rule(f: Function, m: Measured, underflows: Sequence[str]) -> tuple[str | None, str]:
@@ -167,7 +149,7 @@ def _is_close(a: Tensor, b: Tensor) -> bool:
 
 
 def _list_differences(f: Function, m: Measured, candidate: Candidate) -> Iterator[str]:
-    """Where x or grad is no finite number."""
+    """The differences where x or grad is no finite number."""
     for value in (torch.nan, torch.inf, -torch.inf):
         x = torch.tensor([value], dtype=torch.float64)
         ours, theirs = gradient_of(candidate.function, x, 1.0), gradient_of(f, x, 1.0)
@@ -181,11 +163,12 @@ def _list_differences(f: Function, m: Measured, candidate: Candidate) -> Iterato
             yield f"grad = {grad:g} gives {theirs[i]:g} instead of {ours[i]:g} at x = {m.x[i].item():.4g}"
 
 
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
 def _differ(a: Tensor, b: Tensor) -> Tensor:
     return ((a - b).abs() > 1e-6 * torch.maximum(a.abs(), b.abs())) & ~(a.isnan() & b.isnan())
+
+
+def _answer(right: str, wrong: str, mask: Tensor, detail: str = "") -> Answer:
+    return Answer(wrong, _share(mask), detail + _where(mask)) if mask.any() else Answer(right, 0.0)
 
 
 def _share(wrong: Tensor) -> float:
@@ -195,6 +178,10 @@ def _share(wrong: Tensor) -> float:
 def _where(wrong: Tensor) -> str:
     share = _share(wrong)
     return f"at {share:.0%} of the points" if share >= 0.01 else f"at {int(wrong.sum())} of {wrong.numel()} points"
+
+
+def _refusal(error: Exception) -> Answer:
+    return Answer("refused", None, write_error(error))
 
 
 def write_error(error: Exception) -> str:

@@ -96,9 +96,6 @@ def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor])
                 yield Candidate(Case(op, rule, parameters, edge, maximize), others)
 
 
-# --- the op, and the inputs behind x --------------------------------------------------------------------------------
-
-
 def forwards(m: Measured) -> Iterator[tuple[Op, Others, float]]:
     """The ops that have the same values but for rounding, the inputs behind x, and the largest difference; plain ops first."""
     near = CLOSE * min(1.0, m.y.abs().nan_to_num(posinf=0.0).max().item())
@@ -182,9 +179,6 @@ def tidy(value: float) -> float:
 
 def _is_flat_at(m: Measured, end: int) -> bool:
     return bool(m.slope[end].abs() <= 2 * m.error[end])
-
-
-# --- the parameters of a rule ---------------------------------------------------------------------------------------
 
 
 def _parameters(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> tuple[tuple[str, float], ...]:

@@ -53,9 +53,6 @@ class Line(NamedTuple):
     rings: Points = ()
 
 
-# --- curves -----------------------------------------------------------------------------------------------------------
-
-
 def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:
     """The curve of a rule of `op`, or of a function."""
     if isinstance(drawable, (str, RuleObject)):
@@ -124,9 +121,6 @@ def check_element_wise(argument: str, f: Function, x: Tensor) -> None:
     if not torch.allclose(f(x[:half]), y[:half], rtol=1e-4, atol=1e-6, equal_nan=True):
         remedy = "Its value at one x differs with the other x it is given"
         raise ValueError(must("plot", argument, "be element-wise", name_of(f), remedy))
-
-
-# --- lines ------------------------------------------------------------------------------------------------------------
 
 
 def gradient_of(f: Function, grad: float) -> Function:

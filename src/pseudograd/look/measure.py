@@ -159,9 +159,6 @@ def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], n
     return torch.cat([grid, torch.tensor(ends, dtype=grid.dtype), *between]).unique()
 
 
-# --- regions --------------------------------------------------------------------------------------------------------
-
-
 def regions_of(m: Measured) -> tuple[Region, ...]:
     """Neighbouring points of the same kinds are one region, up to a jump of the gradient; a break is one by itself."""
     x, is_break = m.x.tolist(), m.is_break.tolist()

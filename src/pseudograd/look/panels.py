@@ -91,9 +91,6 @@ def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> 
     return Panels(figure.figure, tuple(by_kind["forward"]), tuple(by_kind["backward"]))
 
 
-# --- cells ----------------------------------------------------------------------------------------------------------
-
-
 def _height(row: Sequence[Panel | None]) -> float:
     return next(_HEIGHTS[panel.kind] for panel in row if panel)
 
@@ -126,9 +123,6 @@ def _spec_of(ax: Axes) -> tuple[Any, Size]:
     share, margins = spec.get_position(figure), spec.get_gridspec().get_subplot_params(figure)
     wide, high = share.width / (margins.right - margins.left), share.height / (margins.top - margins.bottom)
     return spec, (wide * figure.bbox.width / figure.dpi, high * figure.bbox.height / figure.dpi)
-
-
-# --- drawing --------------------------------------------------------------------------------------------------------
 
 
 def _draw_panel(axes: Axes, panel: Panel, xlim: tuple[float, float], scale: float) -> None:
@@ -174,9 +168,6 @@ def _span(panels: list[Panel]) -> tuple[float, float]:
     low, high = values.min().item(), values.max().item()
     room = 0.1 * (high - low) or 1.0
     return low - room, high + room
-
-
-# --- legend ---------------------------------------------------------------------------------------------------------
 
 
 def _handles(rows: Rows) -> Iterator[Line2D]:

@@ -125,9 +125,6 @@ def _jumps(
     return jumps_in(lines, picture.low, picture.high)
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
 def _check(drawables: Sequence[object], min: object, max: object, loss: object, panels: object) -> None:
     if not drawables:
         raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", drawables))
@@ -188,9 +185,6 @@ def _titles(title: object, columns: list[list[Curve]]) -> list[str]:
     if len(titles) != len(columns):
         raise ValueError(must("plot", "title", f"have a text for each of the {len(columns)} columns", title))
     return list(titles)
-
-
-# --- panels -----------------------------------------------------------------------------------------------------------
 
 
 def _stack(

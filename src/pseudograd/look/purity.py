@@ -55,8 +55,6 @@ def is_pure(backward: object) -> bool:
     return _is_pure(_unwrap(backward), _BACKWARD, _MOST_CALLS)
 
 
-# --- a call without autograd ----------------------------------------------------------------------------------------
-
 Compute = Callable[[Sequence[object], Tensor], tuple[Tensor, tuple[Tensor | None, ...]]]  # inputs, grad -> y, gradients
 
 
@@ -102,9 +100,6 @@ def outside_of_everything() -> Iterator[None]:
     """No graph is made, and no mode and no transform of the program sees a call."""
     with torch.no_grad(), without_torch_function(), without_dispatch_modes(), outside_of_transforms():
         yield
-
-
-# --- the source -----------------------------------------------------------------------------------------------------
 
 
 def _unwrap(function: object) -> object:

@@ -79,9 +79,6 @@ def what_is(function: object) -> Match | None:
 _matches: weakref.WeakKeyDictionary[object, Match | None] = weakref.WeakKeyDictionary()
 
 
-# --- the class ------------------------------------------------------------------------------------------------------
-
-
 def _recognise(cls: object) -> Match | None:
     if not isinstance(cls, type) or not issubclass(cls, torch.autograd.Function):
         return None
@@ -170,9 +167,6 @@ def _familiar_class(rule: Rule) -> str | None:
     """The class in `pseudograd.familiar` with this rule: ClampWithGrad is the class of clamp_with_grad."""
     names = (name for name in rule.translates.split() if name.startswith("clamp_with_grad"))
     return next((name.title().replace("_", "") for name in names), None)
-
-
-# --- the comparison -------------------------------------------------------------------------------------------------
 
 
 def _compare(

@@ -117,9 +117,6 @@ def _imports_torch(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import) and all(alias.name.split(".")[0] == "torch" for alias in node.names)
 
 
-# --- other uses than apply, which is all that the imported class has ------------------------------------------------
-
-
 def _other_use(node: ast.ClassDef, program: ast.Module) -> str:
     kinds = (ast.ClassDef, ast.FunctionDef)
     for other in ast.walk(program):

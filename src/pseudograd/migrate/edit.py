@@ -103,9 +103,6 @@ def _code_of_cells(text: str) -> str:
     return "\n\n".join(_source(cell) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code") + "\n"
 
 
-# --- the text -------------------------------------------------------------------------------------------------------
-
-
 def _edit(text: str, tree: ast.Module, classes: list[OldClass]) -> str:
     """Classes at the top give way to a single import; a class inside a function, a class or a block to an import in its place."""
     going = {(old.name, old.line): old for old in classes if old.goes}
