@@ -214,7 +214,7 @@ def test_the_number_is_found_within_the_budget() -> None:
 
     tuning = pg.tune(run, rules=["inward", "leaky(0.01..1)"], budget=160)
     (search,) = tuning.searches
-    assert search.text == "leaky(0.01..1)"
+    assert search.rule == "leaky(0.01..1)"
     assert len(search.tried) * SEARCH_SEEDS <= 40
     assert search.best is not None
     assert 0.1 < float(search.best[len("leaky(slope=") : -1]) < 0.4

@@ -216,9 +216,10 @@ def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tu
     first, *others = done
     for run in others:
         if set(done[run].numbers) != set(done[first].numbers):
-            got = f"{_listed(done[run])} with {run.variant} and seed {run.seed}"
-            expected = f"return {_listed(done[first])} as with {first.variant} and seed {first.seed}"
-            raise ValueError(must(where, "run", expected, got, "Return the same names from each run"))
+            names = {row: ", ".join(done[row].numbers).replace(ONLY, "one number") for row in (run, first)}
+            got = f"{names[run]} with {run.variant} and seed {run.seed}"
+            requirement = f"return {names[first]} as with {first.variant} and seed {first.seed}"
+            raise ValueError(must(where, "run", requirement, got, "Return the same names from each run"))
     if not is_part and not any(outcome.has_acted for outcome in done.values()):
         requirement = "call the clamp that it is given"
         remedy = "It never did, so every rule gave the same; replace='clamp' runs it unedited"
@@ -228,10 +229,6 @@ def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tu
             remedy = " ".join(["Nothing was rewritten, so every rule gave the same.", *lines]).removesuffix(".")
         raise ValueError(must(where, "run", requirement, training.name, remedy))
     return tuple(done[first].numbers)
-
-
-def _listed(outcome: Outcome) -> str:
-    return "one number" if tuple(outcome.numbers) == (ONLY,) else ", ".join(outcome.numbers)
 
 
 def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:

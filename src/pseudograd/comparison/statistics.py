@@ -2,10 +2,7 @@
 
 Seeds are few and training diverges. So the test assumes no normal differences, and one lost run counts as the largest rank, no more. The
 p value is exact, with ties: it is computed from these very ranks under all 2^n signs. The price: with n seeds that differ, no p is below
-2 / 2^n, and fewer than six seeds tell nothing. A t-test would need three, if the differences were normal.
-
-The size of a difference, in the unit of the number, is the median of all pairwise means of the differences (Hodges & Lehmann). Its interval
-holds every shift that the same test does not reject. "Not told apart" is not "equal": the interval says what the seeds leave open.
+2 / 2^n, and fewer than six seeds tell nothing. docs/compare.md explains the size of a difference and its interval.
 
 The test and the correction stay by hand: `compare` needs torch alone, so not SciPy, and no library corrects by Holm with weights.
 

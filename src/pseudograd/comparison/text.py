@@ -42,15 +42,9 @@ def headlines(comparison: Verdicts) -> Iterator[str]:
 def _table(comparison: Verdicts, number: str) -> Iterator[str]:
     heading = f"{'' if number == ONLY else number} ({comparison.better[number]} is better)".strip()
     rows = [("variant", heading, f"less {comparison.baseline}", "verdict")]
-    rows += [
-        (
-            name,
-            mean_and_spread(values),
-            difference_cell(comparison, number, name),
-            verdict_cell(comparison, number, name),
-        )
-        for name, values in comparison.values[number].items()
-    ]
+    for name, values in comparison.values[number].items():
+        cells = difference_cell(comparison, number, name), verdict_cell(comparison, number, name)
+        rows.append((name, mean_and_spread(values), *cells))
     return aligned(rows, str.ljust)
 
 
@@ -92,7 +86,7 @@ def verdict_cell(comparison: Verdicts, number: str, name: str) -> str:
 
 
 def sentences(comparison: Verdicts, number: str) -> list[str]:
-    """Which variant is best, and whether the edge of torch.clamp matters."""
+    """The best variant, and the effect of torch.clamp's edge."""
     edges = (_edge(comparison, *pair, verdict) for pair, verdict in comparison.edges(number).items())
     return [*_best(comparison, number), *edges]
 
@@ -148,12 +142,8 @@ def _method(comparison: Verdicts) -> Iterator[str]:
     planned, pairs = family.corrected_for
     if planned + pairs:
         numbers = f" of all {len(comparison.values)} numbers" if len(comparison.values) > 1 else ""
-        compared_with = f"with {baseline}{' or between its eras' if comparison.edges() else ''}"
-        each = (
-            f": {planned} {compared_with}, {pairs} between the others, to tell the best"
-            if pairs
-            else f" {compared_with}"
-        )
+        each = f"with {baseline}{' or between its eras' if comparison.edges() else ''}"
+        each = f": {planned} {each}, {pairs} between the others, to tell the best" if pairs else f" {each}"
         count = counted(planned + pairs, "comparison")
         yield f"p is corrected by Holm for {count}{numbers}{each}; up to {LEVEL:g} is a difference."
     is_tie = any(len(comparison.leaders(number)) > 1 for number in comparison.values)

@@ -111,17 +111,17 @@ def read_signature(
     """
     if not callable(function):
         raise TypeError(must(where, "run", "be a function", function))
-    first = ("clamp",) if takes_clamp else ()
+    positional, named = ["clamp"] if takes_clamp else [], []
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # written in C
-        return first, ()
+        return tuple(positional), ()
+    parameters = list(signature.parameters.values())
     in_order = [parameter for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
     takes_any = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    is_wrong = len(in_order) < len(positional) and not takes_any
     keyword_only = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    positional, named = list(first), []
-    is_wrong = len(in_order) < len(first) and not takes_any
-    for index, parameter in enumerate([*in_order[len(first) :], *keyword_only]):
+    for index, parameter in enumerate([*in_order[len(positional) :], *keyword_only]):
         is_required = parameter.default is parameter.empty
         if parameter.name in _KNOWN_NAMES and parameter.kind is not parameter.POSITIONAL_ONLY:
             named.append(parameter.name)
@@ -131,7 +131,7 @@ def read_signature(
             is_wrong |= is_required
     if is_wrong or ("seed" in positional and "seed" in named):
         shape = "run(clamp) or run(clamp, seed)" if takes_clamp else "run() or run(seed)"
-        got = f"{getattr(function, '__name__', type(function).__name__)}{inspect.signature(function)}"
+        got = f"{getattr(function, '__name__', type(function).__name__)}{signature}"
         remedy = "Give all else a default, or wrap it in a function."
         raise TypeError(f"{where}: run must be callable as {shape}, got {got}. {remedy}")
     return tuple(positional), tuple(named)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -20,17 +20,8 @@ from ..rule import OPS, RuleObject
 from ..rule_ranges import Range, range_of
 from ..torch_table.forms import SWITCHES
 from ..wording import counted, listed
-from .compare import (
-    Directions,
-    OnTrial,
-    Variants,
-    check_arguments,
-    check_count,
-    make_comparison,
-    make_training,
-    measure,
-    runner_for,
-)
+from . import compare
+from .compare import Directions, OnTrial, Variants
 from .comparison import Comparison, plain_numbers
 from .statistics import Better
 from .text import comparison_text
@@ -67,14 +58,17 @@ class Round:
 class Search:
     """The points of a range that were tried, by rule with the median, and the best of them; None where every point failed."""
 
-    text: str
+    rule: str
     tried: dict[str, float]
     best: str | None
 
     def __str__(self) -> str:
-        points = f"{self.text}: {counted(len(self.tried), 'point')} with {counted(SEARCH_SEEDS, 'seed')} each"
-        best = f"best {self.best} ({self.tried[self.best]:.3g})" if self.best else "all of them failed"
-        return f"{points}: {best}"
+        points = f"{self.rule}: {counted(len(self.tried), 'point')} with {counted(SEARCH_SEEDS, 'seed')} each"
+        return (
+            f"{points}: best {self.best} ({self.tried[self.best]:.3g})"
+            if self.best
+            else f"{points}: all of them failed"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,33 +86,32 @@ class Tuning:
         """The best, and all that cannot be told apart from it: more than one is a tie."""
         return self.final.leaders()
 
+    @property
+    def _earlier(self) -> list[str]:
+        """The lines about everything before the last round."""
+        rounds = (f"Round {count}: {row}." for count, row in enumerate(self.rounds, start=1))
+        return [*(f"Search of {search}." for search in self.searches), *rounds]
+
     def __str__(self) -> str:
         spent = f"{self.spent:.4g} of {counted(self.budget, 'run')} spent in all"
-        lines = [*self._earlier(), f"Last round, on seeds of its own: {spent}.", "", comparison_text(self.final)]
-        baseline = self.final.baseline
+        lines = [*self._earlier, f"Last round, on seeds of its own: {spent}.", "", comparison_text(self.final)]
         if self.final.too_few_seeds:
             lines.append(f"A larger budget gives the last round more seeds than {len(self.final.seeds)}.")
-        elif len(self.best) > 1 and baseline in self.best:
+        elif len(self.best) > 1 and self.final.baseline in self.best:
+            baseline = self.final.baseline
             lines.append(f"The best rule is not told apart from {baseline}, so there is no reason to change it.")
         return "\n".join(lines)
 
-    def _earlier(self) -> Iterator[str]:
-        """The lines about everything before the last round."""
-        yield from (f"Search of {search}." for search in self.searches)
-        yield from (f"Round {count}: {row}." for count, row in enumerate(self.rounds, start=1))
-
     def _repr_html_(self) -> str:
-        earlier = "\n".join(self._earlier())
-        return (shown(earlier) if earlier else "") + self.final._repr_html_()
+        return (shown("\n".join(self._earlier)) if self._earlier else "") + self.final._repr_html_()
 
     def to_json(self) -> dict[str, object]:
         """Plain data, as Comparison.to_json."""
         rounds = [
             {"kept" if key == "remaining" else key: value for key, value in vars(row).items()} for row in self.rounds
         ]
-        searches = [{"rule": search.text, "tried": search.tried, "best": search.best} for search in self.searches]
         head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": self.best}
-        plain: dict[str, object] = plain_numbers({**head, "searches": searches, "rounds": rounds})
+        plain: dict[str, object] = plain_numbers({**head, "searches": [*map(vars, self.searches)], "rounds": rounds})
         return {**plain, "final": self.final.to_json()}
 
 
@@ -169,30 +162,36 @@ def tune(
         False
     Source: successive halving, Karnin, Koren & Somekh (2013).
     """
-    check_count("tune", "budget", budget)
-    check_arguments("tune", better, jobs, executor)
+    compare.check_count("tune", "budget", budget)
+    compare.check_arguments("tune", better, jobs, executor)
     began = time.perf_counter()
     plain, ranges = _split_ranges(rules, replace)
 
     def training_of(rules: Rules, is_search: bool = False) -> Training:
         own = (None, replace, None, None) if is_search else (edges, replace, variants, baseline)
-        training = make_training("tune", run, rules, *own, time_limit)
-        _check_steps(training, steps)
+        training = compare.make_training("tune", run, rules, *own, time_limit)
+        if "steps" in training.named and steps is None:
+            remedy = "Say how long a whole run is"
+            raise TypeError(must("tune", "steps", "be given for a run that takes them", steps, remedy))
+        if steps is not None:
+            compare.check_count("tune", "steps", steps)
+            if "steps" not in training.named:
+                raise TypeError(must("tune", "run", "have an argument `steps` if steps are given", training.name))
         return training
 
     def measure_points(rules: Sequence[str]) -> dict[str, float]:
         """The median of each rule."""
         training = training_of(rules, is_search=True)
         names = training.choice.candidates
-        with runner_for(training, jobs, executor, keep, on_trial) as runner:
-            outcomes = measure(runner, training, names, range(SEARCH_SEEDS), steps)
+        with compare.runner_for(training, jobs, executor, keep, on_trial) as runner:
+            outcomes = compare.measure(runner, training, names, range(SEARCH_SEEDS), steps)
         if all(outcome.failure is not None for outcome in outcomes.values()):
             return dict.fromkeys(names, math.nan)
-        medians = make_comparison(training, outcomes, names, better, 0.0, is_part=True).median
+        medians = compare.make_comparison(training, outcomes, names, better, 0.0, is_part=True).median
         return {name: medians(name) for name in names}
 
-    points = _points_of_each(ranges, budget)
     direction = better if isinstance(better, str) else next(iter(better.values()))
+    points = _points_of_each(ranges, budget)
     searches = tuple(_search(part, points, direction, measure_points, max(jobs, 2)) for part in ranges)
     if searches:
         plain = [*(plain or ()), *(search.best for search in searches if search.best is not None)]
@@ -204,11 +203,11 @@ def tune(
     plan = _plan(len(names), len(always), len(training.choice.eras), budget - searched, steps)
     rounds: list[Round] = []
     spent = Fraction(searched)
-    with runner_for(training, jobs, executor, keep, on_trial) as runner:
+    with compare.runner_for(training, jobs, executor, keep, on_trial) as runner:
         for seeds, part in plan:
             length = None if steps is None else max(1, int(steps * part))
-            outcomes = measure(runner, training, names, range(first, first + seeds), length)
-            medians = make_comparison(training, outcomes, names, better, 0.0, is_part=True)
+            outcomes = compare.measure(runner, training, names, range(first, first + seeds), length)
+            medians = compare.make_comparison(training, outcomes, names, better, 0.0, is_part=True)
             first, spent = first + seeds, spent + seeds * part * len(names)
             ranked = medians.ranked()
             best = ranked[: max(FINALISTS, -(-len(ranked) // 2))]
@@ -216,20 +215,10 @@ def tune(
             names = [name for name in names if name in best]
         names = [name for name in training.variants if name in (*always, *names)]
         last = range(first, first + int((budget - spent) // len(names)))
-        outcomes = measure(runner, training, names, last, steps)
+        outcomes = compare.measure(runner, training, names, last, steps)
     seconds = time.perf_counter() - began
-    final = make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
+    final = compare.make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
     return Tuning(tuple(rounds), final, budget, float(spent + len(outcomes)), searches)
-
-
-def _check_steps(training: Training, steps: int | None) -> None:
-    if "steps" in training.named and steps is None:
-        remedy = "Say how long a whole run is"
-        raise TypeError(must("tune", "steps", "be given for a run that takes them", steps, remedy))
-    if steps is not None:
-        check_count("tune", "steps", steps)
-        if "steps" not in training.named:
-            raise TypeError(must("tune", "run", "have an argument `steps` if steps are given", training.name))
 
 
 def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
@@ -237,25 +226,24 @@ def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | Non
     alive = [candidates]
     while alive[-1] > FINALISTS:
         alive.append(-(-alive[-1] // 2))
-    left, rounds = alive.pop(), len(alive)
+    last, rounds = alive.pop() + always, len(alive)
     parts = [Fraction(1, 2 ** (rounds - index)) if steps is not None else Fraction(1) for index in range(rounds)]
     costs = [count * part for count, part in zip(alive, parts, strict=True)]
-    least = sum(costs, Fraction(0)) + left + always
-    differ = left + always - 2  # from torch.clamp, as its own era does not
+    early = sum(costs, Fraction(0))
+    differ = last - 2  # from torch.clamp, as its own era does not
     older = math.comb(max(eras - 1, 0), 2)  # pairs of eras of which neither is the installed one
-    needed = max(needs(differ + older, math.comb(differ, 2) - older))
-    enough = -(-(sum(costs, Fraction(0)) + needed * (left + always)) // 1)
-    if budget < least:
+    enough = -(-(early + max(needs(differ + older, math.comb(differ, 2) - older)) * last) // 1)
+    if budget < early + last:
         remedy = f"Fewer rules need less; {enough} give the last round seeds enough to tell"
-        raise ValueError(must("tune", "budget", f"pay for one run of each, at least {-(-least // 1)}", budget, remedy))
-    share = Fraction(budget, 2 * rounds) if rounds else Fraction(0)
-    spare = max(Fraction(0), min(budget - least, Fraction(budget - enough), Fraction(budget, 2)))
-    seeds = []
-    for cost in costs:
-        more = min(max(int(share // cost) - 1, 0), int(spare // cost))
+        requirement = f"pay for one run of each, at least {-(-(early + last) // 1)}"
+        raise ValueError(must("tune", "budget", requirement, budget, remedy))
+    spare = max(Fraction(0), min(budget - early - last, Fraction(budget - enough), Fraction(budget, 2)))
+    plan = []
+    for cost, part in zip(costs, parts, strict=True):
+        more = min(max(int(Fraction(budget, 2 * rounds) // cost) - 1, 0), int(spare // cost))
         spare -= more * cost
-        seeds.append(1 + more)
-    return list(zip(seeds, parts, strict=True))
+        plan.append((1 + more, part))
+    return plan
 
 
 def _split_ranges(rules: Rules, replace: str | Sequence[str] | None) -> tuple[Rules, list[Range]]:

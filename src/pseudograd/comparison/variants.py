@@ -286,4 +286,4 @@ def choose_own(where: str, variants: object, baseline: str | None, others: Mappi
         rows[name] = _parse_rule(where, "variants", row, CLAMP) if is_rule else row
     if baseline is not None and baseline not in rows:
         raise unknown_name(where, "baseline", rows, baseline)
-    return Choice(rows, own_baseline=next(iter(rows)) if baseline is None else baseline)
+    return Choice(rows, own_baseline=baseline or next(iter(rows)))

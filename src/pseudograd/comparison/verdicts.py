@@ -21,20 +21,9 @@ from itertools import combinations
 from torch import Tensor
 
 from ..errors import must, unknown_name
+from . import statistics
 from .reached import Reached
-from .statistics import (
-    BETTER,
-    LEVEL,
-    NO_DIFFERENCE,
-    WORSE,
-    Better,
-    Difference,
-    difference,
-    holm,
-    least_p,
-    median_of,
-    seeds_needed,
-)
+from .statistics import BETTER, LEVEL, NO_DIFFERENCE, WORSE, Better, Difference
 from .variants import INSTALLED, NO_CLAMP, PROJECT, eras
 
 # Of the level. With the usual twelve seeds both a difference from torch.clamp of 2 standard deviations and the best of ten variants can be
@@ -90,9 +79,9 @@ class Family:
 def needs(planned: int, pairs: int) -> tuple[int, int]:
     """How many seeds have to differ before any planned comparison can be significant, and then any pair of the others."""
     if not pairs:
-        return seeds_needed(planned), 1
+        return statistics.seeds_needed(planned), 1
     left = 1 - PLANNED / planned if planned else 1.0
-    return seeds_needed(planned / PLANNED), seeds_needed(pairs * left / (1 - PLANNED))
+    return statistics.seeds_needed(planned / PLANNED), statistics.seeds_needed(pairs * left / (1 - PLANNED))
 
 
 def make_family(
@@ -123,7 +112,7 @@ def make_family(
                 chosen.add((number, first, second))
             elif not with_best:
                 continue
-            gap = difference(rows[first][:seeds], rows[second][:seeds], better=better[number], tie=tie)
+            gap = statistics.difference(rows[first][:seeds], rows[second][:seeds], better=better[number], tie=tie)
             differences[number, first, second] = gap
     count, others = _count_possible(differences, chosen)
     share = PLANNED if others else 1.0
@@ -131,12 +120,14 @@ def make_family(
         pair: share / max(count, 1) if pair in chosen else (1 - PLANNED) / max(others, 1) for pair in differences
     }
     zeros = (0.0,) * seeds
-    return Family(holm(differences, weights), stands_for, frozenset(chosen), difference(zeros, zeros))
+    return Family(
+        statistics.holm(differences, weights), stands_for, frozenset(chosen), statistics.difference(zeros, zeros)
+    )
 
 
 def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] | frozenset[Pair]) -> tuple[int, int]:
     """How many planned comparisons, and how many others, could be significant with the seeds that differ."""
-    possible = [pair for pair, row in differences.items() if least_p(row.seeds[1]) <= LEVEL]
+    possible = [pair for pair, row in differences.items() if statistics.least_p(row.seeds[1]) <= LEVEL]
     count = sum(pair in planned for pair in possible)
     return count, len(possible) - count
 
@@ -239,7 +230,7 @@ class Verdicts:
         values = self.values[number][variant]
         ordered = sorted(worst if math.isnan(value) else value for value in values)
         middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
-        return math.nan if worst in middle and any(map(math.isnan, values)) else median_of(ordered)
+        return math.nan if worst in middle and any(map(math.isnan, values)) else statistics.median_of(ordered)
 
     def number(self, name: str | None) -> str:
         """The name of a number, checked; None for the first."""

@@ -17,16 +17,7 @@ from ..errors import must
 from ..notebook import shown
 from ..testing.measure.behaviour import gradient_of
 from ..testing.measure.gradients import gradient_by_backward
-from .audit_answers import (
-    answer_half_precision,
-    answer_infinite_grad,
-    answer_transforms,
-    is_element_wise,
-    is_linear,
-    list_infinite_x,
-    name_rule,
-    write_error,
-)
+from . import audit_answers
 from .audit_figure import draw
 from .audit_record import AuditRecord
 from .measure import Measured, measure, regions_of, shares_of
@@ -99,7 +90,7 @@ def audit(
         if shape is None:
             x = torch.linspace(low, high, points, dtype=torch.float64)
             _check_values(call, x, same_shape=True)
-            element_wise, lines = is_element_wise(call, x), [call]
+            element_wise, lines = audit_answers.is_element_wise(call, x), [call]
         else:
             x = _checked_tensor(low, high, tuple(shape))
             lines = _random_lines(call, x, _check_values(call, x, same_shape=False), 0.1 * (high - low))
@@ -107,8 +98,8 @@ def audit(
         measured = [measure(line, low, high, points, at) for line in lines]
         line, m = lines[0], measured[0]  # the line that is shown, and on which the checks are made
         regions = [regions_of(of_line) for of_line in measured]
-        answers: dict[str, Any] = {"linear": is_linear(line, m, call, m.x if shape is None else x)}
-        answers |= answer_transforms(line, m)
+        answers: dict[str, Any] = {"linear": audit_answers.is_linear(line, m, call, m.x if shape is None else x)}
+        answers |= audit_answers.answer_transforms(line, m)
         if shape is None:
             answers |= {"element_wise": element_wise, **_answer_numbers(f, call, m)}
         shares = shares_of([region for of_line in regions for region in of_line])
@@ -173,7 +164,9 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
         again = f(x)
     except Exception as error:
         remedy = "Give a function of x alone, such as lambda x: f(x, -1, 1)"
-        raise ValueError(f"audit: f must take one float64 tensor, got {write_error(error)}. {remedy}.") from error
+        raise ValueError(
+            f"audit: f must take one float64 tensor, got {audit_answers.write_error(error)}. {remedy}."
+        ) from error
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(must("audit", "f", "return one floating-point tensor", y))
     if same_shape and y.shape != x.shape:
@@ -195,11 +188,11 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
 
 def _answer_numbers(f: object, call: Function, m: Measured) -> dict[str, object]:
     """The answers that only an element-wise function has, by the names of the fields."""
-    half = answer_half_precision(lambda dtype: _callable(f, dtype), call, m)
+    half = audit_answers.answer_half_precision(lambda dtype: _callable(f, dtype), call, m)
     underflows = [f"{dtype} {answer.detail}" for dtype, answer in half.items() if answer.word == "underflows"]
-    rule, note = name_rule(call, m, underflows)
-    answers = {**half, **answer_infinite_grad(call, m)}
-    return {"rule": rule, "rule_note": note, "not_finite": list_infinite_x(call), **answers}
+    rule, note = audit_answers.name_rule(call, m, underflows)
+    answers = {**half, **audit_answers.answer_infinite_grad(call, m)}
+    return {"rule": rule, "rule_note": note, "not_finite": audit_answers.list_infinite_x(call), **answers}
 
 
 def _random_lines(f: Function, x: Tensor, y: Tensor, spread: float) -> list[Function]:
