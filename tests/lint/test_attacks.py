@@ -53,19 +53,17 @@ def test_no_source_takes_long(name: str) -> None:
     assert time.process_time() - start < 5
 
 
-def test_a_long_elif_is_read_to_its_end() -> None:
+def test_long_things_are_read_to_their_end() -> None:
+    """An elif, and a number with more digits than Python writes."""
     assert codes(DEEP["elif"].replace("y = x + 1499", f"y = {GUARD}")) == ["PG111"]
-
-
-def test_a_number_with_more_digits_than_python_writes_is_a_number() -> None:
     assert codes(f"y = torch.clamp(x, 0, 0x{'f' * 20_000}).sqrt()\n") == ["PG111"]
     assert codes(f"y = torch.clamp(x, 0, 1{'0' * 400}).sqrt()\n") == ["PG111"]
 
 
-def parameter(lines: str, more: str = "") -> str:
+def parameter(lines: str) -> str:
     return (
         "class M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        f"        self.p = torch.nn.Parameter(torch.zeros(3))\n{lines}{more}"
+        f"        self.p = torch.nn.Parameter(torch.zeros(3))\n{lines}"
         "    def forward(self, x):\n        return x * self.p.clamp(0, 1)\n"
     )
 
@@ -80,16 +78,14 @@ NOT_BORN = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_BORN)
-def test_a_start_that_is_changed_afterwards_is_not_known(name: str) -> None:
-    assert "PG101" in codes(parameter(""))
-    assert "PG101" not in codes(parameter(NOT_BORN[name]))
-
-
-def test_a_function_that_is_applied_to_a_model_may_set_it() -> None:
+def test_a_start_that_is_changed_afterwards_is_not_known() -> None:
+    """Also by a function that is applied to the model."""
     apply = "        self.apply(init)\n"
+    assert "PG101" in codes(parameter(""))
     assert "PG101" in codes(parameter(apply) + "def init(m):\n    torch.nn.init.zeros_(m.bias)\n")
     assert "PG101" not in codes(parameter(apply) + "def init(m):\n    torch.nn.init.normal_(m.p)\n")
+    for name, line in NOT_BORN.items():
+        assert "PG101" not in codes(parameter(line)), name
 
 
 SILENT = {
@@ -108,16 +104,11 @@ SILENT = {
 }
 
 
-@pytest.mark.parametrize("name", SILENT)
-def test_nothing_false_is_said(name: str) -> None:
-    assert codes(SILENT[name]) == []
-
-
-def test_an_index_is_no_mask() -> None:
-    assert codes("def f(x, i):\n    return x.clamp(min=0)[i].sqrt() + x.clamp(min=0)[:, 0].sqrt()\n") == [
-        "PG111",
-        "PG111",
-    ]
+def test_nothing_false_is_said() -> None:
+    """An index is no mask."""
+    for name, text in SILENT.items():
+        assert codes(text) == [], name
+    assert codes("def f(x, i):\n    return x.clamp(min=0)[i].sqrt() + x.clamp(min=0)[:, 0].sqrt()\n") == ["PG111"] * 2
 
 
 @pytest.mark.parametrize(

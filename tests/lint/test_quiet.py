@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pseudograd_lint.check import check, parse
+
 from ..choices import folded
 from .test_rules import codes
 
@@ -12,24 +14,23 @@ NO_GRAD = "@torch.no_grad()\ndef outer(x):\n    return _inner(x)\n"
 INNER = f"def _inner(x):\n    return {GUARD}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "is_told"),
-    [
-        (INNER, True),
-        (NO_GRAD + INNER, False),
-        (INNER + NO_GRAD, False),
-        (INNER + NO_GRAD + "def other(x):\n    return _inner(x)\n", True),
-        (NO_GRAD.replace("_inner", "inner") + INNER.replace("_inner", "inner"), True),  # others may call what is public
-        (NO_GRAD.replace("_inner", "_middle") + "def _middle(x):\n    return _inner(x)\n" + INNER, False),
-        ("def outer(x):\n    with torch.no_grad():\n        y = _inner(x)\n    return y\n" + INNER, False),
-        ("def outer(x):\n    with torch.enable_grad():\n        y = _inner(x)\n    return y\n" + INNER, True),
-        (NO_GRAD.replace("_inner(x)", "map(_inner, x)") + INNER, True),  # handed on: nobody knows to whom
-        (INNER.replace("return", "_inner(x - 1)\n    return"), True),
-        (INNER.replace("return", "_inner(x - 1)\n    return") + NO_GRAD, False),
-    ],
-)
-def test_a_private_function_is_silent_where_it_is_only_called_without_a_gradient(text: str, is_told: bool) -> None:
-    assert codes(text) == (["PG111"] if is_told else [])
+HELPERS = [  # the inner function is told of
+    INNER, INNER + NO_GRAD + "def other(x):\n    return _inner(x)\n", NO_GRAD.replace("_inner(x)", "map(_inner, x)") + INNER,
+    NO_GRAD.replace("_inner", "inner") + INNER.replace("_inner", "inner"), INNER.replace("return", "_inner(x - 1)\n    return"),
+    "def outer(x):\n    with torch.enable_grad():\n        y = _inner(x)\n    return y\n" + INNER,
+]  # fmt: skip
+QUIET_HELPERS = [
+    NO_GRAD + INNER, INNER + NO_GRAD, INNER.replace("return", "_inner(x - 1)\n    return") + NO_GRAD,
+    NO_GRAD.replace("_inner", "_middle") + "def _middle(x):\n    return _inner(x)\n" + INNER,
+    "def outer(x):\n    with torch.no_grad():\n        y = _inner(x)\n    return y\n" + INNER,
+]  # fmt: skip
+
+
+@folded
+@pytest.mark.parametrize("text", [*HELPERS, *QUIET_HELPERS])
+def test_a_private_function_is_silent_where_it_is_only_called_without_a_gradient(text: str) -> None:
+    """Others may call what is public, and nobody knows who calls a function that is handed on."""
+    assert codes(text) == (["PG111"] if text in HELPERS else [])
 
 
 def test_a_method_is_called_through_self() -> None:
@@ -40,94 +41,75 @@ def test_a_method_is_called_through_self() -> None:
     assert codes(model + "    def __init__(self):\n        self.scale = self._scale\n") == ["PG111"]
 
 
-@pytest.mark.parametrize(
-    ("body", "is_told"),
-    [
-        (f"if self.training:\n            return {GUARD}\n        return x", True),
-        (f"if self.training:\n            return x\n        return {GUARD}", False),
-        (f"if not self.training:\n            return x\n        return {GUARD}", True),
-        (f"if not self.training:\n            return {GUARD}\n        return x", False),
-        (f"if self.training:\n            y = x\n        else:\n            y = {GUARD}\n        return y", False),
-        (
-            f"if x is None:\n            y = x\n        elif self.training:\n            y = {GUARD}\n        return y",
-            True,
-        ),
-        (
-            f"if self.training:\n            y = x\n        elif x is None:\n            y = {GUARD}\n        return y",
-            False,
-        ),
-        (f"if self.training:\n            y = x\n        return {GUARD}", True),
-        (f"if torch.is_grad_enabled():\n            return x\n        return {GUARD}", False),
-        (f"if self.training and x.ndim:\n            return x\n        return {GUARD}", True),
-        (
-            f"for y in x:\n            if self.training:\n                continue\n            z = {GUARD}\n        return {GUARD}",
-            True,
-        ),
-    ],
-)
-def test_what_runs_in_evaluation_alone_is_not_trained(body: str, is_told: bool) -> None:
-    assert codes(f"class M(nn.Module):\n    def forward(self, x):\n        {body}\n") == (["PG111"] if is_told else [])
-
-
-@pytest.mark.parametrize(
-    ("argument", "is_told"),
-    [
-        ("torch.linalg.eigh(x)", True),
-        ("torch.linalg.eigh(x.detach())", False),
-        ("torch.linalg.eigh(x.detach() if x.requires_grad else x)", False),
-        ("torch.linalg.eigh(x.detach() if y.requires_grad else x)", True),
-        ("torch.linalg.eigh(self.weight)", False),
-        ("torch.linalg.eigh(self.weight if x is None else torch.eye(3))", False),
-        ("torch.linalg.eigh(self.weight if x is None else x)", True),
-        ("torch.linalg.eigh(self.other)", True),
-    ],
-)
-def test_what_is_unpacked_is_made_of_what_was_given(argument: str, is_told: bool) -> None:
-    text = "class M(nn.Module):\n    def __init__(self, weight):\n        self.register_buffer('weight', weight)\n"
-    text += f"    def forward(self, x, y):\n        values, vectors = {argument}\n        return vectors * values.clamp(min=0).sqrt()\n"
-    assert codes(text) == (["PG111"] if is_told else [])
+TRAINED = [
+    "if self.training:|    return GUARD|return x", "if not self.training:|    return x|return GUARD",
+    "if self.training:|    y = x|return GUARD",
+    "if x is None:|    y = x|elif self.training:|    y = GUARD|return y", "if self.training and x.ndim:|    return x|return GUARD",
+    "for y in x:|    if self.training:|        continue|    z = GUARD|return GUARD",
+]  # fmt: skip
+EVALUATED = [
+    "if self.training:|    return x|return GUARD", "if not self.training:|    return GUARD|return x",
+    "if self.training:|    y = x|else:|    y = GUARD|return y", "if torch.is_grad_enabled():|    return x|return GUARD",
+    "if self.training:|    y = x|elif x is None:|    y = GUARD|return y",
+]  # fmt: skip
 
 
 @folded
-@pytest.mark.parametrize(
-    ("rest", "is_told"),
-    [
-        ("return d", True),
-        ("return d < 1", False),
-        ("near = d < 1\n    return x[near]", False),
-        ("near = d < 1\n    return x[near] * d", True),
-        ("return d.argmin()", False),
-        ("return x[torch.argsort(d)]", False),
-        ("_, near = torch.topk(d, 3)\n    return x[near]", False),
-        ("_, near = torch.topk(d, 3)\n    return near", False),
-        ("near = d.topk(3)[1]\n    return x[near]", False),
-        ("near = d.topk(3).indices\n    return x[near]", False),
-        ("least, near = torch.topk(d, 3)\n    return least", True),
-        (
-            "least, near = torch.topk(d, 3)\n    score = least.sum(1)\n    _, best = score.min(0)\n    return x[best]",
-            False,
-        ),
-        ("self.d = d", True),
-        ("out.append(d)", True),
-        ("y = d + 1\n    y = y * 2\n    return y > x", False),
-    ],
-)
-def test_a_distance_that_only_finds_neighbours_is_not_told(rest: str, is_told: bool) -> None:
-    assert codes(f"def f(self, x, out):\n    d = {GUARD}\n    {rest}\n") == (["PG111"] if is_told else [])
+@pytest.mark.parametrize("body", [*TRAINED, *EVALUATED])
+def test_what_runs_in_evaluation_alone_is_not_trained(body: str) -> None:
+    text = body.replace("GUARD", GUARD).replace("|", "\n        ")
+    told = codes(f"class M(nn.Module):\n    def forward(self, x):\n        {text}\n")
+    assert told == (["PG111"] if body in TRAINED else [])
 
 
-@pytest.mark.parametrize(
-    ("word", "is_told"),
-    [
-        ("loss", True), ("lossless", False), ("gradient", True), ("gradient_checkpointing", False), ("gradient accumulation", False),
-        ("backward", True), ("backwards compatible", False), ("backward compatible", False), ("backward-compat", False),
-    ],
-)  # fmt: skip
-def test_a_word_that_means_something_else_is_no_word_of_training(word: str, is_told: bool) -> None:
-    from pseudograd_lint.check import check, parse
+LEARNS = ["x", "x.detach() if y.requires_grad else x", "self.weight if x is None else x", "self.other"]
+LEARNS_NOT = [
+    "x.detach()", "x.detach() if x.requires_grad else x", "self.weight", "self.weight if x is None else torch.eye(3)",
+]  # fmt: skip
 
+
+@pytest.mark.parametrize("argument", [*LEARNS, *LEARNS_NOT])
+def test_what_is_unpacked_is_made_of_what_was_given(argument: str) -> None:
+    text = "class M(nn.Module):\n    def __init__(self, weight):\n        self.register_buffer('weight', weight)\n"
+    text += f"    def forward(self, x, y):\n        values, vectors = torch.linalg.eigh({argument})\n"
+    text += "        return vectors * values.clamp(min=0).sqrt()\n"
+    assert codes(text) == (["PG111"] if argument in LEARNS else [])
+
+
+USED = [
+    "return d", "near = d < 1|return x[near] * d", "least, near = torch.topk(d, 3)|return least", "self.d = d", "out.append(d)",
+]  # fmt: skip
+ONLY_CHOOSES = [
+    "return d < 1", "near = d < 1|return x[near]", "return d.argmin()", "return x[torch.argsort(d)]",
+    "_, near = torch.topk(d, 3)|return x[near]",
+    "_, near = torch.topk(d, 3)|return near", "near = d.topk(3)[1]|return x[near]", "near = d.topk(3).indices|return x[near]",
+    "least, near = torch.topk(d, 3)|score = least.sum(1)|_, best = score.min(0)|return x[best]", "y = d + 1|y = y * 2|return y > x",
+]  # fmt: skip
+
+
+@folded
+@pytest.mark.parametrize("rest", [*USED, *ONLY_CHOOSES])
+def test_a_distance_that_only_finds_neighbours_is_not_told(rest: str) -> None:
+    body = rest.replace("|", "\n    ")
+    assert codes(f"def f(self, x, out):\n    d = {GUARD}\n    {body}\n") == (["PG111"] if rest in USED else [])
+
+
+def test_a_word_that_means_something_else_is_no_word_of_training() -> None:
+    for word in ("loss", "gradient", "backward"):
+        assert _speaks(word), word
+    for word in (
+        "lossless",
+        "gradient_checkpointing",
+        "gradient accumulation",
+        "backwards compatible",
+        "backward-compat",
+    ):
+        assert not _speaks(word), word
+
+
+def _speaks(word: str) -> bool:
     text = f"import torch  # {word}\ndef f(x):\n    return {GUARD}\n"
-    assert bool(check(parse(text), text.split("\n"), "x.py", ["PG111"])) == is_told
+    return bool(check(parse(text), text.split("\n"), "x.py", ["PG111"]))
 
 
 HELPER = f"def root(x):\n    return {GUARD}\n"
