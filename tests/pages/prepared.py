@@ -75,23 +75,12 @@ assert loss.shape == log_prob.grad.shape == (4, 5)
 """,
 }
 # (page, a line of the block): why it is not run here. It is compiled, and every name it takes from pseudograd is looked up.
+_RUNS = "tests/comparison/test_runs.py"
 NOT_RUN = {
-    (
-        "docs/clusters.md",
-        "with concurrent.futures",
-    ): "processes of eight; tests/comparison/test_runs.py runs both executors",
-    (
-        "docs/clusters.md",
-        "from dask.distributed",
-    ): "needs the package dask; tests/comparison/test_runs.py runs it where it is installed",
-    (
-        "docs/clusters.md",
-        "import submitit",
-    ): "needs the package submitit; tests/comparison/test_runs.py runs it where it is installed",
-    (
-        "docs/clusters.md",
-        "import ray",
-    ): "needs the package ray; tests/comparison/test_runs.py runs it where it is installed",
+    ("docs/clusters.md", "with concurrent.futures"): f"processes of eight; {_RUNS} runs both executors",
+    ("docs/clusters.md", "from dask.distributed"): f"needs the package dask; {_RUNS} runs it where it is installed",
+    ("docs/clusters.md", "import submitit"): f"needs the package submitit; {_RUNS} runs it where it is installed",
+    ("docs/clusters.md", "import ray"): f"needs the package ray; {_RUNS} runs it where it is installed",
 }
 # Pages that take seconds: .ci/run runs them before a change lands. What the packages of the first load warns of what it pleases.
 SLOW = ("docs/in_your_tools.md", "docs/your_own_rule.md")

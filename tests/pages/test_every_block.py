@@ -1,13 +1,15 @@
-"""No block is without somebody who checks it, and blocks are found as Markdown has them."""
+"""No block is without somebody who checks it, and settings have their format."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
 from pseudograd.rule import OPS
 
-from .blocks import BLOCKS, ROOT, blocks_of
-from .checked import ELSEWHERE, PYTHON, SHELL, SHOWN, checker, is_run_elsewhere
+from .blocks import BLOCKS, ROOT
+from .checked import DATA, ELSEWHERE, PYTHON, SHELL, SHOWN, checker
 
 
 def test_every_block_has_somebody_who_checks_it() -> None:
@@ -31,36 +33,19 @@ def test_every_op_has_an_example() -> None:
 def test_every_exception_is_needed() -> None:
     shown = {(block.page, block.text.partition("\n")[0]) for block in BLOCKS if block.language == "text"}
     assert set(SHOWN) <= shown
-    for pattern in ELSEWHERE:
-        assert any(block.is_on(pattern) and is_run_elsewhere(block) for block in BLOCKS), pattern
-    for place in SHOWN.values():
-        assert (ROOT / place).is_file()
+    assert all((ROOT / file).is_file() for file in SHOWN.values())
+    assert all(any(block.is_on(pattern) for block in BLOCKS) for pattern in ELSEWHERE)
 
 
-def test_blocks_of_a_text() -> None:
-    text = "a\n```python\nx = 1\n\ny = 2\n```\n<!-- n: generated -->\n````sh\n```\n````\n<!-- end -->\n::::{grid} 2\n~~~\n~~~\n::::\n"
-    found = [(block.line, block.language, block.text, block.is_generated) for block in blocks_of("a page", text)]
-    assert found == [
-        (2, "python", "x = 1\n\ny = 2\n", False),
-        (8, "sh", "```\n", True),
-        (12, "{grid} 2", "", False),
-        (13, "", "\n", False),
-    ]
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_block_that_nobody_checks_is_told() -> None:
-    for opening in ("", "bash", "console", "text", "{code-block} python"):
-        (block,) = blocks_of("README.md", f"```{opening}\nx\n```\n")
-        assert checker(block) is None, opening
-
-
-def test_a_block_that_never_ends_is_told() -> None:
-    with pytest.raises(AssertionError, match="a page:2: the block never ends"):
-        list(blocks_of("a page", "a\n```python\nx\n"))
-
-
-def test_a_line_changed_in_a_page_that_other_tests_run_is_seen() -> None:
-    """A block counts as run elsewhere by its text: one line more than the program that runs, and it does not."""
-    for block in BLOCKS:
-        if is_run_elsewhere(block) and block.is_on("docs/codes.md", "docs/tutorials/*.md", "docs/upstream/*.md"):
-            assert not is_run_elsewhere(block._replace(text=block.text + "x = 1\n"))
+def test_settings_have_their_format_and_the_hook_of_pre_commit_is_ours() -> None:
+    yaml = pytest.importorskip("yaml")
+    parsers = {"json": json.loads, "toml": pytest.importorskip("tomllib").loads, "yaml": yaml.safe_load}  # Python 3.11
+    settings = [(block, parsers[block.language](block.text)) for block in BLOCKS if block.language in DATA]
+    assert all(parsed for _, parsed in settings)
+    ours = {hook["id"] for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))}
+    hooks = [repo["hooks"] for block, parsed in settings if "hooks:" in block.text for repo in parsed]
+    assert hooks
+    assert {hook["id"] for several in hooks for hook in several} <= ours

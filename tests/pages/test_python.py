@@ -107,28 +107,3 @@ def test_every_exception_is_of_one_block() -> None:
         for page, line in table:
             assert len([block for block in PYTHON if block.page == page and line in block.text]) == 1, (page, line)
     assert set(prepared.SLOW) <= set(PAGES)
-
-
-def _block(text: str) -> Block:
-    return Block("a page", 7, "python", text, False)
-
-
-def test_a_wrong_block_fails() -> None:
-    names: dict[str, Any] = {}
-    run(_block(">>> x = 1\n"), names)
-    run(_block("y = x + 1\n"), names)
-    assert names["y"] == 2
-    with pytest.raises(AssertionError, match=r"line 8(.|\n)*Expected:\s*3\s*Got:\s*2"):
-        run(_block(">>> y\n3\n"), names)
-    with pytest.raises(NameError, match="nobody"):
-        run(_block("nobody\n"), names)
-
-
-def test_names_are_looked_up() -> None:
-    text = "import pseudograd as pg\nfrom pseudograd_kinks.table import load\npg.rules.leaky(0.1)\n"
-    found = list(names_of_pseudograd(text))
-    assert set(found) == {"pseudograd_kinks.table.load", "pseudograd.rules", "pseudograd.rules.leaky"}
-    for name in found:
-        look_up(name)
-    with pytest.raises(ModuleNotFoundError, match=r"pseudograd\.rules\.lekay"):
-        look_up("pseudograd.rules.lekay")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 
@@ -49,20 +48,6 @@ def test_commands_in_running_text_are_taken(capsys: pytest.CaptureFixture[str]) 
     assert len(found) > 60
     wrong = [f"{command.where}: {command}: {why}" for command in found if (why := not_taken(command, capsys))]
     assert wrong == []
-
-
-def test_a_wrong_command_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("lint src --selct PG1", "diagnose --steps many train.py", "no-such-command x"):
-        with pytest.raises(SystemExit) as stop:
-            parsed(shlex.split(line))
-        assert stop.value.code == 2
-    for line in ("pseudograd lnit", "pseudograd run --pn", "pseudograd explain --chosen PG101"):
-        assert not_taken(Command("a page", tuple(shlex.split(line))), capsys), line
-    for line in (
-        "make coffee", "pip install pseudo", "pytest -k no_such_op", "python examples/none.py", "python examples/margin_ranking.py --fast",
-        "pytest tests/none.py", "conda install x", ".venv/bin/python -m pytest --fast",
-    ):  # fmt: skip
-        assert fault(shlex.split(line)), line
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
