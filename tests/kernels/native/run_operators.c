@@ -128,11 +128,10 @@ static Fake *ascending(int64_t count) {
     return made;
 }
 
-/* As native/__init__.py and native/standings.py write them: min, max, plan and six numbers of three shares, or the sets of the planes and the
-   slopes of eight codes. */
+/* As native/__init__.py writes them: min, max, plan and six numbers of three shares, or the sets of the planes and the slopes of eight codes. */
 static Fake *settings(int plan) {
     const double shared[9] = {-1.0, 1.0, plan, 0.25, 0.5, 0.75, 0.125, 0.0, 0.0};
-    const double stood[12] = {-1.0, 1.0, plan, (double)(0x2AA8LL | 0x0CC1LL << PLACES | 0x30F2LL << 2 * PLACES), 0.0, 1.0, 0.5, 0.25, 1.0, 0.0, 0.5, 2.0};
+    const double stood[12] = {-1.0, 1.0, plan, (double)(0xAAA8LL | 0x4CC1LL << REGIONS | 0xB0F2LL << 2 * REGIONS), 0.0, 1.0, 0.5, 0.25, 1.0, 0.0, 0.5, 2.0};
     int stands = (plan >> 8 & 7) == STANDING;
     int64_t size = stands ? 12 : 9, one = 1;
     Handle made;
@@ -251,9 +250,7 @@ int main(int arguments, char **given) {
                             run("encode_between", stack), expect(stack[0], layout < 2 ? numel : 0, "encode_between", plans[p]);
                             found[9] = sum_of(stack[0]) ^ 3 * sum_of(stack[1]);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)ascending(3);
-                            run("steps", stack), code = stack[0];
-                            stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 2), stack[1] = code, stack[2] = (Value)ascending(4);
-                            run("slopes", stack), found[10] = sum_of(stack[0]);
+                            run("steps", stack), found[10] = sum_of(stack[0]);
                             found[11] = tally(numbers(dtypes[d], of_grad, inners[n], 2), numbers(dtypes[d], layout, inners[n], 3),
                                               numbers(dtypes[d], 4 - p % 2, inners[n], 4), numbers(dtypes[d], layout, inners[n], 1), (int)p * 7 % 64);
                             found[12] = arrive(numbers(dtypes[d], of_grad, inners[n], 2), layout);
@@ -280,15 +277,15 @@ int main(int arguments, char **given) {
                     stack[0] = (Value)flat(dtypes[d], size, 5), stack[1] = (Value)ascending((1 << bits) - 1);
                     run("steps", stack);
                     Value planes = stack[0];
-                    stack[0] = (Value)flat(dtypes[d], size, 6), stack[1] = planes, stack[2] = (Value)ascending(1 << bits);
-                    run("slopes", stack);
+                    stack[0] = (Value)flat(dtypes[d], size, 6), stack[1] = planes, stack[2] = (Value)settings(STANDING << 8 | bits), stack[3] = 0;
+                    run("pull_code", stack), expect(stack[0], size, "pull_code", STANDING << 8 | bits);
                     uint64_t found = sum_of(stack[0]);
                     stack[0] = (Value)flat(dtypes[d], size, 7), stack[1] = (Value)ascending(4);
-                    run("inside", stack), found ^= sum_of(stack[0]) * (uint64_t)bits;
+                    run("steps", stack), found ^= sum_of(stack[0]) * (uint64_t)bits;
                     for (int has = bits * 20; has < bits * 20 + 20; has++)
                         found ^= (uint64_t)has * tally(flat(dtypes[d], size, 5), flat(dtypes[d], size, 6), flat(dtypes[d], size, 7), flat(dtypes[d], size, 8), has);
                     if (!level) first[0] = found;
-                    if (found != first[0]) wrong++, printf("slopes: dtype %u size %ld bits %d level %d differs\n", d, (long)size, bits, level);
+                    if (found != first[0]) wrong++, printf("steps: dtype %u size %ld bits %d level %d differs\n", d, (long)size, bits, level);
                 }
             }
     if (alive) printf("%ld tensors were not released\n", (long)alive);
