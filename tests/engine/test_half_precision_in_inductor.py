@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.rewrite.override import override
 
 from ..choices import slow_but
 
@@ -71,46 +70,18 @@ def test_gradients_at_rounded_bounds_are_those_of_the_eager_call(dtype: torch.dt
     points = _points(dtype)
     x = points.repeat(len(functions), 1)
     for size in (0.3, -0.3, 0.9, -0.9):
-        found = []
+        results = []
         for f in (all_of_them, compiled):
             leaf = x.clone().requires_grad_()
             y = f(leaf)
-            found.append((y.detach(), *torch.autograd.grad(y, leaf, torch.full_like(y, size))))
+            results.append((y.detach(), *torch.autograd.grad(y, leaf, torch.full_like(y, size))))
         for row, name in enumerate(functions):
-            for eager, ours in zip(found[0], found[1], strict=True):
-                tolerance = 2 * torch.finfo(dtype).eps if name in NEAR else 0.0
-                message = f"{name}, {size}: {points.tolist()}"
-                torch.testing.assert_close(
-                    ours[row], eager[row], rtol=tolerance, atol=0.0, msg=lambda t, m=message: f"{m} {t}"
+            tolerance = 2 * torch.finfo(dtype).eps if name in NEAR else 0.0
+            for eager, ours in zip(*results, strict=True):
+                assert torch.allclose(ours[row], eager[row], tolerance, 0.0), (
+                    name,
+                    size,
+                    points,
+                    ours[row],
+                    eager[row],
                 )
-
-
-@pytest.mark.slow
-def test_rewritten_calls_too() -> None:
-    points = _points(torch.bfloat16)
-    x = points.repeat(4, 1)
-
-    def torchs_own(x: Tensor) -> Tensor:
-        functional = torch.nn.functional
-        return torch.stack(
-            [
-                torch.clamp(x[0], LOW, HIGH),
-                torch.clamp_min(x[1], LOW),
-                functional.hardtanh(x[2], LOW, HIGH),
-                x[3].clip(max=HIGH),
-            ]
-        )
-
-    with override(clamp="zero", relu="zero"):
-        compiled = torch.compile(torchs_own, backend="inductor", fullgraph=True)
-        found = []
-        for f in (torchs_own, compiled):
-            leaf = x.clone().requires_grad_()
-            y = f(leaf)
-            found.append(torch.autograd.grad(y, leaf, torch.full_like(y, 0.3))[0])
-    assert torch.equal(*found)
-    rounded = torch.tensor([LOW, HIGH], dtype=torch.bfloat16)
-    at = (points == rounded[0]) | (points == rounded[1])
-    inside = (points > rounded[0]) & (points < rounded[1])
-    assert torch.equal(found[1][0] != 0, inside | at)
-    assert torch.equal(found[1][2] != 0, inside)

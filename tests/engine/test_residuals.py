@@ -26,30 +26,45 @@ from pseudograd.testing.contract.cases import Case, cases_of
 
 from ..choices import folded, one_in
 from ..contract.cases import every_case
-from .two_bits import RULES, TWO_BITS, counting_kernel
+from ..kernels.ways import FOR_EVERYTHING, codes_from
 
 X = torch.tensor([-torch.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, torch.inf, torch.nan, -1.5])
 GRAD = torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0, -9.0, 10.0, 0.0])
-CALLS = [(name, edge) for _, name in RULES for edge in ("closed", "open", "half")]
+RULES = ("zero", "inward", "sign", "leaky")
+CALLS = [(name, edge) for name in RULES for edge in ("closed", "open", "half")]
 Function = Callable[[Tensor], Tensor]
 
 
 @pytest.fixture(autouse=True)
 def _without_native() -> Iterator[None]:
-    """Which has a residual of its own: tests/kernels."""
+    """The kernels in C: tests/kernels."""
     with kernels.off("native"):
         yield
 
 
+def counting_kernel(ran: list[str]) -> kernels.Kernel:
+    """The formulas of the residual of bits, as a kernel that notes that it ran."""
+
+    def forward(*arguments: Any) -> Any:
+        ran.append("forward")
+        return bits.BITS.encode(*arguments)
+
+    def backward(*arguments: Any) -> Any:
+        ran.append("backward")
+        return bits.BITS.pull(*arguments)
+
+    return kernels.Kernel("counting", bits.BITS, lambda call: True, backward, forward, priority=50)
+
+
 @pytest.fixture
 def two_bits() -> Iterator[list[str]]:
-    """With the residual and its kernel in the table; what the kernel did."""
+    """Calls keep bits, also of few elements, and the counting kernel computes; what it did."""
     ran: list[str] = []
     kernel = counting_kernel(ran)
-    kernels.register(TWO_BITS, kernel)
-    yield ran
+    kernels.register(kernel)
+    with codes_from(FOR_EVERYTHING):
+        yield ran
     kernels.remove(kernel)
-    kernels.remove(TWO_BITS)
 
 
 def clamp_of(rule: str, edge: str = "closed") -> Function:
@@ -143,7 +158,7 @@ def test_under_compiled_autograd(rule: str, two_bits: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "dtype"),
-    one_in(4, [name for _, name in RULES], [torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+    one_in(4, RULES, [torch.float16, torch.bfloat16, torch.float32, torch.float64]),
 )
 def test_the_contract_of_saved_tensors_and_values(rule: str, dtype: torch.dtype, two_bits: list[str]) -> None:
     for case in cases_of(pg.rule.OPS["clamp"]):
@@ -155,7 +170,7 @@ def test_the_contract_of_saved_tensors_and_values(rule: str, dtype: torch.dtype,
 def test_it_keeps_two_bits(two_bits: list[str]) -> None:
     x = torch.zeros(1000, requires_grad=True)
     saved = values.saved_by(lambda x: pg.clamp(x, -1.0, 1.0), (x,))
-    assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 250)]
+    assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 256)]
 
 
 @pytest.mark.parametrize("counted", ["forward", "backward", "both"])
@@ -174,15 +189,11 @@ def test_modes_come_and_go_around_a_checkpoint(counted: str, two_bits: list[str]
 
 
 def test_override_around_a_checkpoint_with_its_backward_outside(two_bits: list[str]) -> None:
-    """Rewritten calls keep what torch's op keeps."""
     leaf = X.clone().requires_grad_()
     with pg.override(clamp="inward"):
         y = checkpoint(lambda x: torch.clamp(x * 1, -1.0, 1.0), leaf, use_reentrant=False)
     y.backward(GRAD)
     assert_equal(leaf.grad, plainly(clamp_of("inward")))
-    with pg.override(clamp="inward"):
-        saved = values.saved_by(lambda x: torch.clamp(x, -1.0, 1.0), (leaf,))
-    assert [tensor.dtype for tensor in saved] == [torch.float32]
 
 
 def test_kernels_are_switched_off_and_on_between_the_passes(two_bits: list[str]) -> None:
@@ -198,40 +209,39 @@ def test_kernels_are_switched_off_and_on_between_the_passes(two_bits: list[str])
     assert two_bits == ["forward", "backward"]
 
 
-def test_a_kernel_that_is_registered_after_the_first_call_is_asked() -> None:
-    f = clamp_of("inward")
-    plainly(f)
-    ran: list[str] = []
-    kernel = counting_kernel(ran)
-    kernels.register(TWO_BITS, kernel)
-    try:
-        plainly(f)
-        assert ran == ["forward", "backward"]
-        leaf = X.clone().requires_grad_()
-        y = f(leaf)
-    finally:
-        kernels.remove(kernel)
-        kernels.remove(TWO_BITS)
-    assert_equal(torch.autograd.grad(y, leaf, GRAD)[0], plainly(f))
-    assert ran == ["forward", "backward", "forward"]  # and no more once it was removed
+def test_a_kernel_that_is_registered_after_the_first_call_runs_until_it_is_removed() -> None:
+    f, ran = clamp_of("inward"), []
+    with codes_from(FOR_EVERYTHING):
+        expected = plainly(f)
+        kernel = counting_kernel(ran)
+        kernels.register(kernel)
+        try:
+            plainly(f)
+            assert ran == ["forward", "backward"]
+            leaf = X.clone().requires_grad_()
+            y = f(leaf)
+        finally:
+            kernels.remove(kernel)
+    assert_equal(torch.autograd.grad(y, leaf, GRAD)[0], expected)
+    assert ran == ["forward", "backward", "forward"]
 
 
-def test_a_residual_is_asked_with_one_want_for_each_input() -> None:
-    asks: list[tuple[bool, ...]] = []
+def test_a_residual_gets_a_want_for_each_input() -> None:
+    wanted: list[tuple[bool, ...]] = []
 
     def serves(call: Call, inputs: tuple[object, ...], wants: tuple[bool, ...]) -> bool:
-        asks.append(wants)
-        return TWO_BITS.serves(call, inputs, wants)
+        wanted.append(wants)
+        return bits.BITS.serves(call, inputs, wants)
 
-    watched = TWO_BITS.replaced(serves=serves)
+    watched = bits.BITS.replaced(serves=serves, priority=100)
     kernels.register(watched)
     try:
         for f in (pg.clamp, pg.clamp_):
+            wanted.clear()
             x = X.clone().requires_grad_()
             (grad_x,) = torch.autograd.grad(f(x * 1, -1.0, 1.0), x, GRAD)
-            assert set(asks) == {(True, False, False)}
+            assert set(wanted) == {(True, False, False)}
             assert_equal(grad_x, plainly(clamp_of("inward")))
-            asks.clear()
     finally:
         kernels.remove(watched)
 

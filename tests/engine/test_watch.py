@@ -55,39 +55,38 @@ def test_every_call_is_told_once_with_its_result(name: str) -> None:
     with engine.watch(watcher):
         y = CALLS[name](_x())
     assert watcher.notes[-2] == "begins"
-    assert [id(one) for one in watcher.notes if isinstance(one, Tensor)] == [id(y)]
+    assert [id(note) for note in watcher.notes if isinstance(note, Tensor)] == [id(y)]
 
 
 def test_nothing_is_told_after_the_end_and_contexts_end_in_any_order() -> None:
     notes: list[Any] = []
-    one, other = engine.watch(Watcher("one ", notes)), engine.watch(Watcher("other ", notes))
-    one.__enter__()
-    other.__enter__()
+    first, second = engine.watch(Watcher("first ", notes)), engine.watch(Watcher("second ", notes))
+    first.__enter__()
+    second.__enter__()
     pg.round(_x())
-    assert notes == ["one begins", "other begins", "other ends", "one ends"]
-    one.__exit__(None, None, None)
+    assert notes == ["first begins", "second begins", "second ends", "first ends"]
+    first.__exit__(None, None, None)
     pg.round(_x())
-    assert notes[4:] == ["other begins", "other ends"]
-    other.__exit__(None, None, None)
+    assert notes[4:] == ["second begins", "second ends"]
+    second.__exit__(None, None, None)
     pg.round(_x())
     assert len(notes) == 6
 
 
-def test_a_call_that_raises_is_told_with_none() -> None:
+def test_a_call_that_raises_or_runs_in_another_thread_or_under_a_transform_is_told() -> None:
     watcher = Watcher()
-    x = _x()
     with engine.watch(watcher), pytest.raises(RuntimeError, match="leaf Variable"):
-        pg.clamp_(x, -1, 1)
+        pg.clamp_(_x(), -1, 1)
     assert watcher.notes == ["begins", None]
-
-
-def test_all_threads_are_watched() -> None:
-    watcher = Watcher()
     with engine.watch(watcher):
         thread = threading.Thread(target=lambda: pg.round(_x()))
         thread.start()
         thread.join()
-    assert watcher.notes[0] == "begins"
+        assert watcher.notes[2] == "begins"
+        watcher.notes.clear()
+        torch.func.vmap(lambda x: pg.clamp(x, -1, 1))(_x())
+    assert watcher.notes.count("begins") == 2  # prepared calls do not serve it
+    assert sum(isinstance(note, Tensor) for note in watcher.notes) == 1
 
 
 def test_compiled_code_is_not_told_and_has_no_break() -> None:
@@ -101,11 +100,3 @@ def test_compiled_code_is_not_told_and_has_no_break() -> None:
     assert x.grad is not None
     assert (y.tolist(), x.grad.tolist()) == ([-2.0, 0.0, 2.0], [0.0, 2.0, 2.0])
     torch.compiler.reset()
-
-
-def test_a_call_under_a_transform_is_told() -> None:
-    watcher = Watcher()
-    with engine.watch(watcher):
-        torch.func.vmap(lambda x: pg.clamp(x, -1, 1))(_x())
-    assert watcher.notes.count("begins") == 2  # prepared calls do not serve it
-    assert sum(isinstance(one, Tensor) for one in watcher.notes) == 1

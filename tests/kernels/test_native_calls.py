@@ -24,7 +24,6 @@ from pseudograd.rule import OPS, call_for, prepared
 from pseudograd.testing.measure.gradients import saved_by
 
 from ..choices import folded
-from ..engine.two_bits import TWO_BITS
 from .ways import (
     DTYPES,
     FOR_EVERYTHING,
@@ -301,12 +300,13 @@ def test_a_call_is_prepared_once(lowerings: list[str]) -> None:
         pg.clamp(_x(), -1, 1)
     pg.clamp(_x(), -1, 1)
     assert lowerings[3:] == ["Pseudograd"] * 4
-    kernels.register(TWO_BITS)  # other residuals that come after its own change nothing
+    other = bits.BITS.replaced(name="other", priority=0)  # a residual that comes after its own changes nothing
+    kernels.register(other)
     try:
         for _ in range(2):
             pg.clamp(_x(5000), -1, 1)
     finally:
-        kernels.remove(TWO_BITS)
+        kernels.remove(other)
     assert lowerings[7:] == ["Pseudograd", "keeping_code"]
     nodes = [pg.clamp(_x(), -1, 1, rule=rule).grad_fn for rule in ("inward", "identity") for _ in range(2)]
     nodes += [pg.clamp_(_x(5000) * 1, -1, 1).grad_fn]

@@ -283,9 +283,11 @@ def bytes_of_a_plane(elements: int) -> int:
 
 
 def pack(mask: Tensor) -> Tensor:
-    """A mask of one dimension as a plane. Eight bools at a time are one int64."""
+    """A mask of one dimension as a plane. Eight bools at a time are one int64. A selective checkpoint may keep any result, so none is
+    written to.
+    """
     words = functional.pad(mask, (0, -len(mask) % 64)).view(torch.int64)
-    return words.mul(_GATHER).bitwise_right_shift_(56).bitwise_and_(255).to(torch.uint8)
+    return words.mul(_GATHER).bitwise_right_shift(56).bitwise_and(255).to(torch.uint8)
 
 
 def unpack(plane: Tensor, shape: torch.Size) -> Tensor:
