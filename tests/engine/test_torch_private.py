@@ -67,47 +67,42 @@ def check():
     x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0, float("nan")])
     grad = torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0, -6.0])
     wanted = [0.0, -2.0, 3.0, -4.0, 5.0, -6.0]
-
-    def same(found, what):
-        assert found.tolist() == wanted, (what, found.tolist())
-
     f = lambda x: pg.clamp(x, -1, 1)
-    leaf = x.clone().requires_grad_()
-    same(torch.autograd.grad(f(leaf), leaf, grad)[0], "backward")
-    same(torch.autograd.grad(f(leaf), leaf, grad, create_graph=True)[0], "create_graph")
-    same(torch.autograd.grad(f(leaf), leaf, grad[None], is_grads_batched=True)[0][0], "batched")
-    same(torch.func.vjp(f, x)[1](grad)[0], "vjp")
-    same(torch.vmap(lambda x, g: torch.func.vjp(f, x)[1](g)[0])(x, grad), "vmap")
-    leaf = x.clone().requires_grad_()
-    torch.utils.checkpoint.checkpoint(f, leaf, use_reentrant=False).backward(grad)
-    same(leaf.grad, "checkpoint")
+    leaf, checkpointed = (x.clone().requires_grad_() for _ in range(2))
+    torch.utils.checkpoint.checkpoint(f, checkpointed, use_reentrant=False).backward(grad)
+    for gradient in (
+        torch.autograd.grad(f(leaf), leaf, grad)[0],
+        torch.autograd.grad(f(leaf), leaf, grad, create_graph=True)[0],
+        torch.autograd.grad(f(leaf), leaf, grad[None], is_grads_batched=True)[0][0],
+        torch.func.vjp(f, x)[1](grad)[0],
+        torch.vmap(lambda x, g: torch.func.vjp(f, x)[1](g)[0])(x, grad),
+        checkpointed.grad,
+    ):
+        assert gradient.tolist() == wanted
     with torch.no_grad():
-        assert f(leaf)[1:5].tolist() == [-1.0, 0.0, 1.0, 1.0]
+        assert f(x)[1:5].tolist() == [-1.0, 0.0, 1.0, 1.0]
     assert not f(x).requires_grad
-    y = pg.round(x.clone().requires_grad_())
-    assert y.requires_grad
-    step = lambda x: pg.heaviside(x, rule="arctan")
+    assert pg.round(leaf).requires_grad
+    step = lambda x: pg.heaviside(x ** 2, rule="arctan")
     try:
-        found = torch.func.jvp(lambda x: torch.func.jvp(lambda x: step(x ** 2), (x,), (torch.ones(6),))[1], (x,), (torch.ones(6),))[1]
+        twice = torch.func.jvp(lambda x: torch.func.jvp(step, (x,), (torch.ones(6),))[1], (x,), (torch.ones(6),))[1]
     except NotImplementedError:
         pass
     else:
-        wanted_twice = torch.func.grad(lambda x: torch.func.grad(lambda x: step(x ** 2).sum())(x).sum())(x)
-        assert torch.allclose(found[:5], wanted_twice[:5]), "forward mode twice"
-    leaf = x.clone().requires_grad_()
+        wanted_twice = torch.func.grad(lambda x: torch.func.grad(lambda x: step(x).sum())(x).sum())(x)
+        assert torch.allclose(twice[:5], wanted_twice[:5]), "forward mode twice"
     with pg.override(clamp="inward") as context:
-        (found,) = torch.autograd.grad(torch.clamp(leaf, -1, 1), leaf, grad)
+        (ours,) = torch.autograd.grad(torch.clamp(leaf, -1, 1), leaf, grad)
     (torchs,) = torch.autograd.grad(torch.clamp(leaf, -1, 1), leaf, grad)
-    assert found.tolist() == (wanted if context.report().rewritten else torchs.tolist())
+    assert ours.tolist() == (wanted if context.report().rewritten else torchs.tolist())
     with pg.pin_edge("half"), pg.pin_edge("torch<=2.13"):
         torch.clamp(leaf, -1, 1).sum().backward()
     p = torch.nn.Parameter(torch.tensor([2.0]))
     with pg.optim.project(torch.optim.SGD([p], 1.0), {p: (0, 1)}):
         assert p.item() == 1.0
-    name = HIDDEN
     missing = [row["name"] for row in doctor.examine()["missing_private_names"]]
-    assert missing == [name], missing
-    assert f"this torch has no {name}" in doctor.text(doctor.examine())
+    assert missing == [HIDDEN], missing
+    assert f"this torch has no {HIDDEN}" in doctor.text(doctor.examine())
 
 # What torch loads when first asked, so that the children need not.
 torch.func.jvp(lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1], (torch.ones(1),), (torch.ones(1),))
