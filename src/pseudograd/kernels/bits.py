@@ -11,12 +11,14 @@ The file is long because the three kinds share its codes, its memory and its for
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -45,6 +47,7 @@ from .table import are_plain, has_names, register
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 X_ALONE = (True, False, False)
 X, MIN, MAX = range(3)  # who gets a slope: a field of a Split
+Bound = float | None
 MOST_DIMENSIONS = 15  # of a tensor that a kernel sees: their order is one number, four bits for each
 
 least = 4096  # elements: what fewer could save is nothing, and a code costs a tensor more
@@ -65,22 +68,17 @@ def save_bits_from(elements: int) -> Iterator[None]:
 # --- codes ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)  # compared by identity: memories are keyed by it
 class Code:
     """planes: how many. regions: for each plane, the regions whose code has its bit, as a number of 16 bits in the order of `Pieces`; empty
     for the slopes of `Steps`. slopes: for x, min and max the slope of each code; None for those that nobody asked for. by_sides: made from
     the sides of a range, where x that is NaN, or meets a bound that is NaN, counts as inside.
     """
 
-    __slots__ = ("by_sides", "planes", "regions", "slopes")
-
-    def __init__(
-        self,
-        planes: int,
-        regions: tuple[int, ...],
-        slopes: tuple[tuple[Side, ...] | None, ...],
-        by_sides: bool = False,
-    ) -> None:
-        self.planes, self.regions, self.slopes, self.by_sides = planes, regions, slopes, by_sides
+    planes: int
+    regions: tuple[int, ...]
+    slopes: tuple[tuple[Side, ...] | None, ...]
+    by_sides: bool = False
 
 
 def _indices(*names: str) -> tuple[int, ...]:
@@ -160,7 +158,21 @@ def round_side(side: Side, call: Call, dtype: torch.dtype) -> Side:
     return _rounded(side, dtype_of_factors(call, dtype))
 
 
-_codes: dict[Any, Code | None] = {}
+_memory: dict[object, Any] = {}
+Arguments = ParamSpec("Arguments")
+Made = TypeVar("Made")
+
+
+def remembered(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+    """`make` with a memory: the result depends on the arguments and on how subnormals are rounded."""
+
+    @functools.wraps(make)
+    def ask(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+        # Without the kinds, a key with the bounds 0.0 and 1.0 would be the one with False and True.
+        key = make, args, tuple(map(type, args)), flushes_subnormals()
+        return _memory[key] if key in _memory else remember(_memory, key, make(*args, **kwargs))
+
+    return ask
 
 
 def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
@@ -181,43 +193,32 @@ def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
     return code_of_tensors(call, pieces, (low is not None, high is not None), wants, dtype)
 
 
-def code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code | None:
-    # Without its kind, a key with the bounds 0.0 and 1.0 would find the one with False and True.
-    key = ("numbers", call, low, high, dtype, flushes_subnormals())
-    return _codes[key] if key in _codes else remember(_codes, key, _make_code_of_numbers(call, low, high, dtype))
-
-
-def _make_code_of_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Code | None:
+@remembered
+def code_of_numbers(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Code | None:
     if dtype not in DTYPES or not (fits(low, dtype) and fits(high, dtype)):
         return None
     has_bounds, by_sides = (low is not None, high is not None), call.rule.find_range is None
     between = call.find_range((None, low, high))
     low = -math.inf if low is None else rounded_to(low, dtype)
     high = math.inf if high is None else rounded_to(high, dtype)
-    if (
-        between is None
-        or not low <= high
-        or (low == high and by_sides and (edge_reads_grad(call.edge) or not all(has_bounds)))
-    ):
+    if between is None or not low <= high:
         return None
-    if by_sides:
-        return code_of_sides(call, *has_bounds, dtype)
-    return make_code(between[2], X_ALONE, _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER, False, dtype)
+    if not by_sides:
+        return make_code(between[2], X_ALONE, _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER, False, dtype)
+    if low == high and (edge_reads_grad(call.edge) or not all(has_bounds)):
+        return None
+    return code_of_sides(call, *has_bounds, dtype)
 
 
+@remembered
 def code_of_tensors(
     call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], wants: Wants, dtype: torch.dtype
 ) -> Code | None:
     """has_bounds: is there a min, a max? wants: for each input of the call."""
-    key = (call, has_bounds, wants, dtype, flushes_subnormals())
-    if key in _codes:
-        return _codes[key]
     if call.rule.find_range is None:  # of x alone; and not of an edge that may ask which of two bounds x is at
-        code = None if edge_reads_grad(call.edge) else code_of_sides(call, *has_bounds, dtype)
-        return remember(_codes, key, code)  # type: ignore[no-any-return]
+        return None if edge_reads_grad(call.edge) else code_of_sides(call, *has_bounds, dtype)
     wanted = {column for column, want in zip(columns_of(wants, has_bounds[0]), wants, strict=True) if want}
-    code = make_code(pieces, (X in wanted, MIN in wanted, MAX in wanted), _ALL_REGIONS, False, dtype)
-    return remember(_codes, key, code)  # type: ignore[no-any-return]
+    return make_code(pieces, (X in wanted, MIN in wanted, MAX in wanted), _ALL_REGIONS, False, dtype)
 
 
 def columns_of(inputs: Inputs | Wants, has_min: bool) -> tuple[int, ...]:
@@ -227,17 +228,14 @@ def columns_of(inputs: Inputs | Wants, has_min: bool) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def code_of_slopes(slopes: tuple[float, ...]) -> Code:
-    """Of the slopes of `Steps`."""
+    """The code of `Steps`."""
     return Code((len(slopes) - 1).bit_length(), (), (tuple([Slope(slope, slope) for slope in slopes]), None, None))
 
 
-def _steps_of(call: Call, inputs: Inputs) -> Steps | None:
-    return None if call.rule.steps is None else call.rule.steps(*inputs[1:], **call.parameters)
-
-
 def steps_of(call: Call, inputs: Inputs) -> Steps:
-    """Of a call that the residual serves."""
-    steps = _steps_of(call, inputs)
+    """The steps of a call that the residual serves."""
+    assert call.rule.steps is not None
+    steps = call.rule.steps(*inputs[1:], **call.parameters)
     assert steps is not None
     return steps
 
@@ -254,24 +252,24 @@ def order_of(x: Tensor) -> int | None:
     if x.is_contiguous():
         return 0
     sizes, strides = x.shape, x.stride()
-    at = list(range(x.dim()))
-    places = [d for d in at if sizes[d] != 1]
-    for place, d in zip(places, sorted(places, key=lambda d: -strides[d]), strict=True):
-        at[place] = d
+    order = list(range(x.dim()))
+    moving = [dim for dim in order if sizes[dim] != 1]
+    for position, dim in zip(moving, sorted(moving, key=lambda dim: -strides[dim]), strict=True):
+        order[position] = dim
     expected = 1
-    for d in reversed(at):
-        if sizes[d] != 1 and strides[d] != expected:
+    for dim in reversed(order):
+        if sizes[dim] != 1 and strides[dim] != expected:
             return None
-        expected *= sizes[d]
-    return sum(d << 4 * place for place, d in enumerate(at))
+        expected *= sizes[dim]
+    return sum(dim << 4 * position for position, dim in enumerate(order))
 
 
 def in_memory_order(x: Tensor, order: int) -> Tensor:
-    return x.permute([order >> 4 * place & 15 for place in range(x.dim())]) if order else x
+    return x.permute([order >> 4 * position & 15 for position in range(x.dim())]) if order else x
 
 
 def in_own_order(x: Tensor, order: int) -> Tensor:
-    return x.permute(sorted(range(x.dim()), key=lambda place: order >> 4 * place & 15)) if order else x
+    return x.permute(sorted(range(x.dim()), key=lambda dim: order >> 4 * dim & 15)) if order else x
 
 
 def bytes_of_a_plane(elements: int) -> int:
@@ -309,28 +307,20 @@ def are_bytes(code: Tensor) -> bool:
 def suits(call: Call) -> bool:
     """Could some call of these keep bits?"""
     rule = call.rule
-    if rule.steps is not None or call.primitive.through is not None:
-        return rule.steps is not None
-    if rule.find_range is not None:
-        return True
-    if not (call.is_about_range and "x" in call.keeps(X_ALONE)):
-        return False
-    if code_of_sides(call, True, True) is not None:
-        return True
-    return code_of_sides(call, True, False) is not None or code_of_sides(call, False, True) is not None
+    if rule.steps is not None or rule.find_range is not None or call.primitive.through is not None:
+        return rule.steps is not None or call.primitive.through is None
+    bounds = ((True, True), (True, False), (False, True)) if call.is_about_range and "x" in call.keeps(X_ALONE) else ()
+    return any(code_of_sides(call, *has_bounds) is not None for has_bounds in bounds)
 
 
+@remembered
 def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype = torch.float64) -> Code | None:
-    """Of a call about a range; None where the rule asks how far x is outside, or tells more than four cases apart."""
-    key = ("sides", call, has_min, has_max, dtype, flushes_subnormals())
-    if key in _codes:
-        return _codes[key]
+    """The code of a call about a range; None where the rule asks how far x is outside, or tells more than four cases apart."""
     assert call.pieces is not None
     regions = _ABOVE_MIN if not has_max else _BELOW_MAX if not has_min else _ALL_REGIONS
     if regions is _ALL_REGIONS and edge_reads_grad(call.edge):  # whose calls between two equal bounds have no code
         regions = _NEVER_AT_A_POINT
-    code = make_code(call.pieces, X_ALONE, regions, True, dtype_of_factors(call, dtype))
-    return remember(_codes, key, code)  # type: ignore[no-any-return]
+    return make_code(call.pieces, X_ALONE, regions, True, dtype_of_factors(call, dtype))
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
@@ -340,12 +330,12 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
             return False
         if x.numel() < least or x.dtype not in DTYPES or not are_plain((x,)):
             return False
-        return order_of(x) is not None and _steps_of(call, inputs) is not None
+        return order_of(x) is not None and call.rule.steps(*inputs[1:], **call.parameters) is not None
     if type(x) not in PLAIN or x.device.type not in devices or not pays_for(x):
         return False
     if call.rule.find_range is None:
         _, low, high = inputs
-        # Not with one tensor: there torch's clamp takes the sign of a zero from x or from the bound as the element's place has it.
+        # Not with one tensor: there torch's clamp takes the sign of a zero from x or from the bound, by the position of the element.
         if (isinstance(low, Tensor) or isinstance(high, Tensor)) and (
             wants[1] or wants[2] or not (broadcasts(low, x) and broadcasts(high, x))
         ):
@@ -359,9 +349,14 @@ PLAIN = (Tensor, torch.nn.Parameter)
 _MOST = torch.finfo(torch.float64).max
 
 
-def broadcasts(bound: Any, x: Tensor) -> bool:
+def broadcasts(bound: object, x: Tensor) -> bool:
     """Is it a tensor that the kernels of this device read beside x, as it is?"""
-    if type(bound) not in PLAIN or bound.dtype is not x.dtype or bound.device != x.device:
+    if (
+        not isinstance(bound, Tensor)
+        or type(bound) not in PLAIN
+        or bound.dtype is not x.dtype
+        or bound.device != x.device
+    ):
         return False
     own, shape = bound.shape, x.shape
     if bound.layout is not torch.strided or len(own) > len(shape):
@@ -410,36 +405,23 @@ def _is_kept_anyway(x: Tensor) -> bool:
 # --- the meaning of the residual, in plain ATen -----------------------------------------------------------------------
 
 
-def _masks(x: Tensor, low: Any, high: Any) -> list[Tensor]:
-    """Where x stands in each region."""
-    low = (
-        torch.full_like(x, -math.inf if low is None else rounded_to(low, x.dtype))
-        if not isinstance(low, Tensor)
-        else low
-    )
-    high = (
-        torch.full_like(x, math.inf if high is None else rounded_to(high, x.dtype))
-        if not isinstance(high, Tensor)
-        else high
+def _masks(x: Tensor, *bounds: Bound | Tensor) -> list[Tensor]:
+    """Where x is in each region."""
+    low, high = (
+        bound
+        if isinstance(bound, Tensor)
+        else torch.full_like(x, infinity if bound is None else rounded_to(bound, x.dtype))
+        for bound, infinity in zip(bounds, (-math.inf, math.inf), strict=True)
     )
     below, at_min, at_max, above, known = x < low, x == low, x == high, x > high, x == x
     apart, point, crossed = low < high, low == high, low > high
     unknown = ~(apart | point | crossed)
+    inside = known & ~(below | at_min | at_max | above)
     return [
-        apart & below,
-        apart & at_min,
-        apart & known & ~(below | at_min | at_max | above),
-        apart & at_max,
-        apart & above,
-        point & below,
-        point & at_min,
-        point & above,
-        crossed & (x < high),
-        crossed & at_max,
-        crossed & above,
-        unknown & below,
-        unknown & above,
-        unknown & ~(below | above),
+        *(apart & mask for mask in (below, at_min, inside, at_max, above)),
+        *(point & mask for mask in (below, at_min, above)),
+        *(crossed & mask for mask in (x < high, at_max, above)),
+        *(unknown & mask for mask in (below, above, ~(below | above))),
         (apart | point) & ~known,
         crossed & ~known,
     ]
@@ -448,18 +430,13 @@ def _masks(x: Tensor, low: Any, high: Any) -> list[Tensor]:
 CHUNK = 2**20  # elements, a multiple of 64
 
 
-def _chunks(elements: int) -> Iterator[slice]:
-    for start in range(0, elements, CHUNK):
-        yield slice(start, min(start + CHUNK, elements))
-
-
 def pack_steps(x: Tensor, steps: Steps) -> Tensor:
     """The planes of x, chunk by chunk, without temporaries of its size."""
     elements, size = x.numel(), bytes_of_a_plane(x.numel())
     planes = torch.empty(code_of_slopes(steps.slopes).planes * size, dtype=torch.uint8, device=x.device)
-    for chunk in _chunks(elements):
-        for plane, mask in enumerate(steps.planes(x.as_strided((elements,), (1,))[chunk])):
-            first = plane * size + chunk.start // 8
+    for start in range(0, elements, CHUNK):
+        for plane, mask in enumerate(steps.planes(x.as_strided((elements,), (1,))[start : start + CHUNK])):
+            first = plane * size + start // 8
             planes[first : first + bytes_of_a_plane(len(mask))] = pack(mask)
     return planes
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...kernels.native.counts import can_square, look
+from ...kernels.native.counts import Squares, can_square
 from ...listen.nodes import GraphNode
 from ...torch_table.private import (
     current_node,
@@ -203,7 +203,7 @@ class Leaf:
         if sizes is not None:
             missing = sizes.add_by_kernel(grad, had_gradient)
         elif had_gradient is not None:
-            missing = look(grad, had_gradient)
+            missing = Squares().add(grad, had_gradient)
         if missing >= 0 and had_gradient is not None:
             entries.note_look(missing)
         return missing >= 0

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...arguments import flushes_subnormals, rounded_to
-from ...geometry import ALL, NOTHING, Reversal, Shape, Slope, edge_reads_grad, pieces_of_sides
-from ...rule import BOUNDED, Call, Gradients, RangePieces, Wants, remember
+from ...arguments import rounded_to
+from ...geometry import ALL, NOTHING, Pieces, Reversal, Shape, Slope, edge_reads_grad, pieces_of_sides
+from ...rule import BOUNDED, Call, Gradients, RangePieces, Wants
 from ...torch_table.private import raw, without_torch_function
 from .. import bits
-from ..bits import BITS, DTYPES, MAX, MIN, MOST_DIMENSIONS, X_ALONE, Code, X
+from ..bits import BITS, DTYPES, MAX, MIN, MOST_DIMENSIONS, X_ALONE, Bound, Code, X
 from ..residuals import INPUTS, Inputs, Saved
 from ..table import CodedBetween, Kernel, Prepared, PreparedBetween, account, register
 
@@ -149,15 +149,13 @@ def _columns(call: Call, between: RangePieces, dtype: torch.dtype) -> Sequence[T
     for bound in (low, high):
         if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is dtype)):
             return None
-    has_bounds = low is not None, high is not None
-    key = "columns", call, has_bounds, dtype, flushes_subnormals()
-    return _memory[key] if key in _memory else remember(_memory, key, _make_columns(call, pieces, has_bounds, dtype))
+    return _make_columns(call, pieces, (low is not None, high is not None), dtype)
 
 
-_memory: dict[Any, Any] = {}
-
-
-def _make_columns(call: Call, pieces: Any, has_bounds: tuple[bool, bool], dtype: torch.dtype) -> Any:
+@bits.remembered
+def _make_columns(
+    call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], dtype: torch.dtype
+) -> Sequence[Tensor] | None:
     """From one code for all; between the sides of a range from settings that C has loops for."""
     columns, flags = bits.columns_of(call.primitive.inputs, has_bounds[0]), _flags(*has_bounds)
     if call.rule.find_range is not None:
@@ -166,10 +164,9 @@ def _make_columns(call: Call, pieces: Any, has_bounds: tuple[bool, bool], dtype:
     of_x = bits.code_of_sides(call, *has_bounds, dtype)
     if of_x is None or edge_reads_grad(call.edge):
         return None
-    at_edge, no_shares = pieces.at_min.min, (0.0,) * 5
+    numbers = pieces.at_min.min, *[0.0] * 5  # at the edge, and no shares
     of_min, of_max = (
-        tensor_of(-math.inf, math.inf, has_bounds[0] | kind << 8 | flags, at_edge, *no_shares)
-        for kind in (_OF_MIN, _OF_MAX)
+        tensor_of(-math.inf, math.inf, has_bounds[0] | kind << 8 | flags, *numbers) for kind in (_OF_MIN, _OF_MAX)
     )
     return [settings_of(of_x, flags=flags), of_min, of_max]
 
@@ -271,25 +268,18 @@ def _pull_inputs(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradie
     return tuple([operators.pull_bounds(grad, *tensors, column) if want else None for column, want in each])
 
 
-def _settings_between_numbers(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Tensor | None:
+def _settings_between_numbers(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor | None:
     code = bits.code_of_numbers(call, low, high, dtype)
     return settings_of(code, X, low, high, dtype) if code else _settings_of_reversal(call, low, high, dtype)
 
 
-def _settings_of_reversal(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Tensor | None:
+def _settings_of_reversal(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor | None:
     numbers = _numbers_of_reversal(call, low, high, dtype)
-    if numbers is None:
-        return None
     plan = (0x12 if call.maximize else 0x21) | _TURNED << 8  # the planes of what is below and above
-    return _signed(*numbers[:2], math.copysign(1.0, low), math.copysign(1.0, high), plan, *numbers[2:])
+    return None if numbers is None else tensor_of(*numbers[:2], plan, *numbers[2:], *[0.0] * 4)
 
 
-@lru_cache(maxsize=4096)
-def _signed(low: float, high: float, low_sign: float, high_sign: float, plan: int, scale: float, span: float) -> Tensor:
-    return tensor_of(low, high, plan, scale, span, 0.0, 0.0, 0.0, 0.0)
-
-
-def _numbers_of_reversal(call: Call, low: Any, high: Any, dtype: torch.dtype) -> tuple[float, ...] | None:
+def _numbers_of_reversal(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> tuple[float, ...] | None:
     """The bounds, width * (max - min) and max - min, each step rounded as in the formula."""
     width = _width_of(call)
     if width is None or dtype not in DTYPES or low is None or high is None:
@@ -341,7 +331,7 @@ def _clamp_between_tensors(call: Call, inputs: Inputs) -> Tensor | None:
 # --- calls made ready -------------------------------------------------------------------------------------------------
 
 
-def _prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | None:
+def _prepare(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Prepared | None:
     if call.primitive.inputs != BOUNDED or isinstance(low, Tensor) or isinstance(high, Tensor):
         return None
     code = bits.code_of_numbers(call, low, high, dtype)
@@ -393,10 +383,10 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
         return [next(each) if is_there else None for is_there in are_tensors]
 
     def pull_min(grad: Tensor, x: Tensor, low: Tensor, column: Tensor) -> Tensor:
-        return pull(grad, x, low, x, column)  # type: ignore[no-any-return]
+        return pull(grad, x, low, x, column)
 
     def pull_max(grad: Tensor, x: Tensor, high: Tensor, column: Tensor) -> Tensor:
-        return pull(grad, x, x, high, column)  # type: ignore[no-any-return]
+        return pull(grad, x, x, high, column)
 
     def coded(wants: Wants) -> CodedBetween | None:
         if call.rule.find_range is None and wants != X_ALONE:  # nor of x and one bound

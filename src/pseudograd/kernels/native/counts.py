@@ -20,6 +20,7 @@ from ..bits import DTYPES, MOST_DIMENSIONS
 _SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
 _COUNTED = ("arrived", "cut", "nonfinite", "left", *_SIDES, "magnitude", "cut_magnitude", "elements")
 _HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
+Number = float | Tensor | None  # a bound; no tensor where it is used
 _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
 
@@ -28,8 +29,8 @@ def tally(
     leaving: Sequence[Tensor],
     is_full: bool,
     x: Tensor | None = None,
-    low: object = None,
-    high: object = None,
+    low: Number = None,
+    high: Number = None,
 ) -> dict[str, float] | None:
     """The counts of one backward call, by name.
 
@@ -37,10 +38,17 @@ def tally(
     """
     if not _are_served(grad, leaving, x):
         return None
+    counts = native.operators.tally(*_arguments(grad, leaving, is_full, x, low, high)).tolist()
+    return _named((*counts, float(grad.numel())), is_full, x is not None) if counts else None
+
+
+def _arguments(
+    grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None, low: Number, high: Number
+) -> tuple[Tensor, ...]:
+    """The arguments of an operator: the tensors that are absent are grad, which it does not read again."""
     first, second = (*leaving, grad, grad)[:2]
     settings = _settings(len(leaving), is_full, x is not None, low, high, grad.dtype)
-    counts = native.operators.tally(grad, first, second, grad if x is None else x, settings).tolist()
-    return _named((*counts, float(grad.numel())), is_full, x is not None) if counts else None
+    return grad, first, second, grad if x is None else x, settings
 
 
 class Sums:
@@ -50,15 +58,12 @@ class Sums:
         self._is_full = is_full
         self._all: dict[bool, Tensor] = {}  # by whether x was given
 
-    def add(self, grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None, low: object, high: object) -> int | None:
+    def add(self, grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None, low: Number, high: Number) -> int | None:
         """How many were cut in this call."""
         if not _are_served(grad, leaving, x):
             return None
-        first, second = (*leaving, grad, grad)[:2]
-        settings = _settings(len(leaving), self._is_full, x is not None, low, high, grad.dtype)
-        cut: int = native.operators.add_tally(
-            grad, first, second, grad if x is None else x, settings, self._sums_of(x is not None)
-        )
+        arguments = _arguments(grad, leaving, self._is_full, x, low, high)
+        cut: int = native.operators.add_tally(*arguments, self._sums_of(x is not None))
         return None if cut < 0 else cut
 
     def add_pair(self, grad: object, left: Any) -> int | None:
@@ -112,14 +117,14 @@ def _named(numbers: Sequence[float], is_full: bool, has_x: bool) -> dict[str, fl
 
 
 @lru_cache(maxsize=4096)
-def _settings(leaving: int, is_full: bool, has_x: bool, low: object, high: object, dtype: torch.dtype) -> Tensor:
+def _settings(leaving: int, is_full: bool, has_x: bool, low: Number, high: Number, dtype: torch.dtype) -> Tensor:
     has = _LEAVING[leaving] | (_IS_FULL if is_full else 0)
     if has_x:
         has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
     return native.constants(_bound(low, dtype), _bound(high, dtype), float(has))
 
 
-def _bound(number: Any, dtype: torch.dtype) -> float:
+def _bound(number: Number, dtype: torch.dtype) -> float:
     return 0.0 if number is None else rounded_to(float(number), dtype)
 
 
@@ -149,12 +154,6 @@ class Squares:
         """The norm of the last one, and how many of its entries are 0."""
         _, squares, zeros = self._receive
         return math.sqrt(squares), zeros
-
-
-def look(grad: Tensor, had: Tensor) -> int:
-    """As `Squares.add`, for those that nobody sums."""
-    missing: int = native.operators.arrive(grad, torch.zeros(3, dtype=torch.float64, device="cpu"), had)
-    return missing
 
 
 def can_square(grad: Tensor) -> bool:
