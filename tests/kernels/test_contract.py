@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pseudograd import formula, kernels
-from pseudograd.kernels import blockwise, native
+from pseudograd.kernels import native, portable
 from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -58,8 +58,8 @@ def test_parts_are_the_whole(
     key: tuple[str, str], layout_of_grad: str, threads: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The formula on a part of x at a time; the last is shorter."""
-    monkeypatch.setattr(blockwise, "LEAST", 100)
-    monkeypatch.setattr(blockwise, "PART", 64)
+    monkeypatch.setattr(portable, "LEAST_BLOCKWISE", 100)
+    monkeypatch.setattr(portable, "PART_OF_A_THREAD", 64)
     op = next(op for op in OPS.values() if (op.rule_set, key[1]) == key and key[1] in op.rules)
     x = torch.linspace(-3, 3, 600).reshape(20, 30).t()
     grad = {
@@ -76,7 +76,7 @@ def test_parts_are_the_whole(
             with kernels.off("portable", "native"):
                 (expected,) = torch.autograd.grad(y, leaf, grad.to(dtype), retain_graph=True)
             sizes.clear()
-            with kernels.only(blockwise.BLOCKWISE):
+            with kernels.only(portable.BLOCKWISE):
                 (grad_x,) = torch.autograd.grad(y, leaf, grad.to(dtype))
             assert torch.equal(grad_x, expected)
             assert grad_x.stride() == expected.stride() or layout_of_grad != "of x"
@@ -101,7 +101,7 @@ def test_parts_are_of_32768_elements_and_begin_at_four_million(
     x: torch.Tensor, low: Any, grad: torch.Tensor, parts: int, sizes: list[int]
 ) -> None:
     call = call_for(OPS["clamp"], "leaky", "closed")
-    gradients = blockwise._backward(grad, [x, low, 1.0], (True, False, False), call)
+    gradients = portable._by_parts(grad, [x, low, 1.0], (True, False, False), call)
     assert sizes == [2**15] * parts
     assert (gradients is None) == (not parts)
 

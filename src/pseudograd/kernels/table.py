@@ -124,7 +124,7 @@ def register(*entries: Residual | Kernel) -> None:
         table = _table_of(entry)
         table.append(entry)
         table.sort(key=lambda entry: (-entry.priority, entry.name))
-    _changed()
+    _note_change()
 
 
 def _table_of(entry: Residual | Kernel) -> list[Any]:
@@ -135,7 +135,7 @@ def remove(*entries: Residual | Kernel) -> None:
     """Take them out again. A backward still to come uses the residual of its forward."""
     for entry in entries:
         _table_of(entry).remove(entry)
-    _changed()
+    _note_change()
 
 
 def account(name: str, of: Callable[[], dict[str, str]]) -> None:
@@ -148,12 +148,12 @@ def off(*names: str | Kernel) -> Iterator[None]:
     """Switch off these kernels, or all kernels of these names, in every thread. What calls save stays the same."""
     added = set(names) - _off
     _off.update(added)
-    _changed()
+    _note_change()
     try:
         yield
     finally:
         _off.difference_update(added)
-        _changed()
+        _note_change()
 
 
 def only(kernel: Kernel) -> AbstractContextManager[None]:
@@ -166,7 +166,7 @@ def that_serve(call: Call) -> list[Kernel]:
     return [] if call.primitive.through is not None else [kernel for kernel in _kernels if kernel.serves(call)]
 
 
-def _changed() -> None:
+def _note_change() -> None:
     global _state
     _state += 1
     prepared.clear()
@@ -177,16 +177,14 @@ def _served(call: Call) -> _Served:
     served: _Served | None = call.served
     if served is not None and served.state == _state:
         return served
-    residuals = (
-        tuple([residual for residual in _residuals if residual.suits(call)]) if _may_keep_bits(call.primitive) else ()
-    )
-    serving = [kernel for kernel in that_serve(call) if not {kernel.name, kernel} & _off]
-    by_residual = {
-        name: tuple(kernel for kernel in serving if kernel.residual.name == name)
-        for name in {kernel.residual.name for kernel in serving}
-    }
-    has_values = any(kernel.value is not None for kernel in by_residual.get(INPUTS.name, ()))
-    call.served = served = _Served(_state, residuals, by_residual, has_values)
+    residuals = _residuals if _may_keep_bits(call.primitive) else ()
+    kernels: dict[str, tuple[Kernel, ...]] = {}
+    for kernel in that_serve(call):
+        if not {kernel.name, kernel} & _off:
+            kernels[kernel.residual.name] = (*kernels.get(kernel.residual.name, ()), kernel)
+    has_values = any(kernel.value is not None for kernel in kernels.get(INPUTS.name, ()))
+    suitable = tuple([residual for residual in residuals if residual.suits(call)])
+    call.served = served = _Served(_state, suitable, kernels, has_values)
     return served
 
 
@@ -252,8 +250,7 @@ def prepare(call: Call, low: object, high: object, dtype: torch.dtype) -> Prepar
     """The call between two numbers made ready, if a kernel on CPU can."""
     served = _served(call)
     for kernel in served.kernels.get(INPUTS.name, ()):
-        recipe = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
-        if recipe is not None:
+        if kernel.prepare is not None and (recipe := kernel.prepare(call, low, high, dtype)) is not None:
             return recipe.replaced(keeps_code=served.residuals[:1] == (recipe.residual,))
     return None
 
@@ -262,8 +259,7 @@ def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     """The call with tensors behind x made ready, if a kernel on CPU can."""
     served = _served(call)
     for kernel in served.kernels.get(INPUTS.name, ()):
-        recipe = None if kernel.prepare_between is None else kernel.prepare_between(call, inputs)
-        if recipe is not None:
+        if kernel.prepare_between is not None and (recipe := kernel.prepare_between(call, inputs)) is not None:
             return recipe.replaced(coded=lru_cache(partial(_first_residual, served.residuals, recipe.coded)))
     return None
 
@@ -320,12 +316,10 @@ def _device(value: Tensor, keys: int) -> str:
 
 def status() -> list[dict[str, str]]:
     """Which kernels run and what for, and why others do not; those first that are asked first."""
-    of_each: dict[str, list[Kernel]] = {}
-    for kernel in _kernels:
-        of_each.setdefault(kernel.name, []).append(kernel)
-    for name in _accounts:
-        of_each.setdefault(name, [])
-    return [{"kernel": name, **_status_of(name, entries)} for name, entries in of_each.items()]
+    names = dict.fromkeys([*(kernel.name for kernel in _kernels), *_accounts])
+    return [
+        {"kernel": name, **_status_of(name, [kernel for kernel in _kernels if kernel.name == name])} for name in names
+    ]
 
 
 def _status_of(name: str, entries: list[Kernel]) -> dict[str, str]:
