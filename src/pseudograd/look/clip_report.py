@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,8 @@ SIDES = ("below", "between", "above")
 
 @dataclass(frozen=True)
 class ClipCell:
-    """The tokens of one sign of the advantage on one side of the range. energy: the sum of (A r)^2, the squared gradients to
-    log_ratio without a clip; passed: the same sum with the clip.
+    """The tokens of one sign of the advantage on one side of the range. energy: the sum of the squared gradients to log_ratio without a
+    clip, (A r)^2; passed: the same sum with the clip.
     """
 
     sign: str
@@ -35,9 +36,9 @@ class ClipCell:
 
 @dataclass(frozen=True)
 class ClipReport:
-    """What a policy clip did to a batch. `silenced` tokens have an advantage and get no gradient; ties stand exactly at a bound.
+    """The effect of a policy clip on a batch. `silenced` tokens have an advantage and get no gradient; ties are exactly at a bound.
 
-    dtype: of the log ratio, in which ties are counted, as a loss computes them that is written by hand.
+    dtype: the dtype of the log ratio, in which ties are counted, as a loss written by hand computes them.
     """
 
     cells: tuple[ClipCell, ...]
@@ -93,9 +94,8 @@ class ClipReport:
             if any(cell.tokens for cell in cells):
                 lines.append(f"  {sign:<20}" + "".join(f"{cell.tokens:>{width},}" for cell in cells))
                 lines.append(f"  {'  silenced':<20}" + "".join(f"{cell.silenced:>{width},}" for cell in cells))
-        lines.append(
-            f"silenced: {self.silenced_share:.1%} of the tokens; the clip takes {self.energy_share:.1%} of the gradient's energy"
-        )
+        energy = f"the clip takes {self.energy_share:.1%} of the gradient's energy"
+        lines.append(f"silenced: {self.silenced_share:.1%} of the tokens; {energy}")
         if self.ties:
             eras = ", ".join(f"{share:g} of it with {name}" for name, share in self.eras.items())
             form = "min(r * A, clamp(r) * A) passes their gradient"
@@ -104,7 +104,7 @@ class ClipReport:
 
 
 def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = None, **settings: Any) -> ClipReport:
-    """What a policy clip does to this batch: which tokens it silences, by the sign of the advantage and by the side.
+    """Count the tokens that a policy clip silences in this batch, by the sign of the advantage and by the side.
 
     Forward:  counts, and sums of squared gradients to log_ratio, with the clip and without; nothing is recorded or changed.
     Backward: none: the result is a record of numbers.
@@ -137,23 +137,23 @@ def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = N
 
 
 def _report(
-    log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, passed: Tensor, free: Tensor, settings: dict[str, Any]
+    log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, passed: Tensor, free: Tensor, settings: Mapping[str, Any]
 ) -> ClipReport:
     """passed, free: the gradients to log_ratio with the clip and without."""
     low, high = settings.get("low", DEFAULT), settings.get("high", DEFAULT)
     lowest, highest = (None if low is None else 1 - low), (None if high is None else 1 + high)
     if settings.get("level") == "sequence":
         log_ratio = mean_over_tokens(log_ratio, mask).expand_as(log_ratio)
-    shape = torch.broadcast_shapes(log_ratio.shape, advantage.shape)  # type: ignore[no-untyped-call]
-    counted = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape).cpu()
-    log_ratio, advantage, passed, free = (part.expand(shape).cpu() for part in (log_ratio, advantage, passed, free))
+    log_ratio, advantage, passed, free = torch.broadcast_tensors(log_ratio, advantage, passed, free)
+    log_ratio, advantage, passed, free = (part.cpu() for part in (log_ratio, advantage, passed, free))
+    counted = torch.ones_like(free, dtype=torch.bool) if mask is None else mask.expand(free.shape).cpu()
     ratio, by_hand = torch.exp(widened(log_ratio)), torch.exp(log_ratio)
     below = torch.zeros_like(counted) if lowest is None else ratio < lowest
     above = torch.zeros_like(counted) if highest is None else ratio > highest
-    at_low, at_high = (
+    ties = [
         0 if bound is None else int((counted & (by_hand == rounded_to(bound, by_hand.dtype))).sum())
         for bound in (lowest, highest)
-    )
+    ]
     cells = []
     for sign, number in SIGNS.items():
         for side, mask_of_side in zip(SIDES, (below, ~(below | above), above), strict=True):
@@ -162,6 +162,5 @@ def _report(
             energies = (float(gradient[at].square().sum()) for gradient in (free, passed))
             cells.append(ClipCell(sign, side, int(at.sum()), silenced, *energies))
     ends = f"[{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
-    rule = name_of_rule(settings.get("rule", POLICY_LOSS.default_rule))
-    dtype = str(by_hand.dtype).removeprefix("torch.")
-    return ClipReport(tuple(cells), f"ratio clipped to {ends}, rule {rule}", at_low, at_high, dtype)
+    clip = f"ratio clipped to {ends}, rule {name_of_rule(settings.get('rule', POLICY_LOSS.default_rule))}"
+    return ClipReport(tuple(cells), clip, *ties, str(by_hand.dtype).removeprefix("torch."))

@@ -11,21 +11,19 @@ from ..rule import Call, Op, Rule
 
 def rules_text(ops: list[Op]) -> str:
     """The table as text; ops that have the same rules share a block."""
-    blocks = []
-    for rules in dict.fromkeys((op.rule_set, *op.rules) for op in ops):
-        members = [op for op in ops if (op.rule_set, *op.rules) == rules]
-        names = "\n".join(_default_line(op) for op in members)
+    blocks: dict[tuple[str, ...], list[Op]] = {}
+    for op in ops:
+        blocks.setdefault((op.rule_set, *op.rules), []).append(op)
+    texts = []
+    for members in blocks.values():
         rows = [_rule_lines(members[0], rule) for rule in members[0].rules.values()]
-        blocks.append("\n".join([names, "", *rows]))
-    return "\n\n".join(blocks)
+        texts.append("\n".join([*map(_default_line, members), "", *rows]))
+    return "\n\n".join(texts)
 
 
 def _default_line(op: Op) -> str:
-    edge = (
-        f", edge {op.default_edge} (or {', '.join(str(e) for e in op.edges if e != op.default_edge)})"
-        if op.edges
-        else ""
-    )
+    others = ", ".join(str(edge) for edge in op.edges if edge != op.default_edge)
+    edge = f", edge {op.default_edge} (or {others})" if op.edges else ""
     return f"{op.name}: {'default ' if len(op.rules) > 1 else ''}rule {op.default_rule}{edge}"
 
 
@@ -44,7 +42,7 @@ def _rule_lines(op: Op, rule: Rule) -> str:
 
 
 def what_is_saved(op: Op, rule: Rule) -> str:
-    """For a backward that x alone asks for, between the bounds that the op is drawn with."""
+    """The inputs or bits that a call saves for a backward to x alone, between the bounds that the op is drawn with."""
     saved = rule.inputs_read((True,) + (False,) * (len(op.inputs) - 1))
     if op.picture.of is not None:
         drawn = zip(op.inputs, op.picture.of(torch.zeros(1)), strict=True)
