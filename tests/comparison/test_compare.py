@@ -414,7 +414,7 @@ VALUE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
     ("seeds must be at least 1, got 0.", slopes, {"seeds": 0}),
     ("seeds must be different whole", slopes, {"seeds": [1, 1]}),
     ("jobs must be at least 1, got 0.", slopes, {"jobs": 0}),
-    ("run must stand at the top of a module for jobs above 1, got '<lambda>'. Other", LAMBDA, {"jobs": 2}),
+    ("run must be at the top of a module for jobs above 1, got '<lambda>'. Other", LAMBDA, {"jobs": 2}),
     ("at the top of a module for jobs above 1, 'b' too", slopes, {"variants": {"a": abs, "b": LAMBDA}, "jobs": 2}),
     ("better must be one of higher, lower, got 'smaller'.", slopes, {"better": "smaller"}),
     ("better must say which is better of at the bound, below", slopes, {"better": {"outside": "lower"}}),

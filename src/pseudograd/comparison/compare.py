@@ -53,7 +53,7 @@ def compare(
     Args:
         run: called as run(clamp) or run(clamp, seed), by its signature; trains whatever it likes and returns a number, or several by name.
             clamp is called as torch.clamp is; under gradient ascent with maximize=True. `project=True`, if run has an argument of that
-            name, asks it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
+            name, tells it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
             By name it may return curves (one dimension) and pictures beside its numbers: `plot` draws them.
         rules: names, with parameters and edge where wanted ("zero/open"), or rule objects; None for the usual ones.
         variants: instead of rules, functions to hand to run, by name: a function as it is (a surrogate, a rounding, a loss, a whole
@@ -64,12 +64,12 @@ def compare(
         better: "lower" or "higher"; for several numbers, one for all or one by each name.
         replace: instead of handing out a clamp, call run() or run(seed), unedited, under `override` of these families ("clamp", or
             several); the eras are then those of `pin_edge`, of "clamp" alone, and no clamp is left out.
-        jobs: so many processes; the numbers are the same to the bit. run must then stand at the top of a module.
+        jobs: the number of processes; the numbers are the same to the bit. run must then be at the top of a module.
         executor: instead of `jobs`, anything with `submit` that has processes of its own: of concurrent.futures, loky, dask, submitit.
         time_limit: seconds that a run may take; a longer one has failed, and is not kept.
-        keep: a folder for finished runs: a later call with it makes only those that are missing. A run is found again by all that run
-            holds and calls, by value, down to what is installed; files that it reads nobody sees. Needs cloudpickle and joblib. What cannot
-            be fingerprinted is not kept: a warning says so.
+        keep: a folder for finished runs. A later call makes only the missing runs. A run is found again by everything that run holds and
+            calls, by value, and by the versions of what is installed; files that it reads do not count. Needs cloudpickle and joblib. A
+            run without a fingerprint is not kept, and a warning says so.
         on_trial: called before each run with (variant, seed, steps), how many are done, and of how many.
     Returns: a Comparison: str(), plot(), to_json(), and the verdicts by variant. Two variants differ where Wilcoxon's signed-rank test of
         their paired differences has p <= 0.05 after Holm's correction for all that this report may claim: every number, every variant, the

@@ -39,7 +39,7 @@ _STORED = (
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Verdicts):
-    """The result of `compare`. print() shows it, `plot` draws it, `write` keeps it; `verdict`, `edge_verdict` and `leaders` answer."""
+    """The result of `compare`. print() shows it, `plot` draws it, `write` stores it; `verdict`, `edge_verdict` and `leaders` answer."""
 
     def __str__(self) -> str:
         return comparison_text(self)
@@ -118,7 +118,7 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
 
 
 def plain_numbers(value: object) -> Any:
-    """As JSON has it: NaN becomes None, an infinite number "inf" or "-inf"."""
+    """The value as JSON has it: NaN becomes None, an infinite number "inf" or "-inf"."""
     if isinstance(value, Mapping):
         return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

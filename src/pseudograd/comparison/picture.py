@@ -44,7 +44,7 @@ class Seeds:
 
     @property
     def size(self) -> tuple[float, float]:
-        """In inches."""
+        """Width and height in inches."""
         return 9, 1.3 + 0.36 * len(self.rows)
 
 
@@ -71,7 +71,7 @@ def _note(comparison: Verdicts, number: str, name: str) -> str:
 
 
 def draw_seeds(seeds: Seeds, axes: Axes | None = None) -> Axes:
-    """On these axes, or on a new figure."""
+    """Draw the picture on these axes, or on a new figure."""
     axes = axes or _new_axes(seeds.size)
     if _is_wide([value for values in seeds.rows.values() for value in values if math.isfinite(value)]):
         axes.set_xscale("log")
@@ -121,7 +121,7 @@ def _new_axes(size: tuple[float, float]) -> Axes:
 
 
 def arrays_size(comparison: Verdicts, name: str) -> tuple[float, float]:
-    """In inches, of the picture that `draw_arrays` makes."""
+    """The size in inches of the picture that `draw_arrays` makes."""
     by_variant = _arrays(comparison, name)
     if next(iter(by_variant.values()))[0].dim() == 1:
         return 8.0, 4.2
@@ -144,7 +144,7 @@ def draw_arrays(comparison: Verdicts, name: str, axes: Axes | None) -> Axes:
 
 
 def _arrays(comparison: Verdicts, name: str) -> dict[str, list[Tensor]]:
-    """By variant, the array of each seed; without variants that have none."""
+    """The array of each seed, by variant. Variants without arrays are left out."""
     return {variant: list(by_seed.values()) for variant, by_seed in comparison.arrays[name].items() if by_seed}
 
 
@@ -155,7 +155,7 @@ def _grid(count: int) -> tuple[int, int]:
 
 
 def _draw_curves(axes: Axes, name: str, by_variant: dict[str, list[Tensor]]) -> None:
-    """Of each variant the median over the seeds, and the range of all of them."""
+    """Draw the median over the seeds for each variant, and the range of all seeds."""
     curves = {variant: _stacked(arrays) for variant, arrays in by_variant.items()}
     shades = colours(curves)
     for index, (variant, every) in enumerate(curves.items()):
@@ -198,7 +198,7 @@ def _draw_tiles(axes: Axes, images: dict[str, Tensor]) -> None:
 
 
 def _image(image: Tensor) -> Tensor:
-    """With colours last, from 0 to 1; whole numbers up to 255 are bytes."""
+    """The image with colours last, from 0 to 1; whole numbers up to 255 are bytes."""
     if image.dim() == 3 and image.shape[-1] != 3:
         image = image.permute(1, 2, 0)
     return image / 255 if image.dim() == 3 and float(image.max()) > 1.5 else image

@@ -64,7 +64,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _states() -> list[object] | None:
-    """Of all generators that a seed sets; None on a device whose states are not compared."""
+    """The states of all generators that a seed sets; None on a device whose states are not compared."""
     devices = (getattr(torch.backends, "mps", None), getattr(torch, "xpu", None), getattr(torch, "mtia", None))
     if any(getattr(device, "is_available", lambda: False)() for device in devices):
         return None

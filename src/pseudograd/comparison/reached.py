@@ -108,7 +108,7 @@ def _is_users(cls: object) -> bool:
 
 
 def _definition(cls: type[torch.autograd.Function]) -> Call:
-    """With the op of this library that the class is a copy of, if it is."""
+    """Name and line of the class. If it is a copy of an op of this library, the line names the op."""
     code = inspect.unwrap(cls.forward).__code__
     line, copy = frames.format_location(code, code.co_firstlineno), what_is(cls)
     return cls.__qualname__, line if copy is None else f"{line}, which is {copy.meaning}: `{copy.instead}`"

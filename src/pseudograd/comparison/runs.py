@@ -56,7 +56,7 @@ class Outcome:
     is_late: bool = False
 
     def __getstate__(self) -> dict[str, object]:
-        """With arrays as numpy's: torch would share their memory, which goes with the process."""
+        """Arrays travel as numpy arrays: torch would share their memory, which goes with the process."""
         return {**vars(self), "arrays": {name: array.numpy() for name, array in self.arrays.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class Runner(Generic[E]):
     def outcomes(
         self, plan: Sequence[tuple[E, Run]], done: int = 0, total: int = 0
     ) -> Iterator[tuple[E, Run, Outcome]]:
-        """In the order of the plan. `done`: so many of `total` runs, to which these belong, were made before."""
+        """The outcomes in the order of the plan. `done` of `total` runs, to which these belong, were made before."""
         stored = [self._stored(experiment, run) for experiment, run in plan]
         missing = [item for item, outcome in zip(plan, stored, strict=True) if outcome is None]
         futures = iter([self.workers.submit(*item) for item in missing] if self.workers else [])
@@ -173,7 +173,7 @@ class Runner(Generic[E]):
 class Setup(NamedTuple):
     """The conditions under which another process gives the same numbers: as many threads, and the modules that register rules.
 
-    process: host and number of the process that asks.
+    process: host and number of the first process.
     """
 
     where: str
@@ -184,7 +184,7 @@ class Setup(NamedTuple):
 
 
 def _measure(setup: Setup, experiment: Experiment, run: Run) -> Outcome:
-    """In another process."""
+    """Make a run in another process."""
     is_same = (socket.gethostname(), os.getpid()) == setup.process
     if is_same and threading.current_thread() is not threading.main_thread():
         remedy = "Threads share one state of random numbers; use processes, or leave it out"
@@ -261,7 +261,7 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
             child.join()
         if not isinstance(error, process.BrokenProcessPool):
             raise
-        remedy = "What it printed says why; a script must call this below `if __name__ == '__main__':`"
+        remedy = "Its output says why; a script must call this below `if __name__ == '__main__':`"
         text = must(where, "jobs", "be processes that live to the end", "one that did not", remedy)
         raise ValueError(text) from error
 

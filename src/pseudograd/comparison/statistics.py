@@ -97,7 +97,7 @@ class Difference:
 
     @property
     def wins(self) -> tuple[int, int]:
-        """How many seeds are above, and how many below."""
+        """The number of seeds above 0, and the number below."""
         return sum(gap > 0 for gap in self.gaps), sum(gap < 0 for gap in self.gaps)
 
     def turned(self) -> Difference:
@@ -190,7 +190,7 @@ def least_p(seeds: int) -> float:
 
 
 def seeds_needed(comparisons: float = 1) -> int:
-    """How many seeds have to differ before any of so many comparisons can be significant."""
+    """The number of seeds that have to differ before any of so many comparisons can be significant."""
     return next(seeds for seeds in range(1, 1000) if least_p(seeds) * max(comparisons, 1) <= LEVEL)
 
 
@@ -227,7 +227,7 @@ def _ranks_up(gaps: Sequence[float]) -> tuple[list[int], int]:
 
 @lru_cache(maxsize=1024)
 def _ways_up_to(ranks: tuple[int, ...]) -> list[int]:
-    """How many of the 2^n choices of signs give at most each sum of positive ranks."""
+    """For each sum of positive ranks: the number of the 2^n choices of signs that give at most this sum."""
     total = sum(ranks)
     ways = [1] + [0] * total
     for rank in ranks:

@@ -90,7 +90,7 @@ class Store:
 
 
 def _seal(data: bytes) -> bytes:
-    """With a checksum in front, which tells a damaged file."""
+    """The data behind a checksum, which tells a damaged file."""
     return _MARK + hashlib.sha256(data).digest() + data
 
 
@@ -99,7 +99,7 @@ class FingerprintError(Exception):
 
 
 def fingerprint(held: object) -> str:
-    """Of functions, rules and data, of the settings of torch and of what is installed. Raises FingerprintError."""
+    """A text that is equal for equal functions, rules, data, settings of torch and installed versions. Raises FingerprintError."""
     try:
         import cloudpickle
         from joblib.hashing import NumpyHasher
@@ -147,7 +147,7 @@ def _hasher(joblib_hasher: Any, cloudpickle: Any) -> Any:
             super().save(obj)
 
         def save_global(self, obj: object, name: object = None, pack: object = None) -> None:
-            """By its name, but in a module of the user's a name does not say what the object is."""
+            """Save the name of an object. A name in a module of the user's does not say what the object is, so it is refused."""
             if obj is not _Part and _is_users(sys.modules.get(getattr(obj, "__module__", None) or "")):
                 raise TypeError(f"{obj!r}")
             super().save_global(obj, name)
@@ -236,7 +236,7 @@ def _is_installed(file: str) -> bool:
 
 
 def _own_folders() -> list[Path]:
-    """Of this package and of those beside it."""
+    """The folders of this package and of its neighbours."""
     return sorted(Path(__file__).resolve().parents[2].glob("pseudograd*/"))
 
 

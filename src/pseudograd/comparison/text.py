@@ -49,7 +49,7 @@ def _table(comparison: Verdicts, number: str) -> Iterator[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]], align: Callable[[str, int], str], headings: int = 1) -> Iterator[str]:
-    """The lines of a table whose columns, but the first, `align` sets. A rule stands under the headings."""
+    """The lines of a table whose columns, but the first, `align` sets. A rule is drawn under the headings."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for count, (first, *others) in enumerate(rows, start=1):
         yield GAP.join([first.ljust(widths[0]), *map(align, others, widths[1:])]).rstrip()
@@ -58,7 +58,7 @@ def aligned(rows: Sequence[Sequence[str]], align: Callable[[str, int], str], hea
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    """And how many values are not finite."""
+    """Mean, standard deviation, and the number of values that are not finite."""
     mean, deviation = spread(values)
     lost = sum(not math.isfinite(value) for value in values)
     text = "" if math.isnan(mean) else f"{mean:.4g}" if not deviation > 0 else f"{mean:.4g} ± {deviation:.2g}"
@@ -120,7 +120,7 @@ def _edge(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> 
 
 
 def closing_lines(comparison: Verdicts) -> Iterator[str]:
-    """How the variants were judged, what was reached, and what failed."""
+    """The method of the verdicts, the calls that were reached, and the runs that failed."""
     if comparison.repeats:
         yield (
             "The seed changes nothing: no run takes it or draws a random number, and each run repeats its result. "

@@ -84,9 +84,7 @@ class Training:
         is_in_notebook = getattr(self.function, "__module__", None) == "__main__" and not main.get("__file__")
         if is_in_notebook or not _can_be_pickled(self.function):
             remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"
-            raise ValueError(
-                must(self.where, "run", "stand at the top of a module for jobs above 1", self.name, remedy)
-            )
+            raise ValueError(must(self.where, "run", "be at the top of a module for jobs above 1", self.name, remedy))
         for name, row in self.choice.rows.items() if self.choice.is_given else ():
             if not _can_be_pickled(row):
                 requirement = f"be functions at the top of a module for jobs above 1, {name!r} too"

@@ -1,7 +1,7 @@
 """tune: the same as compare with a budget. Short trials first, the hopeless dropped, and a last round on seeds that chose no rule.
 
 The halving stays by hand: it works with torch alone, and Optuna's pruners know no budget, which here also pays for the last round. The
-search for a number in a range is Optuna's. It stands in this file, of more than 300 lines, because it spends the same budget.
+search for a number in a range is Optuna's.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def tune(
 
 
 def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
-    """For each round before the last how many seeds, and which part of a whole run. The whole budget must pay for one seed of each."""
+    """The number of seeds and the part of a whole run, for each round before the last. The budget must pay for one seed of each."""
     alive = [candidates]
     while alive[-1] > FINALISTS:
         alive.append(-(-alive[-1] // 2))
@@ -259,7 +259,7 @@ def _split_ranges(rules: Rules, replace: str | Sequence[str] | None) -> tuple[Ru
 
 
 def _points_of_each(ranges: Sequence[Range], budget: int) -> int:
-    """How many points of each range are tried: a share of the budget, and no fewer than LEAST_POINTS."""
+    """The number of points to try in each range: a share of the budget, and no fewer than LEAST_POINTS."""
     if not ranges:
         return 0
     cost = SEARCH_SEEDS * len(ranges)
@@ -273,7 +273,7 @@ def _points_of_each(ranges: Sequence[Range], budget: int) -> int:
 def _search(
     part: Range, points: int, better: Better, measure_points: Callable[[Sequence[str]], dict[str, float]], batch: int
 ) -> Search:
-    """With Optuna's default sampler, from a fixed seed. `batch`: so many points are tried at a time."""
+    """Search a range with Optuna's default sampler, from a fixed seed. batch: the number of points tried at a time."""
     try:
         import optuna
     except ImportError as error:

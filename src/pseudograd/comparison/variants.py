@@ -40,7 +40,7 @@ def eras() -> dict[str, Era]:
 
 
 class Variant(NamedTuple):
-    """A clamp under the name that reports and figures show. `projects` asks a world to clip its leaves after each step instead.
+    """A clamp under the name that reports and figures show. projects: a world clips its leaves after each step instead.
 
     `maximizing` is the clamp for gradient ascent, where that is another one.
     """
@@ -190,7 +190,7 @@ class Choice:
                 yield entry
 
     def _rewriting(self, name: str) -> Rewriting | None:
-        """For an era all of torch's clamps, those with tensor bounds too; for a rule the families that were asked for."""
+        """An era rewrites all of torch's clamps, with tensor bounds too; a rule rewrites the chosen families."""
         if name == self.baseline:
             return None
         if name in self.eras:

@@ -36,7 +36,7 @@ Pair = tuple[str, str, str]  # a number, and two variants
 
 @dataclass(frozen=True)
 class Family:
-    """`differences` of every pair of variants that differ in some seed, corrected. Of variants with equal numbers one stands for all."""
+    """`differences` of every pair of variants that differ in some seed, corrected. Variants with equal numbers share one row."""
 
     differences: Mapping[Pair, Difference]
     stands_for: Mapping[tuple[str, str], str]  # by number and variant
@@ -53,7 +53,7 @@ class Family:
         return self.differences[number, second, first].turned()
 
     def leaders(self, number: str, ranked: Sequence[str], verdict: Callable[[Difference], str]) -> list[str]:
-        """Of `ranked`, best first, all variants that no other one is significantly better than: more than one is a tie."""
+        """The variants of `ranked`, best first, that no other one is significantly better than: more than one is a tie."""
 
         def is_beaten(name: str) -> bool:
             return any(verdict(self.difference(number, other, name)) == BETTER for other in ranked)
@@ -63,12 +63,12 @@ class Family:
 
     @property
     def corrected_for(self) -> tuple[int, int]:
-        """How many planned comparisons, and how many others, p is corrected for: those that enough seeds could tell."""
+        """The numbers of planned and of other comparisons that p is corrected for: those that enough seeds could tell."""
         return _count_possible(self.differences, self.planned)
 
     @property
     def pairs(self) -> int:
-        """How many comparisons beside the planned ones could be asked for once the numbers are seen."""
+        """The number of comparisons, beside the planned ones, that the numbers may suggest."""
         return len(self.differences) - len(self.planned)
 
     @property
@@ -77,7 +77,7 @@ class Family:
 
 
 def needs(planned: int, pairs: int) -> tuple[int, int]:
-    """How many seeds have to differ before any planned comparison can be significant, and then any pair of the others."""
+    """The seeds that have to differ before any planned comparison can be significant, and then any pair of the others."""
     if not pairs:
         return statistics.seeds_needed(planned), 1
     left = 1 - PLANNED / planned if planned else 1.0
@@ -95,7 +95,7 @@ def make_family(
 ) -> Family:
     """Compare the planned pairs for each number, and with_best every other pair too.
 
-    once: every seed gave the same, so one value stands for all. tie: as in `difference`.
+    once: every seed gave the same, so one value is enough. tie: as in `difference`.
     """
     stands_for: dict[tuple[str, str], str] = {}
     differences: dict[Pair, Difference] = {}
@@ -126,7 +126,7 @@ def make_family(
 
 
 def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] | frozenset[Pair]) -> tuple[int, int]:
-    """How many planned comparisons, and how many others, could be significant with the seeds that differ."""
+    """The numbers of planned and of other comparisons that could be significant with the seeds that differ."""
     possible = [pair for pair, row in differences.items() if statistics.least_p(row.seeds[1]) <= LEVEL]
     count = sum(pair in planned for pair in possible)
     return count, len(possible) - count

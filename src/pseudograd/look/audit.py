@@ -1,4 +1,4 @@
-"""Audit any function: what its backward does, beside the derivative of its values."""
+"""Audit any function: compare its backward with the derivative of its values."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def audit(
     at: Sequence[float] = (),
     shape: Sequence[int] | None = None,
 ) -> Audit:
-    """What the backward of `f` does from `low` to `high`, beside the derivative of its values, for both signs of grad.
+    """Compare the backward of `f` from `low` to `high` with the derivative of its values, for both signs of grad.
 
     Forward:  f is called on float64 tensors, again and again; it must give the same values for the same x. x is never changed.
     Backward: regions where the gradient is the derivative (exact), where both are 0 (flat), where it is 0 alone (cut), where the
         derivative is (pseudo), and where they differ (biased); its value at every kink and jump; whether it is linear in grad and
         element-wise, what it does with NaN and infinity, in half precision, in double backward, forward mode and vmap; and which rule
         of pseudograd it equals in all of this, if any. The derivative is measured from the values alone. "0" means: to the accuracy of
-        that measurement. What is narrower than the distance of two points may be missed.
+        that measurement. A region that is narrower than the distance of two points may be missed.
 
     Args:
         f: a function of one tensor, a module, or an autograd.Function or its `apply`. With more arguments: lambda x: f(x, -1, 1).
@@ -153,7 +153,7 @@ def _callable(f: object, dtype: torch.dtype) -> Function:
     if not callable(f):
         raise TypeError(must("audit", "f", "be a function, a module or an autograd.Function", f))
     function = copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
-    return lambda x: function(x.clone())  # which f may change in place
+    return lambda x: function(x.clone())  # f may change its x in place
 
 
 def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:

@@ -91,7 +91,7 @@ def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
 
 
 def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
-    """In units of the range and of the gradient, so that neither small nor large ones look alike."""
+    """The units are the range and the size of the gradient, so that a small second derivative counts as a large one does."""
     scale = (m.x[-1] - m.x[0]).item() / 4
     slopes = torch.cat([m.positive, m.negative]).abs()
     size = slopes[slopes.isfinite()].max().item() if slopes.isfinite().any() else 0.0

@@ -28,7 +28,7 @@ class Side(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A part of the range in which both signs of grad keep their kind; a single x, with low == high, at a kink or a jump.
+    """A part of the range with one kind for each sign of grad; a single x, with low == high, at a kink or a jump.
 
     has_low, has_high: does the end belong to it? slope: the derivative, from least to most; at a kink or a jump from the left and from
     the right.

@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
         return y, torch.zeros_like(x) if grad_x is None else grad_x.to(x.dtype)
 
     def write(self, names: Sequence[str] = (), *, says_default_edge: bool = True) -> str:
-        """The call as a user writes it. names: of variables that stand for the inputs behind x."""
+        """The call as a user writes it. names: the variables for the inputs behind x."""
         op, rule, edge = self.case.op, self.case.rule, self.case.edge
         others = [value for value in self.others if value is not None] if names else self.others
         texts: Sequence[str | None] = names or [None if value is None else repr(_short(value)) for value in others]
@@ -225,7 +225,7 @@ def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]
 
 
 def _estimate_width(m: Measured, known: Mapping[str, float | None]) -> float | None:
-    """Where a blocked gradient comes back turned and weakened: -share * grad, share = distance / (width * (max - min))."""
+    """The width of a rule that turns and weakens a blocked gradient: -share * grad, share = distance / (width * (max - min))."""
     low, high = (known.get(name, known.get(f"quant_{name}")) for name in ("min", "max"))
     slopes = torch.cat([m.positive, m.negative])
     shares = torch.where((slopes < 0) & (slopes > -1), -slopes, 0.0)

@@ -70,7 +70,7 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
 
 
 def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
-    """A rule that names its edge keeps it. The errors of an unknown rule or edge come from here, before anything is drawn."""
+    """The edge in the name of a rule wins. An unknown rule or edge is an error here, before anything is drawn."""
     label, own = str(rule), ""
     if isinstance(rule, str):
         text, _, own = rule.partition("/")
@@ -156,7 +156,7 @@ def number_names(curves: list[Curve]) -> list[Curve]:
 
 
 def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[float]:
-    """Where any of them jumps, to the exact number."""
+    """The x at which any of the functions jumps, to the exact number."""
     x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
 
     def in_doubles(f: Function) -> Function:

@@ -131,7 +131,7 @@ def _gradient_jumps(f: Function, grid: Tensor, sign: float) -> list[Pair]:
 
 
 def _locate(f: Function, broken: Breaks, special: list[float], jumps: list[Pair], near: float) -> tuple[Break, ...]:
-    """In each bracket a number that is known; or at which a clamp is flat; or beside which the gradient jumps; or the shortest."""
+    """One number in each bracket: a known one, the bound of a flat clamp, a jump of the gradient, or else the shortest number."""
     located: list[Break] = []
     for start, end, left, right, is_jump in zip(*(part.tolist() for part in broken), strict=True):
         room = 0.0 if is_jump else near
@@ -185,7 +185,7 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
 
 
 def _kinds(m: Measured, slopes: Tensor) -> list[str]:
-    """The kind of each point for one sign of grad. What is as small as the error of the derivative is 0."""
+    """The kind of each point for one sign of grad. A slope as small as the error of the derivative counts as 0."""
     difference, size = (slopes - m.slope).abs(), torch.maximum(slopes.abs(), m.slope.abs())
     is_flat = m.slope.abs() <= 2 * m.error
     kinds = torch.full_like(slopes, _KINDS.index("biased"), dtype=torch.long)
@@ -203,7 +203,7 @@ _WHERE_CURVES_CROSS = {"exact": ("flat",), "biased": ("exact", "flat", "cut", "p
 
 
 def _drop_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
-    """Where a curve crosses another, or 0, a single point has another kind. It is what is beside it."""
+    """A curve that crosses another, or 0, has a single point of another kind. The point gets the kind of its neighbour."""
     result = list(kinds)
     for i, kind in enumerate(kinds):
         beside = [kinds[k] for k in (i - 1, i + 1) if 0 <= k < len(kinds) and not is_break[k]]

@@ -1,7 +1,7 @@
 """One colour per rule, project-wide; styles differ for grey print.
 
 Okabe and Ito's set for most rules of clamp, Paul Tol's muted set for the slopes of steps, which a test simulates for two kinds of
-colour blindness. A rule's colour stands in its row. Two of them are close to each other for protanopes; panels and legends name them.
+colour blindness. The row of a rule has its colour. Two of them are close to each other for protanopes; panels and legends name them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where `plot` draws: panels above each other on one x axis, a legend below them, and all of it inside the figure."""
+"""The panels of `plot`: above each other on one x axis, a legend below them, and all of it inside the figure."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _checked_grads(grad: object) -> list[float]:
 
 
 def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xlim: object) -> Picture:
-    """Where to draw, and with which inputs behind x."""
+    """The range to draw, and the inputs behind x."""
     if op not in OPS:
         raise unknown_name("plot", "op", tuple(OPS), op)
     picture, has_bounds = OPS[op].picture, min is not None or max is not None

@@ -33,7 +33,7 @@ _BUILTINS = _words("abs all any bool enumerate float int isinstance len list max
 _MODULES = (torch, torch.nn, functional, math)
 # Functions and methods whose tensor nobody else has.
 _FRESH = _words("clone zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full")
-# Functions and methods of torch that draw, keep or change something, by a part of their name or by all of it; a final "_" says so, too.
+# Functions and methods of torch that draw, keep or change something, by a part of their name or by all of it; so do names that end in "_".
 _IMPURE_PARTS = _words("backward drop hook rand seed norm_stats set_ batch_norm instance_norm rrelu gumbel")
 _IMPURE = _words(
     "bernoulli normal multinomial poisson save load from_file compile data grad numpy share_memory retain_grad storage "
@@ -175,7 +175,7 @@ class _Reader:
         return all(map(self._is_harmless, self._nodes))
 
     def _is_harmless(self, node: ast.AST) -> bool:
-        """Of a node alone: its parts are nodes too."""
+        """Checks the node alone, because its parts are nodes too."""
         if type(node).__name__ not in _NODES and not isinstance(node, _PARTS):
             return False
         if isinstance(node, ast.Call):
@@ -225,7 +225,7 @@ class _Reader:
             return name in _BUILTINS
         module = getattr(function, "__module__", None) or ""
         if isinstance(function, BuiltinFunctionType) or module.startswith("torch.nn.functional"):
-            # An op has no module. What counts, sets or clears something in torch is in torch._C.
+            # An op has no module. Functions that count, set or clear something in torch are in torch._C.
             is_op = getattr(torch, name, None) is function and getattr(function, "__self__", None) is None
             return _has_pure_name(name) and (is_op or function in _IN_MODULES)
         return _is_pure(function, _PLAIN, self._deepest - 1)

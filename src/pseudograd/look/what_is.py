@@ -41,7 +41,7 @@ _BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], 
 }
 
 Numbers = tuple[float, ...]
-Ask = Callable[[Tensor, Tensor, Numbers], tuple[Tensor, Tensor]]  # x, grad, numbers behind x -> y, grad_x
+Evaluate = Callable[[Tensor, Tensor, Numbers], tuple[Tensor, Tensor]]  # x, grad, numbers behind x -> y, grad_x
 OthersOf = Callable[[Numbers], Others]  # numbers behind x -> the inputs of the op that they are
 
 
@@ -101,11 +101,11 @@ def _recognise(cls: object) -> Match | None:
 
 def _matches_of(compute: Compute, inputs: int) -> Iterator[Match]:
     if inputs == 1:  # the values show the op
-        ask = _asking(compute, float)
-        m = _measure(ask, ())
+        evaluate = _make_evaluate(compute, float)
+        m = _measure(evaluate, ())
         for op, others, difference in forwards(m):
             if not difference:
-                yield from _match_rule(ask, op, m, ((),), lambda numbers: others, ())  # noqa: B023, used at once
+                yield from _match_rule(evaluate, op, m, ((),), lambda numbers: others, ())  # noqa: B023, used at once
     elif inputs == 2 and _is_replace_grad(compute):
         yield Match("replace_grad", "", "ReplaceGrad", tuple(_DTYPES))
     for name, names, numbers in _BEHIND_X.get(inputs, ()):
@@ -115,8 +115,8 @@ def _matches_of(compute: Compute, inputs: int) -> Iterator[Match]:
                 return {"lower_bound": (*numbers, None), "upper_bound": (None, *numbers)}.get(name, numbers)
 
             try:
-                ask = _asking(compute, as_input)
-                yield from _match_rule(ask, OPS[name], _measure(ask, numbers[0]), numbers, others_of, names)
+                evaluate = _make_evaluate(compute, as_input)
+                yield from _match_rule(evaluate, OPS[name], _measure(evaluate, numbers[0]), numbers, others_of, names)
             except Exception:  # the class takes other inputs
                 continue
 
@@ -125,31 +125,31 @@ def _to_tensor(number: float) -> Tensor:
     return torch.tensor([number])
 
 
-def _asking(compute: Compute, as_input: Callable[[float], object]) -> Ask:
-    def ask(x: Tensor, grad: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
+def _make_evaluate(compute: Compute, as_input: Callable[[float], object]) -> Evaluate:
+    def evaluate(x: Tensor, grad: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
         y, (grad_x, *_) = compute((x, *map(as_input, numbers)), grad.clone())
         assert grad_x is not None
         return y, grad_x
 
-    return ask
+    return evaluate
 
 
-def _measure(ask: Ask, numbers: Numbers) -> Measured:
+def _measure(evaluate: Evaluate, numbers: Numbers) -> Measured:
     x = torch.linspace(-4, 4, 129, dtype=torch.float64)
-    (y, positive), (_, negative) = (ask(x, torch.full_like(x, sign), numbers) for sign in (1.0, -1.0))
+    (y, positive), (_, negative) = (evaluate(x, torch.full_like(x, sign), numbers) for sign in (1.0, -1.0))
     slope = torch.cat([y.diff(), y[-1:] - y[-2:-1]]).double() / (x[1] - x[0])
     return Measured(x, y.double(), slope, torch.zeros_like(x), positive.double(), -negative.double(), (), ())
 
 
 def _match_rule(
-    ask: Ask, op: Op, m: Measured, numbers: tuple[Numbers, ...], others_of: OthersOf, names: tuple[str, ...]
+    evaluate: Evaluate, op: Op, m: Measured, numbers: tuple[Numbers, ...], others_of: OthersOf, names: tuple[str, ...]
 ) -> Iterator[Match]:
-    gradients = [ask(m.x, torch.full_like(m.x, grad), numbers[0])[1] for grad in GRADS]
+    gradients = [evaluate(m.x, torch.full_like(m.x, grad), numbers[0])[1] for grad in GRADS]
     for candidate in candidates(op, others_of(numbers[0]), m, gradients):
         rule, edge, parameters = candidate.case.rule, candidate.case.edge, candidate.case.parameters
         if rule.is_users or rule.author:  # its formula is code of the program
             continue
-        comparison = _compare(ask, candidate, numbers, others_of)
+        comparison = _compare(evaluate, candidate, numbers, others_of)
         if comparison is None:
             continue
         is_changed = any(value != rule.parameters[key] for key, value in parameters)
@@ -170,7 +170,7 @@ def _familiar_class(rule: Rule) -> str | None:
 
 
 def _compare(
-    ask: Ask, candidate: Candidate, numbers: tuple[Numbers, ...], others_of: OthersOf
+    evaluate: Evaluate, candidate: Candidate, numbers: tuple[Numbers, ...], others_of: OthersOf
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The dtypes in which value and gradient are equal to the bit, and the differences at extreme numbers. None for another function.
 
@@ -185,7 +185,7 @@ def _compare(
             ours = candidate._replace(others=others_of(values))
             x, grad, is_usual = _pairs(values, dtype)
             try:
-                y, grad_x = (part.to(dtype) for part in ask(x, grad, values))
+                y, grad_x = (part.to(dtype) for part in evaluate(x, grad, values))
             except Exception:
                 if dtype == torch.float32:
                     raise

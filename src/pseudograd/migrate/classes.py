@@ -61,7 +61,7 @@ def split_with_ends(text: str) -> list[str]:
 
 
 def find_classes(tree: ast.AST) -> list[ast.ClassDef]:
-    """The classes, wherever they stand, that say they are an autograd.Function."""
+    """The classes, at any depth, that say they are an autograd.Function."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     named = [node for node in classes if any(ast.unparse(base).split(".")[-1] == "Function" for base in node.bases)]
     return sorted(named, key=lambda node: node.lineno)
@@ -137,7 +137,7 @@ def _applied(tree: ast.AST) -> set[int]:
 
 
 def find_use_beside(file: Path, name: str) -> str:
-    """Where a file of the same folder uses more of the class than its `apply`; "" where none does. Unreadable files are passed over."""
+    """The line of a file in the same folder that uses more of the class than its `apply`, or "". Unreadable files are passed over."""
     for other in sorted(file.resolve().parent.glob("*.py"))[:_MOST]:
         try:
             if other == file.resolve() or other.stat().st_size > _LARGEST:

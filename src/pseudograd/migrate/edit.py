@@ -131,7 +131,7 @@ def _edit(text: str, tree: ast.Module, classes: list[OldClass]) -> str:
 
 
 def _line_for_import(tree: ast.Module, first: int) -> int:
-    """Behind the last import above the first class; in the place of the class where no import stands above it."""
+    """The line behind the last import above the first class, or the line of the class if no import is above it."""
     imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno <= first]
     return max((node.end_lineno or 0 for node in imports), default=first)
 
