@@ -150,10 +150,10 @@ def _report(
     ratio, by_hand = torch.exp(widened(log_ratio)), torch.exp(log_ratio)
     below = torch.zeros_like(counted) if lowest is None else ratio < lowest
     above = torch.zeros_like(counted) if highest is None else ratio > highest
-    ties = [
+    at_low, at_high = (
         0 if bound is None else int((counted & (by_hand == rounded_to(bound, by_hand.dtype))).sum())
         for bound in (lowest, highest)
-    ]
+    )
     cells = []
     for sign, number in SIGNS.items():
         for side, mask_of_side in zip(SIDES, (below, ~(below | above), above), strict=True):
@@ -163,4 +163,4 @@ def _report(
             cells.append(ClipCell(sign, side, int(at.sum()), silenced, *energies))
     ends = f"[{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
     clip = f"ratio clipped to {ends}, rule {name_of_rule(settings.get('rule', POLICY_LOSS.default_rule))}"
-    return ClipReport(tuple(cells), clip, *ties, str(by_hand.dtype).removeprefix("torch."))
+    return ClipReport(tuple(cells), clip, at_low, at_high, str(by_hand.dtype).removeprefix("torch."))
