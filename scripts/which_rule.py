@@ -97,8 +97,8 @@ def text() -> str:
         "# Which rule when",
         "",
         f"Every cell is measured: `pseudograd compare --tasks all` with torch {run['torch'].split('+')[0]}",
-        "([the numbers](compare/every_task.json)). **Bold** is the best of its row and what is not told apart from it by",
-        f"{TEST}, corrected for all that a row may say; pictures without seeds count",
+        "([the numbers](compare/every_task.json)). **Bold** is the best of its row and every rule that does not differ from it by",
+        f"{TEST}, corrected for all comparisons of the row. Pictures without seeds count",
         f"as alike within {APART:g} dB. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
     ]
     for has_leaves, heading in _SECTIONS.items():
@@ -159,13 +159,13 @@ def _costs() -> list[str]:
     rests = {name: row["chatter"] for name, row in next(iter(basin.values())).items() if "chatter" in row}
     least = f"{rests['sign']:.2g} above the least loss there, `inward` {rests['inward']:.2g} (`basin`)"
     return [
-        "- `sign` ignores how large the gradient is: it is good where starts are far outside, the clamped thing is the parameter",
-        "  itself and gradients are near 1. Scale the loss and it stays ±1; add micro-batches and it counts them. Held at a bound it",
-        f"  chatters: {least}.",
+        "- `sign` ignores the size of the gradient. It is good if starts are far outside, a parameter itself is clamped, and gradients",
+        "  are near 1. It does not follow the scale of the loss, and it counts micro-batches. Held at a bound it oscillates:",
+        f"  {least}.",
         "- `inward`, `sign`, `elastic` and `inverting` are not linear in the gradient: [their gradients do not add",
         "  up](gradients_that_do_not_add_up.md) over losses, micro-batches or ranks.",
-        "- `inward` is the relative of the projected gradient for what cannot be projected: where the parameter itself is clamped,",
-        "  `project` after each step needs no rule.",
-        "- A guard in front of a square root, a logarithm or an inverse cosine keeps `zero` with edge `open`: it is there to stop a NaN.",
-        "- `trust` and `fourier` of `round` and the windows of `jumprelu` are in none of these tables: no task of `compare` asks for them.",
+        "- `inward` does for a computed value what a projected gradient does for a parameter. If a parameter itself is clamped, use",
+        "  `project` after each step; it needs no rule.",
+        "- A guard in front of a square root, a logarithm or an inverse cosine needs `zero` with edge `open`, which prevents a NaN.",
+        "- These tables do not include `trust` and `fourier` of `round` or the windows of `jumprelu`: no task of `compare` measures them.",
     ]
