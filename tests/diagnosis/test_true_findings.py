@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +24,7 @@ from pseudograd.listen import frames
 from pseudograd.torch_table.eras import installed_era
 from pseudograd.wording import percent
 
-from ..choices import folded, one_in
+from ..choices import one_in
 from .checks import codes, follow, line_of, only, site_of, starved
 
 PLACES = torch.tensor([3, 2, 1, 0])
@@ -50,7 +47,7 @@ MOVING: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize(("op", "detail"), one_in(2, MOVING, ["full", "counts"]))
-def test_what_moves_or_mixes_elements_is_not_dead(op: str, detail: str) -> None:
+def test_an_op_that_moves_or_mixes_elements_is_not_dead(op: str, detail: str) -> None:
     w = nn.Parameter(torch.tensor([4.0, 3.0, 2.0, 1.0]))
     with diagnose(detail=detail) as d:
         MOVING[op](w * 2)[0].backward()
@@ -131,8 +128,8 @@ def test_the_share_at_the_bound_is_an_edge_and_hides_no_cut(outside: int, expect
     x = torch.tensor([-1.0] * outside + [0.0] * 4 + [1.0] * 6, requires_grad=True)
     with diagnose() as d:
         x.clamp(0.0, 2.0).sum().backward()
-    told = [text for finding in d.findings for text in (finding.evidence, *finding.also)]
-    assert {part for part in ("are cut", "exactly at a bound") if any(part in text for text in told)} == expected
+    texts = [text for finding in d.findings for text in (finding.evidence, *finding.also)]
+    assert {part for part in ("are cut", "exactly at a bound") if any(part in text for text in texts)} == expected
 
 
 @pytest.mark.parametrize(
@@ -214,9 +211,7 @@ LOW, HIGH = torch.tensor(-0.5), torch.tensor(0.5)
 SILENT: dict[str, tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor], object]]] = {
     "a projection": (_away, lambda z: z.copy_(z.clamp(-0.5, 0.5))),
     "a projection by tensors": (_away, lambda z: z.copy_(z.maximum(LOW).minimum(HIGH))),
-    "a projection in place": (_away, lambda z: z.clamp_(-0.5, 0.5)),
     "a projection of .data": (_away, lambda z: z.data.copy_(z.data.clamp(-0.5, 0.5))),
-    "a picture": (_away, lambda z: z.clamp(-0.5, 0.5)),
     "a picture in the loss's line": (lambda z, n: (-z).sum() + 0 * z.detach().clamp(-0.5, 0.5).max().item(), id),
     "a clamp that cuts": (lambda z, n: (-z.clamp(-0.5, 0.5)).sum() - 0.1 * z.sum(), id),
     "inward": (lambda z, n: (-pg.clamp(z, -0.5, 0.5)).sum() - 0.1 * z.sum(), id),
@@ -225,7 +220,7 @@ SILENT: dict[str, tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor], obje
 
 
 @pytest.mark.parametrize("case", SILENT)
-def test_no_wind_up(case: str) -> None:
+def test_a_value_that_is_held_or_turns_does_not_wind_up(case: str) -> None:
     d = _steps(nn.Parameter(torch.linspace(-0.4, 0.4, 5)), *SILENT[case])
     assert "wind-up" not in codes(d), d.findings
 
@@ -239,7 +234,7 @@ ROUND: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize(("way", "turns"), one_in(2, ROUND, [False, True]))
-def test_a_wind_up_also_of_one_that_turns(way: str, turns: bool) -> None:
+def test_a_value_that_winds_up_and_turns_is_a_finding(way: str, turns: bool) -> None:
     z = nn.Parameter(torch.linspace(-0.4, 0.4, 5))
     d = _steps(z, lambda z, n: ROUND[way](z).sum() * (1 if turns and n >= 30 else -1), steps=60)
     finding = only(d, "wind-up")
@@ -253,18 +248,16 @@ def test_a_wind_up_also_of_one_that_turns(way: str, turns: bool) -> None:
 # --- values that leave torch --------------------------------------------------------------------------------------------
 
 LEAVING: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "item": (lambda z: torch.full((16, 4), z.detach().mean().item()), ".item()"),
     "float": (lambda z: torch.full((16, 4), float(z.mean().detach())), "float()"),
     "tolist": (lambda z: torch.tensor(z.detach().tolist()), ".tolist()"),
     "a copy": (lambda z: torch.from_numpy(z.detach().numpy() * 2), ".numpy()"),
     "the same memory": (lambda z: torch.from_numpy(z.detach().numpy()) * 2, ".detach()"),
     "a part of it": (lambda z: torch.from_numpy(z.detach().numpy()[:, 1:]).repeat(1, 2)[:, :4], ".detach()"),
-    "as_tensor": (lambda z: torch.as_tensor(z.detach().numpy()) + 0, ".detach()"),
 }
 
 
 @pytest.mark.parametrize("way", LEAVING)
-def test_what_leaves_torch_is_blamed_at_its_line(way: str) -> None:
+def test_a_value_that_leaves_torch_is_blamed_at_its_line(way: str) -> None:
     leave, kind = LEAVING[way]
     first, second = nn.Linear(8, 4), nn.Linear(4, 1)
     with diagnose(nn.ModuleList([first, second])) as d:
@@ -280,25 +273,12 @@ def test_what_leaves_torch_is_blamed_at_its_line(way: str) -> None:
 
 
 def _mlp(
-    depth: int, activation: Callable[[], nn.Module], between: Callable[[], list[nn.Module]] = list
+    depth: int, activation: Callable[[], nn.Module], norm: Callable[[int], nn.Module] | None = None
 ) -> nn.Sequential:
-    widths = [4, *[32] * (depth - 1)]
-    layers = [part for width in widths[:-1] for part in (nn.Linear(width, 32), *between(), activation())]
+    layers: list[nn.Module] = []
+    for width in [4, *[32] * (depth - 2)]:
+        layers += [nn.Linear(width, 32), *([norm(32)] if norm else []), activation()]
     return nn.Sequential(*layers, nn.Linear(32, 1))
-
-
-def _plain(depth: int) -> nn.Sequential:
-    layers = [part for at in range(depth) for part in (nn.Conv2d(16 if at else 3, 16, 3, padding=1), nn.ReLU())]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
-
-
-class Recurrent(nn.Module):
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.embedding, self.body, self.head = nn.Embedding(50, 32), body, nn.Linear(64, 50)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(self.embedding(x))[0]).mean(1)
 
 
 class LayerScale(nn.Module):
@@ -322,62 +302,41 @@ class Residual(nn.Sequential):
         return x + super().forward(x)
 
 
-def _residual(depth: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 32), *[Residual(nn.Linear(32, 32), nn.Sigmoid()) for _ in range(depth)])
-
-
-def _usual_start(net: nn.Module) -> nn.Module:
+def _fit_weights(net: nn.Module) -> nn.Module:
     for layer in net.modules():
         if isinstance(layer, nn.Linear):
             nn.init.kaiming_normal_(layer.weight)
     return net
 
 
-NORM = lambda: [nn.LayerNorm(32)]  # noqa: E731
-PIXELS, WORDS = (lambda: torch.randn(4, 3, 12, 12)), (lambda: torch.randint(50, (4, 12)))
-# The last six are what is advised where a gradient vanishes. A normalisation before each sigmoid is not.
-STEADY: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
-    "plain convolutions, 8": (lambda: _plain(8), PIXELS),
-    "LSTM": (lambda: Recurrent(nn.LSTM(32, 64, 3, batch_first=True)), WORDS),
-    "GRU": (lambda: Recurrent(nn.GRU(32, 64, 6, batch_first=True)), WORDS),
-} | {
-    name: (make, lambda: torch.randn(64, 4))
-    for name, make in {
-        "ReLU, 10 layers": lambda: _mlp(10, nn.ReLU),
-        "GELU, 10 layers": lambda: _mlp(10, nn.GELU),
-        "SiLU, 10 layers": lambda: _mlp(10, nn.SiLU),
-        "Tanh, 16 layers": lambda: _mlp(16, nn.Tanh),
-        "Sigmoid, 4 layers": lambda: _mlp(4, nn.Sigmoid),
-        "Sigmoid, 10 layers, normalised": lambda: _mlp(10, nn.Sigmoid, NORM),
-        "LayerScale": LayerScale,
-        "residual, 10": lambda: _residual(10),
-        "residual, 16": lambda: _residual(16),
-        "normalised relu, 10": lambda: _mlp(10, nn.ReLU, NORM),
-        "normalised relu, 16": lambda: _mlp(16, nn.ReLU, NORM),
-        "relu that starts well, 10": lambda: _usual_start(_mlp(10, nn.ReLU)),
-        "relu that starts well, 16": lambda: _usual_start(_mlp(16, nn.ReLU)),
-    }.items()
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "relu": lambda: _mlp(10, nn.ReLU),
+    "tanh": lambda: _mlp(16, nn.Tanh),
+    "few sigmoids": lambda: _mlp(4, nn.Sigmoid),
+    "normalised sigmoids": lambda: _mlp(10, nn.Sigmoid, nn.LayerNorm),
+    "LayerScale": LayerScale,
+}
+ADVISED: dict[str, Callable[[], nn.Module]] = {
+    "residual": lambda: nn.Sequential(
+        nn.Linear(4, 32), *(Residual(nn.Linear(32, 32), nn.Sigmoid()) for _ in range(16))
+    ),
+    "normalised relu": lambda: _mlp(16, nn.ReLU, nn.LayerNorm),
+    "relu with fitting weights": lambda: _fit_weights(_mlp(16, nn.ReLU)),
 }
 
 
-@folded
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", STEADY)
-def test_no_gradient_vanishes_in_a_usual_network(name: str, seed: int) -> None:
-    torch.manual_seed(seed)
-    make, inputs = STEADY[name]
-    net = make()
+@pytest.mark.parametrize("name", [*NETS, *ADVISED])
+def test_no_gradient_vanishes_in_a_usual_network(name: str) -> None:
+    net = (NETS | ADVISED)[name]()
     with diagnose(net) as d:
-        net(inputs()).square().mean().backward()
-    is_advised = name.startswith(("residual", "normalised relu", "relu that starts well"))
-    assert codes(d) == [] if is_advised else "vanish" not in codes(d), d.findings
+        net(torch.randn(64, 4)).square().mean().backward()
+    assert codes(d) == [] if name in ADVISED else "vanish" not in codes(d), d.findings
 
 
-@pytest.mark.parametrize("depth", [10, 16])
-def test_a_gradient_that_vanishes_is_told(depth: int) -> None:
-    """What is advised ends it: see the test above."""
+def test_a_gradient_that_vanishes_is_a_finding() -> None:
+    """The advice ends it: see the test above."""
     torch.manual_seed(0)
-    net = _mlp(depth, nn.Sigmoid)
+    net = _mlp(10, nn.Sigmoid)
     with diagnose(net) as d:
         net(torch.randn(64, 4)).square().mean().backward()
     (finding,) = d.findings
@@ -385,7 +344,11 @@ def test_a_gradient_that_vanishes_is_told(depth: int) -> None:
     assert "(0.weight)" in finding.evidence
     assert "each sigmoid multiplies it by at most 1/4" in finding.cause
     assert "Put a residual connection around each layer; or take relu" in finding.next_step
-    first, last = (float(net[at].weight.grad.norm()) for at in (0, -1))  # type: ignore[union-attr, operator]
+    first, last = (
+        float(parameter.grad.norm())
+        for parameter in (net.get_parameter("0.weight"), list(net.parameters())[-2])
+        if parameter.grad is not None
+    )
     assert finding.share == pytest.approx(1 - first / last, rel=1e-6)
 
 
@@ -408,14 +371,14 @@ def test_norms_are_root_mean_squares_over_the_passes() -> None:
 def _cut_three(ignore: list[str]) -> Diagnosis:
     x, teacher = nn.Parameter(torch.tensor([3.0, 0.5])), nn.Parameter(torch.tensor([5.0]))
     with diagnose(nn.ParameterDict({"student": x, "teacher": teacher}), ignore=ignore) as d:
-        one = x.clamp(0, 1)
-        two = x.clamp(0, 2)  # pseudograd: deliberate, the picture's range
+        first = x.clamp(0, 1)
+        second = x.clamp(0, 2)  # pseudograd: deliberate, the picture's range
         # pseudograd: deliberate
-        three = x.clamp(
+        third = x.clamp(
             0,
             1.5,
         )
-        (one + two + three).sum().backward()
+        (first + second + third).sum().backward()
     return d
 
 
@@ -432,7 +395,7 @@ def test_a_comment_mutes_its_line_and_is_counted() -> None:
     "pattern", ["test_true_findings.py:*", "tests/diagnosis/test_true_findings.py:{line}", "*:{line}"]
 )
 def test_patterns_for_lines_and_parameters(pattern: str) -> None:
-    d = _cut_three([pattern.format(line=line_of("one = x.clamp(0, 1)")), "teach*"])
+    d = _cut_three([pattern.format(line=line_of("first = x.clamp(0, 1)")), "teach*"])
     assert (codes(d), d.starved) == ([], [])
     assert condition("cut")(d) == condition("any")(d) == condition("vanish>0.5")(d) == []
 
@@ -446,33 +409,6 @@ def test_patterns_are_checked(ignore: Any) -> None:
 
 
 # --- a next step works, wherever it is pasted ----------------------------------------------------------------------------
-
-LIBRARY = """\
-import torch
-g = torch.nn.Parameter(torch.tensor(5.0))
-def step():
-    (g.clamp(0, 2) * 3).square().sum().backward()
-"""
-
-
-@pytest.mark.slow
-def test_advice_holds_in_every_folder(tmp_path: Path) -> None:
-    """Made by a program that leaves its folder, followed from there, from its own and from the one above."""
-    (tmp_path / "steps.py").write_text(LIBRARY)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "train.py").write_text("import os, steps\nsteps.step()\nos.chdir('run')\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-
-    def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-W", "ignore", *arguments]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
-
-    report = run(tmp_path, "-m", "pseudograd", "diagnose", "train.py").stderr
-    advice = re.search(r"next:  (with .*\)): \.\.\.", report)
-    assert advice is not None, report
-    code = f"import pseudograd, steps\n{advice[1]} as c:\n    steps.step()\nprint(len(c.report().rewritten), steps.g.grad.item() != 0)"
-    for folder in (tmp_path, tmp_path / "run", tmp_path.parent):
-        assert run(folder, "-c", code).stdout.split() == ["1", "True"], folder
 
 
 @pytest.mark.parametrize(
@@ -533,13 +469,9 @@ def test_an_override_is_advised_inside_a_network_that_torch_runs_as_one_call() -
     assert bool((net.bias_ih_l0.grad != 0).all())
 
 
-COMPOSITES: dict[str, Callable[[Tensor], Tensor]] = {  # of x == 0.5, each with a clamp inside that cuts all of it
+COMPOSITES: dict[str, Callable[[Tensor], Tensor]] = {  # of x == 0.5: the clamp inside cuts everything
     "margin_ranking_loss": lambda x: functional.margin_ranking_loss(x, torch.ones(4), -torch.ones(4), margin=-1.0),
     "hinge_embedding_loss": lambda x: functional.hinge_embedding_loss(x, -torch.ones(4), margin=-9.0),
-    "triplet_margin_loss": lambda x: functional.triplet_margin_loss(x, torch.full((4,), 0.25), torch.full((4,), 9.0)),
-    "cosine_embedding_loss": lambda x: functional.cosine_embedding_loss(
-        x, torch.tensor([1.0, 2.0, 3.0, -8.0]), torch.tensor(-1)
-    ),
 }
 
 
@@ -578,9 +510,9 @@ def test_a_detached_tensor_may_be_swapped() -> None:
     """Torch refuses it where somebody holds a weak reference."""
     layer = nn.Linear(2, 2)
     with diagnose() as d:
-        one = layer.weight.detach()
-        other = one.clone()
-        torch.utils.swap_tensors(one, other)
+        detached = layer.weight.detach()
+        other = detached.clone()
+        torch.utils.swap_tensors(detached, other)
         torch.utils.swap_tensors(layer.weight, nn.Parameter(other))
         layer(torch.ones(1, 2)).sum().backward()
     assert codes(d) == []
@@ -591,7 +523,7 @@ def test_a_detached_tensor_may_be_swapped() -> None:
 def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[float], is_outside: bool) -> None:
     """No mode is entered then, and another torch would do the same: the eras do not differ there."""
 
-    def findings(*contexts: contextlib.AbstractContextManager[object]) -> list[str]:
+    def find_codes(*contexts: contextlib.AbstractContextManager[object]) -> list[str]:
         p, d = nn.Parameter(torch.tensor(start)), diagnose()
         with contextlib.ExitStack() as stack:
             for context in [*contexts, d] if is_outside else [d, *contexts]:
@@ -599,22 +531,11 @@ def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[floa
             p.clamp(0.0, 2.0).sum().backward()
         return codes(d)
 
-    assert set(findings()) <= {"edge", "kink"}
-    assert findings() != []
-    own = findings(pg.pin_edge(installed_era()))
+    assert set(find_codes()) <= {"edge", "kink"}
+    assert find_codes() != []
+    own = find_codes(pg.pin_edge(installed_era()))
     assert own == [] if installed_era() == "torch<=2.13" else "edge" not in own
-    assert findings() != [], "what was pinned before is not pinned any more"
-
-
-@pytest.mark.parametrize("context", ["closed", "open", "jax", "override"])
-def test_where_a_context_decides_no_era_is_said_to(context: str) -> None:
-    p = nn.Parameter(torch.zeros(4))
-    with pg.override(clamp="inward") if context == "override" else pg.pin_edge(context), diagnose() as d:
-        p.clamp(0.0, 2.0).sum().backward()
-    assert "kink" not in codes(d)
-    with diagnose() as d:
-        p.clamp(0.0, 2.0).sum().backward()
-    assert "kink" in codes(d)
+    assert find_codes() != [], "what was pinned before is not pinned any more"
 
 
 def test_only_a_pin_of_its_own_family_settles_a_kink() -> None:

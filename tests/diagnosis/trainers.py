@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,10 +21,15 @@ STEPS = 5
 class Parts(nn.Module):
     """A network with these parts. `trains` gives it its loss."""
 
-    def __init__(self, **parts: Any) -> None:
+    def __init__(self, **parts: object) -> None:
         super().__init__()
         for name, part in parts.items():
             setattr(self, name, part)
+
+
+def mlp(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), activation())]
+    return nn.Sequential(*layers[:-1])
 
 
 def trains(
@@ -63,8 +69,9 @@ def steps(
     return d
 
 
-def train_by_hand(net: nn.Module, *batch: Tensor) -> Diagnosis:
-    return steps(net, lambda: net(*batch))
+def train_by_hand(net: nn.Module, *batch: Tensor, count: int = STEPS, rate: float | None = None) -> Diagnosis:
+    """rate: of SGD; without it, Adam trains the network."""
+    return steps(net, lambda: net(*batch), count, rate and torch.optim.SGD(net.parameters(), rate))
 
 
 def compiled(net: nn.Module, *batch: Tensor, backend: str = "eager") -> Diagnosis:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import math
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pseudograd.diagnosis.context import Diagnosis
-
 from ..programs import planted
-from ..trainers import Parts, steps, train_by_hand, trains
+from ..trainers import Parts, mlp, trains
 
 
 def rows(count: int = 32, width: int = 8) -> Tensor:
@@ -83,47 +77,31 @@ def a_number_of_steps_is_learned(net: Parts, x: Tensor, measured: Tensor) -> Ten
 
 
 @planted("starved", "weight.weight", "weight.bias")
-def a_fixed_point_is_found_without_gradients() -> Diagnosis:
-    class Implicit(Parts):
-        def solve(self, x: Tensor) -> Tensor:
-            z = torch.zeros_like(x)
-            with torch.no_grad():
-                for _ in range(10):
-                    z = torch.tanh(0.3 * self.weight(z) + x)  # fault: fixed point without its last step
-            return z
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return functional.cross_entropy(self.head(self.solve(x)), y)
-
-    return train_by_hand(
-        Implicit(weight=nn.Linear(6, 6), head=nn.Linear(6, 2)), torch.randn(16, 6), torch.randint(2, (16,))
-    )
+@trains(
+    lambda: Parts(weight=nn.Linear(6, 6), head=nn.Linear(6, 2)), lambda: (torch.randn(16, 6), torch.randint(2, (16,)))
+)
+def a_fixed_point_is_computed_without_gradients(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    z = torch.zeros_like(x)
+    with torch.no_grad():
+        for _ in range(10):
+            z = torch.tanh(0.3 * net.weight(z) + x)  # fault: fixed point without its last step
+    return functional.cross_entropy(net.head(z), y)
 
 
-@planted("starved", "0.weight", "0.bias", "2.weight", "2.bias")
-def the_prediction_of_a_q_net_is_detached() -> Diagnosis:
-    q = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
-    target = copy.deepcopy(q)
-    s, a, r, later = torch.randn(32, 4), torch.randint(3, (32, 1)), torch.randn(32), torch.randn(32, 4)
-
-    def loss() -> Tensor:
-        now = q(s).gather(1, a)[:, 0].detach()  # fault: prediction detached instead of its target
-        return functional.smooth_l1_loss(now, r + 0.99 * target(later).max(1).values)
-
-    return steps(q, loss)
+@planted("starved", "q.0.weight", "q.0.bias", "q.2.weight", "q.2.bias")
+@trains(lambda: Parts(q=mlp(4, 16, 3), target=mlp(4, 16, 3).requires_grad_(False)), lambda: (torch.randn(32, 4),))
+def the_prediction_of_a_q_net_is_detached(net: Parts, state: Tensor) -> Tensor:
+    q = net.q(state)[:, 0].detach()  # fault: prediction detached instead of its target
+    return functional.smooth_l1_loss(q, 1 + 0.99 * net.target(state + 1).max(1).values.requires_grad_())
 
 
 @planted("wind-up")
-def the_logarithm_of_a_temperature_runs_away() -> Diagnosis:
-    """Entropy stays above its target, so the temperature is pushed down for ever."""
-    log_alpha = nn.Parameter(torch.tensor([-4.5]))
-    optimizer = torch.optim.Adam([log_alpha], 0.1)
-
-    def loss() -> Tensor:
-        bounded = log_alpha + (log_alpha.clamp(-5, 2) - log_alpha).detach()  # fault: wind-up of a straight-through
-        return (bounded.exp() * 3.0).sum()
-
-    return steps(None, loss, 30, optimizer=optimizer)
+@trains(lambda: Parts(log_alpha=nn.Parameter(torch.tensor([-4.5]))), lambda: (), count=30, rate=20.0)
+def the_logarithm_of_a_temperature_runs_away(net: Parts) -> Tensor:
+    """Entropy stays above its target, so the temperature falls in every step."""
+    x = net.log_alpha
+    bounded = x + (x.clamp(-5, 2) - x).detach()  # fault: wind-up of a straight-through
+    return (bounded.exp() * 3.0).sum()
 
 
 WORDS = 11
@@ -133,66 +111,51 @@ def words(count: int = 4, length: int = 6) -> tuple[Tensor, Tensor]:
     return torch.randint(WORDS, (count, length)), torch.randint(WORDS, (count, length))
 
 
-class Attention(nn.Module):
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.query, self.key, self.value = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+class Transformer(Parts):
+    def __init__(self, **parts: object) -> None:
+        super().__init__(**parts)
+        self.table, self.norm, self.head = nn.Embedding(WORDS, 16), nn.LayerNorm(16), nn.Linear(16, WORDS)
+        self.query, self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
 
     def weights(self, x: Tensor) -> Tensor:
-        return (self.query(x) @ self.key(x).mT / math.sqrt(x.shape[-1])).softmax(-1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.weights(x) @ self.value(x)
-
-
-class Transformer(Parts):
-    def __init__(self, attention: type[Attention] = Attention, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.table, self.attention, self.norm = nn.Embedding(WORDS, 16), attention(), nn.LayerNorm(16)
-        self.head = nn.Linear(16, WORDS)
+        return (self.query(x) @ self.key(x).mT / 4).softmax(-1)
 
     def hidden(self, x: Tensor) -> Tensor:
-        return self.norm(self.attention(self.table(x)))
+        h = self.table(x)
+        return self.norm(h + self.weights(h) @ self.value(h))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return functional.cross_entropy(self.head(self.hidden(x)).flatten(0, 1), y.flatten())
 
 
-@planted("starved", "attention.query.weight", "attention.query.bias", "attention.key.weight", "attention.key.bias")
-def attention_is_scaled_by_ten_thousand() -> Diagnosis:
-    class Sharp(Attention):
-        def weights(self, x: Tensor) -> Tensor:
-            scores = self.query(x) @ self.key(x).mT * 1e5
-            return scores.softmax(-1)  # fault: softmax saturated by its scale
+def different_words() -> tuple[Tensor, Tensor]:
+    """No word twice: equal keys would share the weight."""
+    x = torch.stack([torch.randperm(WORDS)[:6] for _ in range(4)])
+    return x, x
 
-    x = torch.stack([torch.randperm(WORDS)[:6] for _ in range(4)])  # no word twice: equal keys would share the weight
-    return train_by_hand(Transformer(Sharp), x, x)
+
+@planted("starved", "query.weight", "query.bias", "key.weight", "key.bias")
+@trains(Transformer, different_words, method="weights")
+def attention_is_scaled_by_ten_thousand(net: Transformer, x: Tensor) -> Tensor:
+    scores = net.query(x) @ net.key(x).mT * 1e5
+    return scores.softmax(-1)  # fault: softmax saturated by its scale
 
 
 @planted("starved", "router.weight", "router.bias")
-def a_router_uses_its_indices_alone() -> Diagnosis:
-    class Net(Transformer):
-        def hidden(self, x: Tensor) -> Tensor:
-            h = super().hidden(x)
-            chosen = self.router(h).topk(2, -1).indices  # fault: indices of topk
-            each = torch.stack([expert(h) for expert in self.experts], -2)
-            return each.gather(-2, chosen[..., None].expand(*chosen.shape, 16)).mean(-2)
-
-    return train_by_hand(
-        Net(router=nn.Linear(16, 4), experts=nn.ModuleList(nn.Linear(16, 16) for _ in range(4))), *words()
-    )
+@trains(lambda: Transformer(router=nn.Linear(16, 4), experts=nn.Linear(16, 64)), words)
+def a_router_uses_its_indices_alone(net: Transformer, x: Tensor, y: Tensor) -> Tensor:
+    h = net.hidden(x)
+    chosen = net.router(h).topk(2, -1).indices  # fault: indices of topk
+    experts = net.experts(h).unflatten(-1, (4, 16))
+    h = experts.gather(-2, chosen[..., None].expand(*chosen.shape, 16)).mean(-2)
+    return functional.cross_entropy(net.head(h).flatten(0, 1), y.flatten())
 
 
 @planted("starved", "table.weight")
-def every_token_is_the_padding() -> Diagnosis:
-    class Net(Transformer):
-        def hidden(self, x: Tensor) -> Tensor:
-            h = self.table(x * 0)  # fault: every token is padding_idx
-            return self.norm(self.attention(h + self.places))
-
-    net = Net(places=nn.Parameter(torch.randn(6, 16)))
-    net.table = nn.Embedding(WORDS, 16, padding_idx=0)
-    return train_by_hand(net, *words())
+@trains(lambda: Parts(table=nn.Embedding(WORDS, 16, padding_idx=0), head=nn.Linear(16, WORDS)), words)
+def every_token_is_the_padding(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    h = net.table(x * 0)  # fault: every token is padding_idx
+    return functional.cross_entropy(net.head(h + 1).flatten(0, 1), y.flatten())
 
 
 @planted("starved", "first.weight", "first.bias")
@@ -204,29 +167,13 @@ def a_block_is_checkpointed_with_an_input_that_needs_nothing(net: Parts, x: Tens
     return functional.cross_entropy(net.head(hidden), y)
 
 
-class Recurrent(nn.Module):
-    def __init__(self, scale: float = 1.0) -> None:
-        super().__init__()
-        self.table, self.input, self.again = nn.Embedding(WORDS, 8), nn.Linear(8, 12), nn.Linear(12, 12)
-        self.start, self.head = nn.Parameter(torch.zeros(12)), nn.Linear(12, WORDS)
-        with torch.no_grad():
-            for layer in (self.input, self.again):
-                layer.weight *= scale
-
-    def step(self, h: Tensor, x: Tensor) -> Tensor:
-        return torch.tanh(self.input(x) + self.again(h))
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h, words = self.start.expand(len(x), -1), self.table(x)
-        for at in range(x.shape[1]):
-            h = self.step(h, words[:, at])
-        return functional.cross_entropy(self.head(h), y[:, -1])
-
-
 @planted("starved", "start")
-def a_recurrent_state_is_detached_at_every_step() -> Diagnosis:
-    class Net(Recurrent):
-        def step(self, h: Tensor, x: Tensor) -> Tensor:
-            return super().step(h.detach(), x)  # fault: hidden state detached within the sequence
-
-    return train_by_hand(Net(), *words())
+@trains(
+    lambda: Parts(cell=nn.GRUCell(8, 12), head=nn.Linear(12, 3), start=nn.Parameter(torch.zeros(12))),
+    lambda: (torch.randn(8, 4, 8), torch.randint(3, (8,))),
+)
+def a_recurrent_state_is_detached_at_every_step(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    h = net.start.expand(len(x), -1)
+    for number in range(x.shape[1]):
+        h = net.cell(x[:, number], h.detach())  # fault: hidden state detached within the sequence
+    return functional.cross_entropy(net.head(h), y)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -20,7 +18,7 @@ def batch(count: int = 32) -> tuple[Tensor, Tensor]:
 
 
 class Net(Parts):
-    def __init__(self, **parts: Any) -> None:
+    def __init__(self, **parts: object) -> None:
         super().__init__(**parts)
         self.first, self.second, self.head = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
         self.scale = nn.Parameter(torch.tensor(5.0))

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import planted
-from ..trainers import Parts, steps, train_by_hand, trains
+from ..trainers import Parts, trains
 
 
 def pictures(count: int = 8, size: int = 8) -> tuple[Tensor, Tensor]:
     return torch.rand(count, 3, size, size), torch.randint(3, (count,))
 
 
-class Block(nn.Module):
-    """A residual block."""
-
-    def __init__(self, width: int = 4) -> None:
-        super().__init__()
-        self.one, self.two = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)
-        self.norm = nn.BatchNorm2d(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.relu(x + self.two(functional.relu(self.norm(self.one(x)))))
-
-
-class ResNet(Parts):
-    def __init__(self, **parts: Any) -> None:
+class Cnn(Parts):
+    def __init__(self, **parts: object) -> None:
         super().__init__(**parts)
-        self.stem, self.block, self.head = nn.Conv2d(3, 4, 3, padding=1), Block(), nn.Linear(4, 3)
+        self.stem, self.block, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
 
     def features(self, x: Tensor) -> Tensor:
         return self.block(self.stem(x)).mean((2, 3))
@@ -44,29 +29,29 @@ class ResNet(Parts):
 
 
 @planted("starved", "stem.weight", "stem.bias")
-@trains(ResNet, pictures, method="features")
-def a_cnn_rounds_its_activations(net: ResNet, x: Tensor) -> Tensor:
+@trains(Cnn, pictures, method="features")
+def a_cnn_rounds_its_activations(net: Cnn, x: Tensor) -> Tensor:
     levels = torch.round(net.stem(x) * 16) / 16  # fault: round without a surrogate
     return net.block(levels).mean((2, 3))
 
 
 @planted("starved", "weight")
-@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
-def binary_weights_without_a_surrogate(net: ResNet, x: Tensor) -> Tensor:
+@trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
+def binary_weights_without_a_surrogate(net: Cnn, x: Tensor) -> Tensor:
     binary = net.weight.sign()  # fault: sign without a surrogate
     return net.block(functional.conv2d(net.stem(x), binary, padding=1)).mean((2, 3))
 
 
 @planted("starved", "weight")
-@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3) * 0.1 + 0.5)), pictures, method="features")
-def a_quantiser_with_a_scale_that_is_too_small(net: ResNet, x: Tensor) -> Tensor:
+@trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3) * 0.1 + 0.5)), pictures, method="features")
+def a_quantiser_with_a_scale_that_is_too_small(net: Cnn, x: Tensor) -> Tensor:
     low = torch.fake_quantize_per_tensor_affine(net.weight, 1e-4, 0, -8, 7)  # fault: fake_quantize scale wrong
     return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
 @planted("cut")
-@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
-def a_quantiser_of_four_bits_is_saturated(net: ResNet, x: Tensor) -> Tensor:
+@trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
+def a_quantiser_of_four_bits_is_saturated(net: Cnn, x: Tensor) -> Tensor:
     scaled = net.weight / 0.05
     level = scaled + (scaled.round() - scaled).detach()
     low = level.clamp(-8, 7) * 0.05  # fault: quantiser saturated
@@ -74,47 +59,39 @@ def a_quantiser_of_four_bits_is_saturated(net: ResNet, x: Tensor) -> Tensor:
 
 
 @planted("cut")
-@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
-def a_grid_of_torch_that_is_too_narrow(net: ResNet, x: Tensor) -> Tensor:
+@trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
+def a_grid_of_torch_that_is_too_narrow(net: Cnn, x: Tensor) -> Tensor:
     low = torch.fake_quantize_per_tensor_affine(net.weight, 0.02, 0, -8, 7)  # fault: grid far too narrow
     return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
 @planted("cut")
-@trains(lambda: ResNet(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
-def our_own_quantiser_clips_most_weights(net: ResNet, x: Tensor) -> Tensor:
+@trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
+def our_own_quantiser_clips_most_weights(net: Cnn, x: Tensor) -> Tensor:
     low = pg.fake_quantize(net.weight, 0.02, 0, -8, 7)  # fault: pg.fake_quantize that clips most
     return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
-class Canvas(nn.Module):
-    def __init__(self, start: Tensor) -> None:
-        super().__init__()
-        self.pixels = nn.Parameter(start)
+def canvas(start: Tensor) -> Parts:
+    return Parts(pixels=nn.Parameter(start))
+
+
+def rows_at_the_bound() -> Parts:
+    return canvas(torch.cat([torch.zeros(2, 8), torch.rand(6, 8) * 0.8 + 0.1]))
 
 
 @planted("edge")
-def a_picture_starts_with_black_rows() -> Diagnosis:
-    start = torch.rand(3, 8, 8) * 0.8 + 0.1
-    start[:, :2] = 0.0
-    canvas, target = Canvas(start), torch.rand(3, 8, 8)
-
-    def loss() -> Tensor:
-        shown = canvas.pixels.clamp(0, 1)  # fault: pixels exactly at the bound of their clamp
-        return functional.mse_loss(shown, target)
-
-    return steps(canvas, loss, 1)
+@trains(rows_at_the_bound, lambda: (torch.rand(8, 8),), count=1)
+def a_picture_starts_with_black_rows(net: Parts, target: Tensor) -> Tensor:
+    picture = net.pixels.clamp(0, 1)  # fault: pixels exactly at the bound of their clamp
+    return functional.mse_loss(picture, target)
 
 
 @planted("kink", "pixels")
-def a_black_canvas() -> Diagnosis:
-    canvas, target = Canvas(torch.zeros(3, 8, 8)), torch.rand(3, 8, 8)
-
-    def loss() -> Tensor:
-        shown = functional.relu(canvas.pixels)  # fault: canvas that starts at the kink of its relu
-        return functional.mse_loss(shown, target)
-
-    return steps(canvas, loss, 1)
+@trains(lambda: canvas(torch.zeros(3, 8, 8)), lambda: (torch.rand(3, 8, 8),), count=1)
+def a_black_canvas(net: Parts, target: Tensor) -> Tensor:
+    picture = functional.relu(net.pixels)  # fault: canvas that starts at the kink of its relu
+    return functional.mse_loss(picture, target)
 
 
 @planted("starved", "centre", "size")
@@ -130,8 +107,8 @@ def boxes_that_do_not_overlap(net: Parts, target: Tensor) -> Tensor:
 
 
 @planted("starved", "locate.weight", "locate.bias")
-@trains(lambda: ResNet(locate=nn.Linear(3, 6)), pictures, method="features")
-def a_spatial_transformer_samples_the_nearest_pixel(net: ResNet, x: Tensor) -> Tensor:
+@trains(lambda: Cnn(locate=nn.Linear(3, 6)), pictures, method="features")
+def a_spatial_transformer_samples_the_nearest_pixel(net: Cnn, x: Tensor) -> Tensor:
     theta = net.locate(x.mean((2, 3))).view(-1, 2, 3) + torch.eye(2, 3)
     grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
     moved = functional.grid_sample(x, grid, mode="nearest", align_corners=False)  # fault: nearest sampling
@@ -139,13 +116,10 @@ def a_spatial_transformer_samples_the_nearest_pixel(net: ResNet, x: Tensor) -> T
 
 
 @planted("starved", "gamma")
-def an_augmentation_leaves_the_graph() -> Diagnosis:
-    class Net(ResNet):
-        def features(self, x: Tensor) -> Tensor:
-            bright = (x**self.gamma * 255).to(torch.uint8).float() / 255  # fault: cast to integers
-            return super().features(bright)
-
-    return train_by_hand(Net(gamma=nn.Parameter(torch.tensor(1.0))), *pictures())
+@trains(lambda: Cnn(gamma=nn.Parameter(torch.tensor(1.0))), pictures, method="features")
+def an_augmentation_leaves_the_graph(net: Cnn, x: Tensor) -> Tensor:
+    bright = (x**net.gamma * 255).to(torch.uint8).float() / 255  # fault: cast to integers
+    return net.block(net.stem(bright)).mean((2, 3))
 
 
 @planted("guard")
@@ -160,24 +134,15 @@ def an_angle_at_the_end_of_its_range(net: Parts, target: Tensor) -> Tensor:
 
 
 @planted("guard")
-def a_similarity_that_can_be_negative() -> Diagnosis:
-    canvas, target = Canvas(torch.rand(3, 8, 8)), torch.rand(3, 8, 8)
-
-    def loss() -> Tensor:
-        covariance = ((canvas.pixels - canvas.pixels.mean()) * (target - target.mean())).mean((1, 2))
-        positive = torch.relu(covariance - covariance.detach().sort().values[1])  # fault: guard of a root at 0
-        return -(positive**0.3).mean()
-
-    return steps(canvas, loss, 1)
+@trains(lambda: canvas(torch.rand(3, 8, 8)), lambda: (torch.rand(3, 8, 8),), count=1)
+def a_similarity_that_can_be_negative(net: Parts, target: Tensor) -> Tensor:
+    covariance = ((net.pixels - net.pixels.mean()) * (target - target.mean())).mean((1, 2))
+    positive = torch.relu(covariance - covariance.detach().sort().values[1])  # fault: guard of a root at 0
+    return -(positive**0.3).mean()
 
 
 @planted("wind-up")
-def a_brightness_runs_away_behind_a_straight_through() -> Diagnosis:
-    canvas = Canvas(torch.tensor([0.5]))
-    optimizer = torch.optim.SGD(canvas.parameters(), 0.5)
-
-    def loss() -> Tensor:
-        shown = pg.clamp(canvas.pixels, 0.0, 1.0, rule="identity")  # fault: wind-up of an identity rule
-        return (2.0 - shown).sum()
-
-    return steps(canvas, loss, 20, optimizer=optimizer)
+@trains(lambda: canvas(torch.tensor([0.5])), lambda: (), count=20, rate=0.5)
+def a_brightness_runs_away_behind_a_straight_through(net: Parts) -> Tensor:
+    brightness = pg.clamp(net.pixels, 0.0, 1.0, rule="identity")  # fault: wind-up of an identity rule
+    return (2.0 - brightness).sum()
