@@ -27,7 +27,7 @@ def test_a_leaf_that_is_met_before_its_module_has_returned() -> None:
     with diagnose() as d:
         net(torch.randn(4, 8)).sum().backward()
     assert sorted(d.parameters) == sorted(name for name, _ in net.named_parameters())
-    assert [one.parameter for one in d.starved] == ["0.scale", "2.scale"]
+    assert [record.parameter for record in d.starved] == ["0.scale", "2.scale"]
 
 
 class Trainer(nn.Module):
@@ -70,12 +70,12 @@ def test_a_model_that_is_gone_keeps_its_names() -> None:
 
 
 def test_two_nets_of_one_class_are_told_apart() -> None:
-    one, other = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
+    first, second = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
     with diagnose() as d:
-        other(one(torch.randn(3, 2))).sum().backward()
+        second(first(torch.randn(3, 2))).sum().backward()
     assert sorted(d.parameters) == ["0.bias", "0.weight", "Sequential(2).0.bias", "Sequential(2).0.weight"]
-    with diagnose(other) as d:
-        other(one(torch.randn(3, 2))).sum().backward()
+    with diagnose(second) as d:
+        second(first(torch.randn(3, 2))).sum().backward()
     assert d.parameters == ["0.weight", "0.bias", "Sequential(2).0.weight", "Sequential(2).0.bias"]
 
 
@@ -83,6 +83,6 @@ def test_a_finding_says_which_module_calls() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(-9, 9), nn.Linear(3, 3), nn.Hardtanh(5, 6))
     with diagnose(net) as d:
         net(torch.randn(2, 3)).sum().backward()
-    assert [one.module for one in d.findings] == ["3"]
+    assert [finding.module for finding in d.findings] == ["3"]
     assert d.to_json()["findings"][0]["module"] == "3"
     assert "module: 3" in str(d)

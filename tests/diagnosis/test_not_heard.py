@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,12 +19,12 @@ from pseudograd.listen.listener import Listener
 from pseudograd.torch_table.private import mode_stack
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SGD": lambda some: torch.optim.SGD(some, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
-    "SGD, foreach": lambda some: torch.optim.SGD(some, 0.1, weight_decay=0.1, foreach=True),
-    "Adam": lambda some: torch.optim.Adam(some, 0.1, weight_decay=0.1, amsgrad=True),
-    "AdamW, fused": lambda some: torch.optim.AdamW(some, 0.1, fused=True),
-    "RMSprop": lambda some: torch.optim.RMSprop(some, 0.01, centered=True),
-    "Adagrad": lambda some: torch.optim.Adagrad(some, 0.1),
+    "SGD": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
+    "SGD, foreach": lambda parameters: torch.optim.SGD(parameters, 0.1, weight_decay=0.1, foreach=True),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, 0.1, weight_decay=0.1, amsgrad=True),
+    "AdamW, fused": lambda parameters: torch.optim.AdamW(parameters, 0.1, fused=True),
+    "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, 0.01, centered=True),
+    "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, 0.1),
 }
 
 
@@ -34,10 +33,10 @@ class Everything(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[str] = []
+        self.names: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(getattr(func, "__name__", ""))
+        self.names.append(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))
 
 
@@ -55,7 +54,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4) ->
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls_of_recorder(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     before = Recorder.before_call
 
@@ -75,17 +74,17 @@ def _the_stack_is_as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_a_step_is_not_heard_and_changes_nothing(name: str, heard: list[str]) -> None:
+def test_a_step_is_not_heard_and_changes_nothing(name: str, calls_of_recorder: list[str]) -> None:
     plain, watched = net(), net()
     train(plain, OPTIMISERS[name](plain.parameters()))
     optimizer = OPTIMISERS[name](watched.parameters())
     with diagnose(watched) as d:
         train(watched, optimizer)
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
-    assert sorted(set(heard)) == ["backward", "linear", "mean", "randn", "relu", "square"]
-    assert d.to_json()["errors"] == []
+    assert sorted(set(calls_of_recorder)) == ["backward", "linear", "mean", "randn", "relu", "square"]
+    assert d.errors == []
     assert d.structural == []  # that a weight decays is no cut of the program
-    assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 4)
+    assert [(site.op, site.calls) for site in d.sites][-1] == ("relu", 4)
 
 
 @pytest.fixture
@@ -94,11 +93,11 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     call = Listener.__torch_function__
 
-    def told(self: Listener, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def listen(self: Listener, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         names.append(str(func))
         return call(self, func, types, args, kwargs)
 
-    monkeypatch.setattr(Listener, "__torch_function__", told)
+    monkeypatch.setattr(Listener, "__torch_function__", listen)
     return names
 
 
@@ -112,7 +111,7 @@ class Clearing(torch.optim.SGD):
         torch.tanh(weight)
 
 
-def test_what_clears_gradients_is_not_heard(silent: list[str], heard: list[str]) -> None:
+def test_what_clears_gradients_is_not_heard(silent: list[str], calls_of_recorder: list[str]) -> None:
     plain, watched = net(), net()
     train(plain, torch.optim.SGD(plain.parameters(), 0.1))
     own = Optimizer.zero_grad
@@ -122,46 +121,31 @@ def test_what_clears_gradients_is_not_heard(silent: list[str], heard: list[str])
         silent.clear()
         optimizer.zero_grad()
         assert len(silent) == 2, silent  # relu and tanh
-        assert all(one.grad is None for one in watched.parameters())
+        assert all(parameter.grad is None for parameter in watched.parameters())
         train(watched, optimizer, 1)
         silent.clear()
         optimizer.zero_grad(set_to_none=False)
         assert len(silent) > 2
-        assert all(not one.grad.any() for one in watched.parameters() if one.grad is not None)
+        assert all(not parameter.grad.any() for parameter in watched.parameters() if parameter.grad is not None)
     assert Optimizer.zero_grad is own
-    assert {"relu", "tanh", "zero_"} <= set(heard)
-    assert d.to_json()["errors"] == []
-
-
-def test_a_zero_grad_that_raises(heard: list[str]) -> None:
-    model = net()
-    broken = torch.optim.SGD(model.parameters(), 0.1)
-    broken.param_groups.append({})
-    with diagnose(model) as d:
-        train(model, torch.optim.SGD(model.parameters(), 0.1), 1)
-        with pytest.raises(KeyError):
-            broken.zero_grad()
-        heard.clear()
-        train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
-    assert heard.count("relu") == 2
-    assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 3)
-    assert d.to_json()["errors"] == []
+    assert {"relu", "tanh", "zero_"} <= set(calls_of_recorder)
+    assert d.errors == []
 
 
 def test_a_mode_of_the_program_sees_what_it_saw() -> None:
-    seen = []
+    calls = []
     for is_watched in (False, True):
         model, mode = net(), Everything()
         optimizer = OPTIMISERS["SGD"](model.parameters())
         with mode, diagnose(model) if is_watched else contextlib.nullcontext():
-            mode.seen.clear()  # a diagnosis that begins looks at the model
+            mode.names.clear()  # a diagnosis that begins looks at the model
             optimizer.step()
             train(model, optimizer)
-            seen.append(list(mode.seen))
-    assert seen[0] == seen[1]
+            calls.append(list(mode.names))
+    assert calls[0] == calls[1]
 
 
-def with_a_closure(model: nn.Module, x: Tensor) -> None:
+def step_with_a_closure(model: nn.Module, x: Tensor) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     def closure() -> Any:
@@ -173,7 +157,7 @@ def with_a_closure(model: nn.Module, x: Tensor) -> None:
     optimizer.step(closure)
 
 
-def with_a_hook(model: nn.Module, x: Tensor) -> None:
+def step_with_a_hook(model: nn.Module, x: Tensor) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     optimizer.register_step_pre_hook(lambda *_: model(x).square().mean().backward())
     optimizer.step()
@@ -185,33 +169,20 @@ class Own(torch.optim.SGD):
         return super().step(closure)
 
 
-def with_a_step_of_its_own(model: nn.Module, x: Tensor) -> None:
+def step_of_the_program(model: nn.Module, x: Tensor) -> None:
     optimizer = Own(model.parameters(), 0.1)
     optimizer.param_groups[0].update(model=model, x=x)
     optimizer.step()
 
 
-def with_a_replaced_step(model: nn.Module, x: Tensor) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    inner = optimizer._init_group
-
-    def init_group(*args: Any) -> Any:
-        with torch.enable_grad():
-            model(x).square().mean().backward()
-        return inner(*args)
-
-    optimizer._init_group = init_group  # type: ignore[method-assign]
-    optimizer.step()
-
-
-@pytest.mark.parametrize("program", [with_a_closure, with_a_hook, with_a_step_of_its_own, with_a_replaced_step])
-def test_code_of_the_program_in_a_step_is_heard(program: Callable[..., None], heard: list[str]) -> None:
+@pytest.mark.parametrize("program", [step_with_a_closure, step_with_a_hook, step_of_the_program])
+def test_code_of_the_program_in_a_step_is_heard(program: Callable[..., None], calls_of_recorder: list[str]) -> None:
     model, x = net(), torch.randn(8, 4)
     with diagnose(model) as d:
         program(model, x)
-    assert {"linear", "relu"} <= set(heard)
-    assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 1)
-    assert d.to_json()["errors"] == []
+    assert {"linear", "relu"} <= set(calls_of_recorder)
+    assert [(site.op, site.calls) for site in d.sites][-1] == ("relu", 1)
+    assert d.errors == []
 
 
 def fails(optimizer: torch.optim.Optimizer) -> None:
@@ -219,7 +190,7 @@ def fails(optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
-def test_after_a_step_that_raises(heard: list[str]) -> None:
+def test_after_a_step_that_raises(calls_of_recorder: list[str]) -> None:
     """What the program calls until its next backward is not heard: it is not counted, nor put down to nowhere."""
     model = net()
     failing = torch.optim.SparseAdam(model.parameters())
@@ -227,12 +198,12 @@ def test_after_a_step_that_raises(heard: list[str]) -> None:
         for _ in range(3):
             model(torch.randn(8, 4)).square().mean().backward()
             fails(failing)
-        heard.clear()
+        calls_of_recorder.clear()
         train(model, torch.optim.SGD(model.parameters(), 0.1), 3)
-    assert "relu" in heard
-    assert all(one.where.startswith("tests") or "torch" in one.where for one in d.sites), [one.where for one in d.sites]
-    assert sum(one.calls for one in d.sites if one.op == "relu") in (3, 6)  # 6 where torch says what it makes
-    assert d.to_json()["errors"] == []
+    assert "relu" in calls_of_recorder
+    assert all(site.where.startswith("tests") or "torch" in site.where for site in d.sites)
+    assert sum(site.calls for site in d.sites if site.op == "relu") in (3, 6)  # 6 where torch says what it makes
+    assert d.errors == []
 
 
 def test_a_step_that_raises_out_of_the_context() -> None:
@@ -242,20 +213,6 @@ def test_a_step_that_raises_out_of_the_context() -> None:
         with pytest.raises(RuntimeError, match="dense"), diagnose(model):
             torch.optim.SparseAdam(model.parameters()).step()
         assert mode_stack() == [mode]
-
-
-def test_nothing_is_put_above_a_mode_that_was_entered_since() -> None:
-    model, mode = net(), Everything()
-    with diagnose(model) as d:
-        model(torch.randn(8, 4)).square().mean().backward()
-        fails(torch.optim.SparseAdam(model.parameters()))
-        with mode:
-            model(torch.randn(8, 4)).square().mean().backward()
-            assert mode_stack()[-1] is mode
-        assert mode not in mode_stack()
-        train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
-        assert len(mode_stack()) == 1
-    assert d.to_json()["errors"] == []
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
@@ -275,16 +232,6 @@ def test_a_gradient_that_was_cut_decides_with_the_parameter(is_heard: bool, monk
                 optimizer.step()
         return d
 
-    cuts = [(one.kind, one.reaches_loss) for one in run(True).structural]
+    cuts = [(cut.kind, cut.reaches_loss) for cut in run(True).structural]
     assert cuts == [(".detach()", True)]
     assert run(False).structural == []
-
-
-def test_two_diagnoses_at_once() -> None:
-    plain, watched = net(), net()
-    train(plain, OPTIMISERS["SGD"](plain.parameters()))
-    optimizer = OPTIMISERS["SGD"](watched.parameters())
-    with diagnose(watched) as outer, diagnose(copy.deepcopy(watched)) as inner:
-        train(watched, optimizer)
-    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
-    assert [one.calls for one in outer.sites] == [one.calls for one in inner.sites] != []

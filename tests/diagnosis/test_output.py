@@ -39,21 +39,21 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, s
     return answer(capfd, "diagnose", *arguments)
 
 
-def found(capfd: pytest.CaptureFixture[str], *arguments: str, program: str = "train.py") -> dict[str, Any]:
-    run(capfd, *arguments, "--output-format", "json", "--output-file", "found.json", program)
-    whole: dict[str, Any] = json.loads(Path("found.json").read_text(encoding="utf-8"))
-    jsonschema.validate(whole, SCHEMA)
-    return whole
+def write_report(capfd: pytest.CaptureFixture[str], *arguments: str, program: str = "train.py") -> dict[str, Any]:
+    run(capfd, *arguments, "--output-format", "json", "--output-file", "report.json", program)
+    report: dict[str, Any] = json.loads(Path("report.json").read_text(encoding="utf-8"))
+    jsonschema.validate(report, SCHEMA)
+    return report
 
 
-def places(whole: dict[str, Any]) -> list[tuple[str, int]]:
-    return sorted((one["code"], one["line"]) for one in whole["findings"])
+def places(report: dict[str, Any]) -> list[tuple[str, int]]:
+    return sorted((finding["code"], finding["line"]) for finding in report["findings"])
 
 
 def test_json_is_that_of_lint(capfd: pytest.CaptureFixture[str]) -> None:
-    whole = found(capfd)
-    assert whole["command"] == "diagnose"
-    cut, starved = sorted(whole["findings"], key=lambda one: one["code"], reverse=True)
+    report = write_report(capfd)
+    assert report["command"] == "diagnose"
+    cut, starved = sorted(report["findings"], key=lambda finding: finding["code"], reverse=True)
     assert (cut["code"], cut["path"], cut["line"], cut["expression"]) == (
         "PG204",
         "train.py",
@@ -63,8 +63,8 @@ def test_json_is_that_of_lint(capfd: pytest.CaptureFixture[str]) -> None:
     assert cut["message"].startswith("50.0 % of 4 arriving gradients are cut")
     assert (starved["code"], starved["path"], starved["line"]) == ("PG203", "train.py", 0)
     assert starved["expression"] == "parameter 2 of shape ()", "it is known by its name, as no line is"
-    assert [one["code"] for one in whole["codes"]] == ["PG203", "PG204"]
-    assert whole["problems"] == []
+    assert [code["code"] for code in report["codes"]] == ["PG203", "PG204"]
+    assert report["problems"] == []
 
 
 def test_a_machine_s_format_stands_behind_what_the_program_prints(capfd: pytest.CaptureFixture[str]) -> None:
@@ -76,16 +76,10 @@ def test_a_machine_s_format_stands_behind_what_the_program_prints(capfd: pytest.
     assert err.startswith("diagnose: 2 backward passes, "), "the report is there as ever"
 
 
-def test_text_goes_to_a_file(capfd: pytest.CaptureFixture[str]) -> None:
-    _, out, err = run(capfd, "--output-file", "report.txt", "train.py")
-    assert (out, err.strip()) == ("done\n", "")
-    assert Path("report.txt").read_text().startswith("diagnose: 2 backward passes, ")
-
-
 def test_sarif(capfd: pytest.CaptureFixture[str]) -> None:
-    run(capfd, "--output-format", "sarif", "--output-file", "found.sarif", "train.py")
-    (part,) = json.loads(Path("found.sarif").read_text())["runs"]
-    regions = {one["ruleId"]: one["locations"][0]["physicalLocation"]["region"] for one in part["results"]}
+    run(capfd, "--output-format", "sarif", "--output-file", "report.sarif", "train.py")
+    (part,) = json.loads(Path("report.sarif").read_text())["runs"]
+    regions = {result["ruleId"]: result["locations"][0]["physicalLocation"]["region"] for result in part["results"]}
     assert regions["PG204"] == {"startLine": 8, "endLine": 8, "snippet": {"text": "gain.clamp(0.1, 2.0)"}}
     assert regions["PG203"] == {"startLine": 1}
     assert [rule["id"] for rule in part["tool"]["driver"]["rules"]][:2] == ["PG201", "PG202"]
@@ -97,25 +91,24 @@ def test_sarif(capfd: pytest.CaptureFixture[str]) -> None:
         ([], "34"),
         (["--select", "PG204"], "4"),
         (["--select", "cut,guard"], "4"),
-        (["--select", "PG2"], "34"),
         (["--ignore", "PG204"], "3"),
         (["--ignore", "PG204,train.py:3"], "3"),
-        (["--ignore", "train.py:8"], "3"),
-        (["--ignore", "parameter 2*"], "4"),
         (["--ignore", "parameter [2,3]*,PG201"], "4"),
         (["--ignore", "cut"], "34"),
     ],
 )
-def test_what_is_told(capfd: pytest.CaptureFixture[str], options: list[str], codes: str) -> None:
+def test_select_and_ignore_choose_the_findings(
+    capfd: pytest.CaptureFixture[str], options: list[str], codes: str
+) -> None:
     """Patterns mean what they always did; `cut` alone is one."""
     known = {"3": ("PG203", 0), "4": ("PG204", 8)}
-    assert places(found(capfd, *options)) == [known[code] for code in codes]
+    assert places(write_report(capfd, *options)) == [known[code] for code in codes]
 
 
 def test_a_line_whose_first_code_is_left_out_says_the_next(capfd: pytest.CaptureFixture[str]) -> None:
     Path("two.py").write_text(PROGRAM.replace("[0.5, 4.0]", "[3.0, 4.0]"))
-    assert places(found(capfd, program="two.py")) == [("PG203", 0), ("PG203", 8)]
-    assert places(found(capfd, "--ignore", "PG203", program="two.py")) == [("PG204", 8)]
+    assert places(write_report(capfd, program="two.py")) == [("PG203", 0), ("PG203", 8)]
+    assert places(write_report(capfd, "--ignore", "PG203", program="two.py")) == [("PG204", 8)]
 
 
 def test_a_baseline_passes_what_is_known_and_fails_what_is_new(capfd: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +118,7 @@ def test_a_baseline_passes_what_is_known_and_fails_what_is_new(capfd: pytest.Cap
     assert "0 findings\n" in err
     assert "baseline: 2 findings left out, known there" in err
     assert "no finding: clamp" not in err
-    assert found(capfd, "--baseline", "known.json")["known"] == 2
+    assert write_report(capfd, "--baseline", "known.json")["known"] == 2
 
     Path("train.py").write_text("# moved\n" + PROGRAM)
     assert run(capfd, "--baseline", "known.json", "train.py")[0] == 0, "by its expression, not its line"
@@ -139,20 +132,20 @@ def test_another_parameter_that_starves_is_new(capfd: pytest.CaptureFixture[str]
     run(capfd, "--write-baseline", "known.json", "train.py")
     more = "more = torch.nn.Parameter(torch.ones(2))\noptimizer"
     Path("train.py").write_text(PROGRAM.replace("optimizer", more, 1).replace("[gain, left]", "[gain, left, more]"))
-    whole = found(capfd, "--baseline", "known.json")
-    assert [one["code"] for one in whole["findings"]] == ["PG203"]
+    report = write_report(capfd, "--baseline", "known.json")
+    assert [finding["code"] for finding in report["findings"]] == ["PG203"]
 
 
-@pytest.mark.parametrize("condition", ["cut>0.01", "any"])
-def test_fail_on_counts_what_is_new(capfd: pytest.CaptureFixture[str], condition: str) -> None:
+def test_fail_on_counts_new_findings(capfd: pytest.CaptureFixture[str]) -> None:
     run(capfd, "--write-baseline", "known.json", "train.py")
-    assert run(capfd, "--fail-on", condition, "train.py")[0] == 4
-    assert run(capfd, "--fail-on", condition, "--baseline", "known.json", "train.py")[0] == 0
+    for condition in ("cut>0.01", "any"):
+        assert run(capfd, "--fail-on", condition, "train.py")[0] == 4
+        assert run(capfd, "--fail-on", condition, "--baseline", "known.json", "train.py")[0] == 0
 
 
 def test_where_nothing_was_seen_nothing_is_clean(capfd: pytest.CaptureFixture[str]) -> None:
     run(capfd, "--write-baseline", "known.json", "train.py")
-    (problem,) = found(capfd, program="forward.py")["problems"]
+    (problem,) = write_report(capfd, program="forward.py")["problems"]
     assert problem["message"] == "no backward pass was seen, so nothing is known"
     assert run(capfd, "--baseline", "known.json", "forward.py")[0] == 4
     status, _, err = run(capfd, "--write-baseline", "empty.json", "forward.py")
@@ -162,7 +155,6 @@ def test_where_nothing_was_seen_nothing_is_clean(capfd: pytest.CaptureFixture[st
 
 BAD_CALLS = {
     "--select PG2O4": "--select must be a code such as PG201 or guard, got 'PG2O4'. Did you mean 'PG204'?",
-    "--ignore PG102": "--ignore must be a code such as PG201 or guard, got 'PG102'. Did you mean 'PG2",
     "--ignore era-guard": "--ignore must be a code such as PG201 or guard, got 'era-guard'.",
     "--output-format xml": "--output-format must be one of text, json, github, sarif, got 'xml'.",
     "--baseline train.py": "--baseline must be a file that --write-baseline wrote, got 'train.py'.",

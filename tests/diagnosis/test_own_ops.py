@@ -33,15 +33,15 @@ OURS: dict[str, tuple[Callable[[Tensor], Tensor], Contexts, str]] = {
 @pytest.mark.parametrize("detail", ["full", "counts"])
 @pytest.mark.parametrize("name", OURS)
 def test_an_op_of_ours_has_its_name(name: str, detail: str) -> None:
-    f, context, told = OURS[name]
+    f, context, name_of_op = OURS[name]
     x = torch.tensor([-2.0, 0.0, 0.5, 2.0], requires_grad=True)
     with context(), pg.diagnose(detail=detail) as d:
         f(x).sum().backward()
     ops = [site.op for site in d.sites]
     if name in ("an era", "an edge"):
         ops = [op.replace("torch<=2.13", "ERA").replace("torch>=2.14", "ERA") for op in ops]
-        told = told.replace("torch<=2.13", "ERA").replace("torch>=2.14", "ERA")
-    assert told in ops or (name == "an era" and "clamp" in ops)  # the installed era is torch's own clamp
+        name_of_op = name_of_op.replace("torch<=2.13", "ERA").replace("torch>=2.14", "ERA")
+    assert name_of_op in ops or (name == "an era" and "clamp" in ops)  # the installed era is torch's own clamp
     assert not any("Pseudograd" in op for op in ops)
 
 
@@ -72,7 +72,7 @@ def test_a_rule_of_ours_that_cuts_everything_is_to_be_changed_in_the_call() -> N
     assert _steps(lambda x: pg.clamp(x, 0, 1, rule="inward")) == []
 
 
-def test_a_loss_that_a_pin_stops_is_told_with_the_pin() -> None:
+def test_a_loss_that_a_pin_stops_is_name_of_op_with_the_pin() -> None:
     """margin_ranking_loss of equal scores: under the newer era nothing passes its clamp, whatever torch is installed."""
 
     def loss(x: Tensor) -> Tensor:

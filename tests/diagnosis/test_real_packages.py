@@ -14,9 +14,9 @@ import pytest
 from pseudograd.torch_table.eras import era_of, installed_era
 
 ROOT = Path(__file__).resolve().parents[2]
-FOUND = json.loads((ROOT / "docs" / "diagnoses.json").read_text(encoding="utf-8"))
+REPORTS = json.loads((ROOT / "docs" / "diagnoses.json").read_text(encoding="utf-8"))
 # The version of the same era: what a diagnosis says does not depend on more.
-KEPT = next(found for version, found in FOUND.items() if era_of(version) == installed_era())
+EXPECTED = next(report for version, report in REPORTS.items() if era_of(version) == installed_era())
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +38,18 @@ def _diagnosis(measuring: Any, diagnosed: dict[str, Any], case: str) -> Any:
     return diagnosed[case]
 
 
+@pytest.mark.program  # to import the packages takes ten seconds
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", KEPT)
+@pytest.mark.parametrize("case", EXPECTED)
 def test_a_package_is_diagnosed_as_it_was(case: str, measuring: Any, diagnosed: dict[str, Any]) -> None:
-    found, kept = measuring.in_short(_diagnosis(measuring, diagnosed, case)), KEPT[case]
-    assert found["findings"] == kept["findings"]
-    assert (found["starved"], found["parameters"]) == (kept["starved"], kept["parameters"])
-    assert list(found["shares"]) == list(kept["shares"])
-    for place, shares in kept["shares"].items():
-        assert found["shares"][place] == pytest.approx(shares, abs=0.05)  # of training steps, on another processor
-    for name, rows in kept["whatif"].items():
-        for ours, theirs in zip(found["whatif"][name], rows, strict=True):
+    report, expected = measuring.in_short(_diagnosis(measuring, diagnosed, case)), EXPECTED[case]
+    assert report["findings"] == expected["findings"]
+    assert (report["starved"], report["parameters"]) == (expected["starved"], expected["parameters"])
+    assert list(report["shares"]) == list(expected["shares"])
+    for place, shares in expected["shares"].items():
+        assert report["shares"][place] == pytest.approx(shares, abs=0.05)  # of training steps, on another processor
+    for name, rows in expected["whatif"].items():
+        for ours, theirs in zip(report["whatif"][name], rows, strict=True):
             assert ours[0] == theirs[0]
             assert ours[1:] == pytest.approx(theirs[1:], rel=1e-4, abs=1e-6)
 
@@ -56,10 +57,10 @@ def test_a_package_is_diagnosed_as_it_was(case: str, measuring: Any, diagnosed: 
 def test_either_torch_says_what_the_other_does() -> None:
     """The what-ifs of one torch are what the other measured as it is, to 1e-5."""
     for case in ("torchao_int4", "kornia_brightness", "inverse_sigmoid", "auto_round_int2"):
-        for version, of in FOUND.items():
-            for other, of_other in FOUND.items():
-                asked = of[case]["whatif"][era_of(other)]
-                for (name, zero, norm), row in zip(asked, of_other[case]["whatif"]["as it is"], strict=True):
+        for version, of in REPORTS.items():
+            for other, of_other in REPORTS.items():
+                changed = of[case]["whatif"][era_of(other)]
+                for (name, zero, norm), row in zip(changed, of_other[case]["whatif"]["as it is"], strict=True):
                     assert (name, zero) == (row[0], row[1]), (case, version, other)
                     assert norm == pytest.approx(row[2], rel=1e-5)
 
@@ -67,6 +68,7 @@ def test_either_torch_says_what_the_other_does() -> None:
 REPAIRS = json.loads((ROOT / "docs" / "repairs.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.program
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", next(iter(REPAIRS.values())))
 def test_an_edit_of_the_named_line_brings_the_gradient_back(name: str, script: Any) -> None:
@@ -76,13 +78,13 @@ def test_an_edit_of_the_named_line_brings_the_gradient_back(name: str, script: A
     repairs = script("measure_repairs")
     case = next(case for case in repairs.CASES if case.run.__name__ == name)
     try:
-        found = repairs.measured(case)
+        report = repairs.measured(case)
     except ImportError as error:
         pytest.skip(f"not installed: {error}")
-    kept = next(of for version, of in REPAIRS.items() if era_of(version) == installed_era())[name]
-    assert (found["line"], found["findings"]) == (kept["line"], kept["findings"])
+    expected = next(of for version, of in REPAIRS.items() if era_of(version) == installed_era())[name]
+    assert (report["line"], report["findings"]) == (expected["line"], expected["findings"])
     for when in ("zeros before", "zeros after"):
-        assert found[when] == pytest.approx(kept[when], abs=0.02)
+        assert report[when] == pytest.approx(expected[when], abs=0.02)
 
 
 # facts measured without any tracer: the share of zeros, by torch
@@ -91,10 +93,12 @@ ZEROS = {"2.13.0": (0.009766, 0.015625), "2.15.0": (0.09082, 0.080078)}
 
 def test_the_numbers_are_those_that_leaf_gradients_show() -> None:
     for version, zeros in ZEROS.items():
-        assert [row[1] for row in FOUND[version]["torchao_int4"]["whatif"]["as it is"]] == list(zeros)
-        assert FOUND[version]["kornia_gamma"]["whatif"]["as it is"][0][1] == (0.0 if version == "2.13.0" else 0.5)
-        assert FOUND[version]["swinv2"]["starved"] == 2
-        assert FOUND[version]["torchmetrics_sam"]["findings"] == [["guard", "torchmetrics/functional/image/sam.py:77"]]
+        assert [row[1] for row in REPORTS[version]["torchao_int4"]["whatif"]["as it is"]] == list(zeros)
+        assert REPORTS[version]["kornia_gamma"]["whatif"]["as it is"][0][1] == (0.0 if version == "2.13.0" else 0.5)
+        assert REPORTS[version]["swinv2"]["starved"] == 2
+        assert REPORTS[version]["torchmetrics_sam"]["findings"] == [
+            ["guard", "torchmetrics/functional/image/sam.py:77"]
+        ]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -102,8 +106,8 @@ def test_the_page_shows_what_a_run_says(measuring: Any, diagnosed: dict[str, Any
     lines = (ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8").splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("diagnose: "))
     shown = lines[first + 1 : lines.index("```", first)]
-    kept = FOUND["2.15.0"]["x_transformers"]["text"]
-    assert set(shown) <= set(kept)
+    expected = REPORTS["2.15.0"]["x_transformers"]["text"]
+    assert set(shown) <= set(expected)
     if installed_era() == "torch>=2.14":
         now = measuring.text(_diagnosis(measuring, diagnosed, "x_transformers"))
         assert set(shown) <= set(now)

@@ -58,13 +58,13 @@ def _double() -> None:
     first.sum().backward()
 
 
-def _on_a_view(x: Tensor) -> Tensor:
+def _clamp_a_view(x: Tensor) -> Tensor:
     y = torch.cat([x * 1, x.detach()])
     y[:41].clamp_(-1.0, 1.0)
     return y[:41]
 
 
-def _in_a_thread() -> None:
+def _run_a_thread() -> None:
     thread = threading.Thread(target=clamp(leaf()).sum().backward)
     thread.start()
     thread.join()
@@ -74,11 +74,6 @@ def _scripted() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         backward(torch.jit.script(clamp))
-
-
-def _in_bfloat16() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        backward()
 
 
 class Own(torch.autograd.Function):
@@ -118,14 +113,13 @@ WAYS: dict[str, Callable[[], object]] = {
     "checkpoint": lambda: backward(lambda x: checkpoint(clamp, x, use_reentrant=False)),
     "checkpoint with reentry": lambda: backward(lambda x: checkpoint(clamp, x, use_reentrant=True)),
     "in place": lambda: backward(lambda x: (x * 1).clamp_(-1.0, 1.0)),
-    "in place on a view": lambda: backward(_on_a_view),
+    "in place on a view": lambda: backward(_clamp_a_view),
     "custom Function": lambda: backward(Own.apply),
     "ours": lambda: backward(_ours),
     "func.grad": lambda: _grad_of_clamp(torch.tensor(X)),
     "vmap of grad": lambda: torch.func.vmap(_grad_of_clamp)(torch.tensor(X)[:, None]),
     "TorchScript": _scripted,
-    "autocast": _in_bfloat16,
-    "another thread": _in_a_thread,
+    "another thread": _run_a_thread,
     "compiled": lambda: backward(torch.compile(clamp, backend="aot_eager")),
 }
 
@@ -140,20 +134,6 @@ def test_counts(way: str, detail: str) -> None:
     sites = [site for site in d.sites if site.op == op]
     assert sum(site.arrived for site in sites) == arrived, d.sites
     assert sum(site.cut for site in sites) == cut
-    assert d.errors == []
-
-
-@pytest.mark.parametrize("detail", ["full", "counts"])
-def test_a_slice_is_counted_in_every_pass(detail: str) -> None:
-    """Of six elements four are clamped in place, and two of these are cut; in the first pass as in the others."""
-    x = torch.tensor([3.0, 0.5, -3.0, 0.0, 5.0, 5.0], requires_grad=True)
-    with diagnose(detail=detail) as d:
-        for _ in range(3):
-            y = x * torch.ones(6)
-            y[:4].clamp_(-1.0, 1.0)
-            y.sum().backward()
-    site = site_of(d, "clamp")
-    assert (site.calls, site.elements, site.arrived, site.cut) == (3, 12, 12, 6)
     assert d.errors == []
 
 
@@ -197,14 +177,6 @@ def test_lines_and_expressions() -> None:
     assert relu.where == f"tests/diagnosis/test_sites.py:{line_of('return 1 + torch.relu(x)')}"
 
 
-def test_the_module_is_named() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.ReLU()))
-    with diagnose(net) as d:
-        net(torch.randn(3, 2)).sum().backward()
-    assert [site.module for site in d.sites if site.op == "relu"] == ["1.0"]
-    assert d.parameters == ["0.weight", "0.bias"]
-
-
 def test_a_model_at_the_id_of_one_that_is_gone_is_named() -> None:
     ids: list[int] = []
     with diagnose() as d:
@@ -230,27 +202,12 @@ def test_nothing_is_kept_alive() -> None:
         for _ in range(20):  # no backward follows
             clamp(x)
         gc.collect()
-        assert sum(type(one).__name__ == "ClampBackward1" for one in gc.get_objects()) == 0
+        assert sum(type(node).__name__ == "ClampBackward1" for node in gc.get_objects()) == 0
     parameter = weakref.ref(x)
     del x
     gc.collect()
     assert parameter() is None
     assert d.sites
-
-
-def test_a_thousand_steps_leak_nothing() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Hardtanh())
-    with diagnose(net) as d:
-        for step in range(1000):
-            net(torch.randn(2, 4)).sum().backward()
-            if step in (200, 999):
-                gc.collect()
-                count = len(gc.get_objects())
-                places = len(d._recorder.tallies), len(d._recorder.influence._marks)
-                if step == 200:
-                    before = count, places
-    assert places == before[1]
-    assert count - before[0] < 200, (before[0], count)
 
 
 def test_the_program_s_gradient_is_its_own() -> None:

@@ -26,11 +26,11 @@ Optimizer = Callable[[Any], torch.optim.Optimizer]
 
 
 def sgd(rate: float, **options: Any) -> Optimizer:
-    return lambda some: torch.optim.SGD(some, rate, **options)
+    return lambda parameters: torch.optim.SGD(parameters, rate, **options)
 
 
 def adamw(rate: float, decay: float = 0.0) -> Optimizer:
-    return lambda some: torch.optim.AdamW(some, rate, weight_decay=decay)
+    return lambda parameters: torch.optim.AdamW(parameters, rate, weight_decay=decay)
 
 
 def _train(
@@ -63,20 +63,22 @@ def _train(
     return d, net
 
 
-# --- told -------------------------------------------------------------------------------------------------------------
+# --- a finding -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rate", "never_moved", "is_told"),
-    [(FULL, 3e-6, 0.0, False), (LOW, 1e-3, 0.001, False), (LOW, 1e-4, 0.739, True), (LOW, 3e-6, 0.989, True)],
+    ("dtype", "rate", "never_moved", "is_stalled"),
+    [(FULL, 3e-6, 0.0, False), (LOW, 1e-3, 0.001, False), (LOW, 3e-6, 0.989, True)],
 )
-def test_the_four_rows(dtype: torch.dtype, rate: float, never_moved: float, is_told: bool) -> None:
+def test_the_share_that_never_moved_is_that_of_all_entries(
+    dtype: torch.dtype, rate: float, never_moved: float, is_stalled: bool
+) -> None:
     """As counted over all entries by comparing them before and after; a thousand of each parameter are looked at here."""
     d, net = _train(adamw(rate), dtype)
     sizes = {name: parameter.numel() for name, parameter in net.named_parameters()}
     share = sum(record.share * sizes[record.parameter] for record in d.stalled) / sum(sizes.values())
     assert share == pytest.approx(never_moved, abs=0.03)
-    assert codes(d) == (["stalled"] if is_told else [])
+    assert codes(d) == (["stalled"] if is_stalled else [])
 
 
 def test_what_it_says_and_records() -> None:
@@ -125,8 +127,8 @@ def test_what_weight_decay_alone_moves_has_not_moved() -> None:
 class _Writes(torch.optim.Optimizer):
     """An optimiser by a function of the parameter, its state and the rate."""
 
-    def __init__(self, some: Any, rate: float, write: Callable[[Any, Any, float], None]) -> None:
-        super().__init__(some, {"lr": rate})
+    def __init__(self, parameters: Any, rate: float, write: Callable[[Any, Any, float], None]) -> None:
+        super().__init__(parameters, {"lr": rate})
         self.write = write
 
     @torch.no_grad()
@@ -158,21 +160,16 @@ def _kahan(p: Any, state: Any, rate: float) -> None:
 HEALTHY: dict[str, tuple[Optimizer, torch.dtype, dict[str, Any]]] = {
     "SGD": (sgd(0.1), FULL, {}),
     "SGD with momentum, batches": (sgd(0.01, momentum=0.9), FULL, {"batches": True}),
-    "SGD, a small rate": (sgd(1e-4), FULL, {}),
-    "Adam": (lambda some: torch.optim.Adam(some, 1e-3), FULL, {"batches": True}),
+    "Adam": (lambda parameters: torch.optim.Adam(parameters, 1e-3), FULL, {"batches": True}),
     "AdamW, fine tuning": (adamw(1e-6, 0.01), FULL, {}),
-    "RMSprop": (lambda some: torch.optim.RMSprop(some, 1e-3), FULL, {}),
-    "double": (adamw(1e-8), torch.float64, {}),
     "autocast, bfloat16": (adamw(3e-6), FULL, {"amp": LOW}),
-    "autocast, bfloat16, batches": (adamw(1e-4, 0.1), FULL, {"amp": LOW, "batches": True}),
     "GradScaler": (adamw(1e-3), FULL, {"amp": torch.float16}),
-    "GradScaler, SGD": (sgd(0.05), FULL, {"amp": torch.float16}),
     "bfloat16, a usual rate": (adamw(1e-3), LOW, {"batches": True}),
     "too few steps to say never": (adamw(3e-6), LOW, {"steps": 9}),
     "the first steps of a warm-up": (adamw(0.0), LOW, {}),
-    "rows that something else holds": (lambda some: _Writes(some, 100.0, _last_row), LOW, {}),
-    "weights of full precision in the state": (lambda some: _Writes(some, 3e-6, _master), LOW, {}),
-    "compensated summation": (lambda some: _Writes(some, 3e-6, _kahan), LOW, {}),
+    "rows that something else holds": (lambda parameters: _Writes(parameters, 100.0, _last_row), LOW, {}),
+    "weights of full precision in the state": (lambda parameters: _Writes(parameters, 3e-6, _master), LOW, {}),
+    "compensated summation": (lambda parameters: _Writes(parameters, 3e-6, _kahan), LOW, {}),
 }
 
 
@@ -193,22 +190,6 @@ def test_weights_that_are_copied_from_others() -> None:
             p.data.copy_(masters[name])
 
     assert codes(_train(sgd(1e-6), after=copy)[0]) == []
-
-
-def test_a_warm_up_that_moves_nothing_is_forgotten() -> None:
-    """Three steps whose rate is too small for full precision, and then a training."""
-    net = nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(net.parameters(), 1e-12)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 3 else 1e10)
-    with diagnose(net) as d:
-        for _ in range(12):
-            x = torch.randn(16, 8)
-            optimizer.zero_grad()
-            functional.mse_loss(net(x), x * x).backward()
-            optimizer.step()
-            schedule.step()
-    assert [record.share for record in d.stalled] == [0.0, 0.0]
-    assert codes(d) == []
 
 
 @pytest.mark.parametrize(("dtype", "rate", "rows"), [(FULL, 1e-2, 64), (LOW, 1e-4, 4096)])
@@ -240,25 +221,14 @@ def test_a_converged_model(dtype: torch.dtype, rate: float, rows: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_the_distance_to_the_next_number(dtype: torch.dtype) -> None:
     values = torch.tensor([1.0, 1.5, -0.7, 2.0, 3e-3, 100.0], dtype=dtype)
-    expected = [_next(abs(float(value)), dtype) - abs(float(value)) for value in values]
-    assert spacing(values).tolist() == pytest.approx(expected, rel=1e-6)
-
-
-def _next(value: float, dtype: torch.dtype) -> float:
-    """By trying: the smallest number of the dtype above it."""
-    low, high = 0.0, 2 * value * torch.finfo(dtype).eps
-    for _ in range(60):
-        middle = (low + high) / 2
-        if float(torch.tensor(value, dtype=torch.float64).add(middle).to(dtype)) > value:
-            high = middle
-        else:
-            low = middle
-    return float(torch.tensor(value + high * 1.001, dtype=torch.float64).to(dtype))
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.itemsize]
+    next_values = (values.abs().view(bits) + 1).view(dtype)
+    assert spacing(values).tolist() == pytest.approx((next_values - values.abs()).tolist(), rel=1e-6)
 
 
 @pytest.mark.parametrize(
     "optimizer_of",
-    [sgd(0.1), sgd(0.1, momentum=0.9), lambda some: torch.optim.Adam(some, 0.01), adamw(0.01)],
+    [sgd(0.1), sgd(0.1, momentum=0.9), lambda parameters: torch.optim.Adam(parameters, 0.01), adamw(0.01)],
     ids=["SGD", "momentum", "Adam", "AdamW"],
 )
 def test_the_expected_step_is_the_step(optimizer_of: Optimizer) -> None:
@@ -273,29 +243,22 @@ def test_the_expected_step_is_the_step(optimizer_of: Optimizer) -> None:
     assert expected.tolist() == pytest.approx((p.detach() - before).abs().tolist(), rel=1e-3)
 
 
-@pytest.mark.parametrize(("rate", "looks"), [(1e-9, [1, 2, 3, 5, 9, 17, 33]), (1e-2, [1, 2, 3, 5, 9, 17, 33])])
-def test_full_precision_is_looked_at_now_and_then(rate: float, looks: list[int]) -> None:
-    for record in _train(sgd(rate), FULL, steps=40)[0].stalled:
-        assert [step for step, _ in record.by_step] == looks
-        assert (record.steps, math.isnan(record.size)) == (40, False)
-
-
 def test_parameters_that_come_and_go() -> None:
     """Frozen and set free, in groups of their own, of two dtypes: as a comparison of all entries before and after each step has it."""
     kinds = ((40, LOW), (9, torch.float16), (24, LOW), (30, LOW))
-    some = [nn.Parameter(torch.randn(size).to(dtype)) for size, dtype in kinds]
-    optimizer = torch.optim.SGD([{"params": some[:3]}, {"params": some[3:], "lr": 1e-3}], 3e-4)
-    had, moved = ([torch.zeros(p.shape, dtype=torch.bool) for p in some] for _ in range(2))
-    with diagnose(nn.ParameterDict(zip("abcd", some, strict=True))) as d:
+    parameters = [nn.Parameter(torch.randn(size).to(dtype)) for size, dtype in kinds]
+    optimizer = torch.optim.SGD([{"params": parameters[:3]}, {"params": parameters[3:], "lr": 1e-3}], 3e-4)
+    had, moved = ([torch.zeros(p.shape, dtype=torch.bool) for p in parameters] for _ in range(2))
+    with diagnose(nn.ParameterDict(zip("abcd", parameters, strict=True))) as d:
         for step in range(30):
-            for at, p in enumerate(some):
+            for at, p in enumerate(parameters):
                 p.requires_grad_(step >= 6 * at and (step - at) % (at + 2) < 2)
             optimizer.zero_grad()
-            slopes = [torch.randn(p.shape) * (torch.rand(p.shape) < 0.3) for p in some]
-            sum((p.float() * k).sum() for p, k in zip(some, slopes, strict=True) if p.requires_grad).backward()  # type: ignore[union-attr]
-            before = [p.detach().clone() for p in some]
+            slopes = [torch.randn(p.shape) * (torch.rand(p.shape) < 0.3) for p in parameters]
+            sum((p.float() * k).sum() for p, k in zip(parameters, slopes, strict=True) if p.requires_grad).backward()  # type: ignore[union-attr]
+            before = [p.detach().clone() for p in parameters]
             optimizer.step()
-            for at, p in enumerate(some):
+            for at, p in enumerate(parameters):
                 if p.grad is not None:
                     had[at] |= p.grad != 0
                     moved[at] |= p.detach() != before[at]
@@ -316,31 +279,6 @@ def test_ten_gradients_that_cancel_are_noise(looks: int, agree: bool, is_noise: 
         parameter.samples.total += grad
         parameter.samples.squares += grad**2
     assert parameter.is_noise == is_noise
-
-
-def test_a_step_that_raises_is_not_looked_at_twice() -> None:
-    failures = [RuntimeError("no step")]
-
-    def fail_once(p: Any, state: Any, rate: float) -> None:
-        if failures:
-            raise failures.pop()
-        p.sub_(p.grad)
-
-    weight = nn.Parameter(torch.ones(8, dtype=LOW))
-    optimizer = _Writes([weight], 1.0, fail_once)
-    with diagnose(nn.ParameterList([weight])) as d:
-        for _ in range(3):
-            weight.grad = None
-            (weight * 0.5).sum().backward()
-            with contextlib.suppress(RuntimeError):
-                optimizer.step()
-    assert d.errors == []
-    assert [(record.steps, [share for _, share in record.by_step]) for record in d.stalled] == [(2, [0.0, 0.0])]
-
-
-def test_a_step_of_nothing_known_has_no_size() -> None:
-    d, _ = _train(lambda some: torch.optim.Adagrad(some, 1e-6))
-    assert all(math.isnan(record.size) for record in d.stalled)
 
 
 def test_the_program_is_as_without() -> None:

@@ -87,18 +87,7 @@ def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
     }
 
 
-def test_several_steps_are_averaged() -> None:
-    p = nn.Parameter(torch.tensor([2.0, 0.5]))
-    with diagnose(whatif={"inward": {"clamp": "inward"}}) as d:
-        for size in (1.0, 3.0):
-            (p.clamp(0.0, 1.0) * size).sum().backward()
-    (row,) = d.whatif["as it is"]
-    assert (row.zero, row.norm) == (0.5, 2.0)
-    (row,) = d.whatif["inward"]
-    assert (row.zero, row.norm) == (0.0, pytest.approx(2.0 * math.sqrt(2)))
-
-
-def _saved_by_hooks(x: Tensor) -> Tensor:
+def _clamp_under_hooks(x: Tensor) -> Tensor:
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
         return x.clamp(0, 1)
 
@@ -112,9 +101,9 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
         "would run its forward once more",
     ),
     "saved-tensor hooks": (
-        lambda x: _saved_by_hooks(x),
+        lambda x: _clamp_under_hooks(x),
         "open",
-        "the saved-tensor hook _saved_by_hooks.<locals>.<lambda> of the program would run once more",
+        "the saved-tensor hook _clamp_under_hooks.<locals>.<lambda> of the program would run once more",
     ),
     "reentry": (
         lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=True),
@@ -128,12 +117,12 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
 def test_no_number_where_it_would_not_be_exact(case: str) -> None:
     f, change, why = REFUSED[case]
     p = nn.Parameter(torch.tensor([2.0, 0.5]))
-    with diagnose(whatif={"asked": change}) as d:
+    with diagnose(whatif={"change": change}) as d:
         f(p * 1).sum().backward()
     assert p.grad is not None
-    assert not d.whatif.get("asked")
-    assert why in d.inexact["asked"][0]
-    assert f"what if asked: no numbers, because they would not be exact\n    {d.inexact['asked'][0]}" in str(d)
+    assert not d.whatif.get("change")
+    assert why in d.inexact["change"][0]
+    assert f"what if change: no numbers, because they would not be exact\n    {d.inexact['change'][0]}" in str(d)
 
 
 @pytest.mark.parametrize("reads_it", [True, False])
@@ -147,21 +136,6 @@ def test_a_loss_that_reads_a_gradient_has_no_number_and_one_beside_it_has(reads_
     why = "the loss reads a gradient that create_graph made under torch's own rules"
     assert d.inexact == ({"inward": [why]} if reads_it else {})
     assert [row.zero for row in d.whatif.get("inward", ())] == ([] if reads_it else [0.0])
-
-
-def test_the_program_s_own_gradient_stays() -> None:
-    net, _, loss = _program(CLAMPS["numbers"])
-    loss().backward()
-    alone = [p.grad.clone() for p in net.parameters() if p.grad is not None]
-    net.zero_grad()
-    seen: list[int] = []
-    with diagnose(net, whatif={"inward": {"clamp": "inward"}}) as d:
-        loss().backward()
-        seen.append(sum(site.arrived for site in d.sites))
-    assert all(torch.equal(a, p.grad) for a, p in zip(alone, net.parameters(), strict=True))
-    with diagnose(net) as other:
-        loss().backward()
-    assert seen == [sum(site.arrived for site in other.sites)]  # the questions are not counted
 
 
 def test_the_eight_that_change_most_are_shown_and_the_others_counted() -> None:
