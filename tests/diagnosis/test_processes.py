@@ -121,7 +121,7 @@ def test_however_it_ends(how: str, run: Ran) -> None:
 )
 def test_signals_end_it_as_without_us_and_the_report_is_written(sent: int, status: int) -> None:
     process = subprocess.Popen(
-        [*PSEUDOGRAD, *command(f"import base\nbase.train(2, 60)")],
+        [*PSEUDOGRAD, *command("import base\nbase.train(2, 60)")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
