@@ -232,7 +232,7 @@ def _assert_same(label: str, found: Result, plain: Result, wanted: Result) -> No
             torch.testing.assert_close(mine, theirs, msg=lambda text: f"{label}: {text}", **near)
 
 
-# The other functions that hide one of the table take more than lists of numbers: test_composites.py calls them with torch's own samples.
+# The other functions that hide one of the table take more than lists of numbers: test_written_out.py calls them with torch's own samples.
 _WRITTEN_OUT = ("margin_ranking_loss", "hinge_embedding_loss")
 ROWS = [(form, switch) for form in FORMS if not form.hides or form.names[0] in _WRITTEN_OUT for switch in form.switches]
 
