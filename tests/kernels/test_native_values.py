@@ -58,7 +58,7 @@ class Kind(NamedTuple):
 
     def call(self, pin: str, has_numbers: bool = False) -> Call:
         pinned = PINNED[f"torch.{self.name}"]
-        return call_for(PRIMITIVES[pinned.of_numbers if has_numbers else pinned.of_tensors], pin)
+        return call_for(PRIMITIVES[pinned[0] if has_numbers else pinned[1]], pin)
 
     def inputs(self, *values: Tensor) -> tuple[Tensor | None, ...]:
         """fmin and fmax take two, the others three."""

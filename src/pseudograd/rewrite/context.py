@@ -27,16 +27,17 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class _Entry(NamedTuple):
-    """mode: None where nothing was to be done. left: the families that are left to torch, because the pin asks for what torch does."""
+    """mode: None where nothing was to be done. unpinned: the families that are left to torch, because the pin asks for what torch does."""
 
     thread: int
     mode: Rewrite | None
-    left: frozenset[str] = entered_contexts.NO_FAMILY
+    unpinned: frozenset[str] = entered_contexts.NO_FAMILY
 
 
 class Rewriting:
     """While it is entered, in this thread, torch's functions get the chosen rules.
 
+    replacements: by the switch of a form that each acts on. kinks: the convention of each family that is pinned.
     is_torchs_own: the rules are those of the installed torch. The context then has an effect only inside another one that changes the same
         functions.
     """
@@ -48,9 +49,9 @@ class Rewriting:
         is_torchs_own: bool = False,
         kinks: dict[str, str] | None = None,
     ) -> None:
+        self.replacements = replacements
+        self.kinks = kinks or {}
         self._label = label
-        self._replacements = replacements
-        self._kinks = kinks or {}
         self._is_torchs_own = is_torchs_own
         self._logs: dict[int, Log] = {}
         self._entries: list[_Entry] = []
@@ -58,74 +59,56 @@ class Rewriting:
     def __repr__(self) -> str:
         return self._label
 
-    @property
-    def replacements(self) -> dict[str, Replacement]:
-        """By the switch of a form that each acts on."""
-        return self._replacements
-
-    @property
-    def kinks(self) -> dict[str, str]:
-        """The convention of each family that is pinned."""
-        return self._kinks
-
     def __enter__(self) -> Rewriting:
         if is_compiling():
-            mode = Rewrite(self._replacements, None, self._kinks)
+            mode = Rewrite(self.replacements, None, self.kinks)
             mode.__enter__()
             self._entries.append(_Entry(0, mode))
             return self
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._decides_anything()
-        kinks = self._kinks
+        kinks, unpinned = self.kinks, entered_contexts.NO_FAMILY
         if kinks and not entered_contexts.modes():
             kinks = drop_torchs_own(kinks)
-        left = entered_contexts.NO_FAMILY
-        if is_idle or self._kinks:
-            own = [name for name, text in self._kinks.items() if text == OWN or name not in kinks]
-            left = ERA_FAMILIES.union(own) if is_idle else frozenset(own)
-            entered_contexts.leave_to_torch(left)
-        if is_idle and not kinks:
-            self._entries.append(_Entry(thread, None, left))
-            return self
-        log = self._logs.get(thread)
-        if log is None:
-            log = self._logs[thread] = Log()
-        else:
-            log.nodes.start_afresh()
-        mode = Rewrite({} if is_idle else self._replacements, log, kinks)
-        self._entries.append(_Entry(thread, mode, left))
-        entered_contexts.enter(mode)
+        if is_idle or self.kinks:
+            own = frozenset([name for name, text in self.kinks.items() if text == OWN or name not in kinks])
+            unpinned = ERA_FAMILIES | own if is_idle else own
+        entry = _Entry(thread, None, unpinned)
+        if kinks or not is_idle:
+            log = self._logs.get(thread)
+            if log is None:
+                log = self._logs[thread] = Log()
+            else:
+                log.nodes.start_afresh()
+            entry = _Entry(thread, Rewrite({} if is_idle else self.replacements, log, kinks), unpinned)
+        self._entries.append(entry)
+        entered_contexts.enter(entry.mode, unpinned)
         return self
 
     def _decides_anything(self) -> bool:
         """Does an outer context change the functions of this pin of an edge?"""
         return any(
-            torch_forms.overlap(self._replacements, outer.replacements) or not EDGE_FAMILIES.isdisjoint(outer.kinks)
+            torch_forms.overlap(self.replacements, outer.replacements) or not EDGE_FAMILIES.isdisjoint(outer.kinks)
             for outer in entered_contexts.modes()
         )
 
     def __exit__(self, *exception: object) -> None:
-        if is_compiling():
-            self._entries.pop().mode.__exit__(*exception)  # type: ignore[union-attr]
-            return
         entry = self._entries.pop()
-        if entry.thread != threading.get_ident():
-            entry = self._swap_for_own(entry)
-        if entry.left:
-            entered_contexts.end_leaving_to_torch(entry.left)
-        if entry.mode is not None:
-            entered_contexts.leave(entry.mode)
-            prepared.pop(entry.mode, None)
-
-    def _swap_for_own(self, entry: _Entry) -> _Entry:
-        """The last entry of this thread in place of that one; that one itself, where a generator is closed by another thread."""
+        if is_compiling():
+            if entry.mode is not None:
+                entry.mode.__exit__(*exception)
+            return
         thread = threading.get_ident()
-        own = next((other for other in reversed(self._entries) if other.thread == thread), None)
-        if own is None:
-            return entry
-        self._entries.remove(own)
-        self._entries.append(entry)
-        return own
+        if (
+            entry.thread != thread
+        ):  # the last entry of this thread instead; where a generator is closed by another thread, that one itself
+            own = next((other for other in reversed(self._entries) if other.thread == thread), None)
+            if own is not None:
+                self._entries.remove(own)
+                self._entries.append(entry)
+                entry = own
+        entered_contexts.leave(entry.mode, entry.unpinned)
+        prepared.pop(entry.mode, None)
 
     def __call__(self, function: Decorated) -> Decorated:
         """Decorate a function. A generator runs inside the context and is suspended outside it."""

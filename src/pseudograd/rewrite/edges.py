@@ -40,21 +40,26 @@ class Pin(NamedTuple):
 # --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
 
 
-def _clamp_between_numbers(pin: Pin, min: object, max: object) -> RangePieces:
+def _between_numbers(pin: Pin, min: object, max: object) -> RangePieces:
     part = SHARES[pin.era.edge] if pin.part is None else pin.part
     return min, max, _pieces_of_numbers(part, min is not None, max is not None)
+
+
+def _between_tensors(pin: Pin, min: object, max: object) -> RangePieces:
+    return min, max, _pieces_of_tensors(pin, min is not None, max is not None)
+
+
+def _between_pair(is_min: bool, pin: Pin, other: object) -> RangePieces:
+    pieces = _pieces_of_pair(is_min, pin.era.of_fmax if pin.part is None else pin.part)
+    return (None, other, pieces) if is_min else (other, None, pieces)
 
 
 _pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
 
 
-def _clamp_between_tensors(pin: Pin, min: object, max: object) -> RangePieces:
-    return min, max, _pieces_of_tensors(pin, min is not None, max is not None)
-
-
 @lru_cache(maxsize=64)
 def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
-    assert pin.era.between is not None, "add_rules asks"
+    assert pin.era.between is not None, "rule_named asks"
     assert pin.era.beside is not None, "it comes with the other"
     if has_min and has_max:
         return pin.era.between if pin.part is None else replace_edge(pin.era.between, pin.part)
@@ -63,12 +68,6 @@ def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
         at = Split(pin.part, min=1.0 - pin.part)
         pieces = pieces._replace(at_min=at, at_point=at)
     return pieces if has_min else mirror(pieces)
-
-
-def _clamp_between_pair(is_min: bool, pin: Pin, other: object) -> RangePieces:
-    part = pin.era.of_fmax if pin.part is None else pin.part
-    pieces = _pieces_of_pair(is_min, part)
-    return (None, other, pieces) if is_min else (other, None, pieces)
 
 
 @lru_cache(maxsize=64)
@@ -121,18 +120,11 @@ def _pull_of_pair(
 
 # --- the rules --------------------------------------------------------------------------------------------------------
 
-
-class PinnedEdge(NamedTuple):
-    """The names of the primitives that stand in under a pinned edge: with number bounds, and with tensors."""
-
-    of_numbers: str
-    of_tensors: str
-
-
 OF_NUMBERS: dict[str, Rule] = {}
 OF_TENSORS: dict[str, Rule] = {}
 OF_PAIRS: dict[str, dict[str, Rule]] = {}  # by the family: fmin, fmax
-PINNED: dict[str, PinnedEdge] = {}  # by the name of the primitive that stands in otherwise
+# By the primitive that stands in otherwise: those that stand in under a pinned edge, with number bounds and with tensors.
+PINNED: dict[str, tuple[str, str]] = {}
 
 
 def rule_named(edge: str, elsewhere: str) -> str:
@@ -142,60 +134,59 @@ def rule_named(edge: str, elsewhere: str) -> str:
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
-        of_tensors = None if pin.era.between is None else partial(_clamp_between_tensors, pin)
-        OF_NUMBERS[name] = _make_rule(
-            name, partial(_pull_of_numbers, pin), partial(_clamp_between_numbers, pin), BOUNDED
-        )
-        OF_TENSORS[name] = _make_rule(name, partial(_pull_of_tensors, pin), of_tensors, BOUNDED, compares=False)
+        of_tensors = None if pin.era.between is None else _between_tensors
+        OF_NUMBERS[name] = _make_rule(name, pin, _pull_of_numbers, _between_numbers, BOUNDED)
+        OF_TENSORS[name] = _make_rule(name, pin, _pull_of_tensors, of_tensors, BOUNDED, compares=False)
         for family, rules in OF_PAIRS.items():
             ((pull, _),) = FAMILIES[family].pinned.values()
-            between = partial(_clamp_between_pair, family == "fmin", pin)
-            rules[name] = _make_rule(name, partial(_pull_of_pair, pull, pin), between, ("x", "other"))
+            between = partial(_between_pair, family == "fmin")
+            rules[name] = _make_rule(name, pin, partial(_pull_of_pair, pull), between, ("x", "other"))
     return name
 
 
 def _make_rule(
-    name: str, pull: Pull, between: Callable[..., RangePieces] | None, keeps: tuple[str, ...], compares: bool = True
+    name: str,
+    pin: Pin,
+    pull: Pull,
+    between: Callable[..., RangePieces] | None,
+    keeps: tuple[str, ...],
+    compares: bool = True,
 ) -> Rule:
     return Rule(
         name=name,
         formula="0",
         source="torch's derivatives.yaml",
-        pull=pull,
+        pull=partial(pull, pin),
         reference=lambda *arguments, **parameters: (),
         is_linear=True,
         keeps=keeps,
         compares=compares,
-        find_range=between,
+        find_range=None if between is None else partial(between, pin),
     )
 
 
-def _pin_edges() -> None:
-    """The primitives of every family that an edge pins, with the rules of pinned edges, under names of their own."""
-    for family in sorted(EDGE_FAMILIES):
-        for pinned in FAMILIES[family].pinned:
-            plain, name = PRIMITIVES[pinned], pinned.removesuffix(", pinned")
-            if plain.inputs == BOUNDED:
-                plain = PRIMITIVES[name].replaced(edges=(), rule_set="", default_edge=None)
-                kinds = {"numbers": OF_NUMBERS, "tensors": OF_TENSORS}
-            else:
-                rules = OF_PAIRS.setdefault(family, {})
-                kinds = {"numbers": rules, "tensors": rules}
-            names = {kind: f"{name}, pinned edge of {kind}" for kind in kinds}
-            for kind, rules in kinds.items():
-                register(plain.replaced(name=names[kind], rules=rules))
-            PINNED[name] = PinnedEdge(names["numbers"], names["tensors"])
-
-
-_pin_edges()
+# The primitives of every family that an edge pins, with the rules of pinned edges, under names of their own.
+for _family in sorted(EDGE_FAMILIES):
+    for _pinned in FAMILIES[_family].pinned:
+        _primitive, _name = PRIMITIVES[_pinned], _pinned.removesuffix(", pinned")
+        if _primitive.inputs == BOUNDED:
+            _primitive = PRIMITIVES[_name].replaced(edges=(), rule_set="", default_edge=None)
+            _kinds = {"numbers": OF_NUMBERS, "tensors": OF_TENSORS}
+        else:
+            _kinds = {"tensors": OF_PAIRS.setdefault(_family, {})}
+        _names = [
+            register(_primitive.replaced(name=f"{_name}, pinned edge of {kind}", rules=rules)).name
+            for kind, rules in _kinds.items()
+        ]
+        PINNED[_name] = _names[0], _names[-1]
 
 
 def pinned_edge(name: str, inputs: tuple[object, ...]) -> str | None:
     """The primitive with the pinned edge: torch has one of number bounds and one of tensors. None where nobody has measured any."""
-    edge = PINNED.get(name)
-    if edge is None:
+    names = PINNED.get(name)
+    if names is None:
         return None
     for value in inputs[1:]:
         if value is not None and not isinstance(value, torch.Tensor):
-            return edge.of_numbers
-    return edge.of_tensors
+            return names[0]
+    return names[1]

@@ -43,12 +43,12 @@ NO_FAMILY: frozenset[str] = frozenset()
 
 class _Thread(threading.local):
     modes: tuple[Entered, ...] = ()
-    left_to_torch: tuple[frozenset[str], ...] = ()
+    unpinned: tuple[frozenset[str], ...] = ()
 
 
 _thread = _Thread()
 _lock = threading.Lock()
-_count = 0  # in all threads
+_count = 0  # of modes, in all threads
 _checkpoints = contextlib.ExitStack()
 
 
@@ -57,9 +57,9 @@ def modes() -> tuple[Entered, ...]:
     return _thread.modes
 
 
-def left_to_torch() -> frozenset[str]:
+def families_of_torch() -> frozenset[str]:
     """The families that pins of this thread ask to be as in the installed torch, so that there was nothing to put in their place."""
-    return NO_FAMILY.union(*_thread.left_to_torch)
+    return NO_FAMILY.union(*_thread.unpinned)
 
 
 def decide_about(form: Form) -> bool:
@@ -73,21 +73,12 @@ def pin(family: str) -> bool:
     return any(family in mode.kinks for mode in _thread.modes)
 
 
-def leave_to_torch(families: frozenset[str]) -> None:
-    _thread.left_to_torch = (*_thread.left_to_torch, families)
-
-
-def end_leaving_to_torch(families: frozenset[str]) -> None:
-    """A generator may be ended by another thread than the one that began it."""
-    entries = list(_thread.left_to_torch)
-    if families in entries:
-        entries.remove(families)
-        _thread.left_to_torch = tuple(entries)
-
-
-def enter(mode: Entered) -> None:
-    """Push a mode, and put it back in each backward until it leaves."""
+def enter(mode: Entered | None, unpinned: frozenset[str]) -> None:
+    """Push a mode, and put it back in each backward until it leaves; None where there is nothing to put in torch's place."""
     global _count
+    _thread.unpinned = (*_thread.unpinned, unpinned)
+    if mode is None:
+        return
     if torch_private.has_mode_stack:
         mode.taken_off = functools.partial(_take_off, (mode,))
     with _lock:
@@ -99,9 +90,17 @@ def enter(mode: Entered) -> None:
     mode.__enter__()
 
 
-def leave(mode: Entered) -> None:
-    """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order."""
+def leave(mode: Entered | None, unpinned: frozenset[str]) -> None:
+    """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order, and may be ended
+    by another thread.
+    """
     global _count
+    entries = list(_thread.unpinned)
+    if unpinned in entries:
+        entries.remove(unpinned)
+        _thread.unpinned = tuple(entries)
+    if mode is None:
+        return
     if not torch_private.has_mode_stack:
         mode.__exit__(None, None, None)
     else:
@@ -131,7 +130,7 @@ def exactly(wanted: tuple[Entered, ...]) -> Iterator[None]:
     """Enter these contexts of ours and leave all others of ours. The modes of others stay."""
     entered, stack = _thread.modes, torch_private.mode_stack()
     ours = [entry for entry in stack if isinstance(entry, Entered)]
-    if _are_same(ours, wanted) and _are_same(entered, wanted):
+    if list(map(id, ours)) == list(map(id, entered)) == list(map(id, wanted)):
         yield
         return
     _thread.modes = wanted
@@ -141,10 +140,6 @@ def exactly(wanted: tuple[Entered, ...]) -> Iterator[None]:
     finally:
         _thread.modes = entered
         _replace_stack(stack)
-
-
-def _are_same(entries: Sequence[object], others: Sequence[object]) -> bool:
-    return len(entries) == len(others) and all(a is b for a, b in zip(entries, others, strict=True))
 
 
 checkpoints.surround("rewriting", modes, lambda entered: exactly(entered or ()))

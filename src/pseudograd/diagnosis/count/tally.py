@@ -16,7 +16,7 @@ from ...listen.nodes import GraphNode, node_of
 from ...ops.bound_rules import DEFAULT_RULE, TRUE_RULE
 from ...ops.jump import JUMPRELU
 from ...ops.steps import SLOPES
-from ...rewrite.entered_contexts import NO_FAMILY, left_to_torch
+from ...rewrite.entered_contexts import NO_FAMILY, families_of_torch
 from ...rule import Call
 from ...torch_table import forms as torch_forms
 from ...torch_table.private import base_of, current_node, function_of, is_view, is_wrapped, physical
@@ -76,7 +76,7 @@ class Tally:
         """A call of this function made a node."""
         if self.function is None and not self.op[-1].isdigit():  # nodes of torch's own are numbered
             self.function = function_of(type(node))
-        self.pinned |= left_to_torch()
+        self.pinned |= families_of_torch()
         self.calling = calling
 
     @property

@@ -38,7 +38,7 @@ class Values(Followed):
         self.at_high: Number = 0 if high is None else torch.count_nonzero(x == high)
         self.bounds = tuple(None if isinstance(bound, Tensor) else bound for bound in (low, high))
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
-        self.is_pinned = edge_family(spelling.form) in entered_contexts.left_to_torch()  # to the installed torch
+        self.is_pinned = edge_family(spelling.form) in entered_contexts.families_of_torch()  # to the installed torch
         self.is_rewritten = entered_contexts.decide_about(spelling.form)  # by a context, which decides what passes
         self.leaf = self.detached = 0  # the set with the parameter that x is, or was detached from
         self.outside: Number = 0  # elements, in the steps that count
