@@ -200,7 +200,7 @@ class Recorder(Subscriber):
 class CallListener(Listener):
     """Hears the calls of its thread, but those of torch's optimisers: their effect shows in the parameters."""
 
-    def __torch_function__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Callable[..., object], types: object, args: Any = (), kwargs: Any = None) -> Any:
         if _OPTIMISERS in sys._getframe(1).f_code.co_filename:
             return self.run(func, args, kwargs)
         return super().__torch_function__(func, types, args, kwargs)

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import patches
 
-Ending = Callable[[Any], object]
+Ending = Callable[[Any], object]  # gets the result of the call
 Subscriber = Callable[..., Ending | None]
 
 

@@ -26,7 +26,9 @@ _lock = threading.RLock()
 _count = 0
 
 
-def surround(what: str, note: Callable[[], object], under: Callable[[Any], Any]) -> None:
+def surround(
+    what: str, note: Callable[[], object], under: Callable[[Any], contextlib.AbstractContextManager[object]]
+) -> None:
     """Every checkpoint notes this from now on, while anybody has entered `note_surroundings`."""
     _surroundings[what] = Surrounding(note, under)
 

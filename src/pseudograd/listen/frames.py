@@ -162,7 +162,7 @@ class Place:
 
 
 NOWHERE = Place(None, None, None)
-_MOST = 10_000  # places
+_MOST_PLACES = 10_000
 
 
 class Places:
@@ -188,7 +188,7 @@ class Places:
 
     def _same_as(self, key: tuple[object, ...], place: Place) -> Place:
         alike = _alike(place.call), _alike(place.program), place.module
-        if alike not in self._known and len(self._known) >= _MOST:
+        if alike not in self._known and len(self._known) >= _MOST_PLACES:
             return NOWHERE
         first = self._known.setdefault(alike, place)
         if first is place:  # its code is kept, so that no other one gets its id

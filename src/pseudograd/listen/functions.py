@@ -51,10 +51,10 @@ def watched(watcher: Watcher | None) -> Iterator[None]:
 class _Apply:
     """`apply` of torch.autograd.Function, and what it hides: the one that Function inherits (None), or somebody's before ours."""
 
-    def __init__(self, hidden: Any) -> None:
+    def __init__(self, hidden: classmethod[object, ..., object] | None) -> None:
         self.hidden = hidden
 
-    def __get__(self, instance: object, cls: object) -> Any:
+    def __get__(self, instance: object, cls: type) -> Callable[..., object]:
         hidden = self.hidden
         above: Any = super(torch.autograd.Function, cls)  # type: ignore[misc]
         bound = above.apply if hidden is None else hidden.__get__(None, cls)

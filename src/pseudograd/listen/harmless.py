@@ -1,6 +1,6 @@
 """Whatever of ours torch calls: an error of it is written down, and the program goes on as if nothing of ours had been there.
 
-The errors of a program itself never come this way: no place that is wrapped here runs any code of the program.
+The errors of a program itself never come this way: no function that is wrapped here runs any code of the program.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .frames import OURS, is_ours
 
-_KEPT = 20  # different errors; the rest is counted
-_LONGEST = 200
+_MOST_ERRORS = 20  # different ones with a text; the rest is counted
+_MOST_CHARACTERS = 200  # of an error's own text
 
-Place = TypeVar("Place", bound=Callable[..., Any])
+Notes = TypeVar("Notes", bound=tuple[object, ...])
+Hook = TypeVar("Hook", bound=Callable[..., object])
 
 
 class Errors:
@@ -30,7 +31,7 @@ class Errors:
     def note(self, what: str, error: BaseException) -> None:
         text = f"{what}: {_describe(error)}"
         with self._lock:
-            if text in self._counts or len(self._counts) < _KEPT:
+            if text in self._counts or len(self._counts) < _MOST_ERRORS:
                 self._counts[text] = self._counts.get(text, 0) + 1
             else:
                 self._others += 1
@@ -42,12 +43,12 @@ class Errors:
         return [*lines, f"{self._others:,} errors of further kinds"] if self._others else lines
 
 
-def harmless(what: str, otherwise: object = None) -> Callable[[Place], Place]:
+def harmless(what: str, otherwise: object = None) -> Callable[[Hook], Hook]:
     """For a function that torch calls, or a method of something that has `noted`: what it raises is noted there, and `otherwise`
     returned. What is no Exception, such as Ctrl-C, is meant for the program and goes on.
     """
 
-    def wrap(function: Place) -> Place:
+    def wrap(function: Hook) -> Hook:
         @functools.wraps(function)
         def call(*args: object) -> object:
             try:
@@ -62,7 +63,7 @@ def harmless(what: str, otherwise: object = None) -> Callable[[Place], Place]:
 
 
 @harmless("a tensor that is gone")
-def forget(notes: dict[int, Any], key: int, reference: object) -> None:
+def forget(notes: dict[int, Notes], key: int, reference: object) -> None:
     """What is noted of it, first of all a weak reference: for that one's callback. Its id may be another's by now."""
     if key in notes and notes[key][0] is reference:
         del notes[key]
@@ -106,4 +107,4 @@ def _describe(error: BaseException) -> str:
         if is_ours(file) and file != __file__:
             where = f" ({os.path.relpath(file, OURS)}:{frame.tb_lineno})"
         frame = frame.tb_next
-    return f"{type(error).__name__}: {first[:_LONGEST]}{where}"
+    return f"{type(error).__name__}: {first[:_MOST_CHARACTERS]}{where}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,11 +24,13 @@ from ..torch_table.private import (
     set_grad_enabled,
     take_off_the_stack,
 )
+from ..torch_table.records import Arguments, Keywords
 from . import functions
 from .around import Ending, backwards, clearings, swaps
 from .harmless import Errors, harmless, leave, listen, note
 from .quietly import unheard
 
+Function = Callable[..., object]
 # Three of four calls in a training step: they read no value and make no node, so there is nothing to hear in them.
 _PROPERTIES = "grad requires_grad is_leaf shape dtype device layout ndim itemsize nbytes _version"
 _KINDS = "is_sparse is_nested is_cpu is_cuda is_meta is_quantized"
@@ -51,32 +52,31 @@ class Subscriber:
     is_on: bool
     noted: Errors  # what goes wrong in `before_call` and `after_call`; the other methods are harmless themselves
 
-    on_backward: Callable[[Any, Any, Any], Ending] | None = None  # roots, their gradients, inputs
-    on_function: Callable[[Any], None] | None = None  # the result of a custom Function
-    on_node: Callable[[Any], None] | None = None  # on a torch that announces nodes
-    on_swap: Callable[[Any, Any], Ending] | None = None  # two tensors
-    on_clearing: Callable[[Any, bool], Ending | None] | None = None  # an optimiser, set_to_none
-    before_step: Callable[[Any, Any, Any], None] | None = None  # an optimiser, the arguments of its step
-    after_step: Callable[[Any, Any, Any], None] | None = None
-
-    def before_call(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """What is returned reaches `after_call`, which gets None where this raises."""
-
-    def after_call(self, function: Any, args: Any, kwargs: Any, result: Any, before: Any) -> None: ...
+    before_call: Callable[
+        ..., object
+    ]  # function, args, kwargs; the result reaches `after_call`, which gets None where this raises
+    after_call: Callable[..., None]  # function, args, kwargs, the result of the call and of `before_call`
+    on_backward: Callable[..., Ending] | None = None  # roots, their gradients, inputs
+    on_function: Callable[..., None] | None = None  # the result of a custom Function
+    on_node: Callable[..., None] | None = None  # on a torch that announces nodes
+    on_swap: Callable[..., Ending] | None = None  # two tensors
+    on_clearing: Callable[..., Ending | None] | None = None  # an optimiser, set_to_none
+    before_step: Callable[..., None] | None = None  # an optimiser, the arguments of its step
+    after_step: Callable[..., None] | None = None
 
 
 class Listener(TorchFunctionMode):
     """Hears the calls of torch in one thread."""
 
-    def __init__(self, subscriber: Any) -> None:
+    def __init__(self, subscriber: Subscriber) -> None:
         super().__init__()
         self.subscriber = subscriber
 
-    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        if func in SILENT:
-            return self.run(func, args, kwargs)
+    def __torch_function__(
+        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         subscriber = self.subscriber
-        if not subscriber.is_on or own.depth or unheard.depth or is_compiling():
+        if func in SILENT or not subscriber.is_on or own.depth or unheard.depth or is_compiling():
             return self.run(func, args, kwargs)
         before = None
         try:
@@ -90,7 +90,7 @@ class Listener(TorchFunctionMode):
             note("a call of torch", error, subscriber)
         return result
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, func: Function, args: Arguments, kwargs: Keywords | None) -> object:
         """The call itself."""
         return func(*args, **kwargs) if kwargs else func(*args)
 
@@ -108,14 +108,14 @@ def listening(listener: Listener) -> Iterator[None]:
         ):
             if act is not None:
                 stack.callback(register(act).remove)
-        for hook, act in (
+        for hook, subscribed in (
             (clearings, subscriber.on_clearing),
             (swaps, subscriber.on_swap),
             (backwards, subscriber.on_backward),
         ):
-            if act is not None:
-                hook.subscribe(act)
-                stack.callback(hook.unsubscribe, act)
+            if subscribed is not None:
+                hook.subscribe(subscribed)
+                stack.callback(hook.unsubscribe, subscribed)
         if node_creation_hook is not None and subscriber.on_node is not None:
             stack.enter_context(node_creation_hook(subscriber.on_node))
         if subscriber.on_function is not None:

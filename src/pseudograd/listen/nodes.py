@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from ..torch_table.private import node_number, number_of
 
 LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the gradient of a leaf
-_KEPT = 16  # ranges that nobody has asked for yet
+_MOST_RANGES = 16  # that nobody has asked for yet
 
 Span = tuple[int, int]  # the first number, and the one behind the last
 Edges = tuple[tuple[Any, int], ...]  # to the nodes of the inputs, or None, and the numbers of their results
@@ -73,7 +73,7 @@ class Ranges:
         """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
         now = node_number()
         if now != self.seen_up_to:
-            self.unseen = [*self.unseen[1 - _KEPT :], (self.seen_up_to, now)]
+            self.unseen = [*self.unseen[1 - _MOST_RANGES :], (self.seen_up_to, now)]
             self.seen_up_to = now
         if not self.unseen:
             return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from torch import is_grad_enabled
@@ -36,7 +37,7 @@ class quietly:  # noqa: N801  (a context)
     def __enter__(self) -> None:
         unheard.depth += 1
         self._has_grad = False
-        self._contexts: list[Any] | None = None
+        self._contexts: list[AbstractContextManager[object]] | None = None
         self._modes = modes = without_torch_function()
         modes.__enter__()
         try:
@@ -51,7 +52,7 @@ class quietly:  # noqa: N801  (a context)
             self.__exit__()
             raise
 
-    def _enter(self, context: Any) -> None:
+    def _enter(self, context: AbstractContextManager[object]) -> None:
         context.__enter__()
         self._contexts = [*(self._contexts or ()), context]
 

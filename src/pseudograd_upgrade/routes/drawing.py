@@ -37,7 +37,7 @@ _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class _Listener(CallListener):
-    def run(self, func: object, args: Any, kwargs: Any) -> object:
+    def run(self, func: Callable[..., object], args: Any, kwargs: Any) -> object:
         with unfuse(func, args, kwargs or {}):
             return super().run(func, args, kwargs)
 

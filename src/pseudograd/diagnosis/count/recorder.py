@@ -507,6 +507,8 @@ class Recorder(Subscriber):
 class _InBackward(Listener):
     """In a backward: whatever the program calls there may change gradients."""
 
+    subscriber: Recorder
+
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
