@@ -49,11 +49,11 @@ def left_out(is_taken: bool, mark: pytest.MarkDecorator = pytest.mark.slow) -> A
 def slow_but(quick: Iterable[Any], values: Iterable[Any], mark: pytest.MarkDecorator = pytest.mark.slow) -> list[Any]:
     """Each value (or tuple of them) as a parameter, marked slow, or as `mark`, if it is not among the quick ones, which must be there."""
     all_of_them, wanted = list(values), list(quick)
-    assert all(one in all_of_them for one in wanted), f"{wanted} are not all among {all_of_them}"
-    cells = [one if type(one) is tuple else (one,) for one in all_of_them]
+    assert all(parameter in all_of_them for parameter in wanted), f"{wanted} are not all among {all_of_them}"
+    cells = [parameter if type(parameter) is tuple else (parameter,) for parameter in all_of_them]
     return [
-        pytest.param(*cell, id="-".join(map(_name, cell)), marks=left_out(one in wanted, mark))
-        for one, cell in zip(all_of_them, cells, strict=True)
+        pytest.param(*cell, id="-".join(map(_name, cell)), marks=left_out(parameter in wanted, mark))
+        for parameter, cell in zip(all_of_them, cells, strict=True)
     ]
 
 

@@ -31,10 +31,10 @@ def test_fields_by_position_by_name_and_by_default() -> None:
 
 
 def test_what_a_record_derives_is_derived_again_when_it_is_replaced() -> None:
-    one = Named(x=1, name="a")
-    other = one.replaced(x=3)
+    first = Named(x=1, name="a")
+    other = first.replaced(x=3)
     assert vars(other) == {"x": 3, "y": 2, "name": "a", "text": "a3"}
-    assert one.x == 1
+    assert first.x == 1
     assert vars(copy.deepcopy(other)) == vars(other)
 
 

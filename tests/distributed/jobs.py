@@ -57,11 +57,11 @@ def _compare_sharded(mesh: Any, placement: Any, what: str, plain: tuple[Any, Any
             (expected,) = torch.autograd.grad(pg.clamp(leaf, *plain, rule=rule, edge=edge), leaf, weight)
             spread = distribute_tensor(x, mesh, [placement]).requires_grad_()
             y = pg.clamp(spread, *sharded, rule=rule, edge=edge)
-            (found,) = torch.autograd.grad(y, spread, distribute_tensor(weight, mesh, [placement]))
+            (ours,) = torch.autograd.grad(y, spread, distribute_tensor(weight, mesh, [placement]))
             case = f"{rule}, {edge}, {what}, {placement}"
-            assert isinstance(found, DTensor), case
-            assert found.placements == y.placements == (placement,), case
-            assert torch.equal(found.full_tensor(), expected), case
+            assert isinstance(ours, DTensor), case
+            assert ours.placements == y.placements == (placement,), case
+            assert torch.equal(ours.full_tensor(), expected), case
 
 
 def no_gather(rank: int) -> None:
@@ -71,13 +71,13 @@ def no_gather(rank: int) -> None:
     for rule in RULES:
         spread = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
         grad = distribute_tensor(weight, mesh, [Shard(0)])
-        with CommDebugMode() as seen:
+        with CommDebugMode() as log:
             y = pg.clamp(spread, -1.0, 1.0, rule=rule)
             torch.autograd.grad(y, spread, grad)
-        assert seen.get_total_counts() == 0, f"{rule}: {seen.get_comm_counts()}"
-    with CommDebugMode() as seen:
+        assert log.get_total_counts() == 0, f"{rule}: {log.get_comm_counts()}"
+    with CommDebugMode() as log:
         spread.full_tensor()
-    assert seen.get_total_counts() > 0, "the log must show a gather where there is one"
+    assert log.get_total_counts() > 0, "the log must show a gather where there is one"
 
 
 class _Net(nn.Module):
@@ -120,8 +120,8 @@ def _one_process(rule: str, clamps_weight: bool) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in net.parameters()]
 
 
-def _compare(found: list[Tensor], rule: str, clamps_weight: bool) -> float:
-    return max(float((a - b).abs().max()) for a, b in zip(found, _one_process(rule, clamps_weight), strict=True))
+def _compare(ours: list[Tensor], rule: str, clamps_weight: bool) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(ours, _one_process(rule, clamps_weight), strict=True))
 
 
 def ddp(rank: int) -> None:
@@ -145,8 +145,8 @@ def fsdp(rank: int) -> None:
             fully_shard(net.first, mesh=mesh)
             fully_shard(net, mesh=mesh)
             _steps(net, batch, target, ranks=2)
-            whole = [p.full_tensor().detach() for p in net.parameters()]
-            assert _compare(whole, rule, clamps_weight) < 1e-6, rule
+            gathered = [p.full_tensor().detach() for p in net.parameters()]
+            assert _compare(gathered, rule, clamps_weight) < 1e-6, rule
 
 
 def projected_shards(rank: int) -> None:
@@ -154,14 +154,14 @@ def projected_shards(rank: int) -> None:
     mesh = init_device_mesh("cpu", (2,))
     weight = _problem()[0]
     row, column = torch.linspace(-0.5, 0.0, 6), torch.linspace(0.2, 1.0, 4).unsqueeze(1)
-    whole: list[tuple[Any, Any]] = [
+    gathered: list[tuple[Any, Any]] = [
         (-0.5, 1.0),
         (torch.tensor(-0.5), None),
         (row, column),
         (-0.5, column),
         (weight - 1, 0.5),
     ]
-    for low, high in whole:
+    for low, high in gathered:
         expected = nn.Parameter(weight.clone())
         _projected_steps(expected, low, high)
         for placement in (None, Shard(0), Replicate()):
@@ -194,7 +194,7 @@ def other_rules_on_shared_parameters(rank: int) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         (grad,) = torch.autograd.grad(pg.clamp(parameter, -1, 1) * arriving, parameter)
-    assert any("do not add up over ranks" in str(one.message) for one in caught)
+    assert any("do not add up over ranks" in str(entry.message) for entry in caught)
     torch.distributed.all_reduce(grad)
     assert float(grad) / 2 == 1.5
     with warnings.catch_warnings():
@@ -221,10 +221,10 @@ UNUSED = ["unused.weight", "unused.bias"]
 NAMES = sorted(["first.weight", "first.bias", "second.weight", "second.bias", *UNUSED])
 
 
-def _diagnosed(net: nn.Module, given: nn.Module | None, is_stepped: bool) -> Any:
+def _diagnosed(net: nn.Module, module: nn.Module | None, is_stepped: bool) -> Any:
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     torch.manual_seed(3 + torch.distributed.get_rank())
-    with pg.diagnose(given) as d:
+    with pg.diagnose(module) as d:
         for _ in range(4):
             optimizer.zero_grad()
             net(torch.randn(64, 6)).square().mean().backward()
@@ -244,8 +244,8 @@ def fsdp_diagnosed(rank: int) -> None:
             fully_shard(net, mesh=mesh)
             d = _diagnosed(net, net if is_given else None, is_stepped)
             assert sorted(d.parameters) == NAMES, d.parameters
-            assert [one.parameter for one in d.starved] == UNUSED, d.starved
-            partly = {one.parameter: (one.dead_units, one.units) for one in d.partly}
+            assert [entry.parameter for entry in d.starved] == UNUSED, d.starved
+            partly = {entry.parameter: (entry.dead_units, entry.units) for entry in d.partly}
             # The first 16 of 32 units are rank 0's, and 12 of the others are dead as well.
             assert partly.get("first.weight") == ((16, 16) if rank == 0 else (12, 16)), partly
 
@@ -257,4 +257,4 @@ def ddp_diagnosed(rank: int) -> None:
         d = _diagnosed(net, net if is_given else None, True)
         prefix = "module." if is_given else ""
         assert sorted(d.parameters) == [f"{prefix}{name}" for name in NAMES], d.parameters
-        assert [one.parameter for one in d.starved] == [f"{prefix}{name}" for name in UNUSED], d.starved
+        assert [entry.parameter for entry in d.starved] == [f"{prefix}{name}" for name in UNUSED], d.starved

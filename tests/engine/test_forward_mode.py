@@ -83,7 +83,7 @@ def _total(f: Function) -> Function:
     return lambda x: f(x).sum()
 
 
-def _by_dual_level(f: Function) -> Function:
+def derive_by_dual_level(f: Function) -> Function:
     def derivative(x: Tensor) -> Tensor:
         with forward_ad.dual_level():
             return forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
@@ -98,7 +98,7 @@ def _vmap_last(f: Function) -> Function:
 # Each takes an element-wise f and gives a function of a matrix.
 WAYS: dict[str, Callable[[Function], Function]] = {
     "jvp": _d,
-    "dual level": _by_dual_level,
+    "dual level": derive_by_dual_level,
     "jvp(vmap)": lambda f: _d(vmap(f)),
     "jvp(vmap) of the last dimension": lambda f: _d(_vmap_last(f)),
     "vmap(jvp)": lambda f: vmap(_d(f)),

@@ -78,7 +78,7 @@ def test_a_torch_without_dynamo_is_left_as_it_is(spec: object, monkeypatch: pyte
 
     class Other:
         @staticmethod
-        def find_spec(*asked: object) -> object:
+        def find_spec(*arguments: object) -> object:
             return spec
 
     finder = WhenImported("torch._dynamo", print)
@@ -211,7 +211,10 @@ def test_a_neighbour_imports_what_its_interface_lists(neighbour: str) -> None:
 def test_no_file_imports_itself_by_way_of_others() -> None:
     """What stands in a circle can neither be read nor be changed apart. The list of public names, at the top, is asked for the version."""
     modules = {name: path for name, path in MODULES.items() if name != "pseudograd"}
-    below = {name: {one for one in _imports(path) if one in modules and one != name} for name, path in modules.items()}
+    below = {
+        name: {other for other in _imports(path) if other in modules and other != name}
+        for name, path in modules.items()
+    }
     while ends := [name for name, names in below.items() if not names]:
         below = {name: names.difference(ends) for name, names in below.items() if name not in ends}
     while starts := set(below).difference(*below.values()):

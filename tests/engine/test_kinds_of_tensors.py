@@ -45,11 +45,11 @@ def test_fake_tensors(rule: str) -> None:
 class Logged(Tensor):
     """A subclass that only takes part in __torch_function__."""
 
-    seen: list[str] = []  # noqa: RUF012
+    names: list[str] = []  # noqa: RUF012
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cls.seen.append(getattr(func, "__name__", str(func)))
+        cls.names.append(getattr(func, "__name__", str(func)))
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
@@ -106,11 +106,11 @@ def test_a_wrapped_grad_alone_gets_formulas(rule: str) -> None:
 class Noted(Wrapped):
     """Notes whose operators it meets."""
 
-    seen: list[str] = []  # noqa: RUF012
+    names: list[str] = []  # noqa: RUF012
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cls.seen.append(func.namespace)
+        cls.names.append(func.namespace)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -121,10 +121,10 @@ def test_what_is_wrapped_meets_no_operator_but_torchs(size: int, is_saved: bool)
         x = torch.linspace(-2, 2, size, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(lambda t: t, Noted if is_saved else lambda t: t):
             y = pg.clamp(x, -1, 1)
-            Noted.seen.clear()
+            Noted.names.clear()
             (grad_x,) = torch.autograd.grad(y, x, torch.ones(size) if is_saved else Noted(torch.ones(size)))
         assert torch.equal(getattr(grad_x, "inner", grad_x), (x >= -1).float())
-        assert set(Noted.seen) == {"aten"}
+        assert set(Noted.names) == {"aten"}
 
 
 @pytest.mark.parametrize("size", [5, 5000])

@@ -21,7 +21,7 @@ from ..choices import folded
 
 
 @pytest.fixture(autouse=True)
-def _without_native() -> Iterator[None]:
+def _turn_native_off() -> Iterator[None]:
     """Here with the kernels that every build has; those in C: tests/kernels."""
     with kernels.off("native"):
         yield
@@ -250,9 +250,9 @@ def _serving(
     wants: tuple[bool, ...] = (True, False, False),
 ) -> str | None:
     """The kernel that does not decline: what it is given is computed, and thrown away."""
-    kept = [torch.zeros(3, dtype=dtype), *bounds]
+    saved = [torch.zeros(3, dtype=dtype), *bounds]
     for kernel in table._served(call).kernels.get(INPUTS.name, ()):
-        if kernel.backward(torch.zeros(3, dtype=dtype), kept, wants, call) is not None:
+        if kernel.backward(torch.zeros(3, dtype=dtype), saved, wants, call) is not None:
             return kernel.backward.__name__
     return None
 
@@ -273,8 +273,8 @@ def test_a_kernel_with_a_forward_of_its_own_runs_only_where_nobody_must_see_it(
         x, low, high = inputs
         return call.primitive.forward(*inputs), [(x >= low) & (x <= high)]
 
-    def pull(grad: Tensor, kept: list[Any], wants: Any, call: Any) -> tuple[Any, ...]:
-        return torch.where(kept[0], grad, 0.0), None, None
+    def pull(grad: Tensor, saved: list[Any], wants: Any, call: Any) -> tuple[Any, ...]:
+        return torch.where(saved[0], grad, 0.0), None, None
 
     def forward(call: Any, inputs: Any, wants: Any) -> tuple[Tensor, list[Any]]:
         ran.append("forward")

@@ -39,10 +39,10 @@ def test_a_slope_that_changes_at_every_step_is_not_remembered_for_ever() -> None
 def test_equal_bound_methods_are_one_function() -> None:
     module, x = Module(), torch.ones(2, requires_grad=True)
     known = len(user_function._functions)
-    kept = [pg.rules.custom(module.slope) for _ in range(100)]
+    custom_rules = [pg.rules.custom(module.slope) for _ in range(100)]
     assert len(user_function._functions) == known + 1
-    assert len(set(kept)) == 1
-    assert pg.rules.custom(Module().slope) != kept[0]
+    assert len(set(custom_rules)) == 1
+    assert pg.rules.custom(Module().slope) != custom_rules[0]
     (grad,) = torch.autograd.grad(module(x).sum(), x)
     assert grad.tolist() == [2, 2]
 

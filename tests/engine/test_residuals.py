@@ -36,7 +36,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _without_native() -> Iterator[None]:
+def _turn_native_off() -> Iterator[None]:
     """The kernels in C: tests/kernels."""
     with kernels.off("native"):
         yield
@@ -82,7 +82,7 @@ def assert_equal(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
-def by_double_backward(f: Function) -> Tensor:
+def differentiate_twice(f: Function) -> Tensor:
     leaf, grad = X.clone().requires_grad_(), GRAD.clone().requires_grad_()
     (first,) = torch.autograd.grad(f(leaf), leaf, grad, create_graph=True)
     (slope,) = torch.autograd.grad(first.sum(), grad, allow_unused=True)
@@ -94,7 +94,7 @@ def gradient_by_batched_grads(f: Function) -> Tensor:
     return torch.autograd.grad(f(leaf), leaf, torch.stack([GRAD, -GRAD]), is_grads_batched=True)[0]
 
 
-def by_compiled_autograd(f: Function) -> Tensor:
+def differentiate_compiled(f: Function) -> Tensor:
     torch._dynamo.reset()
     with torch._dynamo.compiled_autograd._enable(lambda graph: torch.compile(graph, backend="eager")):
         return plainly(f)
@@ -110,9 +110,9 @@ def _selective() -> Any:
 
 WAYS: dict[str, Callable[[Function], Tensor]] = {
     "plain": plainly,
-    "double backward": by_double_backward,
+    "double backward": differentiate_twice,
     "is_grads_batched": gradient_by_batched_grads,
-    "compiled autograd": by_compiled_autograd,
+    "compiled autograd": differentiate_compiled,
     "checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=False)),
     "reentrant checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=True)),
     "selective checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=False, context_fn=_selective)),

@@ -21,20 +21,20 @@ OURS = {"_dynamo_marked_constant"}
 
 def _private_names_of_torch(path: Path) -> set[str]:
     """Attributes with a leading underscore of anything that hangs on torch, and such names imported from it."""
-    found: set[str] = set()
+    private_names: set[str] = set()
     tree = ast.parse(path.read_text())
     from_torch = {"torch", "Tensor", "functional", "forward_ad", "graph", "checkpoint", "fx", "nn"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch" and node.level == 0:
-            found |= {part for part in (node.module or "").split(".") if part.startswith("_")}
-            found |= {alias.name for alias in node.names if alias.name.startswith("_")}
+            private_names |= {part for part in (node.module or "").split(".") if part.startswith("_")}
+            private_names |= {alias.name for alias in node.names if alias.name.startswith("_")}
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             root: ast.expr = node
             while isinstance(root, ast.Attribute):
                 root = root.value
             if isinstance(root, ast.Name) and root.id in from_torch:
-                found.add(node.attr)
-    return found - OURS
+                private_names.add(node.attr)
+    return private_names - OURS
 
 
 def test_nobody_else_names_them() -> None:

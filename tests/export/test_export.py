@@ -27,7 +27,7 @@ def exported(strict: bool) -> tuple[list[str], list[str]]:
         warnings.simplefilter("always")
         program = torch.export.export(Net(), (torch.randn(2, 4),), strict=strict)
     calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-    return calls, [str(one.message) for one in caught if "drops the rule" in str(one.message)]
+    return calls, [str(warning.message) for warning in caught if "drops the rule" in str(warning.message)]
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
@@ -45,7 +45,7 @@ def test_many_clamps_in_one_program_warn_once(strict: bool) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         torch.export.export(program, (torch.randn(2, 4),), strict=strict)
-    assert len([one for one in caught if "drops the rule" in str(one.message)]) == 1
+    assert len([warning for warning in caught if "drops the rule" in str(warning.message)]) == 1
 
 
 class _Trace:
@@ -109,5 +109,5 @@ def test_onnx_holds_one_clip_with_our_values() -> None:
     model = program.model_proto
     assert [node.op_type for node in model.graph.node] == ["Clip"]
     session = runtime.InferenceSession(model.SerializeToString())
-    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    assert torch.equal(torch.from_numpy(found), pg.clamp(x, -0.3, 0.7))
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert torch.equal(torch.from_numpy(y), pg.clamp(x, -0.3, 0.7))

@@ -61,7 +61,7 @@ def test_marked():
 
 def _run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     """With the plugin once: by its entry point, or, where the package is not installed, by name."""
-    is_installed = any(one.value == "pseudograd_pytest" for one in entry_points(group="pytest11"))
+    is_installed = any(entry.value == "pseudograd_pytest" for entry in entry_points(group="pytest11"))
     return pytester.runpytest_inprocess(
         "-p", "no:cacheprovider", *([] if is_installed else ["-p", "pseudograd_pytest"]), *options
     )
@@ -143,7 +143,7 @@ def test_however_a_test_ends_the_next_one_has_the_pin_of_the_suite(
 def test_the_pin_holds_in_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_pinned=_PINNED.replace("EXPECTED", "0.5"), test_more=_PINNED.replace("EXPECTED", "0.5"))
-    is_installed = any(one.value == "pseudograd_pytest" for one in entry_points(group="pytest11"))
+    is_installed = any(entry.value == "pseudograd_pytest" for entry in entry_points(group="pytest11"))
     plugin = [] if is_installed else ["-p", "pseudograd_pytest"]
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider", *plugin, "-n2", "--pseudograd-pin=half")
     done.assert_outcomes(passed=4)

@@ -43,14 +43,14 @@ def _sampler(every: int = 3, window: int = 1, stop_on: str | tuple[str, ...] = (
     [(3, 1, 7, [1, 4, 7]), (3, 2, 7, [2, 5]), (1, 1, 3, [1, 2, 3]), (2, 2, 5, [2, 4]), (100, 1, 4, [1])],
 )
 def test_the_steps_that_are_diagnosed(every: int, window: int, steps: int, logged: list[int]) -> None:
-    found = _train(_sampler(every, window), steps)
-    assert [step for step, _ in found] == logged
-    assert [numbers["pseudograd/backwards"] for _, numbers in found] == [float(window)] * len(logged)
+    diagnosed = _train(_sampler(every, window), steps)
+    assert [step for step, _ in diagnosed] == logged
+    assert [numbers["pseudograd/backwards"] for _, numbers in diagnosed] == [float(window)] * len(logged)
 
 
 def test_the_batches_of_one_accumulated_step_are_diagnosed_together() -> None:
-    found = _train(_sampler(2), 4, accumulate=3)
-    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in found] == [(1, 3.0), (3, 3.0)]
+    diagnosed = _train(_sampler(2), 4, accumulate=3)
+    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in diagnosed] == [(1, 3.0), (3, 3.0)]
 
 
 @pytest.mark.parametrize(
@@ -59,27 +59,27 @@ def test_the_batches_of_one_accumulated_step_are_diagnosed_together() -> None:
 )
 def test_a_batch_may_take_several_steps(every: int, each: int, begun: list[int]) -> None:
     """As in Lightning's manual optimisation with two optimisers, each of which counts."""
-    sampler, net, found = _sampler(every), nn.Linear(2, 1), []
+    sampler, net, diagnosed = _sampler(every), nn.Linear(2, 1), []
     for step in range(0, 400, each):
         sampler.before(step, net)
         if sampler._open is not None:
-            found.append(step)
+            diagnosed.append(step)
         sampler.after(step + each, lambda numbers: None)
-    assert found[:4] == begun
+    assert diagnosed[:4] == begun
 
 
 @pytest.mark.parametrize(("start", "begun"), [(5, [6, 9]), (6, [6, 9]), (7, [9, 12])])
 def test_a_training_that_goes_on_keeps_its_steps(start: int, begun: list[int]) -> None:
     sampler, net = _sampler(3), nn.Linear(2, 1)
     for _ in range(2):  # and again, after it has ended
-        found = []
+        diagnosed = []
         for step in range(start, 14):
             sampler.before(step, net)
             if sampler._open is not None:
-                found.append(step)
+                diagnosed.append(step)
             sampler.after(step + 1, lambda numbers: None)
         sampler.end()
-        assert found[:2] == begun
+        assert diagnosed[:2] == begun
 
 
 class Unused(nn.Linear):
@@ -94,7 +94,7 @@ def test_it_stops_on_what_was_asked_and_says_so() -> None:
         assert len(_train(sampler, 5, net=Unused())) == 1
     assert sampler.stops
     assert sampler.last is not None
-    assert [one.parameter for one in sampler.last.starved] == ["unused"]
+    assert [finding.parameter for finding in sampler.last.starved] == ["unused"]
 
 
 def test_it_goes_on_where_nothing_of_that_is_found() -> None:
@@ -141,9 +141,9 @@ def test_the_sensitivity_is_among_the_numbers() -> None:
     p = torch.nn.Parameter(torch.zeros(2))
     net = torch.nn.ParameterDict({"gain": p})
     sampler = Sampler(1, sensitivity=True)
-    seen: list[dict[str, float]] = []
+    numbers_logged: list[dict[str, float]] = []
     sampler.before(0, net)
     (p.abs() + p).sum().backward()
-    sampler.after(1, seen.append)
-    assert seen[0]["pseudograd/sensitivity/abs"] == 1.0
-    assert seen[0]["pseudograd/sensitivity/abs/gain"] == 1.0
+    sampler.after(1, numbers_logged.append)
+    assert numbers_logged[0]["pseudograd/sensitivity/abs"] == 1.0
+    assert numbers_logged[0]["pseudograd/sensitivity/abs/gain"] == 1.0

@@ -84,7 +84,7 @@ def _fit(
 
         def configure_optimizers(self) -> Any:
             if by_hand:
-                return [torch.optim.SGD([one], 1e-3) for one in self.parameters()]
+                return [torch.optim.SGD([entry], 1e-3) for entry in self.parameters()]
             return torch.optim.SGD(self.parameters(), 1e-3)
 
     logger = Logger()
@@ -120,7 +120,7 @@ def test_lightning_logs_the_sampled_steps(lightning: Any, tmp_path: Path) -> Non
         assert _cuts(numbers) == [1.0]
         assert numbers["pseudograd/starved"] == 1.0
         assert numbers["pseudograd/norm/net.scale"] > 0
-    assert [one.parameter for one in callback.last.starved] == ["net.gain"]
+    assert [entry.parameter for entry in callback.last.starved] == ["net.gain"]
 
 
 def test_lightning_takes_accumulated_batches_as_one_step(lightning: Any, tmp_path: Path) -> None:
@@ -134,14 +134,14 @@ def test_lightning_with_two_optimisers_by_hand(lightning: Any, tmp_path: Path) -
     callback = _lightning_callback(every_n_steps=3)
     logged = _fit(lightning, tmp_path, callback, by_hand=True).logger.logged
     assert [(step, numbers["pseudograd/backwards"]) for step, numbers in logged] == [(2, 1.0), (6, 1.0)]
-    assert [one.parameter for one in callback.last.starved] == ["net.gain"]
+    assert [entry.parameter for entry in callback.last.starved] == ["net.gain"]
 
 
 def test_lightning_goes_on_from_a_checkpoint(lightning: Any, tmp_path: Path) -> None:
     first = _fit(lightning, tmp_path, _lightning_callback(every_n_steps=4))
     assert [step for step, _ in first.logger.logged] == [1, 5]
-    first.save_checkpoint(kept := tmp_path / "kept.ckpt")
-    second = _fit(lightning, tmp_path, _lightning_callback(every_n_steps=4), max_steps=14, ckpt_path=kept)
+    first.save_checkpoint(stored := tmp_path / "kept.ckpt")
+    second = _fit(lightning, tmp_path, _lightning_callback(every_n_steps=4), max_steps=14, ckpt_path=stored)
     assert [step for step, _ in second.logger.logged] == [9, 13]
 
 
@@ -180,7 +180,7 @@ def _trainer(folder: Path, net: nn.Module, **options: Any) -> Any:
 
 
 def _logged(trainer: Any) -> list[tuple[int, dict[str, float]]]:
-    return [(one["step"], one) for one in trainer.state.log_history if "pseudograd/findings" in one]
+    return [(entry["step"], entry) for entry in trainer.state.log_history if "pseudograd/findings" in entry]
 
 
 def _callback(trainer: Any, *args: Any, **options: Any) -> Any:
@@ -200,15 +200,15 @@ def test_the_trainer_logs_the_sampled_steps(tmp_path: Path, capsys: pytest.Captu
     for _, numbers in logged:
         assert _cuts(numbers) == [1.0]
         assert numbers["pseudograd/norm/scale"] > 0
-    assert [one.parameter for one in callback.last.starved] == ["gain"]
+    assert [entry.parameter for entry in callback.last.starved] == ["gain"]
     assert not _get_current_function_mode_stack()
 
 
 def test_the_trainer_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     logged = []
-    kept = {"save_strategy": "steps", "save_steps": STEPS, "gradient_accumulation_steps": 2}
+    stored = {"save_strategy": "steps", "save_steps": STEPS, "gradient_accumulation_steps": 2}
     for steps, checkpoint in ((STEPS, None), (2 * STEPS, tmp_path / f"checkpoint-{STEPS}")):
-        trainer = _trainer(tmp_path, ForTrainer(), max_steps=steps, **kept)
+        trainer = _trainer(tmp_path, ForTrainer(), max_steps=steps, **stored)
         _callback(trainer, every_n_steps=4)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         logged.append([(step, numbers["pseudograd/backwards"]) for step, numbers in _logged(trainer)])
@@ -244,6 +244,6 @@ def test_the_numbers_of_a_training_are_those_without_it(tmp_path: Path) -> None:
             _callback(trainer, every_n_steps=2)
         with warnings.catch_warnings():
             trainer.train()
-        return [one.detach().clone() for one in net.parameters()]
+        return [entry.detach().clone() for entry in net.parameters()]
 
-    assert all(torch.equal(one, other) for one, other in zip(trained(True), trained(False), strict=True))
+    assert all(torch.equal(entry, other) for entry, other in zip(trained(True), trained(False), strict=True))

@@ -49,8 +49,8 @@ def lowerings() -> Iterator[list[str]]:
 
     def note(y: torch.Tensor | None) -> None:
         if y is not None and y.grad_fn is not None:
-            made = type(y.grad_fn)._forward_cls
-            names.append(made.__qualname__.split(".")[0].removeprefix("_"))
+            lowering = type(y.grad_fn)._forward_cls
+            names.append(lowering.__qualname__.split(".")[0].removeprefix("_"))
 
     prepared.clear()
     with engine.watch(lambda: note):

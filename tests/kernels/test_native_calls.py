@@ -110,15 +110,15 @@ KEEPS_X: dict[str, Function] = {
 @pytest.mark.parametrize("name", KEEPS_X)
 def test_what_keeps_x(name: str) -> None:
     x = torch.randn(100, 100, requires_grad=True)
-    kept = saved_by(KEEPS_X[name], (x,))
-    assert all(t.is_floating_point() for t in kept)
+    saved = saved_by(KEEPS_X[name], (x,))
+    assert all(t.is_floating_point() for t in saved)
     if name == "less than 4096 elements":
         with codes_from(FOR_EVERYTHING):
             for shape in ((0,), (2, 0, 3), ()):
                 x = torch.full(shape, 3.0, requires_grad=True)
                 assert torch.autograd.grad(pg.clamp(x, -1, 1).sum(), x)[0].shape == torch.Size(shape)
     if "has it" in name:  # the same tensor again costs nothing
-        assert sum({t.data_ptr(): t.nbytes for t in kept}.values()) == x.nbytes
+        assert sum({t.data_ptr(): t.nbytes for t in saved}.values()) == x.nbytes
 
 
 @pytest.mark.parametrize("way_of_code", ["code", "native code"])
@@ -210,11 +210,11 @@ def test_a_code_that_a_hook_hands_back_otherwise_says_the_same(name: str, how: s
     x[::7] = 1.0
     _, expected = gradient(KEEPS_A_CODE[name], x, grad)
 
-    def hand_back(kept: Tensor) -> Tensor:
-        if kept.dtype is torch.uint8:
-            handed.append(kept)
-            return HANDED_BACK[how](kept)
-        return kept
+    def hand_back(saved: Tensor) -> Tensor:
+        if saved.dtype is torch.uint8:
+            handed.append(saved)
+            return HANDED_BACK[how](saved)
+        return saved
 
     off = kernels.off(*[switched_off] if switched_off else [])
     with off, torch.autograd.graph.saved_tensors_hooks(lambda t: t, hand_back):
@@ -545,7 +545,7 @@ def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
     assert code_of_inward is not None
     settings = native.settings_of(code_of_inward, bits.X, -1.0, 1.0, torch.float32)
     run = native.operators
-    for made in (
+    for result in (
         *(run.clamp(wrong, settings) for wrong in (torch.zeros(3, dtype=torch.int64), many)),
         *(run.clamp(x, wrong) for wrong in (settings[:8], settings.float())),
         run.encode(x.to(torch.uint8), settings)[0],
@@ -570,7 +570,7 @@ def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
         run.encode_between(x[0], x[:1], x[:1].reshape(1, 1), settings)[1],
         run.encode_(torch.zeros(10).expand(3, 10), settings)[0],
     ):
-        assert made.numel() == 0
+        assert result.numel() == 0
     three, four = torch.zeros(3, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
     assert run.steps(x, three).shape == run.steps(x.reshape(5, 1, 20).permute(2, 1, 0), three).shape == (32,)
     assert run.steps(x, four).shape == (16,)

@@ -84,7 +84,7 @@ def assert_planes_are_the_plain_ones(call: Call, inputs: tuple[object, ...], wan
         if kernels.residual_of(call, inputs, wants) is not bits.BITS:
             return False
         y, (planes, *others) = bits.BITS.encode(call, inputs, wants)
-        our_y, (our_planes, *our_others) = _in_c().forward(call, inputs, wants)
+        our_y, (our_planes, *our_others) = kernel_in_c().forward(call, inputs, wants)
     assert same_bits(our_y, y)
     assert torch.equal(our_planes, planes)
     assert our_others == others
@@ -92,7 +92,7 @@ def assert_planes_are_the_plain_ones(call: Call, inputs: tuple[object, ...], wan
     return True
 
 
-def _in_c() -> kernels.Kernel:
+def kernel_in_c() -> kernels.Kernel:
     (kernel,) = (kernel for kernel in table._kernels if kernel.name == "native" and kernel.residual is bits.BITS)
     return kernel
 
@@ -100,7 +100,7 @@ def _in_c() -> kernels.Kernel:
 # --- between numbers --------------------------------------------------------------------------------------------------
 
 
-def _in_place(call: Call, x: Tensor, low: object, high: object) -> Tensor:
+def clamp_in_place(call: Call, x: Tensor, low: object, high: object) -> Tensor:
     """On a copy of x that is no leaf."""
     copy = x * 1
     version = copy._version
@@ -125,7 +125,7 @@ def test_between_numbers(dtype: torch.dtype, level: int) -> None:
         of_torch = call.rule.find_range is not None
         grad = grad + 0.0 if of_torch else grad  # of a gradient -0.0 a blocked zero may have either sign
         for bounds in BOUNDS:
-            for f in (partial(engine.run if of_torch else _clamp, call), partial(_in_place, call)):
+            for f in (partial(engine.run if of_torch else _clamp, call), partial(clamp_in_place, call)):
                 problems.append(Problem((call.label, call.edge, bounds), f, (x, *bounds), grad, is_exact=of_torch))
             has_planes += assert_planes_are_the_plain_ones(call, (x, *bounds), bits.X_ALONE)
     assert has_planes > len(problems) // 4
@@ -170,7 +170,7 @@ def test_layouts(layout: str, layout_of_grad: str) -> None:
     hows = (("inward", "closed"), ("leaky", "half"), ("sign", "open"), ("identity", "closed"))
     calls = [call_for(OPS["clamp"], *how) for how in hows]
     assert_ways_agree(
-        Problem(call.label, partial(f, call), (x, -1.0, 1.0), grad) for call in calls for f in (_clamp, _in_place)
+        Problem(call.label, partial(f, call), (x, -1.0, 1.0), grad) for call in calls for f in (_clamp, clamp_in_place)
     )
 
 
@@ -340,9 +340,9 @@ def test_a_row_that_is_wrong_at_a_region_is_seen(region: str) -> None:
     rule = call.rule.replaced(find_range=lambda low, high: (low, high, wrong))
     other = Call(call.primitive, rule, {}, None, False)
     solved = []
-    for name, asked in (("native code", other), ("formula", call)):
+    for name, call_of_way in (("native code", other), ("formula", call)):
         with way(name):
-            solved.append(Problem(name, partial(engine.run, asked), (x, low, high), grad, BOTH).solve()[1])
+            solved.append(Problem(name, partial(engine.run, call_of_way), (x, low, high), grad, BOTH).solve()[1])
     assert not all(map(same, *solved))
 
 
@@ -428,14 +428,14 @@ def test_few_bits_are_the_plain_ones_and_give_a_gradient_for_each_input(dtype: t
             call, inputs = case.call(), (numbers(dtype, size)[0], *next(iter(case.samples())).build(dtype)[1:])
             wants = (True, *[False] * (len(inputs) - 1))
             with way("native code"):
-                made = _in_c().forward(call, inputs, wants)
-                if made is None or kernels.residual_of(call, inputs, wants) is not bits.BITS:
+                encoded = kernel_in_c().forward(call, inputs, wants)
+                if encoded is None or kernels.residual_of(call, inputs, wants) is not bits.BITS:
                     continue  # steps that C does not know
                 words = [
                     planes.numpy().view("<u8").reshape(-1, -(-size // 64)).copy()
-                    for planes in (made[1][0], bits.BITS.encode(call, inputs, wants)[1][0])
+                    for planes in (encoded[1][0], bits.BITS.encode(call, inputs, wants)[1][0])
                 ]
-                gradients = kernels.backward(bits.BITS, torch.ones_like(made[0]), made[1], wants, call)
+                gradients = kernels.backward(bits.BITS, torch.ones_like(encoded[0]), encoded[1], wants, call)
             for planes in words:  # the bits behind the last element have no meaning
                 planes[:, -1] &= (1 << (size - 1) % 64 + 1) - 1
             assert (words[0] == words[1]).all(), case

@@ -159,14 +159,14 @@ def ranges() -> nodes.Ranges:
     return ranges
 
 
-def _names(made: list[torch.autograd.graph.Node]) -> list[str]:
-    return sorted(node.name() for node in made)
+def _names(results: list[torch.autograd.graph.Node]) -> list[str]:
+    return sorted(node.name() for node in results)
 
 
 def test_nodes_of_a_call_and_nodes_that_nobody_saw(ranges: nodes.Ranges) -> None:
     x = torch.ones(2, requires_grad=True)
-    y, made = ranges.run_call(torch.sin, (x,), {})
-    assert _names(made) == ["SinBackward0"]
+    y, results = ranges.run_call(torch.sin, (x,), {})
+    assert _names(results) == ["SinBackward0"]
     assert ranges.unseen_behind((y,)) == []
     z, other = y.exp() * 2, x.cos()
     assert _names(ranges.unseen_behind((z,))) == ["ExpBackward0", "MulBackward0"]
@@ -190,11 +190,11 @@ def test_a_call_hides_what_it_took(ranges: nodes.Ranges) -> None:
 
 
 def test_the_last_sixteen_ranges_are_remembered(ranges: nodes.Ranges) -> None:
-    x, made = torch.ones(2, requires_grad=True), []
+    x, results = torch.ones(2, requires_grad=True), []
     for _ in range(20):
-        made.append(x.exp())
+        results.append(x.exp())
         ranges.unseen_behind([])
-    assert [len(ranges.unseen_behind([y])) for y in made] == [0] * 4 + [1] * 16
+    assert [len(ranges.unseen_behind([y])) for y in results] == [0] * 4 + [1] * 16
 
 
 def test_all_nodes_that_a_backward_can_reach() -> None:
@@ -209,7 +209,7 @@ def test_all_nodes_that_a_backward_can_reach() -> None:
 
 
 @pytest.fixture
-def heard() -> Iterator[list[str]]:
+def backward_notes() -> Iterator[list[str]]:
     notes: list[str] = []
 
     def around(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
@@ -222,27 +222,27 @@ def heard() -> Iterator[list[str]]:
     backwards.unsubscribe(around)
 
 
-def test_each_backward_is_announced_once(heard: list[str]) -> None:
+def test_each_backward_is_announced_once(backward_notes: list[str]) -> None:
     x = torch.ones(2, requires_grad=True)
     x.sum().backward()
     torch.autograd.grad((x.sum(), x.prod()), x)
     torch.autograd.backward(x.sum())
-    assert heard == ["begins, 1", "ends, 0 of 0", "begins, 2", "ends, 1 of 1", "begins, 1", "ends, 0 of 0"]
+    assert backward_notes == ["begins, 1", "ends, 0 of 0", "begins, 2", "ends, 1 of 1", "begins, 1", "ends, 0 of 0"]
     thread = threading.Thread(target=lambda: x.sum().backward())
     thread.start()
     thread.join()
-    assert len(heard) == 8
+    assert len(backward_notes) == 8
 
 
-def test_it_ends_where_a_backward_raises(heard: list[str]) -> None:
+def test_it_ends_where_a_backward_raises(backward_notes: list[str]) -> None:
     x = torch.ones(2, requires_grad=True)
     x.register_hook(lambda grad: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         x.sum().backward()
-    assert heard == ["begins, 1", "raised"]
+    assert backward_notes == ["begins, 1", "raised"]
 
 
-def test_torchs_function_keeps_its_name_among_subscribers_and_is_back_without(heard: list[str]) -> None:
+def test_torchs_function_keeps_its_name_among_subscribers_and_is_back_without(backward_notes: list[str]) -> None:
     announced = torch.autograd._engine_run_backward
     stock = announced.__wrapped__
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -256,13 +256,13 @@ def test_torchs_function_keeps_its_name_among_subscribers_and_is_back_without(he
 def test_watchers_of_functions_see_results_and_nothing_else() -> None:
     """One may come only to learn whether a Function runs; and `run_prepared` gives None where it is not asked."""
     x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
-    seen: list[Any] = []
-    with functions.watched(None), functions.watched(seen.append):
-        made = [pg.clamp(x, -1, 1), pg.clamp(x.double(), -1, 1, rule="sign")]
-    assert list(map(id, seen)) == list(map(id, made))
+    results_seen: list[Any] = []
+    with functions.watched(None), functions.watched(results_seen.append):
+        results = [pg.clamp(x, -1, 1), pg.clamp(x.double(), -1, 1, rule="sign")]
+    assert list(map(id, results_seen)) == list(map(id, results))
     with functions.watched(None):
         pg.clamp(x, -1, 1)
-    assert len(seen) == len(made)
+    assert len(results_seen) == len(results)
 
 
 @pytest.mark.parametrize("is_patched", [True, False])
@@ -272,7 +272,7 @@ def test_functions_of_a_program_are_watched_and_left_as_they_were(
     """Also where somebody has put an `apply` of their own there."""
     inside: list[bool] = []
     calls: list[type] = []
-    seen: list[torch.Tensor] = []
+    results_seen: list[torch.Tensor] = []
 
     class Twice(torch.autograd.Function):
         @staticmethod
@@ -293,13 +293,13 @@ def test_functions_of_a_program_are_watched_and_left_as_they_were(
         if is_patched:
             patch.setattr(torch.autograd.Function, "apply", classmethod(apply))
         before = vars(torch.autograd.Function).get("apply")
-        with functions.watched(seen.append):
-            made = Twice.apply(x)
+        with functions.watched(results_seen.append):
+            results = Twice.apply(x)
             assert not functions.is_inside()
         assert vars(torch.autograd.Function).get("apply") is before
         Twice.apply(x)
-    assert [id(result) for result in seen] == [id(made)]
-    assert made.tolist() == [2.0, 2.0]
+    assert [id(result) for result in results_seen] == [id(results)]
+    assert results.tolist() == [2.0, 2.0]
     assert inside == [True, False]
     assert calls == [Twice, Twice] * is_patched
     assert vars(torch.autograd.Function).get("apply") == AT_FIRST

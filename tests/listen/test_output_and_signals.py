@@ -84,12 +84,12 @@ def _handlers_of_a_terminal() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "told"),
+    ("number", "status", "text"),
     [(signal.SIGINT, 130, "stopped by Ctrl-C"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
 )
-def test_either_signal_raises_and_the_older_handler_comes_back(number: int, status: int, told: str) -> None:
+def test_either_signal_raises_and_the_older_handler_comes_back(number: int, status: int, text: str) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(Stopped, match=told) as caught, stoppable():
+    with pytest.raises(Stopped, match=text) as caught, stoppable():
         signal.raise_signal(number)
     assert caught.value.status == status
     assert not isinstance(caught.value, Exception)
@@ -124,13 +124,13 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 
 
 def test_another_thread_asks_for_no_signal() -> None:
-    seen = []
+    handlers = []
 
     def elsewhere() -> None:
         with stoppable(), hold_signals():
-            seen.append([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
+            handlers.append([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
-    assert seen == [[signal.default_int_handler, signal.SIG_DFL]]
+    assert handlers == [[signal.default_int_handler, signal.SIG_DFL]]

@@ -16,7 +16,7 @@ from pseudograd.listen import patches
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "patched.md"
 
 
-def of_torch() -> list[str]:
+def patches_of_torch() -> list[str]:
     return [
         row["name"] for row in patches.status() if row["name"].startswith("torch.") and "_dynamo" not in row["name"]
     ]
@@ -27,17 +27,19 @@ def test_the_page_has_the_rows_of_the_registry() -> None:
 
 
 def test_torch_is_patched_inside_contexts_alone_and_doctor_shows_it() -> None:
-    assert of_torch() == []
+    assert patches_of_torch() == []
     with pg.override(clamp="inward"):
-        inside = of_torch()
+        inside = patches_of_torch()
         assert "torch.utils.checkpoint.CheckpointFunction._backward_cls.run_function" in inside
         with pg.diagnose():
-            assert {"torch.autograd.Function.apply", "torch.optim.Optimizer.zero_grad", *inside} <= set(of_torch())
+            assert {"torch.autograd.Function.apply", "torch.optim.Optimizer.zero_grad", *inside} <= set(
+                patches_of_torch()
+            )
             findings = doctor.examine()
-            assert {row["name"] for row in findings["patched"]} >= set(of_torch())
+            assert {row["name"] for row in findings["patched"]} >= set(patches_of_torch())
             assert "torch.utils.swap_tensors, until the last diagnosis has ended" in doctor.text(findings)
-        assert of_torch() == inside
-    assert of_torch() == []
+        assert patches_of_torch() == inside
+    assert patches_of_torch() == []
 
 
 @pytest.fixture

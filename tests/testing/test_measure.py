@@ -30,9 +30,9 @@ EPS = torch.finfo(torch.float64).eps
 def test_a_slope_is_the_derivative_and_its_error_says_how_far_it_is_off(
     f: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor]
 ) -> None:
-    found = slope_of(f, GRID, torch.full_like(GRID, 5e-4), EPS)
-    off = (found.value - derivative(GRID)).abs()
-    assert (off <= found.error).all()
+    measured = slope_of(f, GRID, torch.full_like(GRID, 5e-4), EPS)
+    off = (measured.value - derivative(GRID)).abs()
+    assert (off <= measured.error).all()
     assert (off <= 1e-8 * 20**5).all()
     narrow = slope_of(lambda x: f(x.float()), GRID, torch.full_like(GRID, 0.02), torch.finfo(torch.float32).eps)
     assert ((narrow.value - derivative(GRID)).abs() <= narrow.error).all()
@@ -58,9 +58,9 @@ def test_a_kink_is_found_wherever_it_lies_in_a_cell() -> None:
     random = torch.rand(40, dtype=torch.float64, generator=generator) * 3 - 1.5
     inner = GRID[100] + (GRID[101] - GRID[100]) * torch.linspace(0, 1, 33, dtype=torch.float64)
     for place in torch.cat([random, inner]).tolist():
-        found = breaks(lambda x, place=place: torch.sin(3 * x) + 0.05 * (x - place).relu(), GRID, EPS)  # type: ignore[misc]
-        assert len(found.low) in (1, 2), place
-        assert ((found.low - 1e-7 <= place) & (place <= found.high + 1e-7)).all(), place
+        measured = breaks(lambda x, place=place: torch.sin(3 * x) + 0.05 * (x - place).relu(), GRID, EPS)  # type: ignore[misc]
+        assert len(measured.low) in (1, 2), place
+        assert ((measured.low - 1e-7 <= place) & (place <= measured.high + 1e-7)).all(), place
 
 
 def test_what_is_smooth_has_no_breaks() -> None:
@@ -86,8 +86,11 @@ def test_what_computes_in_float32_has_the_breaks_of_float32() -> None:
 
     eps = resolution_of(narrow, GRID)
     assert eps == torch.finfo(torch.float32).eps
-    found = breaks(narrow, GRID, eps)
-    assert {round((a + b) / 2, 2) for a, b in zip(found.low.tolist(), found.high.tolist(), strict=True)} == {-0.7, 0.3}
+    measured = breaks(narrow, GRID, eps)
+    assert {round((a + b) / 2, 2) for a, b in zip(measured.low.tolist(), measured.high.tolist(), strict=True)} == {
+        -0.7,
+        0.3,
+    }
 
 
 def test_jumps_are_between_two_neighbouring_numbers() -> None:
@@ -120,8 +123,8 @@ def test_cross_talk_is_seen_at_the_elements_that_have_it() -> None:
         (lambda x: x - x.mean().detach(), 9, 0),
         (lambda x: x + (x.mean() - x.mean().detach()), 0, 9),
     ):
-        found = cross_talk(f, x, grad)
-        assert (int(found.of_values.sum()), int(found.of_gradients.sum())) == (values, gradients)
+        measured = cross_talk(f, x, grad)
+        assert (int(measured.of_values.sum()), int(measured.of_gradients.sum())) == (values, gradients)
 
 
 def test_underflow_of_the_product_and_of_nothing_else() -> None:
@@ -149,8 +152,8 @@ def test_underflow_of_the_product_and_of_nothing_else() -> None:
 
 @pytest.mark.parametrize(("factor", "overflowing"), [(1.0, [0.3, 1.0]), (1.5, [0.3]), (0.5, [0.3, 1.0])])
 def test_overflow_is_told_where_grad_and_result_are_at_most_one(factor: float, overflowing: list[float]) -> None:
-    found = underflow(lambda x: x * math.inf, lambda x: x * factor, torch.tensor([0.5]), torch.float16)
-    large = found.grad[found.overflows & (found.grad > 0.1)]
+    measured = underflow(lambda x: x * math.inf, lambda x: x * factor, torch.tensor([0.5]), torch.float16)
+    large = measured.grad[measured.overflows & (measured.grad > 0.1)]
     torch.testing.assert_close(large, torch.tensor(overflowing, dtype=torch.float16))
 
 

@@ -109,8 +109,8 @@ def test_it_is_a_rule_of_every_op_of_the_family_whichever_was_named() -> None:
         lambda x, rule: pg.clamp(x, min=0, rule=rule),
         lambda x, rule: pg.lower_bound(x, 0, rule=rule),
     ):
-        (found,) = torch.autograd.grad(f(x, rule="fading").sum(), x)
-        torch.testing.assert_close(found, torch.tensor([math.exp(-3.0), 1.0]))
+        (grad_x,) = torch.autograd.grad(f(x, rule="fading").sum(), x)
+        torch.testing.assert_close(grad_x, torch.tensor([math.exp(-3.0), 1.0]))
 
 
 def test_every_transform_gives_its_gradient() -> None:
@@ -167,7 +167,7 @@ def _double(grad: Tensor, x: Tensor) -> Tensor:
     return 2 * grad
 
 
-def _in_place(grad: Tensor, x: Tensor) -> Tensor:
+def writes_into_grad(grad: Tensor, x: Tensor) -> Tensor:
     return grad.mul_(0.5)
 
 
@@ -194,9 +194,9 @@ def test_what_is_wrong_is_found(
 
 
 def test_a_function_that_writes_into_grad_is_found() -> None:
-    _register("round", _in_place)
+    _register("round", writes_into_grad)
     with pytest.raises((AssertionError, RuntimeError)):
-        check_rule("_in_place", op="round")
+        check_rule("writes_into_grad", op="round")
 
 
 def test_it_is_listed_and_named_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,9 +248,9 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "register_rule: what it decorates must be a function, got 'fading'.",
     ),
     "parameter": (
-        lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(_with_a_bad_default),
+        lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(bad_default),
         ValueError,
-        "_with_a_bad_default: width must be finite and above 0, got 0.0. The default is a number above 0.",
+        "bad_default: width must be finite and above 0, got 0.0. The default is a number above 0.",
     ),
     "returns": (
         lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(_sums),
@@ -273,7 +273,7 @@ def _named(name: str) -> Callable[..., Tensor]:
     return function
 
 
-def _with_a_bad_default(grad: Tensor, x: Tensor, *, width: float = 0.0) -> Tensor:
+def bad_default(grad: Tensor, x: Tensor, *, width: float = 0.0) -> Tensor:
     return grad
 
 
@@ -307,9 +307,9 @@ def test_the_one_call_at_registration_reaches_beyond_on_and_between_the_bounds(o
     """So that a function that fails on some x fails there, and not in a backward."""
     calls: list[tuple[Any, ...]] = []
 
-    def seeing(*given: Any) -> Tensor:
-        calls.append(given)
-        return given[0] * given[1]
+    def seeing(*arguments: Any) -> Tensor:
+        calls.append(arguments)
+        return arguments[0] * arguments[1]
 
     _register(op, seeing)
     ((grad, x, *outside),) = calls
@@ -324,17 +324,17 @@ def test_the_one_call_at_registration_reaches_beyond_on_and_between_the_bounds(o
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_without_a_reference_the_function_itself_runs_in_the_precision_of_backward(dtype: torch.dtype) -> None:
     """float32 for half precision, as backward has it."""
-    seen: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
     def seeing(grad: Tensor, x: Tensor) -> Tensor:
-        seen.append(x.dtype)
+        dtypes.append(x.dtype)
         return grad * x
 
     _register("round", seeing)
     case = Case(OPS["round"], OPS["round"].rules["seeing"])
-    seen.clear()
+    dtypes.clear()
     assert case.reference_in(dtype)(0.5, 3.0, 0.0)[0] == 1.5
-    assert seen == [torch.float64 if dtype is torch.float64 else torch.float32]
+    assert dtypes == [torch.float64 if dtype is torch.float64 else torch.float32]
 
 
 def test_check_rule_of_what_is_not_there() -> None:
@@ -400,8 +400,8 @@ def _cell(factor: float, name: str = "again", module: str = "notebook") -> Calla
 
 def test_a_cell_that_runs_twice_replaces_its_rule_everywhere() -> None:
     _register("clamp", _cell(2.0))
-    kept = rules.again(width=1.5)
-    x, one = torch.tensor([3.0]), torch.ones(1)
+    chosen = rules.again(width=1.5)
+    x, unit = torch.tensor([3.0]), torch.ones(1)
     with pg.override(clamp="again") as of_torch:
         pass
     model = torch.nn.Sequential(torch.nn.Hardtanh())
@@ -420,16 +420,16 @@ def test_a_cell_that_runs_twice_replaces_its_rule_everywhere() -> None:
     still_to_come = x.clone().requires_grad_()
     y = pg.clamp(still_to_come, -1, 1, rule="again")
     compiled = torch.compile(calls["clamp"], backend="aot_eager", fullgraph=True)
-    over = torch.compile(lambda x: gradient_by_func_grad(calls["clamp"], x, one), backend="aot_eager", fullgraph=True)
+    over = torch.compile(lambda x: gradient_by_func_grad(calls["clamp"], x, unit), backend="aot_eager", fullgraph=True)
     for factor in (2.0, 7.0):
         if factor == 7:
             _register("clamp", _cell(7.0))
         for name, call in calls.items():
-            assert gradient_by_backward(call, x, one).item() == factor, name
-            assert gradient_by_func_grad(call, x, one).item() == factor, name
-        assert gradient_by_backward(compiled, x, one).item() == factor
+            assert gradient_by_backward(call, x, unit).item() == factor, name
+            assert gradient_by_func_grad(call, x, unit).item() == factor, name
+        assert gradient_by_backward(compiled, x, unit).item() == factor
         assert over(x).item() == factor
-        assert gradient_by_backward(lambda x: pg.clamp(x, -1, 1, rule=kept), x, one).item() == factor * 1.5
+        assert gradient_by_backward(lambda x: pg.clamp(x, -1, 1, rule=chosen), x, unit).item() == factor * 1.5
     y.backward()
     assert still_to_come.grad is not None
     assert still_to_come.grad.item() == 2, "a backward still to come has the rule of its forward"

@@ -36,10 +36,10 @@ def _registered(table_as_it_was: None) -> None:
     )
 
 
-def by_hand(x: float, grad: float, edge: str, maximize: bool, fl: Any) -> float:
+def reference(x: float, grad: float, edge: str, maximize: bool, fl: Any) -> float:
     """For one number, between -1 and 1, with out=0.7."""
     if maximize:
-        return -by_hand(x, -grad, edge, False, fl)
+        return -reference(x, -grad, edge, False, fl)
     if x < -1:
         return fl(grad * 0.7) if grad > 0 else fl(grad * 1.25) if grad < 0 else grad
     if x > 1:
@@ -74,8 +74,8 @@ def pairs(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor]:
     return x.contiguous(), grad.contiguous()
 
 
-def same(found: Tensor, expected: Tensor) -> bool:
-    return bool(((found == expected) | (found.isnan() & expected.isnan())).all())
+def same(ours: Tensor, expected: Tensor) -> bool:
+    return bool(((ours == expected) | (ours.isnan() & expected.isnan())).all())
 
 
 RULE = "tilted"
@@ -91,8 +91,8 @@ def test_it_keeps_two_bits(edge: str, planes: int | None, dtype: torch.dtype) ->
     x = torch.zeros(8192, dtype=dtype)
     saved = saved_by(lambda x: pg.clamp(x, -1, 1, rule=RULE, edge=edge), (x.requires_grad_(),))
     assert sum(t.nbytes for t in saved) == (x.nbytes if planes is None else 8192 * planes // 8)
-    one = saved_by(lambda x: pg.lower_bound(x, -1, rule=RULE), (x,))
-    assert sum(t.nbytes for t in one) == 1024
+    beside_one_bound = saved_by(lambda x: pg.lower_bound(x, -1, rule=RULE), (x,))
+    assert sum(t.nbytes for t in beside_one_bound) == 1024
     assert what_is_saved(OPS["clamp"], OPS["clamp"].rules[RULE]) == "2 bits or x"
     assert what_is_saved(OPS["lower_bound"], OPS["lower_bound"].rules[RULE]) == "1 bit or x"
 
@@ -103,7 +103,7 @@ def test_it_runs_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("encode", "pull_code", "pull_x"):
         own = getattr(native.operators, name)
         monkeypatch.setattr(
-            native.operators, name, lambda *given, own=own, name=name: (ran.append(name), own(*given))[1]
+            native.operators, name, lambda *arguments, own=own, name=name: (ran.append(name), own(*arguments))[1]
         )
     for count in (5000, 10):
         x = torch.linspace(-2, 2, count).requires_grad_()
@@ -123,7 +123,7 @@ def _cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("sides", "told"),
+    ("sides", "text"),
     [
         (
             lambda out: ((out, 1.0), 1.0),
@@ -140,13 +140,13 @@ def _cases() -> Iterator[Any]:
         (lambda: ((1.0, 1.0), 1.0), "sides must return two sides, got"),
     ],
 )
-def test_sides_that_say_something_else_are_an_error(sides: Any, told: str) -> None:
+def test_sides_that_say_something_else_are_an_error(sides: Any, text: str) -> None:
     def other(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, out: float = 0.3) -> Tensor:
         return tilted(grad, x, y, min, max, out=out)
 
     with pytest.raises(ValueError, match="register_rule: sides") as raised:
         pg.register_rule("clamp", formula="f", source="s", is_linear=False, sides=sides)(other)
-    assert told in str(raised.value)
+    assert text in str(raised.value)
     assert "other" not in OPS["clamp"].rules
 
 
