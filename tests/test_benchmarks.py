@@ -34,7 +34,7 @@ def suite() -> Iterator[Any]:
 
 
 @pytest.fixture
-def kept(suite: Any) -> Any:
+def newest_run(suite: Any) -> Any:
     """The run that the page of the docs is made of."""
     return suite.results.read(KEPT)
 
@@ -147,7 +147,7 @@ def test_promises_are_judged(suite: Any) -> None:
     case, network, other = (suite.cases.Case(*of) for of in (("clamp", 100), ("network",), ("import",)))
     results = {case: {"inward": {"microseconds": 5.0, "over": {"native": 0.4}, "saved_bytes": 25}}}
     results[network] = {"inward": {"saved_bytes": 3 * 2**20}}
-    for asked, route, against, quantity, value in (
+    for case_, route, against, quantity, value in (
         (case, "inward", "native", "microseconds", 0.4),
         (case, "inward", "snippet", "microseconds", None),
         (case, "sign", "native", "microseconds", None),
@@ -156,46 +156,50 @@ def test_promises_are_judged(suite: Any) -> None:
         (other, "pseudograd", None, "milliseconds", None),
     ):
         for limit, holds in ((3.0, True), (0.24, False)):
-            record = suite.promises.Promise(asked, route, against, limit, quantity).judge(results)
+            record = suite.promises.Promise(case_, route, against, limit, quantity).judge(results)
             assert (record["found"], record["holds"]) == (value, None if value is None else holds)
-            assert suite.cases.Case(**record["case"]) == asked
+            assert suite.cases.Case(**record["case"]) == case_
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_and_the_readme_say_what_the_newest_results_say(suite: Any, kept: Any, monkeypatch: Any) -> None:
-    text = suite.page.text(kept)
+def test_the_page_and_the_readme_say_what_the_newest_results_say(suite: Any, newest_run: Any, monkeypatch: Any) -> None:
+    text = suite.page.text(newest_run)
     assert (ROOT / "docs" / "speed.md").read_text(encoding="utf-8") == text
-    million = kept.cases[suite.cases.Case("clamp", 1_000_000, data="sorted")]["inward"]
+    million = newest_run.cases[suite.cases.Case("clamp", 1_000_000, data="sorted")]["inward"]
     assert f"{million['microseconds']:,.0f} ({million['over']['floor']:.2f})" in text
     assert all(f"]({name})" in text for name in suite.figures.ALT_TEXTS)
     assert "\n\n\n" not in text
-    assert text.count("**FAILS**") == len({record["limit"] for record in kept.promises if record["holds"] is False})
+    assert text.count("**FAILS**") == len(
+        {record["limit"] for record in newest_run.promises if record["holds"] is False}
+    )
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert suite.report.replace_part(readme, suite.report.part()) == readme
     assert suite.report.replace_part(readme, "other") != readme
     assert {path.name for path in suite.report.pictures()} == set(suite.figures.ALT_TEXTS)
-    few = {case: routes for case, routes in kept.cases.items() if case.size == 10}
-    quick = replace(kept, selection="quick", cases=few)
+    few = {case: routes for case, routes in newest_run.cases.items() if case.size == 10}
+    quick = replace(newest_run, selection="quick", cases=few)
     assert suite.figures.names(quick) == []
     assert "speed.png" not in suite.page.text(quick)
     assert suite.page.for_readme(quick) == suite.page.NOT_MEASURED
 
 
 @pytest.mark.program
-def test_a_results_file_is_drawn_without_measuring(suite: Any, kept: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_results_file_is_drawn_without_measuring(
+    suite: Any, newest_run: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(suite.measure, "time_routes", None)
     assert suite.report.main([str(KEPT), "--folder", str(tmp_path)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"speed.md", *suite.figures.ALT_TEXTS}
-    bars = suite.figures.cases(kept).axes[0]
+    bars = suite.figures.cases(newest_run).axes[0]
     widths = {
         label.get_text(): bar.get_width() for label, bar in zip(bars.get_yticklabels(), bars.patches, strict=True)
     }
-    assert widths == suite.figures.ratios_to_native(kept)
+    assert widths == suite.figures.ratios_to_native(newest_run)
     assert bars.get_xlim()[0] == 0
-    times, memory = suite.figures.front(kept).axes
+    times, memory = suite.figures.front(newest_run).axes
     assert memory.texts[0].get_text() == "198"
     assert len(times.lines) == 5
 

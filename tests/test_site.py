@@ -68,9 +68,9 @@ def test_the_gallery_shows_every_op_with_a_field_and_a_picture(script: Any) -> N
     page = script("gallery_page")
     text = page.text()
     assert page.PAGE.read_text(encoding="utf-8") == text, "run scripts/generate_docs.py"
-    found = re.findall(r":::\{grid-item-card\} ([\w, ]+)\n.*?:class-item: ([^\n]*)\n", text, flags=re.S)
-    assert {op for names, _ in found for op in names.split(", ")} == {*OPS, "vector_quantize"}
-    cards = {names.partition(",")[0]: classes for names, classes in found}
+    cards_of_page = re.findall(r":::\{grid-item-card\} ([\w, ]+)\n.*?:class-item: ([^\n]*)\n", text, flags=re.S)
+    assert {op for names, _ in cards_of_page for op in names.split(", ")} == {*OPS, "vector_quantize"}
+    cards = {names.partition(",")[0]: classes for names, classes in cards_of_page}
     fields = {f"is-{name}" for name in page.FIELDS}
     for name, classes in cards.items():
         assert fields & set(classes.split()), f"{name} belongs to no field"

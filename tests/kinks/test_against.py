@@ -21,12 +21,12 @@ def _rows(name: str) -> dict[str, tuple[str, str]]:
 
 
 def test_the_installed_version_differs_from_itself_nowhere() -> None:
-    found = against.compare(f"torch=={HERE}")
-    assert found["points"] == []
-    assert found["compared"] > 400
+    comparison = against.compare(f"torch=={HERE}")
+    assert comparison["points"] == []
+    assert comparison["compared"] > 400
     assert (
-        against.text(found)
-        == f"torch {torch.__version__} against torch=={HERE}: 0 of {found['compared']} points differ"
+        against.text(comparison)
+        == f"torch {torch.__version__} against torch=={HERE}: 0 of {comparison['compared']} points differ"
     )
 
 
@@ -50,27 +50,23 @@ def test_every_row_is_two_gradients_of_the_table() -> None:
     for row in against.compare("jax")["points"]:
         theirs = known.points[row["point"]].gradient("jax")
         assert theirs is not None
-        assert row["there"] == "; ".join(", ".join(f"{value + 0.0:.4g}" for value in one) for one in theirs)
+        assert row["there"] == "; ".join(", ".join(f"{value + 0.0:.4g}" for value in row) for row in theirs)
 
 
 def test_the_command_and_its_errors(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = answer(capsys, "doctor", "--against", "jax")
-    assert (code, err) == (0, "")
-    assert out.startswith(f"torch {torch.__version__} against jax 0.10: ")
+    assert (code, err, out.startswith(f"torch {torch.__version__} against jax 0.10: ")) == (0, "", True)
     code, out, err = answer(capsys, "doctor", "--against", "jax", "--all")
     assert (code, err) == (0, "")
     assert all(any(line[2:].startswith(point) for line in out.splitlines()) for point in _rows("jax"))
-    code, out, err = answer(capsys, "doctor", "--against", "tensorflow", "--json")
-    assert json.loads(out)["against"] == "tensorflow"
-    code, out, err = answer(capsys, "doctor", "--against", "jaxx")
-    assert (code, out) == (2, "")
-    assert "Did you mean 'jax'" in err
-    code, out, err = answer(capsys, "doctor", "--against", "torch==2.1")
-    assert (code, out) == (2, "")
-    assert "doctor: --against must name a version" in err
-    code, out, err = answer(capsys, "doctor", "--all")
-    assert (code, out) == (2, "")
-    assert err.endswith("doctor: --all must stand with --against, got it alone. Add --against jax.\n")
+    assert json.loads(answer(capsys, "doctor", "--against", "tensorflow", "--json")[1])["against"] == "tensorflow"
+    for arguments, text in (
+        ("--against jaxx", "Did you mean 'jax'"),
+        ("--against torch==2.1", "doctor: --against must name a version"),
+        ("--all", "doctor: --all must stand with --against, got it alone. Add --against jax.\n"),
+    ):
+        code, out, err = answer(capsys, "doctor", *arguments.split())
+        assert (code, out, text in err) == (2, "", True)
 
 
 NAMES = ("jax", "tensorflow", *ERAS, *(f"torch=={version}" for version in table.load().versions("torch")))
@@ -84,7 +80,7 @@ def test_all_of_it_fits_a_screen(name: str) -> None:
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
     shown = [cell for line in lines[2:-3] for cell in (line[:51].rstrip(), line[51:]) if " -> " in cell]
-    more = sum(int(found[1]) for cell in shown if (found := re.search(r" \+(\d+)$", cell)))
+    more = sum(int(match[1]) for cell in shown if (match := re.search(r" \+(\d+)$", cell)))
     assert len(shown) + more == len(compared["points"])
     assert len(shown) == len({(row["family"], row["op"]) for row in compared["points"]})
 

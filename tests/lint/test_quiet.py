@@ -58,8 +58,8 @@ EVALUATED = [
 @pytest.mark.parametrize("body", [*TRAINED, *EVALUATED])
 def test_what_runs_in_evaluation_alone_is_not_trained(body: str) -> None:
     text = body.replace("GUARD", GUARD).replace("|", "\n        ")
-    told = codes(f"class M(nn.Module):\n    def forward(self, x):\n        {text}\n")
-    assert told == (["PG111"] if body in TRAINED else [])
+    notices = codes(f"class M(nn.Module):\n    def forward(self, x):\n        {text}\n")
+    assert notices == (["PG111"] if body in TRAINED else [])
 
 
 LEARNS = ["x", "x.detach() if y.requires_grad else x", "self.weight if x is None else x", "self.other"]

@@ -79,7 +79,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
         yield Mutant(file, function, first, last, ast.unparse(node), changed, number)
 
 
-def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
     """A random sample. A change elsewhere in the package changes few of its members."""
     times: Counter[tuple[str, str, str]] = Counter()
     ranks = []
@@ -101,14 +101,14 @@ def changed_source(mutant: Mutant, source: str) -> str:
 
 def _changes_in(tree: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], ast.AST]]]:
     """A node, and one way to change it."""
-    silent = _without_a_value(tree)
+    silent = _silent_ids(tree)
     for node in list(ast.walk(tree)):
         if id(node) not in silent:
             for change in _changes(node):
                 yield node, change
 
 
-def _without_a_value(tree: ast.AST) -> set[int]:
+def _silent_ids(tree: ast.AST) -> set[int]:
     """Ids of the nodes that change no value of the package."""
     keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
     no_value = NO_VALUE | (LOOKS if _draws(tree) else set())
@@ -141,30 +141,30 @@ def _functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def _annotations(tree: ast.AST) -> Iterator[ast.expr]:
     """Types, which no value hangs on."""
     for node in ast.walk(tree):
-        found = getattr(node, "annotation", None) or getattr(node, "returns", None)
-        if found is not None:
-            yield found
+        annotation = getattr(node, "annotation", None) or getattr(node, "returns", None)
+        if annotation is not None:
+            yield annotation
 
 
 def _changes(node: ast.AST) -> Iterator[Callable[[ast.AST], ast.AST]]:
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
             if type(op) in COMPARISONS:
-                yield lambda target, index=index: _with_comparison(target, index)
+                yield lambda target, index=index: _change_comparison(target, index)
     elif isinstance(node, ast.BoolOp):
-        yield _with_other_connective
+        yield _change_connective
     elif isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in OPERATORS and not _is_no_arithmetic(node):
-        yield _with_other_operator
+        yield _change_operator
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not, ast.Invert)):
         yield lambda target: target.operand
     elif isinstance(node, ast.Call) and _called(node) in WHERE and len(node.args) == 3:
-        yield _with_swapped_branches
+        yield _swap_branches
     elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
-        yield _with_other_constant
+        yield _change_constant
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         yield lambda _: ast.Pass()
     if isinstance(node, (ast.If, ast.IfExp, ast.While)) and isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
-        yield _with_negated_test
+        yield _negate_test
 
 
 def _is_no_arithmetic(node: ast.BinOp | ast.AugAssign) -> bool:
@@ -180,37 +180,37 @@ def _called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _with_comparison(target: ast.AST, index: int) -> ast.AST:
+def _change_comparison(target: ast.AST, index: int) -> ast.AST:
     assert isinstance(target, ast.Compare)
     target.ops[index] = COMPARISONS[type(target.ops[index])]()
     return target
 
 
-def _with_other_connective(target: ast.AST) -> ast.AST:
+def _change_connective(target: ast.AST) -> ast.AST:
     assert isinstance(target, ast.BoolOp)
     target.op = ast.Or() if isinstance(target.op, ast.And) else ast.And()
     return target
 
 
-def _with_other_operator(target: ast.AST) -> ast.AST:
+def _change_operator(target: ast.AST) -> ast.AST:
     assert isinstance(target, (ast.BinOp, ast.AugAssign))
     target.op = OPERATORS[type(target.op)]()
     return target
 
 
-def _with_other_constant(target: ast.AST) -> ast.AST:
+def _change_constant(target: ast.AST) -> ast.AST:
     assert isinstance(target, ast.Constant)
     target.value = not target.value if isinstance(target.value, bool) else target.value + 1
     return target
 
 
-def _with_negated_test(target: ast.AST) -> ast.AST:
+def _negate_test(target: ast.AST) -> ast.AST:
     assert isinstance(target, (ast.If, ast.IfExp, ast.While))
     target.test = ast.UnaryOp(ast.Not(), target.test)
     return target
 
 
-def _with_swapped_branches(target: ast.AST) -> ast.AST:
+def _swap_branches(target: ast.AST) -> ast.AST:
     assert isinstance(target, ast.Call)
     target.args[1], target.args[2] = target.args[2], target.args[1]
     return target

@@ -41,7 +41,7 @@ import matplotlib.pyplot  # noqa: E402, F401
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402  (all of these before the fork, so that no child imports them again)
-from mutants import EXPLAINED, Mutant, changed_source, drawn, mutants_of  # noqa: E402
+from mutants import EXPLAINED, Mutant, changed_source, draw, mutants_of  # noqa: E402
 
 THRESHOLD = 0.95
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
@@ -210,7 +210,7 @@ def main() -> int:
     options = parse_arguments()
     mutants = all_mutants(ROOT / "src", options.files)
     if options.sample is not None:
-        mutants = drawn(mutants, options.sample, options.seed)
+        mutants = draw(mutants, options.sample, options.seed)
     if options.list:
         print(*mutants, sep="\n")
         return 0

@@ -68,7 +68,7 @@ def blocks_of(page: str, text: str | None = None) -> Iterator[Block]:
 def prose_of(page: str) -> str:
     """The page without its fenced blocks; its lines keep their numbers."""
     return re.sub(
-        r"^ *(`{3,}|~{3,}).*?^ *\1", lambda found: "\n" * found[0].count("\n"), text_of(page), flags=re.M | re.S
+        r"^ *(`{3,}|~{3,}).*?^ *\1", lambda match: "\n" * match[0].count("\n"), text_of(page), flags=re.M | re.S
     )
 
 

@@ -93,6 +93,6 @@ NEEDS = {
 }
 
 
-def of(block: Block, table: dict[tuple[str, str], str]) -> str:
+def entry_of(block: Block, table: dict[tuple[str, str], str]) -> str:
     """What the table has for this block, or nothing."""
     return next((entry for (page, line), entry in table.items() if page == block.page and line in block.text), "")

@@ -45,9 +45,9 @@ _INLINE = re.compile(r"`(?:python -m )?pseudograd ([a-z][^`]*)`")
 def inline() -> Iterator[Command]:
     for page in PAGES:
         text = prose_of(page)
-        for found in _INLINE.finditer(text):
-            where = f"{page}:{text.count(chr(10), 0, found.start()) + 1}"
-            yield Command(where, ("pseudograd", *shlex.split(found[1])))
+        for match in _INLINE.finditer(text):
+            where = f"{page}:{text.count(chr(10), 0, match.start()) + 1}"
+            yield Command(where, ("pseudograd", *shlex.split(match[1])))
 
 
 def ours(words: Sequence[str]) -> list[str] | None:
@@ -76,16 +76,16 @@ def fault(words: Sequence[str]) -> str:
     return _FAULTS[program](rest)
 
 
-def _of_make(rest: list[str]) -> str:
+def _make_fault(rest: list[str]) -> str:
     goals = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     return "" if rest and set(rest) <= set(goals) else f"no goal of the Makefile: {rest}"
 
 
-def _of_pip(rest: list[str]) -> str:
+def _pip_fault(rest: list[str]) -> str:
     return "" if rest == ["install", "."] else f"not the checkout: {rest}"
 
 
-def _of_pytest(rest: list[str]) -> str:
+def _pytest_fault(rest: list[str]) -> str:
     tests = " ".join(path.stem for path in (ROOT / "tests").rglob("test_*.py"))
     for option, value in zip(rest, [*rest[1:], ""], strict=True):
         if option == "-k" and value not in OPS and f"test_{value}" not in tests:
@@ -97,7 +97,7 @@ def _of_pytest(rest: list[str]) -> str:
     return ""
 
 
-def _of_python(rest: list[str]) -> str:
+def _python_fault(rest: list[str]) -> str:
     file, *options = rest
     if not (ROOT / file).is_file():
         return f"no such file: {file}"
@@ -105,4 +105,4 @@ def _of_python(rest: list[str]) -> str:
     return "".join(f"{file} takes no {option}" for option in options if f'"{option}"' not in text)
 
 
-_FAULTS = {"make": _of_make, "pip": _of_pip, "pytest": _of_pytest, "python": _of_python}
+_FAULTS = {"make": _make_fault, "pip": _pip_fault, "pytest": _pytest_fault, "python": _python_fault}

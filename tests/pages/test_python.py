@@ -23,13 +23,13 @@ _PARSER = doctest.DocTestParser()
 _OF_SLOW = (pytest.mark.program, pytest.mark.filterwarnings("default"))
 
 
-def _of(page: str) -> list[Block]:
+def _blocks_of(page: str) -> list[Block]:
     return [block for block in PYTHON if block.page == page]
 
 
 def run(block: Block, names: dict[str, Any]) -> None:
     """With >>> it must print what it says; without, it must not raise. An error tells the line of the page."""
-    for code in (prepared.of(block, prepared.BEFORE), None, prepared.of(block, prepared.AFTER)):
+    for code in (prepared.entry_of(block, prepared.BEFORE), None, prepared.entry_of(block, prepared.AFTER)):
         if code is None and ">>>" in block.text:
             _run_doctest(block, names)
         else:
@@ -40,9 +40,9 @@ def _run_doctest(block: Block, names: dict[str, Any]) -> None:
     test = _PARSER.get_doctest(block.text, {}, str(block), block.page, block.line)
     test.globs = names  # itself, not a copy: the next block goes on with what this one defines
     said: list[str] = []
-    found = doctest.DocTestRunner().run(test, out=said.append, clear_globs=False)
-    assert found.attempted > 0
-    assert found.failed == 0, "".join(said)
+    result = doctest.DocTestRunner().run(test, out=said.append, clear_globs=False)
+    assert result.attempted > 0
+    assert result.failed == 0, "".join(said)
 
 
 def _compiled(block: Block, code: str | None) -> Any:
@@ -75,11 +75,11 @@ def look_up(name: str) -> Any:
 
 
 def only_looked_up(block: Block) -> bool:
-    return bool(prepared.of(block, prepared.NOT_RUN)) or lacks_a_module(block)
+    return bool(prepared.entry_of(block, prepared.NOT_RUN)) or lacks_a_module(block)
 
 
 def lacks_a_module(block: Block) -> bool:
-    used = prepared.of(block, prepared.BEFORE) + block.text
+    used = prepared.entry_of(block, prepared.BEFORE) + block.text
     return any(line in used and not can_import(name) for name, line in prepared.NEEDS.items())
 
 
@@ -90,10 +90,10 @@ def lacks_a_module(block: Block) -> bool:
 def test_the_blocks_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in _of(page):
+    for block in _blocks_of(page):
         if only_looked_up(block):
             if not lacks_a_module(block):
-                exec(prepared.of(block, prepared.BEFORE), names)
+                exec(prepared.entry_of(block, prepared.BEFORE), names)
             for name in names_of_pseudograd(block.text):
                 look_up(name)
         else:

@@ -44,9 +44,9 @@ def not_taken(command: Command, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_commands_in_running_text_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    found = list(inline())
-    assert len(found) > 60
-    wrong = [f"{command.where}: {command}: {why}" for command in found if (why := not_taken(command, capsys))]
+    commands = list(inline())
+    assert len(commands) > 60
+    wrong = [f"{command.where}: {command}: {why}" for command in commands if (why := not_taken(command, capsys))]
     assert wrong == []
 
 
@@ -80,7 +80,7 @@ def test_the_commands_of_a_page_run(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "new" / "bin"), os.environ["PATH"]]))
     before = set(sys.modules)
-    for command in (one for one in OURS if one.page == page):
+    for command in (command for command in OURS if command.page == page):
         if any(part in str(command) for part in NOT_RUN):
             continue
         arguments = ours(command.words) or []
