@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from pseudograd.diagnosis import Diagnosis, diagnose
-from pseudograd.diagnosis.count import optimisers
+from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.recorder import Recorder
 from pseudograd.listen.listener import Listener
 from pseudograd.torch_table.private import mode_stack
@@ -213,25 +212,3 @@ def test_a_step_that_raises_out_of_the_context() -> None:
         with pytest.raises(RuntimeError, match="dense"), diagnose(model):
             torch.optim.SparseAdam(model.parameters()).step()
         assert mode_stack() == [mode]
-
-
-@pytest.mark.parametrize("is_heard", [True, False])
-def test_a_gradient_that_was_cut_decides_with_the_parameter(is_heard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if is_heard:
-        monkeypatch.setattr(optimisers, "can_rest", lambda *_: False)
-    model, teacher = net(), net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-
-    def run(is_written: bool) -> Diagnosis:
-        with diagnose(model) as d:
-            for _ in range(2):
-                optimizer.zero_grad()
-                model(torch.randn(8, 4)).square().mean().backward()
-                if is_written:
-                    model[0].weight.grad = teacher[0].weight.detach() * 2
-                optimizer.step()
-        return d
-
-    cuts = [(cut.kind, cut.reaches_loss) for cut in run(True).structural]
-    assert cuts == [(".detach()", True)]
-    assert run(False).structural == []

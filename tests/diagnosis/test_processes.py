@@ -214,14 +214,6 @@ def test_parameters_of_two_models_bear_the_name_of_their_process() -> None:
     assert [norm.parameter for norm in other.norms] == expected
 
 
-def test_one_process_says_what_it_said(tmp_path: Path) -> None:
-    part = _part(7, 3.0)
-    report = merge([part], [Part(8, 3, False)], Diagnosis(None, None, "full"))
-    assert report.findings == part.content["findings"]
-    assert report.unseen == ["rank 3"]
-    assert report.write_html(tmp_path / "page.html").read_text().count("starved") > 0
-
-
 def test_ranks_that_name_one_file_put_their_parts_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "report.json"
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -180,18 +180,6 @@ def test_healthy_trainings(name: str) -> None:
     assert codes(_train(optimizer_of, dtype, **more)[0]) == []
 
 
-def test_weights_that_are_copied_from_others() -> None:
-    """The program keeps weights of full precision beside those of the model, and copies them after each step."""
-    masters: dict[str, Tensor] = {}
-
-    def copy(net: nn.Module) -> None:
-        for name, p in net.named_parameters():
-            masters.setdefault(name, p.detach().float()).add_(0.02 * p.grad.float().sign())  # type: ignore[union-attr]
-            p.data.copy_(masters[name])
-
-    assert codes(_train(sgd(1e-6), after=copy)[0]) == []
-
-
 @pytest.mark.parametrize(("dtype", "rate", "rows"), [(FULL, 1e-2, 64), (LOW, 1e-4, 4096)])
 def test_a_converged_model(dtype: torch.dtype, rate: float, rows: int) -> None:
     """Least squares at its minimum. In full precision what is left of the gradient is rounding; in half precision the gradients of
@@ -279,19 +267,3 @@ def test_ten_gradients_that_cancel_are_noise(looks: int, agree: bool, is_noise: 
         parameter.samples.total += grad
         parameter.samples.squares += grad**2
     assert parameter.is_noise == is_noise
-
-
-def test_the_program_is_as_without() -> None:
-    def last(is_watched: bool) -> list[Tensor]:
-        torch.manual_seed(0)
-        net = nn.Linear(8, 8).to(LOW)
-        optimizer = torch.optim.AdamW(net.parameters(), 1e-4)
-        with diagnose(net) if is_watched else contextlib.nullcontext():
-            for _ in range(4):
-                optimizer.zero_grad()
-                net(torch.randn(4, 8, dtype=LOW)).square().sum().backward()
-                optimizer.step()
-        state = [value for values in optimizer.state.values() for value in values.values()]
-        return [*(p.detach().clone() for p in net.parameters()), *state, torch.get_rng_state()]
-
-    assert all(map(torch.equal, last(False), last(True)))

@@ -83,19 +83,6 @@ def test_a_target_net_is_a_calm_line(how: str, is_given: bool) -> None:
     assert d.parameters[:4] == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
-def test_a_target_inside_the_model_given() -> None:
-    online, predictor = net(8, 8), nn.Linear(8, 8)
-    model = nn.ModuleDict({"online": online, "predictor": predictor, "target": copy.deepcopy(online)})
-
-    def loss() -> Tensor:
-        batch = x(8)
-        with torch.no_grad():
-            wanted = model["target"](batch - 0.1)
-        return -functional.cosine_similarity(predictor(online(batch + 0.1)), wanted).mean()
-
-    assert verdicts(steps(model, loss, 3, sgd(online, predictor))) == ([], [STEPPED_BY_NONE.format("target")])
-
-
 @pytest.mark.parametrize("is_given", [True, False])
 def test_without_a_step_a_net_under_no_grad_is_calm(is_given: bool) -> None:
     online, target = net(), net()
@@ -204,21 +191,6 @@ def test_an_optimiser_that_steps_in_the_backward(is_before: bool) -> None:
     assert starved(d) == []
 
 
-def test_parameters_that_a_program_replaces() -> None:
-    """As Gaussian splatting does when it adds points: the new ones have had no backward yet when the context ends."""
-    points = nn.Parameter(torch.randn(10, 3))
-    optimizer = torch.optim.SGD([points], 0.1)
-    with diagnose() as d:
-        for at in range(6):
-            points.square().mean().backward()
-            if at % 3 == 2:
-                points = nn.Parameter(torch.cat([points.detach(), torch.randn(4, 3)]))
-                optimizer.param_groups[0]["params"] = [points]
-            optimizer.step()
-            optimizer.zero_grad()
-    assert (starved(d), len(d.parameters)) == ([], 3)
-
-
 # --- not on purpose ---------------------------------------------------------------------------------------------------
 
 
@@ -307,19 +279,6 @@ def test_beyond_the_last_bit_they_are_counted_in_crowds(monkeypatch: pytest.Monk
     last = starved(d)[-1]
     assert len(d.starved) - 1 + int(last.split(" of ")[0]) == 35
     assert last.endswith("of 40 further parameters")
-
-
-def test_a_new_leaf_in_each_step_keeps_memory_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaves_module, "_MOST_NAMELESS", 10)
-    model = net()
-    with diagnose(model) as d:
-        for _ in range(40):
-            model(torch.randn(2, 4, requires_grad=True)).square().sum().backward()
-    leaves = d._recorder.leaves
-    assert starved(d) == []
-    assert len(leaves.all) == 4 + 10 + 1
-    (crowd,) = leaves.crowds.values()
-    assert (crowd.count, len(crowd.members) <= 1) == (30, True)
 
 
 def test_a_new_model_in_each_step_keeps_memory_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

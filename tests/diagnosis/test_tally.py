@@ -236,18 +236,6 @@ def test_the_norm_of_a_parameter_and_what_of_it_never_had_a_gradient(
         assert math.isclose(leaf.sizes.mean, math.sqrt(squares / steps), rel_tol=1e-5)
 
 
-def test_until_an_optimiser_has_seen_one_it_is_followed_whether_a_gradient_moves(way: str) -> None:
-    """By the way that asks no more than is left to note, too."""
-    leaf = Leaf(1, torch.nn.Parameter(torch.zeros(3)), Names(), 0)
-    for is_read, grad, last in ((False, 1.0, True), (False, 0.0, False), (True, 1.0, None)):
-        leaf.add(torch.ones(3))
-        leaf.is_in_optimizer, leaf.step_saw_gradient, leaf.last_moved = True, is_read, None
-        grads = torch.full((3,), grad)
-        if not leaf.add_by_kernel(grads):
-            leaf.add(grads)
-        assert (None if leaf.last_moved is None else bool(leaf.last_moved)) == last
-
-
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_norms_far_from_one(way: str, scale: float) -> None:
     sizes, grad = Sizes(), torch.tensor([3.0, -4.0]) * scale

@@ -211,7 +211,6 @@ LOW, HIGH = torch.tensor(-0.5), torch.tensor(0.5)
 SILENT: dict[str, tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor], object]]] = {
     "a projection": (_away, lambda z: z.copy_(z.clamp(-0.5, 0.5))),
     "a projection by tensors": (_away, lambda z: z.copy_(z.maximum(LOW).minimum(HIGH))),
-    "a projection of .data": (_away, lambda z: z.data.copy_(z.data.clamp(-0.5, 0.5))),
     "a picture in the loss's line": (lambda z, n: (-z).sum() + 0 * z.detach().clamp(-0.5, 0.5).max().item(), id),
     "a clamp that cuts": (lambda z, n: (-z.clamp(-0.5, 0.5)).sum() - 0.1 * z.sum(), id),
     "inward": (lambda z, n: (-pg.clamp(z, -0.5, 0.5)).sum() - 0.1 * z.sum(), id),
@@ -281,22 +280,6 @@ def _mlp(
     return nn.Sequential(*layers, nn.Linear(32, 1))
 
 
-class LayerScale(nn.Module):
-    """Branches that begin a million times smaller, as in CaiT and ConvNeXt."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(4, 32), nn.Linear(32, 1)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)) for _ in range(6))
-        self.scales = nn.ParameterList(torch.full((32,), 1e-6) for _ in range(6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        for block, scale in zip(self.blocks, self.scales, strict=True):
-            x = x + block(x) * scale
-        return self.head(x)
-
-
 class Residual(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         return x + super().forward(x)
@@ -314,7 +297,6 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "tanh": lambda: _mlp(16, nn.Tanh),
     "few sigmoids": lambda: _mlp(4, nn.Sigmoid),
     "normalised sigmoids": lambda: _mlp(10, nn.Sigmoid, nn.LayerNorm),
-    "LayerScale": LayerScale,
 }
 ADVISED: dict[str, Callable[[], nn.Module]] = {
     "residual": lambda: nn.Sequential(
@@ -415,15 +397,11 @@ def test_patterns_are_checked(ignore: Any) -> None:
     ("line", "other", "same"),
     [
         ("train.py:3", "train.py:3", True),
-        ("train.py:3", "train.py:4", False),
         ("/home/me/train.py:3", "train.py:3", True),
-        ("train.py:3", "/home/me/train.py:3", True),
         ("/home/me/train.py:3", "me/train.py:3", True),
         ("/home/me/pretrain.py:3", "train.py:3", False),
-        ("/home/me/train.py:3", "you/train.py:3", False),
         ("gate.py:7", "models/gate.py:7", True),  # a relative name is that of the folder in which the program is
         ("gate.py:7", "other/gate.py:7", False),
-        ("?", "?", False),
         ("in compiled code", "in compiled code", False),
     ],
 )
@@ -454,19 +432,6 @@ def test_no_override_is_advised_that_reaches_nothing() -> None:
         torch._fake_quantize_learnable_per_tensor_affine(x, *scale, -8, 7).sum().backward()
     assert d.findings
     assert all("override(" not in finding.next_step for finding in d.findings)
-
-
-def test_an_override_is_advised_inside_a_network_that_torch_runs_as_one_call() -> None:
-    net = nn.RNN(2, 3, nonlinearity="relu")
-    for name in ("bias_ih_l0", "bias_hh_l0"):
-        nn.init.constant_(getattr(net, name), -9.0)
-    with diagnose(net) as d:
-        net(torch.ones(4, 1, 2))[0].sum().backward()
-    assert any("pseudograd.override(relu=" in finding.next_step for finding in d.findings)
-    net.zero_grad()
-    with pg.override(relu="leaky"):
-        net(torch.ones(4, 1, 2))[0].sum().backward()
-    assert bool((net.bias_ih_l0.grad != 0).all())
 
 
 COMPOSITES: dict[str, Callable[[Tensor], Tensor]] = {  # of x == 0.5: the clamp inside cuts everything
@@ -506,18 +471,6 @@ def test_the_page_s_placeholders_are_data_where_a_program_holds_them(tmp_path: P
     assert "%TEXT% and %DATA%" in json.dumps(json.loads(data[1]))
 
 
-def test_a_detached_tensor_may_be_swapped() -> None:
-    """Torch refuses it where somebody holds a weak reference."""
-    layer = nn.Linear(2, 2)
-    with diagnose() as d:
-        detached = layer.weight.detach()
-        other = detached.clone()
-        torch.utils.swap_tensors(detached, other)
-        torch.utils.swap_tensors(layer.weight, nn.Parameter(other))
-        layer(torch.ones(1, 2)).sum().backward()
-    assert codes(d) == []
-
-
 @pytest.mark.parametrize("start", [[0.0, 0.2, 0.5, 1.0], [0.0, 0.0]])
 @pytest.mark.parametrize("is_outside", [True, False])
 def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[float], is_outside: bool) -> None:
@@ -536,23 +489,3 @@ def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[floa
     own = find_codes(pg.pin_edge(installed_era()))
     assert own == [] if installed_era() == "torch<=2.13" else "edge" not in own
     assert find_codes() != [], "what was pinned before is not pinned any more"
-
-
-def test_only_a_pin_of_its_own_family_settles_a_kink() -> None:
-    """A pin of fmax to what torch does says nothing of clamp."""
-
-    def eras(pin: Any, function: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        with pin, diagnose() as d:
-            function(nn.Parameter(torch.zeros(3))).sum().backward()
-        return d.sites[0].eras
-
-    def clamp(x: Tensor) -> Tensor:
-        return torch.clamp(x, 0, 1)
-
-    def fmax(x: Tensor) -> Tensor:
-        return torch.fmax(x, torch.zeros(3))
-
-    era, none = installed_era(), contextlib.nullcontext()
-    assert eras(pg.pin_edge(fmax=era), clamp) == eras(none, clamp) != {}
-    assert eras(pg.pin_edge(clamp=era), clamp) == eras(pg.pin_edge(era), clamp) == {}
-    assert eras(pg.pin_edge(clamp=era), fmax) == eras(none, fmax) != {}

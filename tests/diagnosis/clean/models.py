@@ -80,21 +80,6 @@ def spikes_with_a_surrogate(net: Parts, x: Tensor, y: Tensor) -> Tensor:
 
 
 @clean()
-@trains(
-    lambda: Parts(again=nn.Linear(8, 8), input=nn.Linear(6, 8), head=nn.Linear(8, 2)),
-    lambda: (torch.randn(16, 6), torch.randint(2, (16,))),
-)
-def a_fixed_point_and_one_more_step(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    """The iteration runs without gradients; its last step has one."""
-    x = net.input(x)
-    with torch.no_grad():
-        z = torch.zeros_like(x)
-        for _ in range(10):
-            z = torch.tanh(0.5 * net.again(z) + x)
-    return functional.cross_entropy(net.head(torch.tanh(0.5 * net.again(z) + x)), y)
-
-
-@clean()
 def a_deep_q_network() -> Diagnosis:
     q = mlp(4, 32, 3)
     target, optimizer = copy.deepcopy(q), torch.optim.Adam(q.parameters(), 1e-3)
@@ -197,27 +182,6 @@ def a_recurrent_net_over_windows_of_a_long_text() -> Diagnosis:
             nn.utils.clip_grad_norm_(net.parameters(), 0.25)
             optimizer.step()
     return d
-
-
-def mixture() -> Parts:
-    net = Parts(router=nn.Linear(8, 6), head=nn.Linear(8, 3), experts=nn.ModuleList(mlp(8, 16, 8) for _ in range(6)))
-    nn.init.constant_(net.router.bias[5:], -4.0)  # this expert waits for its turn
-    return net
-
-
-@clean()
-@trains(mixture, lambda: (torch.randn(32, 8), torch.randint(3, (32,))))
-def experts_of_which_two_are_used(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    p = net.router(x).softmax(-1)
-    weights, chosen = p.topk(2, -1)
-    weights = weights / weights.sum(-1, keepdim=True)
-    h = x
-    for number, expert in enumerate(net.experts):
-        row, slot = (chosen == number).nonzero(as_tuple=True)
-        if len(row):
-            h = h.index_add(0, row, weights[row, slot, None] * expert(x[row]))
-    load = functional.one_hot(chosen, 6).float().mean((0, 1))
-    return functional.cross_entropy(net.head(h), y) + 0.06 * (load * p.mean(0)).sum()
 
 
 @clean()

@@ -56,14 +56,6 @@ def a_frozen_backbone() -> Diagnosis:
 
 
 @clean()
-def layers_that_only_their_optimiser_leaves_out() -> Diagnosis:
-    """Gradients come to them and nobody uses these: slow, and right."""
-    net, (x, y) = nn.Sequential(mlp(8, 32, 16), nn.Linear(16, 3)), rows()
-    optimizer = torch.optim.Adam(net[1].parameters(), 1e-3)
-    return steps(net, lambda: functional.cross_entropy(net(x), y), optimizer=optimizer)
-
-
-@clean()
 def adapters_of_low_rank() -> Diagnosis:
     """The second factor starts at 0, so the first gets its first gradient in the second step."""
 
@@ -97,20 +89,6 @@ def tasks_are_learned_to_be_learned() -> Diagnosis:
         return functional.mse_loss(torch.func.functional_call(net, fast, (new,)), (new + phase).sin())
 
     return steps(net, loss, 4)
-
-
-@clean()
-def gradients_by_function_transforms() -> Diagnosis:
-    """torch.func.grad within the loss: a penalty on the slope of the network."""
-    net, (x, y) = nn.Sequential(nn.Linear(8, 16), nn.Softplus(), nn.Linear(16, 3)), rows()
-
-    def slope(row: Tensor) -> Tensor:
-        return torch.func.grad(lambda z: torch.func.functional_call(net, dict(net.named_parameters()), (z,)).sum())(row)
-
-    def loss() -> Tensor:
-        return functional.cross_entropy(net(x), y) + 0.01 * torch.func.vmap(slope)(x).square().mean()
-
-    return steps(net, loss)
 
 
 @clean()

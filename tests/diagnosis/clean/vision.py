@@ -52,18 +52,6 @@ def a_small_net_with_bounded_activations() -> Diagnosis:
 
 
 @clean()
-@trains(
-    lambda: Parts(corners=nn.Parameter(torch.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 4.0, 3.0]]))),
-    lambda: (torch.tensor([[0.5, 0.5, 2.5, 2.5], [1.5, 0.5, 3.5, 3.5]]),),
-)
-def boxes_that_overlap(net: Parts, target: Tensor) -> Tensor:
-    a, b = net.corners, target
-    inter = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0).prod(-1)
-    areas = (a[:, 2:] - a[:, :2]).prod(-1) + (b[:, 2:] - b[:, :2]).prod(-1)
-    return (1 - inter / (areas - inter)).mean()
-
-
-@clean()
 @trains(lambda: Parts(pixels=nn.Parameter(torch.rand(3, 8, 8) * 0.6 + 0.2)), lambda: (torch.rand(3, 8, 8),))
 def pixels_are_drawn_inside_a_clamp(net: Parts, target: Tensor) -> Tensor:
     picture = net.pixels.clamp(0, 1)

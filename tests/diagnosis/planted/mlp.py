@@ -82,13 +82,6 @@ def a_parameter_is_copied_with_torch_tensor(net: Classifier, x: Tensor, y: Tenso
     return functional.cross_entropy(net.head(net.body(x) * gain), y)
 
 
-@planted("starved", "shift")
-@trains(lambda: Classifier(shift=nn.Parameter(torch.zeros(3))), classes)
-def a_parameter_is_read_through_data(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
-    logits = net.head(net.body(x)) + net.shift.data  # fault: .data
-    return functional.cross_entropy(logits, y)
-
-
 @planted("starved", "projection.weight", "projection.bias")
 def a_layer_is_never_called() -> Diagnosis:
     class Net(Classifier):
@@ -97,14 +90,6 @@ def a_layer_is_never_called() -> Diagnosis:
             self.projection = nn.Linear(16, 16)  # fault nowhere: a parameter that is not used
 
     return train_by_hand(Net(), *classes())
-
-
-@planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight")
-@trains(Classifier, classes)
-def a_mask_that_is_never_true(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
-    is_valid = torch.isnan(x[:, :1])  # meant: ~
-    hidden = torch.where(is_valid, net.body(x), 0.0)  # fault: mask that kills all
-    return functional.cross_entropy(net.head(hidden), y)
 
 
 class Scale(torch.autograd.Function):
@@ -149,14 +134,6 @@ def a_hypernetwork_writes_a_new_parameter() -> Diagnosis:
     return train_by_hand(net, *classes())
 
 
-@planted("starved", "hyper.0.weight", "hyper.0.bias", "hyper.2.weight", "hyper.2.bias")
-@trains(lambda: Parts(hyper=mlp(4, 8, 16 * 8), body=nn.Linear(8, 16), head=nn.Linear(16, 3)), classes)
-def a_hypernetwork_copies_into_data(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    weight = net.hyper(torch.ones(4)).view(16, 8)
-    net.body.weight.data.copy_(weight)  # fault: .data.copy_ of a computed tensor
-    return functional.cross_entropy(net.head(net.body(x).relu()), y)
-
-
 @planted("starved", "down", "up")
 @trains(lambda: Classifier(down=nn.Parameter(torch.zeros(8, 2)), up=nn.Parameter(torch.zeros(2, 16))), classes)
 def an_adapter_starts_with_two_zeros(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
@@ -195,13 +172,6 @@ def two_columns_of_a_weight_are_clamped_in_place(net: Classifier, x: Tensor, y: 
     logits = net.head(net.body(x)) * 10
     logits[:, :2].clamp_(-0.1, 0.1)  # fault: in-place clamp of a view
     return functional.cross_entropy(logits, y)
-
-
-@planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias")
-@trains(lambda: Classifier(prior=nn.Parameter(torch.zeros(3))), classes)
-def a_loss_of_the_predicted_classes(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
-    guess = net.head(net.body(x)).argmax(-1).float()  # fault: argmax in a loss
-    return functional.mse_loss(guess + net.prior[y], y.float())
 
 
 @planted("starved", "first.weight", "first.bias")

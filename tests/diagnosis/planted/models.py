@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from ..programs import planted
 from ..trainers import Parts, mlp, trains
@@ -63,17 +62,6 @@ def a_spring_with_a_friction_cone(net: Parts, measured: Tensor) -> Tensor:
         x = x + 0.1 * v
         path.append(x)
     return functional.mse_loss(torch.stack(path), measured)
-
-
-@planted("starved", "steps")
-@trains(
-    lambda: Parts(rate=nn.Parameter(torch.tensor(0.5)), steps=nn.Parameter(torch.tensor(4.6))),
-    lambda: (torch.ones(4), torch.full((4,), 0.5)),
-)
-def a_number_of_steps_is_learned(net: Parts, x: Tensor, measured: Tensor) -> Tensor:
-    for _ in range(int(net.steps.round())):  # fault: loop count from a parameter
-        x = x - 0.1 * net.rate * x
-    return functional.mse_loss(x, measured)
 
 
 @planted("starved", "weight.weight", "weight.bias")
@@ -156,15 +144,6 @@ def a_router_uses_its_indices_alone(net: Transformer, x: Tensor, y: Tensor) -> T
 def every_token_is_the_padding(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     h = net.table(x * 0)  # fault: every token is padding_idx
     return functional.cross_entropy(net.head(h + 1).flatten(0, 1), y.flatten())
-
-
-@planted("starved", "first.weight", "first.bias")
-@trains(
-    lambda: Parts(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), lambda: (torch.randn(32, 8), torch.randint(3, (32,)))
-)
-def a_block_is_checkpointed_with_an_input_that_needs_nothing(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    hidden = checkpoint(net.first, x, use_reentrant=True)  # fault: reentrant checkpoint of data
-    return functional.cross_entropy(net.head(hidden), y)
 
 
 @planted("starved", "start")

@@ -52,13 +52,6 @@ def accelerated_with_rounded_activations(net: Net, x: Tensor) -> Tensor:
     return functional.silu(net.second(h)) * net.scale
 
 
-@planted("starved", "first.weight", "first.bias")
-@trains(Net, batch, trainers.compiled, method="hidden")
-def compiled_with_a_hard_gate(net: Net, x: Tensor) -> Tensor:
-    gate = (net.first(x) > 0).to(x.dtype)  # fault: comparison as a gate, compiled
-    return functional.silu(net.second(gate)) * net.scale
-
-
 @planted("starved", "scale")
 @trains(Net, batch, trainers.checkpointed, method="hidden")
 def checkpointed_with_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:

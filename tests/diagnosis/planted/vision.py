@@ -65,13 +65,6 @@ def a_grid_of_torch_that_is_too_narrow(net: Cnn, x: Tensor) -> Tensor:
     return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
-@planted("cut")
-@trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
-def our_own_quantiser_clips_most_weights(net: Cnn, x: Tensor) -> Tensor:
-    low = pg.fake_quantize(net.weight, 0.02, 0, -8, 7)  # fault: pg.fake_quantize that clips most
-    return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
-
-
 def canvas(start: Tensor) -> Parts:
     return Parts(pixels=nn.Parameter(start))
 
