@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 import re
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -26,11 +26,11 @@ from ..choices import folded
 from .test_harmless import assert_nothing_is_left
 
 QUESTIONS: dict[str, Any] = {"alone": None, "whatif": {"inward": {"clamp": "inward"}, "closed": "closed"}}
-Found = list[Any]
-PROGRAMS: dict[str, Callable[[], Found]] = {}
+Results = list[Any]
+PROGRAMS: dict[str, Callable[[], Results]] = {}
 
 
-def program(f: Callable[[], Found]) -> Callable[[], Found]:
+def program(f: Callable[[], Results]) -> Callable[[], Results]:
     PROGRAMS[f.__name__] = f
     return f
 
@@ -47,35 +47,20 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 @program
-def copied_and_pickled() -> Found:
+def copied_and_pickled() -> Results:
     net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    found = step(net, torch.randn(4, 3))
-    other = copy.deepcopy(net)
-    file = io.BytesIO()
-    torch.save(net.state_dict(), file)
-    again = pickle.loads(pickle.dumps(net))
-    again.load_state_dict(torch.load(io.BytesIO(file.getvalue())))
+    grads = step(net, torch.randn(4, 3))
     pickled = re.sub(rb"\d{9,}", b"", pickle.dumps(list(net.parameters())))  # without addresses, of 14 digits or 15
-    return [
-        *found,
-        *step(other, torch.randn(4, 3)),
-        *step(again, torch.randn(4, 3)),
-        len(pickled),
-    ]
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        grads += step(other, torch.randn(4, 3))
+    return [*grads, len(pickled)]
 
 
 @program
-def initialised_by_data() -> Found:
-    layer = nn.Linear(3, 3)
-    nn.init.normal_(layer.weight.data, 0.0, 0.02)
-    nn.init.constant_(layer.bias.data, 0)
-    torch.clamp_(input=layer.bias.data, min=0)
-    return step(layer, torch.randn(2, 3))
-
-
-@program
-def averaged() -> Found:
+def initialised_by_data_and_averaged() -> Results:
     net = nn.Linear(3, 3)
+    nn.init.normal_(net.weight.data, 0.0, 0.02)
+    torch.clamp_(input=net.bias.data, min=0)
     ema = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
     optimizer = torch.optim.Adam(net.parameters(), foreach=True)
     for _ in range(3):
@@ -86,123 +71,100 @@ def averaged() -> Found:
 
 
 @program
-def swapped() -> Found:
+def swapped_and_lazy() -> Results:
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         net = nn.Linear(3, 3)
-        found = step(net, torch.randn(2, 3))
+        grads = step(net, torch.randn(2, 3))
         net.double()
         net.load_state_dict(nn.Linear(3, 3).double().state_dict())
-        return found + step(net, torch.randn(2, 3).double())
+        grads += step(net, torch.randn(2, 3).double())
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
+    return grads + step(nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()), torch.randn(5, 3))
 
 
 @program
-def lazy() -> Found:
-    net = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
-    return step(net, torch.randn(5, 3))
-
-
-@program
-def functional_and_forward_mode() -> Found:
+def transforms_and_forward_mode() -> Results:
     net, x = nn.Linear(3, 3), torch.randn(2, 3)
-    parameters = {name: one.detach() for name, one in net.named_parameters()}
+    parameters = {name: parameter.detach() for name, parameter in net.named_parameters()}
 
     def loss(parameters: Any, x: Tensor) -> Tensor:
         return torch.func.functional_call(net, parameters, (x,)).clamp(-0.5, 0.5).pow(2).sum()
 
-    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
-    hessian = torch.func.hessian(lambda x: x.clamp(-1, 1).pow(3).sum())(x[0])
-    jvp = torch.func.jvp(lambda x: x.clamp(-1, 1) * x, (x,), (x,))
-    return [*per_sample.values(), hessian, *jvp, *step(net, x)]
-
-
-@program
-def of_autograd_functional() -> Found:
-    def f(x: Tensor) -> Tensor:
+    def cubes(x: Tensor) -> Tensor:
         return x.clamp(-1, 1).pow(3)
 
-    x, functional = torch.randn(4), torch.autograd.functional
-    w = x.clone().requires_grad_()
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+    jvp = torch.func.jvp(lambda x: x.clamp(-1, 1) * x, (x,), (x,))
+    functional, w = torch.autograd.functional, x[0].clone().requires_grad_()
     return [
-        functional.jacobian(f, x, vectorize=True),
-        functional.jacobian(f, x, create_graph=True).detach(),
-        functional.hessian(lambda x: f(x).sum(), x, vectorize=True),
-        functional.vhp(lambda x: f(x).sum(), x, x)[1],
-        torch.autograd.grad(f(w), w, torch.eye(4), is_grads_batched=True)[0],
+        *per_sample.values(),
+        *jvp,
+        torch.func.hessian(lambda x: cubes(x).sum())(x[0]),
+        functional.jacobian(cubes, x[0], vectorize=True),
+        functional.jacobian(cubes, x[0], create_graph=True).detach(),
+        functional.vhp(lambda x: cubes(x).sum(), x[0], x[0])[1],
+        torch.autograd.grad(cubes(w), w, torch.eye(3), is_grads_batched=True)[0],
         torch.autograd.gradcheck(torch.sin, x.double().requires_grad_(), check_batched_grad=True),
+        *step(net, x),
     ]
 
 
 @program
-def without_numbers() -> Found:
+def tensors_without_numbers_and_of_other_layouts() -> Results:
     net = nn.Linear(3, 3, device="meta")
     net(torch.empty(2, 3, device="meta")).clamp(-1, 1).sum().backward()
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with FakeTensorMode():
         fake = nn.Linear(3, 3)
         fake(torch.randn(2, 3)).clamp(-1, 1).sum().backward()
-    assert fake.weight.grad is not None
-    assert net.weight.grad is not None
-    return [tuple(net.weight.grad.shape), tuple(fake.weight.grad.shape)]
-
-
-@program
-def sparse_and_nested() -> Found:
     table = nn.Embedding(10, 3, sparse=True)
     (table(torch.tensor([1, 2, 1])).clamp(-0.5, 0.5) * 2).sum().backward()
     layer = nn.Linear(3, 3)
     nested = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
     layer(nested).clamp(-0.5, 0.5).values().sum().backward()
-    assert table.weight.grad is not None
-    return [table.weight.grad.to_dense(), *(p.grad for p in layer.parameters())]
-
-
-@program
-def inferred() -> Found:
-    net, x = nn.Linear(3, 3), torch.randn(2, 3)
     with torch.inference_mode():
-        y = net(x).clamp(-1, 1)
-    return [y.clone(), *step(net, x)]
+        inferred = layer(torch.randn(2, 3)).clamp(-1, 1)
+    shapes = [tuple(layer.weight.grad.shape) for layer in (net, fake) if layer.weight.grad is not None]
+    assert table.weight.grad is not None
+    return [*shapes, table.weight.grad.to_dense(), *(p.grad for p in layer.parameters()), inferred.clone()]
 
 
 class Names(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[str] = []
+        self.names: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(getattr(func, "__name__", ""))
+        self.names.append(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))
 
 
 class Ops(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[str] = []
+        self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
+        self.names.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
 @program
-def under_modes_of_the_program() -> Found:
+def under_modes_of_the_program() -> Results:
     net, x = nn.Linear(3, 3), torch.randn(2, 3)
-    with Names() as names, Ops() as ops, FlopCounterMode(display=False) as flops:
-        found = step(net, x)
-    return [*found, names.seen, ops.seen, flops.get_total_flops()]
+    with Names() as functions, Ops() as ops, FlopCounterMode(display=False) as flops:
+        grads = step(net, x)
+    return [*grads, functions.names, ops.names, flops.get_total_flops()]
 
 
 @program
-def selective_checkpoints() -> Found:
+def selective_checkpoints() -> Results:
     net, x = nn.Linear(3, 3), torch.randn(2, 3)
 
     def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        is_kept = op in (torch.ops.aten.relu.default, torch.ops.aten.mean.dim, torch.ops.aten.count_nonzero.default)
-        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+        is_saved = op in (torch.ops.aten.relu.default, torch.ops.aten.mean.dim, torch.ops.aten.count_nonzero.default)
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
 
     y = checkpoint(
         lambda x: torch.relu(net(x).clamp(-0.5, 0.5)),
@@ -215,72 +177,58 @@ def selective_checkpoints() -> Found:
 
 
 @program
-def hooks() -> Found:
-    net, x, seen = nn.Linear(3, 3), torch.randn(2, 3), list[Any]()
-    net.weight.register_hook(lambda grad: seen.append(grad.clone()))
-    net.bias.register_post_accumulate_grad_hook(lambda bias: seen.append(bias.grad.clone()))
-    net.register_full_backward_hook(lambda module, given, taken: seen.append(taken[0].clone()))
+def checkpointed_buffers() -> Results:
+    norm, layer, x = nn.BatchNorm1d(4), nn.Linear(4, 4), torch.randn(8, 4)
+    for reentrant in (False, True, False):
+        y = checkpoint(lambda x: nn.functional.dropout(norm(layer(x))), x * layer.bias, use_reentrant=reentrant)
+        y.clamp(-1, 1).sum().backward()
+    return [*norm.buffers(), *(p.grad for p in (*norm.parameters(), *layer.parameters()))]
+
+
+@program
+def hooks() -> Results:
+    net, x, log = nn.Linear(3, 3), torch.randn(2, 3), list[Any]()
+    net.weight.register_hook(lambda grad: log.append(grad.clone()))
+    net.bias.register_post_accumulate_grad_hook(lambda bias: log.append(bias.grad.clone()))
+    net.register_full_backward_hook(lambda module, grad_input, grad_output: log.append(grad_output[0].clone()))
     for _ in range(2):
         y = net(x)
         y.retain_grad()
         assert y.grad_fn is not None
-        y.grad_fn.register_hook(lambda *given: seen.append(len(seen)))
-        y.grad_fn.register_prehook(lambda grads: seen.append(len(seen)))
-        torch.autograd.graph.register_multi_grad_hook((y, net.weight), lambda grads: seen.append(len(grads)))
+        y.grad_fn.register_hook(lambda *grads: log.append(len(log)))
+        y.grad_fn.register_prehook(lambda grads: log.append(len(log)))
+        torch.autograd.graph.register_multi_grad_hook((y, net.weight), lambda grads: log.append(len(grads)))
         z = y.clamp(-0.5, 0.5)
-        z.register_hook(lambda grad: grad * len(seen))
+        z.register_hook(lambda grad: grad * len(log))
         z.sum().backward()
-        seen.append(y.grad)
+        log.append(y.grad)
     net.weight.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
-    return [*seen, *step(net, x)]
+    return [*log, *step(net, x)]
 
 
 @program
-def hogwild() -> Found:
-    net, xs = nn.Linear(3, 3), torch.randn(4, 2, 3)
-    copies = [copy.deepcopy(net) for _ in xs]
-    threads = [threading.Thread(target=step, args=one) for one in zip(copies, xs, strict=True)]
+def hogwild() -> Results:
+    net, batches = nn.Linear(3, 3), torch.randn(4, 2, 3)
+    copies = [copy.deepcopy(net) for _ in batches]
+    threads = [threading.Thread(target=step, args=pair) for pair in zip(copies, batches, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [p.grad for one in copies for p in one.parameters()]
+    return [p.grad for net in copies for p in net.parameters()]
 
 
 @program
-def a_penalty() -> Found:
+def a_penalty() -> Results:
     net, x = nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(), nn.Linear(3, 1)), torch.randn(4, 3, requires_grad=True)
     (grad,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
     ((grad.norm(dim=1) - 1) ** 2).mean().clamp(0, 10).backward()
     return [p.grad for p in net.parameters()]
 
 
-@program
-def failing() -> Found:
-    net, texts = nn.Linear(3, 3), []
-
-    def fails(grad: Tensor) -> Tensor:
-        raise ValueError("of the program")
-
-    for wrong in (0, 1):
-        y = net(torch.randn(2, 3))
-        if wrong:
-            y.register_hook(fails)
-        try:
-            y.clamp(-1, 1).sum().backward()
-        except ValueError as error:
-            texts.append(str(error))
-    loss = net(torch.randn(2, 3)).exp().sum()
-    loss.backward()
-    for broken in (loss.backward, lambda: torch.clamp("x", 0, 1), lambda: net(torch.randn(2, 4))):
-        try:
-            broken()
-        except (RuntimeError, TypeError) as error:
-            texts.append(type(error).__name__)
-    return [*texts, *(p.grad for p in net.parameters())]
-
-
 class Meddling(torch.autograd.Function):
+    """Its backward draws random numbers, and changes what arrives."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         return x.clone()
@@ -291,37 +239,37 @@ class Meddling(torch.autograd.Function):
 
 
 @program
-def a_backward_that_draws_and_changes() -> Found:
-    w = nn.Parameter(torch.ones(4))
-    root = torch.ones(4)
+def failing_and_meddling() -> Results:
+    net, texts = nn.Linear(3, 3), []
+
+    def fails(grad: Tensor) -> Tensor:
+        raise ValueError("of the program")
+
+    y = net(torch.randn(2, 3))
+    y.register_hook(fails)
+    loss = net(torch.randn(2, 3)).exp().sum()
+    loss.backward()
+    for broken in (y.sum().backward, loss.backward, lambda: torch.clamp("x", 0, 1), lambda: net(torch.randn(2, 4))):  # type: ignore[call-overload]
+        try:
+            broken()
+        except (RuntimeError, TypeError, ValueError) as error:
+            texts.append(type(error).__name__)
+    w, root = nn.Parameter(torch.ones(4)), torch.ones(4)
     for _ in range(2):
         Meddling.apply(w.clamp(-1, 2)).backward(root)
-    return [w.grad, root]
+    return [*texts, *(p.grad for p in net.parameters()), w.grad, root]
 
 
-@program
-def checkpointed_buffers() -> Found:
-    norm, layer, x = nn.BatchNorm1d(4), nn.Linear(4, 4), torch.randn(8, 4)
-    for reentrant in (False, True, False):
-        y = checkpoint(lambda x: nn.functional.dropout(norm(layer(x))), x * layer.bias, use_reentrant=reentrant)
-        y.clamp(-1, 1).sum().backward()
-    return [*norm.buffers(), *(p.grad for p in (*norm.parameters(), *layer.parameters()))]
-
-
-def outcome(f: Callable[[], Found]) -> Found:
+def outcome(f: Callable[[], Results]) -> Results:
     torch.manual_seed(0)
-    found = f()
-    return [one.detach().clone() if isinstance(one, Tensor) else one for one in [*found, torch.get_rng_state()]]
-
-
-def is_equal(one: Any, other: Any) -> bool:
-    return torch.equal(one, other) if isinstance(one, Tensor) else one == other
+    results = [*f(), torch.get_rng_state()]
+    return [result.detach().clone() if isinstance(result, Tensor) else result for result in results]
 
 
 @folded
 @pytest.mark.parametrize("asked", QUESTIONS)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_as_without_it(name: str, asked: str) -> None:
+def test_a_program_computes_what_it_computes_without_a_diagnosis(name: str, asked: str) -> None:
     f = PROGRAMS[name]
     with warnings.catch_warnings():
         warnings.filterwarnings(
@@ -329,8 +277,9 @@ def test_as_without_it(name: str, asked: str) -> None:
         )
         right = outcome(f)
         with diagnose(whatif=QUESTIONS[asked]) as d:
-            found = outcome(f)
-    assert [is_equal(one, other) for one, other in zip(right, found, strict=True)] == [True] * len(right)
+            results = outcome(f)
+    for result, expected in zip(results, right, strict=True):
+        assert torch.equal(result, expected) if isinstance(result, Tensor) else result == expected
     assert d.errors == []
     str(d)
     d.to_json()
@@ -352,8 +301,8 @@ def test_what_is_made_anew_in_each_step_keeps_memory_bounded(asked: str) -> None
             one_step(number)
             if number in (19, 59):
                 recorder = d._recorder
-                kept = recorder.tallies, recorder.clamps.all, recorder.influence.cuts, recorder.influence._marks
-                sizes.append([len(one) for one in kept])
+                memory = recorder.tallies, recorder.clamps.all, recorder.influence.cuts, recorder.influence._marks
+                sizes.append(list(map(len, memory)))
                 assert len(recorder.places.roots) < 20
     assert sizes[0] == sizes[1]
     (site,) = [site for site in d.sites if site.op == "clamp"]
@@ -361,7 +310,7 @@ def test_what_is_made_anew_in_each_step_keeps_memory_bounded(asked: str) -> None
     assert d.errors == []
 
 
-def test_two_places_in_two_files_are_two() -> None:
+def test_two_lines_in_two_files_are_two() -> None:
     def f(file: str, x: Tensor) -> Tensor:
         space: dict[str, Any] = {}
         exec(compile("def f(x):\n    return x.clamp(-1, 1).sum()", file, "exec"), space)
@@ -373,10 +322,10 @@ def test_two_places_in_two_files_are_two() -> None:
     assert sorted(site.where for site in d.sites if site.op == "clamp") == ["a1.py:2", "a2.py:2"]
 
 
-def test_what_failed_is_said() -> None:
+def test_the_report_says_what_failed() -> None:
     w = torch.randn(3, requires_grad=True)
     with diagnose() as d:
-        d._recorder._count = lambda *given: 1 / 0  # type: ignore[method-assign, assignment]
+        d._recorder._count = lambda *arguments: 1 / 0  # type: ignore[method-assign, assignment]
         for _ in range(2):
             (w * 2).clamp(-1, 1).sum().backward()
     assert w.grad is not None
@@ -389,10 +338,10 @@ def test_what_failed_is_said() -> None:
     assert d.to_json()["errors"] == [line]
 
 
-def test_ctrl_c_is_the_program_s() -> None:
+def test_ctrl_c_reaches_the_program() -> None:
     w = torch.randn(3, requires_grad=True)
 
-    def interrupt(*given: Any) -> None:
+    def interrupt(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
     with diagnose() as d:
@@ -403,7 +352,7 @@ def test_ctrl_c_is_the_program_s() -> None:
 
 
 def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found() -> list[Any]:
+    def answers() -> list[Any]:
         torch.manual_seed(0)
         net = nn.Linear(3, 3)
         with diagnose(net, whatif=QUESTIONS["whatif"]) as d:
@@ -412,16 +361,16 @@ def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: py
         assert d.whatif["inward"]
         return list(d.whatif.values())
 
-    here = Asking.arrived
+    arrived = Asking.arrived
 
-    def elsewhere(*given: Any) -> None:
-        thread = threading.Thread(target=here, args=given)
+    def arrive_elsewhere(*arguments: Any) -> None:
+        thread = threading.Thread(target=arrived, args=arguments)
         thread.start()
         thread.join()
 
-    right = found()
-    monkeypatch.setattr(Asking, "arrived", elsewhere)
-    assert found() == right
+    right = answers()
+    monkeypatch.setattr(Asking, "arrived", arrive_elsewhere)
+    assert answers() == right
 
 
 def test_a_view_whose_node_torch_hides_is_left_alone() -> None:
