@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,8 +63,8 @@ def step(program: str) -> list[float]:
 
 def counted(d: Diagnosis) -> tuple[int, int]:
     assert d.to_json()["errors"] == []
-    found = [site for site in d.sites if site.op == "clamp"]
-    return sum(site.arrived for site in found), sum(site.cut for site in found)
+    clamps = [site for site in d.sites if site.op == "clamp"]
+    return sum(site.arrived for site in clamps), sum(site.cut for site in clamps)
 
 
 @every_program
@@ -85,30 +84,19 @@ def test_nested_diagnoses_count_the_program_and_not_each_other(program: str, wha
 
 
 @every_program
-def test_under_a_rule_and_a_rule_inside(program: str) -> None:
-    whatif = {"closed": "closed"}
-    with pg.override(clamp="identity"), diagnose(whatif=whatif) as d:
-        assert step(program) == [1.0] * 5
-    assert d.to_json()["errors"] == []
-    with diagnose(whatif=whatif) as d, pg.override(clamp="identity"):
-        assert step(program) == [1.0] * 5
-    assert d.to_json()["errors"] == []
+def test_a_rule_acts_around_and_inside_a_diagnosis(program: str) -> None:
+    for contexts in (
+        (lambda: pg.override(clamp="identity"), diagnose),
+        (diagnose, lambda: pg.override(clamp="identity")),
+    ):
+        with contexts[0]() as outer, contexts[1]() as inner:
+            assert step(program) == [1.0] * 5
+        (d,) = [context for context in (outer, inner) if isinstance(context, Diagnosis)]
+        assert d.errors == []
 
 
 @every_program
-def test_in_a_helper(program: str) -> None:
-    @contextlib.contextmanager
-    def helper() -> Iterator[Diagnosis]:
-        with diagnose() as d:
-            yield d
-
-    with helper() as d:
-        step(program)
-    assert counted(d) == (ARRIVED, CUT)
-
-
-@every_program
-def test_the_backward_is_outside(program: str) -> None:
+def test_a_backward_outside_is_not_counted(program: str) -> None:
     with diagnose() as d:
         x, y = forward(program)
     y.sum().backward()
@@ -118,7 +106,7 @@ def test_the_backward_is_outside(program: str) -> None:
 
 
 @every_program
-def test_the_forward_is_outside(program: str, request: pytest.FixtureRequest) -> None:
+def test_a_backward_of_a_graph_made_before_is_counted(program: str, request: pytest.FixtureRequest) -> None:
     if program == "checkpoint of compiled code" and installed_version() < (2, 9):
         why = "torch 2.8 compiles anew under a mode, saves other tensors then, and its checkpoint refuses them"
         request.applymarker(pytest.mark.xfail(strict=True, reason=why))
@@ -133,32 +121,27 @@ def test_the_forward_is_outside(program: str, request: pytest.FixtureRequest) ->
 
 
 @every_program
-def test_ended_out_of_order(program: str) -> None:
-    one, other = diagnose(), diagnose()
-    one.__enter__()
-    other.__enter__()
-    one.__exit__()
+def test_contexts_may_end_out_of_order(program: str) -> None:
+    first, second = diagnose(), diagnose()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
     step(program)
-    other.__exit__()
-    assert counted(other) == (ARRIVED, CUT)
-    assert one.backwards == 0
+    second.__exit__()
+    assert counted(second) == (ARRIVED, CUT)
+    assert first.backwards == 0
     assert not hasattr(engine.run, "hidden")
     assert "apply" not in vars(torch.autograd.Function) or not hasattr(vars(torch.autograd.Function)["apply"], "hidden")
 
 
 def test_compiled_code_is_compiled_again_afterwards() -> None:
-    seen = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        seen.append(graph)
-        return graph.forward
-
-    f = torch.compile(clamp, backend=backend)
+    graphs = []
+    f = torch.compile(clamp, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
     with diagnose():
         f(torch.tensor(X))
-    assert seen == []
+    assert graphs == []
     f(torch.tensor(X))
-    assert len(seen) == 1
+    assert len(graphs) == 1
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo (does not know how to trace|detected a call to)")

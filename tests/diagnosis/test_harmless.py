@@ -225,11 +225,10 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("together", [12, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects tell their qualified name")
-def test_any_line_may_raise_in_a_process_of_its_own(together: int) -> None:
+def test_any_line_may_raise_in_a_process_of_its_own() -> None:
     """Behind thousands of other tests in one process, compiled ones among them, the traced program was seen to stand still."""
-    test = f"{__file__}::test_any_line_of_ours_may_raise[{together}]"
+    test = f"{__file__}::test_any_line_of_ours_may_raise"
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--slow", test]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, _ALONE: "1"}, cwd=ROOT, timeout=1800
@@ -238,9 +237,8 @@ def test_any_line_may_raise_in_a_process_of_its_own(together: int) -> None:
     assert "1 passed" in done.stdout
 
 
-@pytest.mark.parametrize("together", [12, 1])
 @pytest.mark.skipif(_ALONE not in os.environ, reason="run by the test above")
-def test_any_line_of_ours_may_raise(together: int) -> None:
+def test_any_line_of_ours_may_raise() -> None:
     """A dozen lines in one run, far from each other; those that another line kept from running once more, alone."""
     done = set[CodeType]()
     wrong = []
@@ -252,7 +250,7 @@ def test_any_line_of_ours_may_raise(together: int) -> None:
         assert d.errors == []
         assert len(ran) > 200
         lines = choose({line for line in ran if line[0] not in done})
-        runs = -(-len(lines) // together)
+        runs = -(-len(lines) // 12)
         for group in [lines[first::runs] for first in range(runs)]:
             reasons, raised = faults(program, group, right)
             silent = [line for line in group if line not in raised] if len(group) > 1 else []
@@ -327,29 +325,22 @@ def test_a_watcher_that_fails_leaves_functions_and_our_ops_alone(
     assert d.errors[0].endswith("2 times")
 
 
-def test_an_error_is_noted_by_whom_it_belongs_to() -> None:
-    """What has a diagnosis of its own tells that one alone; what has none tells every one that is entered."""
-
-    class Place:
+def test_an_error_without_a_diagnosis_of_its_own_is_noted_in_each_that_is_entered() -> None:
+    class Recorded:
         noted = harmless.Errors()
 
-        @harmless.harmless("a place", otherwise=7)
-        def fails(self) -> int:
-            raise PlantedError("here")
-
-    @harmless.harmless("nobody's")
-    def fails_alone() -> None:
-        raise PlantedError("there")
+    @harmless.harmless("a hook", otherwise=7)
+    def fails(owner: object) -> int:
+        raise PlantedError("planted")
 
     entered = harmless.Errors()
     harmless.listen(entered)
     try:
-        assert Place().fails() == 7
-        fails_alone()
+        assert fails(Recorded()) == fails(None) == 7
     finally:
         harmless.leave(entered)
-    assert [line.split(" (")[0] for line in Place.noted.lines] == ["a place: PlantedError: here"]
-    assert [line.split(" (")[0] for line in entered.lines] == ["nobody's: PlantedError: there"]
+    for errors in (Recorded.noted, entered):
+        assert [line.split(" (")[0] for line in errors.lines] == ["a hook: PlantedError: planted"]
 
 
 def test_twenty_different_errors_are_kept_with_their_counts_and_the_others_counted() -> None:

@@ -45,18 +45,18 @@ def _trained(steps: int = 12) -> tuple[Diagnosis, list[float], list[float]]:
     return d, norms, still
 
 
-def test_its_numbers_are_those_of_the_program() -> None:
+def test_the_numbers_are_those_of_the_program() -> None:
     d, norms, still = _trained()
-    rows = {one.parameter: one for one in d.history}
-    assert [one.parameter for one in d.history] == [one.parameter for one in d.norms]
+    rows = {row.parameter: row for row in d.history}
+    assert [row.parameter for row in d.history] == [norm.parameter for norm in d.norms]
     assert next(iter(rows)).startswith("last.")
     steps = range(1, 13)
-    assert rows["first.weight"].norm == tuple(zip(steps, (pytest.approx(one) for one in norms), strict=True))
+    assert rows["first.weight"].norm == tuple(zip(steps, map(pytest.approx, norms), strict=True))
     assert rows["gain"].zero == tuple((step, 1.0) for step in steps)
     assert rows["first.weight"].zero == tuple((step, 0.0) for step in steps)
     assert rows["gain"].sensitivity == tuple((step, float("inf")) for step in (1, 5, 9))
     assert rows["first.weight"].sensitivity == ()
-    assert rows["last.weight"].stalled == tuple(zip(steps, (pytest.approx(one) for one in still), strict=True))
+    assert rows["last.weight"].stalled == tuple(zip(steps, map(pytest.approx, still), strict=True))
     assert max(still) > 0.5
 
 
@@ -64,26 +64,19 @@ def test_the_share_of_zeros_is_that_of_each_gradient() -> None:
     """Of several passes, the last among them, whatever looks at them."""
     weight = nn.Parameter(torch.ones(5, 8))
     cut = [0, 3, 40, 17, 1]
-    with diagnose() as d:
+    with diagnose() as d, diagnose(detail="counts") as counts:
         for zeros in cut:
             weight.grad = None
             (weight.reshape(-1)[zeros:] * 2).sum().backward()
+    assert counts.history == counts.stalled == []
     (row,) = d.history
     assert row.zero == tuple((step, pytest.approx(zeros / 40)) for step, zeros in enumerate(cut, 1))
     assert row.norm == tuple((step, pytest.approx(2 * (40 - zeros) ** 0.5)) for step, zeros in enumerate(cut, 1))
 
 
-def test_it_is_thinned_out() -> None:
-    rows = _trained(300)[0].history
-    assert all(len(one.norm) <= 66 and one.norm[0][0] == 1 and one.norm[-1][0] == 300 for one in rows)
-
-
-def test_with_counts_alone_there_is_none() -> None:
-    p = nn.Parameter(torch.ones(2))
-    with diagnose(detail="counts") as d:
-        p.sum().backward()
-    assert d.history == []
-    assert d.stalled == []
+def test_a_long_history_is_thinned_out() -> None:
+    rows = _trained(150)[0].history
+    assert all(len(row.norm) <= 66 and row.norm[0][0] == 1 and row.norm[-1][0] == 150 for row in rows)
 
 
 def test_the_page_holds_json_that_a_browser_reads(tmp_path: Path) -> None:
@@ -102,7 +95,7 @@ def test_the_page_draws_a_row_for_each_parameter(tmp_path: Path) -> None:
     page = _trained()[0].write_html(tmp_path / "page.html")
     script = (
         "document.title = JSON.stringify([...document.querySelectorAll('#history tr')].map((row) => [row.cells[0].textContent, "
-        "...[...row.querySelectorAll('svg')].map((one) => one.getAttribute('aria-label'))]));"
+        "...[...row.querySelectorAll('svg')].map((svg) => svg.getAttribute('aria-label'))]));"
     )
     rows = json.loads(browser.title_of(browser.shown(page, script, tmp_path)).replace("&amp;", "&"))
     by_name = {row[0]: row[1:] for row in rows}
