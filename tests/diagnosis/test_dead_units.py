@@ -14,6 +14,8 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import leaf
 
+from .checks import codes, only
+
 
 def train(model: nn.Module, batch: Callable[[], Tensor], steps: int = 4) -> Diagnosis:
     torch.manual_seed(1)
@@ -36,9 +38,9 @@ def half_dead(dead: int, behind: nn.Module | None = None) -> nn.Sequential:
 
 
 @pytest.mark.parametrize("dead", [12, 16 - 3])
-def test_dead_units(dead: int) -> None:
+def test_dead_units_are_one_finding_with_their_numbers(dead: int) -> None:
     d = train(half_dead(dead), lambda: torch.randn(64, 8))
-    (finding,) = [one for one in d.findings if one.code == "starved"]
+    finding = only(d, "starved")
     share = {12: "75.0 %", 13: "81.2 %"}[dead]
     assert finding.evidence == f"{share} of 0.weight, 0.bias ({dead} of 16 units) got no gradient in any of 4 backwards"
     assert (finding.module, finding.share) == ("1", dead / 16)
@@ -53,15 +55,15 @@ def test_dead_units(dead: int) -> None:
 @pytest.mark.parametrize(
     ("dead", "steps", "size"), [(8, 4, 64), (12, 2, 64), (12, 4, 4)], ids=["half", "two steps", "few samples"]
 )
-def test_few_dead_units_or_a_short_run_are_none(dead: int, steps: int, size: int) -> None:
+def test_few_dead_units_or_a_short_run_are_no_finding(dead: int, steps: int, size: int) -> None:
     d = train(half_dead(dead), lambda: torch.randn(size, 8), steps)
-    assert [one for one in d.findings if one.code == "starved"] == []
+    assert "starved" not in codes(d)
 
 
-def test_a_remedy_that_is_pasted_wakes_them() -> None:
+def test_the_pasted_remedy_wakes_them() -> None:
     model = half_dead(12)
     d = train(model, lambda: torch.randn(64, 8))
-    (finding,) = [one for one in d.findings if one.code == "starved"]
+    finding = only(d, "starved")
     model.zero_grad()
     line = finding.next_step.split("#")[0].replace("...", "train(model, lambda: torch.randn(64, 8))")
     exec(line, {"pseudograd": pg, "train": train, "model": model, "torch": torch})
@@ -85,20 +87,20 @@ class Jump(torch.autograd.Function):
         return grad * (x > threshold), (-(threshold / ctx.width) * near * grad).sum(0), None
 
 
-def test_the_thresholds_of_a_custom_function() -> None:
+def test_thresholds_without_a_gradient_in_a_custom_function_are_a_finding() -> None:
     torch.manual_seed(0)
     threshold, x = nn.Parameter(torch.full((64,), 0.1)), torch.randn(512, 64)
     with diagnose() as d:
         for _ in range(3):
             Jump.apply(x, threshold, 1e-3).square().sum().backward()  # type: ignore[no-untyped-call]
-    (finding,) = [one for one in d.findings if one.code == "starved"]
+    finding = only(d, "starved")
     assert threshold.grad is not None
     dead = int((threshold.grad == 0).sum())
     assert finding.evidence.startswith(f"{100 * dead / 64:.1f} % of parameter 1 of shape (64,) ({dead} of 64 entries)")
     assert "JumpBackward" in finding.cause
 
 
-def test_one_finding_for_a_window_that_is_too_narrow() -> None:
+def test_a_window_that_is_too_narrow_is_one_finding() -> None:
     torch.manual_seed(0)
     threshold, x = nn.Parameter(torch.full((24,), 0.3)), torch.randn(64, 24)
     with diagnose() as d:
@@ -106,7 +108,7 @@ def test_one_finding_for_a_window_that_is_too_narrow() -> None:
             pg.jumprelu(x, threshold, bandwidth=1e-6).square().sum().backward()
     (finding,) = d.findings
     assert "window of jumprelu is too narrow" in finding.cause
-    assert [one.why[:36] for one in d.starved] == ["the window of jumprelu is too narrow"]
+    assert [record.why[:36] for record in d.starved] == ["the window of jumprelu is too narrow"]
 
 
 class Positions(nn.Module):
@@ -118,31 +120,21 @@ class Positions(nn.Module):
         return self.out(x + self.table[: x.shape[1]])
 
 
-@pytest.mark.parametrize(
-    ("model", "batch", "says"),
-    [
-        (
-            lambda: nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 2)),
-            lambda: torch.arange(19),
-            "81 of 100 rows of 0.weight",
-        ),
-        (Positions, lambda: torch.randn(4, 19, 8), "81 of 100 rows of table"),
-    ],
-    ids=["words", "positions"],
-)
-def test_rows_that_nobody_asked_for_are_a_calm_line(model: Any, batch: Any, says: str) -> None:
-    d = train(model(), batch)
-    assert d.findings == []
-    assert d.calm == [f"not looked up, so without a gradient: {says}"]
+def test_rows_that_no_batch_looks_up_are_a_calm_line() -> None:
+    words, positions = nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 2)), Positions()
+    batches = torch.arange(19), torch.randn(4, 19, 8)
+    for model, batch, name in zip((words, positions), batches, ("0.weight", "table"), strict=True):
+        d = train(model, lambda batch=batch: batch)
+        assert d.findings == []
+        assert d.calm == [f"not looked up, so without a gradient: 81 of 100 rows of {name}"]
 
 
-@pytest.mark.parametrize("row", [0, 99, -1])
-@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_a_row_of_padding_is_looked_up_and_gets_nothing(kind: Any, row: int) -> None:
+@pytest.mark.parametrize(("kind", "row"), [(nn.Embedding, 0), (nn.Embedding, -1), (nn.EmbeddingBag, 99)])
+def test_a_row_of_padding_that_is_looked_up_is_a_calm_line(kind: Any, row: int) -> None:
     d = train(nn.Sequential(kind(100, 8, padding_idx=row), nn.Linear(8, 2)), lambda: torch.arange(100).reshape(10, 10))
-    says = f"1 of 100 rows of 0.weight (row {row % 100} is its padding)"
     assert d.findings == []
-    assert d.calm == [f"not looked up or padding, so without a gradient: {says}"]
+    text = f"1 of 100 rows of 0.weight (row {row % 100} is its padding)"
+    assert d.calm == [f"not looked up or padding, so without a gradient: {text}"]
 
 
 @pytest.mark.parametrize(
@@ -154,30 +146,30 @@ def test_a_row_of_padding_is_looked_up_and_gets_nothing(kind: Any, row: int) -> 
     ],
     ids=["sparse", "columns", "dropout"],
 )
-def test_what_is_natural_is_no_finding(model: Any, batch: Any) -> None:
+def test_zeros_of_data_dropout_and_sparse_gradients_are_no_finding(model: Any, batch: Any) -> None:
     assert train(model(), batch).findings == []
 
 
 @pytest.mark.parametrize("by_row", [4, 2**22])
-def test_entries_count_over_all_looks(monkeypatch: pytest.MonkeyPatch, by_row: int) -> None:
+def test_the_missing_entries_are_counted_over_all_gradients(monkeypatch: pytest.MonkeyPatch, by_row: int) -> None:
     monkeypatch.setattr(leaf, "_BY_ROW", by_row)
-    found = leaf.Entries(True)
+    entries = leaf.Entries(True)
     for row in range(3):
         grad = torch.zeros(4, 2)
-        assert found.moved == (row > 0)
+        assert entries.moved == (row > 0)
         grad[row] = 1
-        found.add(grad)
-    missing = found.missing()
+        entries.add(grad)
+    missing = entries.missing()
     assert missing is not None
     assert missing[2:] == (4, 1)
     assert missing[:2] == ((4, 1) if by_row == 4 else (8, 2))
-    found.settle()  # the parameter is gone
-    assert (found.missing(), found.moved) == (missing, True)
+    entries.settle()  # the parameter is gone
+    assert (entries.missing(), entries.moved) == (missing, True)
 
 
-def test_a_mask_is_dropped_when_every_entry_had_one() -> None:
-    found = leaf.Entries(True)
-    found.add(torch.tensor([1.0, 0.0]))
-    assert found.missing() is not None
-    found.add(torch.tensor([0.0, torch.nan]))
-    assert (found.missing(), found.moved, found.is_complete, found._mask) == (None, True, True, None)
+def test_a_mask_is_dropped_when_every_entry_had_a_gradient() -> None:
+    entries = leaf.Entries(True)
+    entries.add(torch.tensor([1.0, 0.0]))
+    assert entries.missing() is not None
+    entries.add(torch.tensor([0.0, torch.nan]))
+    assert (entries.missing(), entries.moved, entries.is_complete, entries._mask) == (None, True, True, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -88,8 +87,7 @@ def test_every_kind_of_structural_cut(kind: str) -> None:
     assert record.cause.where.startswith("tests/diagnosis/test_findings.py:")
 
 
-def test_one_line_that_serves_several_parameters() -> None:
-    """In a loop without modules: every parameter that the line starves is known to lie behind it."""
+def test_a_line_starves_every_parameter_that_it_serves() -> None:
     stuck = nn.ParameterList([nn.Parameter(torch.tensor([5.0])), nn.Parameter(torch.tensor([-5.0]))])
     with diagnose(stuck) as d:
         torch.stack([p.clamp(0.0, 1.0) for p in stuck]).sum().backward()
@@ -97,31 +95,18 @@ def test_one_line_that_serves_several_parameters() -> None:
     assert len({record.cause and record.cause.where for record in d.starved} - {None}) == 1
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_a_lazy_module_is_met_when_it_has_a_shape() -> None:
     net = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with diagnose(net) as d:
-            net(torch.randn(4, 2)).sum().backward()
+    with diagnose(net) as d:
+        net(torch.randn(4, 2)).sum().backward()
     assert (starved(d), len(d.parameters)) == ([], 2)
 
 
 # --- kink -------------------------------------------------------------------------------------------------------------
 
 
-class Angle(nn.Module):
-    """As PolarEmbedding of x-transformers: zeros, clamped to (-2 pi, 0)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(7))
-
-    def forward(self, x: Tensor) -> Tensor:
-        bounded = self.bias.clamp(-6.28, 0.0)
-        return (x * bounded).sum()
-
-
-def test_what_has_no_elements_stands_on_no_bound() -> None:
+def test_a_tensor_without_elements_starts_on_no_bound() -> None:
     for start, expected in ((torch.zeros(3), True), (torch.zeros(0), False)):
         p = torch.nn.Parameter(start)
         with diagnose() as d:
@@ -129,13 +114,18 @@ def test_what_has_no_elements_stands_on_no_bound() -> None:
         assert ("kink" in codes(d)) == expected
 
 
-def test_at_the_kink_from_the_start() -> None:
-    torch.manual_seed(0)
-    net = Angle()
-    with diagnose(net) as d:
-        net(torch.randn(7)).backward()
+def test_a_parameter_that_starts_on_a_bound_is_a_kink_and_the_pasted_pin_moves_it() -> None:
+    """As in PolarEmbedding of x-transformers."""
+    bias = nn.Parameter(torch.zeros(7))
+
+    def step() -> None:
+        bounded = bias.clamp(-6.28, 0.0)
+        bounded.sum().backward()
+
+    with diagnose(nn.ParameterDict({"bias": bias})) as d:
+        step()
     (finding,) = d.findings
-    assert (finding.code, finding.expression) == ("kink", "self.bias.clamp(-6.28, 0.0)")
+    assert (finding.code, finding.expression) == ("kink", "bias.clamp(-6.28, 0.0)")
     assert number_of(finding.where) == line_of("bounded =")
     assert "Every entry of bias (7) starts exactly at the bound 0 of this clamp" in finding.evidence
     assert "torch<=2.13 passes 100 % there; torch>=2.14 passes 0 % there, so it never trains" in finding.evidence
@@ -143,21 +133,21 @@ def test_at_the_kink_from_the_start() -> None:
     assert starved(d) == (["bias"] if is_frozen else [])
     assert ("pin_edge('torch<=2.13')" in finding.next_step) == is_frozen
     if is_frozen:
-        follow(finding.next_step, lambda: net(torch.ones(7)).backward())
-        assert net.bias.grad is not None
-        assert net.bias.grad.any()
+        follow(finding.next_step, step)
+        assert bias.grad is not None
+        assert bias.grad.any()
 
 
-def test_a_zero_last_layer_before_a_relu() -> None:
+def test_zeros_of_a_last_layer_before_a_relu_are_a_kink() -> None:
     torch.manual_seed(0)
     last = nn.Linear(3, 4)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
     with diagnose() as d:
-        shown = torch.relu(last(torch.randn(5, 3)))
-        shown.sum().backward()
+        y = torch.relu(last(torch.randn(5, 3)))
+        y.sum().backward()
     kink = only(d, "kink")
-    assert number_of(kink.where) == line_of("shown = ")
+    assert number_of(kink.where) == line_of("y = torch.relu")
     assert "a last layer of zeros" in kink.cause
     assert set(starved(d)) == {"weight", "bias"}
 
@@ -175,7 +165,7 @@ def test_a_guard_is_left_alone() -> None:
     assert d.sites[-1].is_guard
 
 
-def test_what_stands_at_a_bound_is_told_for_every_era() -> None:
+def test_the_finding_edge_names_every_era() -> None:
     image = torch.rand(4, 4)
     image[0] = 0.0
     image.requires_grad_()
@@ -187,7 +177,7 @@ def test_what_stands_at_a_bound_is_told_for_every_era() -> None:
     assert "pin_edge('torch<=2.13')" in finding.next_step
 
 
-def test_a_policy_clip_is_told_that_it_does_what_it_is_for() -> None:
+def test_the_clip_of_a_policy_loss_is_left_alone_if_it_is_meant() -> None:
     """The clipped loss silences by the sign of the advantage: what arrives at the clamp would only lead further outside."""
     log_ratio = torch.tensor([-1.0, -1.0, 0.1, 1.0, 1.0], requires_grad=True)
     advantage = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])

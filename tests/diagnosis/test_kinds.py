@@ -23,26 +23,14 @@ from pseudograd.diagnosis.run import condition
 from .. import browser
 from ..browser import needs_browser
 
-# A number is given once: a row may be added here, and none changed or taken away.
-GIVEN = {
-    "guard": "PG201",
-    "kink": "PG202",
-    "starved": "PG203",
-    "cut": "PG204",
-    "dead": "PG205",
-    "edge": "PG206",
-    "wind-up": "PG207",
-    "stalled": "PG208",
-    "vanish": "PG209",
-}
+CODES = "guard kink starved cut dead edge wind-up stalled vanish convention"  # PG201 and so on: a row is added, and none changed
 
 
-def test_a_number_stays_with_its_code() -> None:
-    found = {kind.code: kind.number for kind in findings.KINDS}
-    assert {code: found.get(code) for code in GIVEN} == GIVEN
-
-
-def test_no_two_rows_share_a_code_a_number_or_an_order() -> None:
+def test_a_number_stays_with_its_code_and_no_two_rows_share_one() -> None:
+    numbers = {kind.code: kind.number for kind in findings.KINDS}
+    assert {code: numbers.get(code) for code in CODES.split()} == {
+        code: f"PG{number}" for number, code in enumerate(CODES.split(), 201)
+    }
     for name in ("code", "number", "order"):
         values = [getattr(kind, name) for kind in findings.KINDS]
         assert len(set(values)) == len(values), name
@@ -54,15 +42,12 @@ def test_a_row_can_be_read(kind: Kind) -> None:
     assert re.fullmatch(r"PG2\d\d", kind.number)
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind.code)
     assert kind.code != "any"
-    for text in (kind.meaning, kind.next_step):
-        assert text
-        assert text == text.strip()
-        assert not text.endswith(".")
-        assert "|" not in text  # it stands in a table
+    for text in (kind.meaning, kind.next_step):  # a cell of a table
+        assert re.fullmatch(r"[^|\s]([^|]*[^|.\s])?", text)
     assert condition(kind.code) is not None
 
 
-# --- a row that nobody knew -------------------------------------------------------------------------------------------
+# --- a new row -------------------------------------------------------------------------------------------
 
 
 def _huge(code: str = "huge", order: int = 35) -> Kind:
@@ -87,37 +72,39 @@ def _half_is_cut() -> Diagnosis:
 
 
 @pytest.mark.parametrize(("order", "code"), [(35, "huge"), (45, "cut")])
-def test_a_new_row_is_told_in_its_order(monkeypatch: pytest.MonkeyPatch, order: int, code: str) -> None:
+def test_the_order_of_a_new_row_decides_between_findings_of_a_line(
+    monkeypatch: pytest.MonkeyPatch, order: int, code: str
+) -> None:
     _added(monkeypatch, _huge(order=order))
-    (one,) = _half_is_cut().findings
-    assert one.code == code
-    assert one.number == {"huge": "PG299", "cut": "PG204"}[code]
-    assert len(one.also) == 1
-    assert ("2 arrived" in one.also) == (code == "cut")
+    (finding,) = _half_is_cut().findings
+    assert (finding.code, finding.number) == (code, {"huge": "PG299", "cut": "PG204"}[code])
+    assert len(finding.also) == 1
+    assert ("2 arrived" in finding.also) == (code == "cut")
+    _added(monkeypatch, dataclasses.replace(_huge("alone", order=45), is_alone=True))
+    assert [finding.code for finding in _half_is_cut().findings] == [code, "alone"]
 
 
-def test_what_is_of_a_whole_network_stands_beside_what_is_at_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    _added(monkeypatch, dataclasses.replace(_huge(order=45), is_alone=True))
-    assert [(one.code, one.also) for one in _half_is_cut().findings] == [("cut", ()), ("huge", ())]
-
-
-def test_a_new_row_is_in_text_json_and_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_new_row_is_in_text_json_page_and_condition(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="got 'huge'"):
+        condition("huge")
     _added(monkeypatch, _huge())
     d = _half_is_cut()
     assert re.search(r"^ 1\. huge  tests/diagnosis/test_kinds\.py:\d+$", str(d), re.M)
-    found = d.to_json()
-    assert [(one["code"], one["number"]) for one in found["findings"]] == [("huge", "PG299")]
-    assert "is_muted" not in found["findings"][0]
+    report: Any = d.to_json()
+    assert [(finding["code"], finding["number"]) for finding in report["findings"]] == [("huge", "PG299")]
+    assert "is_muted" not in report["findings"][0]
     row = {"code": "huge", "number": "PG299", "meaning": "something is huge", "next_step": "make it smaller"}
-    assert found["kinds"] == [{**row, "protects": True}]
+    assert report["kinds"] == [{**row, "protects": True}]
     text = d.write_html(tmp_path / "page.html").read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
-    assert data["kinds"] == found["kinds"]
+    assert data["kinds"] == report["kinds"]
+    assert len(condition("huge")(d)) == len(condition("huge > 0.5")(d)) == 1
+    assert condition("huge>0.8")(d) == []
 
 
 @needs_browser
 @pytest.mark.parametrize("is_new", [True, False])
-def test_the_page_says_what_a_code_means(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_new: bool) -> None:
+def test_the_page_shows_the_meaning_of_a_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_new: bool) -> None:
     if is_new:
         _added(monkeypatch, _huge())
     page = _half_is_cut().write_html(tmp_path / "page.html")
@@ -127,34 +114,19 @@ def test_the_page_says_what_a_code_means(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert ('<article class="finding protects"' in shown) == is_new  # as a guard is
 
 
-def test_fail_on_takes_a_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="got 'huge'"):
-        condition("huge")
-    _added(monkeypatch, _huge())
-    d = _half_is_cut()
-    assert len(condition("huge")(d)) == len(condition("huge > 0.5")(d)) == 1
-    assert condition("huge>0.8")(d) == []
-
-
-def test_the_docs_have_a_line_for_a_new_row(monkeypatch: pytest.MonkeyPatch, script: Any) -> None:
-    docs = script("generate_docs")
-    monkeypatch.setattr(docs, "KINDS", (*findings.KINDS, _huge()))
-    assert docs._kinds().splitlines()[-1] == "| `huge` | PG299 | something is huge. Really | make it smaller |"
-
-
 # --- fail-on ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["loss", "cut>1e", "", "cut>", "cut > 0.5 > 0.1", "PG204"])
-def test_what_is_no_condition_is_told_the_codes(text: str) -> None:
+def test_the_error_of_a_wrong_condition_lists_the_codes(text: str) -> None:
     codes = ", ".join(kind.code for kind in findings.KINDS)
     with pytest.raises(ValueError, match="must be a finding's code, with a share if wanted, got ") as error:
         condition(text)
     assert str(error.value).endswith(f"The codes are {codes} and any; a share stands behind as in 'cut>0.5'.")
 
 
-def test_cut_asks_every_clamp() -> None:
-    """Also one that cuts too little for a finding, and none that is deliberate."""
+def test_the_condition_cut_reads_every_clamp() -> None:
+    """Also a clamp that cuts too little for a finding, but none that is deliberate."""
     x = torch.linspace(0, 1, 100).requires_grad_()
     with diagnose() as d:
         (x.clamp(0.025, 2) + x.clamp(0.5, 2)).sum().backward()  # pseudograd: deliberate
@@ -164,11 +136,10 @@ def test_cut_asks_every_clamp() -> None:
     assert condition("cut>0.05")(d) == []
 
 
-# --- what is deliberate -----------------------------------------------------------------------------------------------
+# --- deliberate lines -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_deliberate_is_counted_as_it_would_be_told() -> None:
-    """Of one line once, whatever was found there, and of any kind."""
+def test_deliberate_findings_of_a_line_are_counted_once() -> None:
     p, q = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.tensor([5.0, 0.5]))
     with diagnose() as d:
         y = p.clamp(-6.28, 0.0)  # pseudograd: deliberate
