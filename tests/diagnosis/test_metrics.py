@@ -12,8 +12,7 @@ from torch import nn
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.judge.findings import KINDS
-from pseudograd.diagnosis.processes import fields_of
-from pseudograd.diagnosis.report import ProgramReport
+from pseudograd.diagnosis.processes import ProgramReport, fields_of
 
 from .checks import site_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,13 +20,48 @@ from .count.optimisers import Rest
 from .count.recorder import Recorder
 from .count.stalls import Stalls
 from .force_eager import NOT_COMPILED, eagerly
-from .records import FIELDS
-from .report import Readable
+from .records import FIELDS, Report
 
 if TYPE_CHECKING:
     from .count.whatif import Asking
     from .judge.deliberate import Deliberate
     from .judge.results import Results
+
+
+class Readable(Report):
+    """A report of one process or of several. The rooms that write text, page and JSON are imported when they are needed."""
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, in plain lists, dictionaries and numbers."""
+        from .tell.as_json import json_of
+
+        return json_of(self)
+
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
+        from .tell.metrics import metrics_of
+
+        return metrics_of(self)
+
+    def __str__(self) -> str:
+        from .tell.text import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from ..notebook import framed
+        from .tell.page import page
+
+        return framed(page(self))
+
+    def write_html(self, file: str | Path) -> Path:
+        """Write one self-contained page. Raises ValueError where that fails; an older file stays until the new one is complete."""
+        from ..listen.program.files import checked_file, write
+        from .tell.page import page
+
+        target = checked_file("diagnose", "file", Path(file))
+        write("diagnose", "file", target, page(self))
+        return target
 
 
 class Diagnosis(Readable):

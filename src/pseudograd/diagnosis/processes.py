@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..listen.program.follow import Part
-from .ranks import differences, listed
+from .context import Readable
+from .ranks import Difference, differences, listed
 from .records import FIELDS, Finding, Report, Site, Starved, Structural
-from .report import ProgramReport
 
 Record = TypeVar("Record")
+
+
+class ProgramReport(Readable):
+    """The report about a program with all its processes.
+
+    processes: name, rank, backward passes and findings of each process. unseen: processes that ended without a report. differences: what
+    one rank has and another rank lacks. known: findings that a baseline holds; they are not among `findings`.
+    """
+
+    processes: list[dict[str, object]]
+    unseen: list[str]
+    differences: list[Difference]
+    known: tuple[Finding, ...] = ()
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        vars(self).update(values)
+
+    def drop_known(self, known: tuple[Finding, ...]) -> ProgramReport:
+        """The same report with these findings moved to `known`."""
+        new = [finding for finding in self.findings if not any(finding is other for other in known)]
+        return ProgramReport({**vars(self), "findings": new, "known": known})
 
 
 def fields_of(report: Report) -> dict[str, Any]:

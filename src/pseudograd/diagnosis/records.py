@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from ..listen.frames import Place, named, span_at
-from .count.grads import SIDES, SIGNS
-from .count.influence import Cut
-from .count.leaves import Leaves
-from .count.tally import Tally, name_of_calls, remedy_of_calls
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .count.sensitivity import Sensitivity
@@ -220,78 +214,3 @@ class Report:
 
 
 FIELDS = tuple(Report.__annotations__)
-
-
-def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
-    """Waits for the device."""
-    sums = tally.totals()
-    own = list(tally.own_calls.values())
-    known: dict[str, Any] = {}
-    if tally.is_known:
-        sides = {f"{side}{sign}": int(sums[f"{side}{sign}"]) for side in SIDES for sign in SIGNS}
-        below, above = (sides[f"{side}-"] + sides[f"{side}+"] for side in ("below", "above"))
-        recoverable, at_bound = int(sums["recoverable"]), int(sums["at_bound"])
-        known = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
-    is_quantiser = any(call.primitive.name == "fake_quantize" for call in own)  # ours is judged like torch's
-    switches = ("fake_quantize",) if is_quantiser else () if tally.form is None else tally.form.switches
-    return Site(
-        op=name_of_calls(own) if own else _op(tally.op) if tally.form is None else tally.form.names[0],
-        **_lines(tally.place),
-        module=tally.place.module,
-        calls=tally.calls,
-        elements=int(sums["elements"]),
-        arrived=int(sums["arrived"]),
-        cut=int(sums["cut"]),
-        nonfinite=int(sums["nonfinite"]),
-        elsewhere=int(sums["elsewhere"]),
-        magnitude=sums["magnitude"],
-        cut_magnitude=sums["cut_magnitude"],
-        eras=tally.eras(),
-        family=switches[0] if switches else None,
-        within=tally.within,
-        is_deliberate=is_deliberate,
-        order=tally.order,
-        upstream=tally.leaves,
-        is_own=bool(own),
-        own_remedy=remedy_of_calls(own) if own else "",
-        **known,
-    )
-
-
-def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Structural:
-    return Structural(
-        kind=cut.kind,
-        **_lines(cut.place),
-        calls=cut.calls,
-        reaches_loss=cut.reaches_loss,
-        parameters=tuple(leaf.name for leaf in leaves.named(cut.upstream)),
-        is_deliberate=is_deliberate,
-        upstream=cut.upstream,
-    )
-
-
-def expression_at(place: Place) -> str:
-    """The source of the call; nothing where nobody saw it."""
-    return "" if place.call is None else place.call.expression
-
-
-def _lines(place: Place) -> dict[str, Any]:
-    """The fields of a record that say where its call stands."""
-    call, source = place.call, None
-    if call is not None:
-        span = span_at(call.code, call.instruction)
-        columns = (span[2], span[3]) if span is not None and span[0] == span[1] else (-1, -1)
-        source = (call.code.co_filename, call.line, *columns)
-    return {
-        "where": named(call),
-        "user_where": named(place.program),
-        "expression": expression_at(place),
-        "source": source,
-    }
-
-
-def _op(name: str) -> str:
-    """ClampBackward1 is clamp; the node of a custom Function keeps its name, which ends in no number."""
-    name = name.removeprefix("torch::autograd::")
-    base = name.rstrip("0123456789").removesuffix("Backward")
-    return base[:1].lower() + base[1:] if name[-1:].isdigit() else name

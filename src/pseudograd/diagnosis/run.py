@@ -21,9 +21,8 @@ from ..wording import shortened
 from . import ranks
 from .context import Diagnosis
 from .judge import findings
-from .processes import fields_of, merge
+from .processes import ProgramReport, fields_of, merge
 from .records import Report
-from .report import ProgramReport
 from .tell.notices import Output
 from .tell.page import page
 from .tell.text import rank_lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,6 @@ from ...engine import call_of, saved_inputs_of
 from ...kernels.native import counts as kernel
 from ...listen.frames import Place
 from ...listen.nodes import GraphNode, node_of
-from ...ops.bound_rules import DEFAULT_RULE, TRUE_RULE
 from ...ops.jump import JUMPRELU
 from ...ops.steps import SLOPES
 from ...rewrite.entered_contexts import NO_FAMILY, families_of_torch
@@ -303,40 +302,3 @@ def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
     behind = gap.dim() - threshold.dim()
     dims = [d for d in range(gap.dim()) if d < behind or threshold.shape[d - behind] == 1]
     return (gap.amin(dims, keepdim=True) if dims else gap).reshape(threshold.shape)
-
-
-# --- ops of this library in the program -------------------------------------------------------------------------------
-
-_PINNED = ", pinned"
-
-
-def name_of_calls(calls: Collection[Call]) -> str:
-    """The op and its rule if all calls of a line agree; else the ops."""
-    labels = {_label(call) for call in calls}
-    return labels.pop() if len(labels) == 1 else " or ".join(sorted({_op(call) for call in calls}))
-
-
-def remedy_of_calls(calls: Collection[Call]) -> str:
-    """Where nothing passes: who chose the rule there, and how to choose another. "" if there is no better rule."""
-    remedies = {_remedy(call) for call in calls}
-    return remedies.pop() if len(remedies) == 1 else ""
-
-
-def _op(call: Call) -> str:
-    return call.primitive.name.partition(_PINNED)[0]
-
-
-def _label(call: Call) -> str:
-    if _PINNED in call.primitive.name:
-        return f"{_op(call)} as pinned to {call.rule.name.removeprefix('zero/')}"
-    return call.label if call.edge is None or call.rule.ignores_edge else f"{call.label}/{call.edge}"
-
-
-def _remedy(call: Call) -> str:
-    if _PINNED in call.primitive.name:
-        return "pseudograd.pin_edge decides what passes here: leave its context, or pin another convention."
-    if call.primitive.name.startswith("torch."):
-        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line."
-    if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:
-        return f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside"
-    return ""

@@ -6,12 +6,12 @@ backward on, this looks at the nodes that hand something to a parameter that has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from ...listen.nodes import GraphNode
-from ..records import Site, site_of
+from ..records import Site
 from .grads import Leaving, are_readable
 from .leaves import Leaves
 from .tally import Tally
@@ -63,7 +63,7 @@ class Zeros:
             if node.name() in self._passing:
                 nodes += [before for before, _ in node.next_functions if before is not None]
 
-    def cause(self, leaf: int, sites: Sequence[Site]) -> tuple[Site, str] | None:
+    def cause(self, leaf: int, sites: Sequence[Site], site_of: Callable[[Tally], Site]) -> tuple[Site, str] | None:
         """What makes the zeros of this leaf: an op whose result is 0 everywhere, or the product itself."""
         for tally, factors in self._factors.items():
             if not tally.zeroed & leaf or tally.passed & leaf:

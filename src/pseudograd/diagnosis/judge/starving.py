@@ -18,6 +18,7 @@ from ..count.recorder import Recorder
 from ..count.tally import OWN_NODE
 from ..count.zeros import repeated_cut
 from ..records import Partly, Site, Starved, Structural
+from ..sites import site_of
 
 Cause = Site | Structural | None
 
@@ -200,7 +201,9 @@ class Starving:
         site = self._last_stop(bit)
         if site is not None:
             return site, f"all of the gradient is cut by {site.op}"
-        cause = self._recorder.zeros.cause(bit, self._sites) or repeated_cut(bit, self._sites, self._recorder.backwards)
+        cause = self._recorder.zeros.cause(bit, self._sites, site_of) or repeated_cut(
+            bit, self._sites, self._recorder.backwards
+        )
         if cause is not None:
             return cause
         may = "; a hook of the parameter itself may do it" if leaf.has_hooks else ""

@@ -12,8 +12,8 @@ from pseudograd_notices.formats import Report as Notices
 from pseudograd_notices.notice import Key, Notice, Problem, baseline_text, new_notices
 
 from ..judge import findings
+from ..processes import ProgramReport
 from ..records import Finding
-from ..report import ProgramReport
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from ...count.sensitivity import Sensitivity
 from ...count.stalls import Stalls
 from ...count.tally import Tally
 from ...count.values import Values
-from ...records import Finding, Partly, Site, Starved, Structural, expression_at, site_of, structural_of
+from ...records import Finding, Partly, Site, Starved, Structural
+from ...sites import expression_at, site_of, structural_of
 from ..deliberate import Deliberate
 from ..starving import Starving
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from ....listen.frames import named
 from ....ops.bound_rules import DEFAULT_RULE
-from ...records import Finding, expression_at
+from ...records import Finding
+from ...sites import expression_at
 from .. import advice
 from ..copied import default_rule_codes
 from .kind import Evidence, Kind
