@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import re
@@ -17,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from torch.utils.flop_counter import FlopCounterMode
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.whatif import Asking
@@ -130,32 +130,22 @@ def tensors_without_numbers_and_of_other_layouts() -> Results:
     return [*shapes, table.weight.grad.to_dense(), *(p.grad for p in layer.parameters()), inferred.clone()]
 
 
-class Names(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {}))
-
-
-class Ops(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 @program
 def under_modes_of_the_program() -> Results:
-    net, x = nn.Linear(3, 3), torch.randn(2, 3)
-    with Names() as functions, Ops() as ops, FlopCounterMode(display=False) as flops:
-        grads = step(net, x)
-    return [*grads, functions.names, ops.names, flops.get_total_flops()]
+    net, x, names = nn.Linear(3, 3), torch.randn(2, 3), list[str]()
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(getattr(func, "__name__", ""))
+            return func(*args, **(kwargs or {}))
+
+    class Ops(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Functions(), Ops():
+        return [*step(net, x), names]
 
 
 @program
@@ -192,9 +182,8 @@ def hooks() -> Results:
     net.bias.register_post_accumulate_grad_hook(lambda bias: log.append(bias.grad.clone()))
     net.register_full_backward_hook(lambda module, grad_input, grad_output: log.append(grad_output[0].clone()))
     for _ in range(2):
-        y = net(x)
+        y: Any = net(x)
         y.retain_grad()
-        assert y.grad_fn is not None
         y.grad_fn.register_hook(lambda *grads: log.append(len(log)))
         y.grad_fn.register_prehook(lambda grads: log.append(len(log)))
         torch.autograd.graph.register_multi_grad_hook((y, net.weight), lambda grads: log.append(len(grads)))
@@ -204,18 +193,6 @@ def hooks() -> Results:
         log.append(y.grad)
     net.weight.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
     return [*log, *step(net, x)]
-
-
-@program
-def hogwild() -> Results:
-    net, batches = nn.Linear(3, 3), torch.randn(4, 2, 3)
-    copies = [copy.deepcopy(net) for _ in batches]
-    threads = [threading.Thread(target=step, args=pair) for pair in zip(copies, batches, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [p.grad for net in copies for p in net.parameters()]
 
 
 @program
@@ -287,29 +264,6 @@ def test_a_program_computes_what_it_computes_without_a_diagnosis(name: str, aske
         assert d.whatif["inward"] or d.inexact or d.untouched or not d.whatif["as it is"]
 
 
-@pytest.mark.parametrize("asked", QUESTIONS)
-def test_what_is_made_anew_in_each_step_keeps_memory_bounded(asked: str) -> None:
-    def one_step(number: int) -> None:
-        net, space = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), dict[str, Any]()
-        source = "def f(x):\n    return ((x * 2).clamp(-1, 1) * x.detach()).sum()"
-        exec(compile(source, f"<made {number}>", "exec"), space)
-        space["f"](net(torch.randn(2, 3))).backward()
-
-    with diagnose(whatif=QUESTIONS[asked]) as d:
-        sizes = []
-        for number in range(60):
-            one_step(number)
-            if number in (19, 59):
-                recorder = d._recorder
-                memory = recorder.tallies, recorder.clamps.all, recorder.influence.cuts, recorder.influence._marks
-                sizes.append(list(map(len, memory)))
-                assert len(recorder.places.roots) < 20
-    assert sizes[0] == sizes[1]
-    (site,) = [site for site in d.sites if site.op == "clamp"]
-    assert site.calls == 60
-    assert d.errors == []
-
-
 def test_two_lines_in_two_files_are_two() -> None:
     def f(file: str, x: Tensor) -> Tensor:
         space: dict[str, Any] = {}
@@ -322,33 +276,27 @@ def test_two_lines_in_two_files_are_two() -> None:
     assert sorted(site.where for site in d.sites if site.op == "clamp") == ["a1.py:2", "a2.py:2"]
 
 
-def test_the_report_says_what_failed() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("planted"), KeyboardInterrupt()])
+def test_the_report_has_an_error_of_ours_and_ctrl_c_reaches_the_program(error: BaseException) -> None:
     w = torch.randn(3, requires_grad=True)
+
+    def fail(*arguments: Any) -> None:
+        raise error
+
     with diagnose() as d:
-        d._recorder._count = lambda *arguments: 1 / 0  # type: ignore[method-assign, assignment]
+        d._recorder._count = fail  # type: ignore[method-assign]
         for _ in range(2):
-            (w * 2).clamp(-1, 1).sum().backward()
+            with contextlib.suppress(KeyboardInterrupt):
+                (w * 2).clamp(-1, 1).sum().backward()
+    if isinstance(error, KeyboardInterrupt):
+        assert (d.errors, w.grad) == ([], None)
+        return
     assert w.grad is not None
     (line,) = d.errors
-    assert line.startswith("the gradients at a node: ZeroDivisionError: division by zero (diagnosis/")
-    assert line.endswith("times")
-    text = str(d)
-    assert f"incomplete: {line[:40]}" in text
-    assert "These are faults of pseudograd; the program went on as without it." in text
+    assert re.fullmatch(r"the gradients at a node: ZeroDivisionError: planted \(diagnosis/.*\), \d times", line)
+    assert f"incomplete: {line[:40]}" in str(d)
+    assert "These are faults of pseudograd; the program went on as without it." in str(d)
     assert d.to_json()["errors"] == [line]
-
-
-def test_ctrl_c_reaches_the_program() -> None:
-    w = torch.randn(3, requires_grad=True)
-
-    def interrupt(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
-    with diagnose() as d:
-        d._recorder._count = interrupt  # type: ignore[method-assign]
-        with pytest.raises(KeyboardInterrupt):
-            w.clamp(-1, 1).sum().backward()
-    assert d.errors == []
 
 
 def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
