@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from pseudograd.comparison.statistics import BETTER
 
 from . import digits as data
 from . import sentences
-from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
+from .base import OURS, Context, Outcome, Score, Settings, Task, Variant, Worlds
 
 SEEDS, SIZES, TRAINING_STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 2e-3
 LARGEST, STEPS, SEED_OF_STARTS = 0.2, 20, 0
@@ -32,15 +32,9 @@ _SETTING = (
 @cache
 @torch.enable_grad()
 def classifiers() -> data.Networks:
-    images = data.digits()
     networks = data.draw_networks(SEEDS, SIZES, TRAINING_STEPS)
-    optimizer = data.adam(networks, RATE)
-    for batch in networks.batches:
-        optimizer.zero_grad()
-        data.cross_entropy(
-            data.logits(data.pictures(images.train, batch), networks), data.pictures(images.train_labels, batch)
-        ).backward()
-        optimizer.step()
+    for _ in data.train(networks, RATE, partial(data.classification_loss, partial(data.logits, networks=networks))):
+        pass
     for p in networks.parameters:
         p.requires_grad_(False)
     return networks
@@ -77,32 +71,27 @@ def attacked(world: str, variant: Variant) -> Tensor:
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
-    left = right(attacked(world, variant))
-    return Outcome(numbers={"right": float(left.mean()), "most": float(left.max())}, seeds=tuple(left.tolist()))
+    share = right(attacked(world, variant))
+    return Outcome({"right": float(share.mean()), "most": float(share.max())}, seeds=tuple(share.tolist()))
 
 
 def _context(settings: Settings) -> dict[str, object]:
     test = data.digits().test
     return {
-        "seeds": len(SEEDS),
+        **{"seeds": len(SEEDS), "largest": LARGEST, "steps": STEPS},
         "clean": float(right(data.expand_seeds(len(SEEDS), test)).mean()),
-        "largest": LARGEST,
-        "steps": STEPS,
         "black": float((test == 0).float().mean()),
         "white": float((test == 1).float().mean()),
         "test": sentences.test_of(f"{len(SEEDS)} classifiers"),
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    out = sentences.world_sentences(worlds, SCORE)
+def _compare_maximize(worlds: Worlds, context: Context) -> Iterator[str]:
     if OURS in worlds[NO_MAXIMIZE]:
         with_it, without = (worlds[world][OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
         if SCORE.difference(with_it, without).verdict == BETTER:
-            out.append(
-                f"{OURS} leaves {SCORE.sentence(with_it)} with maximize=True and {SCORE.number(without)} without: ascent needs it."
-            )
-    return out
+            remain = f"{SCORE.sentence(with_it)} with maximize=True and {SCORE.number(without)} without"
+            yield f"{OURS} leaves {remain}: ascent needs it."
 
 
 ATTACK = Task(
@@ -114,9 +103,8 @@ ATTACK = Task(
     score=SCORE,
     headline=("right", "still right"),
     has_leaves=True,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
-    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
+    after=_compare_maximize,
     order=110,
 )

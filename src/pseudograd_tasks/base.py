@@ -1,8 +1,8 @@
-"""What a task is: worlds to run a clamp in, what is measured there, and the words of a report about it."""
+"""The record of a task: worlds to run a clamp in, the numbers measured there, and the words of a report about them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -17,9 +17,8 @@ from pseudograd.comparison.verdicts import Family, make_family
 from pseudograd.errors import must, unknown_name
 from pseudograd.ops.bound_rules import DEFAULT_RULE
 
-# What the file of a task needs, from one place.
-__all__ = ["INSTALLED", "NO_CLAMP", "OURS", "PROJECT", "Clamp", "Outcome", "Score", "Variant", "eras"]
-__all__ += ["KINDS", "Gallery", "Loss", "Section", "Settings", "Subject", "Task", "World", "Worlds"]
+__all__ = ["INSTALLED", "NO_CLAMP", "OURS", "PROJECT", "Clamp", "Context", "Gallery", "Outcome", "Score", "Settings"]
+__all__ += ["Task", "Variant", "World", "Worlds", "eras"]  # what the file of a task needs
 
 Loss = Callable[[Tensor], Tensor]
 World: TypeAlias = dict[str, Outcome]  # by variant
@@ -33,9 +32,8 @@ def eras_in(rows: World) -> list[str]:
 
 @dataclass(frozen=True)
 class Score:
-    """How a headline over seeds is spoken of, and what is compared by statistics.TEST: "98.3% of the problems solved", "test error 0.0389".
-
-    Differences of one seed of at most `tie` count as none.
+    """A headline that statistics.TEST compares over seeds. text: as in "98.3% of the problems solved". tie: a difference of one seed up to
+    this size counts as none.
     """
 
     key: str
@@ -75,19 +73,20 @@ class Score:
 
 
 Worlds: TypeAlias = Mapping[str, World]
+Context: TypeAlias = Mapping[str, Any]  # numbers for sentences
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line may change about a task."""
+    """What the command line may change in `basin` and `curve`."""
 
-    low: float | None = None
-    high: float | None = None
+    low: float = -1.0
+    high: float = 1.0
     loss: Loss | None = None
     loss_name: str = ""
 
 
-# What a figure of each kind draws for a variant: the names of these arrays in Outcome.
+# The kinds of figures, and the arrays of an Outcome that they draw.
 KINDS = {
     "pictures": ("picture",),  # (3, height, width), from 0 to 1; the title has the headline
     "curves": ("range", "x", "y", "loss", "dL_dy", "dy_dx", "dL_dx"),  # over x, which holds both ends of the range
@@ -97,9 +96,8 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Gallery:
-    """One figure for each world, with a panel for each variant. A kind of figure knows nothing of tasks.
-
-    `title` stands over the panels and may name the {world}. `first` are pictures to show before those of the variants, by their title.
+    """One figure for each world, with a panel for each variant. title: with {world}. first: pictures before those of the variants, by
+    title. A kind of figure knows nothing of tasks.
     """
 
     kind: str
@@ -113,70 +111,44 @@ class Gallery:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What a report says of one problem, once its outcomes are there.
+    """The words of a report about one problem, to be filled with its outcomes.
 
-    `columns` describes the numbers; `headline` is the one for a summary, with a short heading. `setting(context)` is the sentence that
-    opens it. `verdicts(worlds, context)` are sentences computed from what was measured, and `simpler(worlds)` names the worlds in which a
-    reader does not need us, by the key of the advice in sentences.closing. `finding(world)` says in plain words what a stranger should
-    know first, for a report that opens with the pictures of this subject; the last of its `first` pictures is the target. `score`: the
-    headline, where one is better than another.
+    columns: a description of each number. headline: the number for a summary, with a short heading. setting: the opening sentences, with
+    {names} of the context. score: for a headline that can be better or worse; the report compares it in each world, except in `unscored`.
+    each(world, rows, context), after(worlds, context): further sentences, about one world and about all. simpler(worlds): the worlds where
+    a reader does not need us, by the key of the advice; the default asks `score` about leaves that are projected. finding(rows): plain
+    words for a report that opens with the pictures of this subject, the last of whose `first` pictures is the target.
     """
 
     name: str
     title: str
     columns: Mapping[str, str]
     headline: tuple[str, str]
-    setting: Callable[[Mapping[str, Any]], str]
-    verdicts: Callable[[Worlds, Mapping[str, Any]], list[str]] = lambda worlds, context: []
-    simpler: Callable[[Worlds], dict[str, list[str]]] = lambda worlds: {}
+    setting: str
+    has_leaves: bool = False
+    score: Score | None = None
+    unscored: Sequence[str] = ()
+    each: Callable[[str, World, Context], Iterable[str]] = lambda world, rows, context: ()
+    after: Callable[[Worlds, Context], Iterable[str]] = lambda worlds, context: ()
+    simpler: Callable[[Worlds], dict[str, list[str]]] | None = None
     figure: Gallery | None = None
     finding: Callable[[World], str] | None = None
-    score: Score | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():  # it names the files of the figures
             raise ValueError(must(type(self).__name__, "name", "be a name as Python writes them", self.name))
 
 
-@dataclass
-class Section:
-    """A subject with the numbers that its words need and its outcomes, `worlds[world][variant]`.
-
-    `first[world]` are the pictures that a figure shows before those of the variants, by their title.
-    """
-
-    subject: Subject
-    context: dict[str, Any]
-    worlds: dict[str, World]
-    first: dict[str, dict[str, Tensor]]
-
-    @property
-    def verdicts(self) -> list[str]:
-        """Without the name of the world before each sentence, if there is only one world."""
-        sentences = self.subject.verdicts(self.worlds, self.context)
-        if len(self.worlds) > 1:
-            return sentences
-        ((world, rows),) = self.worlds.items()
-        return [_remove_world(sentence, world, tuple(rows)) for sentence in sentences]
-
-
-def _remove_world(sentence: str, world: str, rules: tuple[str, ...]) -> str:
-    rest = sentence.removeprefix(f"{world}: ")
-    return rest if rest == sentence or rest.startswith(rules) else rest[:1].upper() + rest[1:]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task(Subject):
-    """A subject that can be run: worlds(settings) names its worlds; run(world, variant, settings) measures one variant in one of them.
+    """A subject that can be run: worlds(settings) names its worlds; run(world, variant, settings) measures one variant in one world.
 
-    `context(settings)` gives the numbers that the sentence `setting(context)` needs. A run whose seeds, or problems, are drawn one by one
-    measures all of them and gives `Outcome.seeds`; one that has no chance in it leaves them empty. order: where it stands among the
-    others; a first run takes those below 100.
+    context(settings): the numbers for `setting`. A run with seeds, or with problems that are drawn one by one, measures all of them and
+    gives `Outcome.seeds`. order: the position among the tasks; a first run takes those below 100.
     """
 
     worlds: Callable[[Settings], Sequence[str]]
     run: Callable[[str, Variant, Settings], Outcome]
-    has_leaves: bool
     context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
     order: int = 1000
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pseudograd.wording import listed
 
-from .base import OURS, Gallery, Loss, Outcome, Settings, Task, Variant, Worlds, descend
-from .curve import bounds, losses
+from .base import OURS, Context, Gallery, Loss, Outcome, Settings, Task, Variant, World, descend
+from .curve import losses
 
 STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
 _SETTING = (
@@ -22,21 +22,21 @@ NEAR = 0.01  # as a share of half the range: this close to the minimum counts as
 
 def starts(settings: Settings) -> Tensor:
     """400 starts over the range and half of it to both sides, from the left, the right end left out."""
-    low, high = bounds(settings)
+    low, high = settings.low, settings.high
     span = high - low
     return low - span / 2 + torch.arange(STARTS, dtype=torch.float32) * (2 * span / STARTS)
 
 
 def minimum(loss: Loss, settings: Settings) -> tuple[float, float]:
     """(x, loss) of the minimum on the range, by a fine grid."""
-    low, high = bounds(settings)
+    low, high = settings.low, settings.high
     grid = torch.linspace(low, high, 20001, dtype=torch.float64)
     values = loss(grid)
     return float(grid[values.argmin()]), float(values.min())
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
-    low, high = bounds(settings)
+    low, high = settings.low, settings.high
     loss = losses(settings)[world]
     x = starts(settings).requires_grad_()
     path = descend(variant, x, torch.optim.SGD([x], RATE), STEPS, lambda y: loss(y).sum(), low, high)
@@ -49,13 +49,12 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
 
 
 def _numbers(positions: Tensor, shown: Tensor, loss: Loss, settings: Settings) -> dict[str, float]:
-    low, high = bounds(settings)
+    """shown: the clamped positions of the last steps. chatter: the mean excess loss of the starts that are held at the upper bound."""
+    low, high = settings.low, settings.high
     best, _ = minimum(loss, settings)
     reached = ((shown - best).abs() < NEAR * (high - low) / 2).all(0)
-    # Starts that were drawn to the upper bound: the loss there is the best they can have, more is chatter.
-    at_bound = ~reached & ((shown[-1] - high).abs() < 0.1 * (high - low))
-    floor = loss(torch.tensor([high]))
-    excess = (loss(shown) - floor)[:, at_bound].mean() if at_bound.any() else torch.zeros(())
+    is_held = ~reached & ((shown[-1] - high).abs() < 0.1 * (high - low))
+    excess = (loss(shown) - loss(torch.tensor([high])))[:, is_held].mean() if is_held.any() else torch.zeros(())
     return {"reached": float(reached.sum()), "stray": float(positions.abs().max()), "chatter": float(excess)}
 
 
@@ -64,32 +63,31 @@ def _context(settings: Settings) -> dict[str, object]:
     return {"starts": STARTS, "steps": STEPS, "rate": RATE, "best": best, "least": least}
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    (rows,) = worlds.values()
+def _count_arrivals(world: str, rows: World, context: Context) -> Iterator[str]:
     numbers = {name: measured.numbers for name, measured in rows.items()}
     counts: dict[float, list[str]] = {}
     for name, row in numbers.items():
         counts.setdefault(row["reached"], []).append(name)
-    out = [
-        f"{listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
-        for count in sorted(counts, reverse=True)
-    ]
-    return [*out, *_compared(numbers, OURS)] if OURS in numbers else out
+    for count in sorted(counts, reverse=True):
+        yield f"{listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
+    if OURS in numbers:
+        yield from compare_paths(numbers, OURS)
 
 
-def _compared(numbers: Mapping[str, Mapping[str, float]], rule: str) -> Iterator[str]:
-    """Who strays and who chatters, where that is more than `rule` does."""
-    name = max(numbers, key=lambda name: numbers[name]["stray"])
-    most, ours = numbers[name]["stray"], numbers[rule]["stray"]
+def compare_paths(numbers: Mapping[str, Mapping[str, float]], rule: str) -> Iterator[str]:
+    """Names the variant that strays furthest, and the one that chatters most, if that is more than with `rule`."""
+    name, most, ours = _largest(numbers, "stray", rule)
     if most > 1.5 * ours:
         yield f"{name} strays furthest: to {most:.1f}, where {rule} stays within {ours:.1f}."
-    name = max(numbers, key=lambda name: numbers[name]["chatter"])
-    most, ours = numbers[name]["chatter"], numbers[rule]["chatter"]
+    name, most, ours = _largest(numbers, "chatter", rule)
     if most > ours + 1e-4:
-        yield (
-            f"Held at the upper bound, {name} chatters: {most:.4f} above the least loss it could have there; "
-            f"{rule}: {ours:.4f}."
-        )
+        above = f"{most:.4f} above the least loss it could have there"
+        yield f"Held at the upper bound, {name} chatters: {above}; {rule}: {ours:.4f}."
+
+
+def _largest(numbers: Mapping[str, Mapping[str, float]], key: str, rule: str) -> tuple[str, float, float]:
+    name = max(numbers, key=lambda name: numbers[name][key])
+    return name, numbers[name][key], numbers[rule][key]
 
 
 BASIN = Task(
@@ -104,9 +102,9 @@ BASIN = Task(
     },
     headline=("reached", "starts that arrive"),
     has_leaves=True,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
+    each=_count_arrivals,
     figure=Gallery("paths", title="starts that reach the minimum of {world}"),
     order=40,
 )

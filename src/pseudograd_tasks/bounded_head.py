@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from pseudograd.wording import listed
 
 from . import digits as data
 from . import sentences
-from .base import Outcome, Score, Settings, Task, Variant, Worlds
+from .base import Context, Outcome, Score, Settings, Task, Variant, World
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (32, 96, 32), 600, 2e-3
 GAINS = {"usual start": 1, "far start": 30}  # of the last layer's weights
@@ -32,13 +31,14 @@ _SETTING = (
 def trained(world: str, bounded: Callable[[Tensor], Tensor]) -> data.Networks:
     networks = data.draw_networks(SEEDS, SIZES, STEPS, spread=1.0)
     networks.weights[-1].mul_(GAINS[world])
-    optimizer = data.adam(networks, RATE)
     upper, lower = _halves(data.digits().train)
-    for batch in networks.batches:
-        optimizer.zero_grad()
+
+    def loss(batch: Tensor) -> Tensor:
         shown = bounded(data.logits(data.pictures(upper, batch), networks))
-        (shown - data.pictures(lower, batch)).pow(2).sum().div(data.BATCH).backward()
-        optimizer.step()
+        return (shown - data.pictures(lower, batch)).pow(2).sum().div(data.BATCH)
+
+    for _ in data.train(networks, RATE, loss):
+        pass
     return networks
 
 
@@ -63,16 +63,11 @@ def _dead(networks: data.Networks) -> Tensor:
     return (stuck & (lower.std(0) > VARIES)).double().sum(1)
 
 
-def _cut(x: Tensor) -> Tensor:
-    return x.clamp(0, 1)
-
-
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     networks = trained(world, lambda x: variant.clamp(x, 0.0, 1.0))
-    error = _error(networks, _cut)
-    return Outcome(
-        numbers={"error": float(error.mean()), "dead": float(_dead(networks).mean())}, seeds=tuple(error.tolist())
-    )
+    error = _error(networks, lambda x: x.clamp(0, 1))
+    numbers = {"error": float(error.mean()), "dead": float(_dead(networks).mean())}
+    return Outcome(numbers, seeds=tuple(error.tolist()))
 
 
 @cache
@@ -83,33 +78,24 @@ def sigmoid_error(world: str) -> float:
 def _context(settings: Settings) -> dict[str, object]:
     (_, train), (_, test) = (_halves(images) for images in (data.digits().train, data.digits().test))
     return {
-        "sizes": "-".join(map(str, SIZES)),
-        "steps": STEPS,
-        "rate": RATE,
-        "gain": max(GAINS.values()),
+        **{"sizes": "-".join(map(str, SIZES)), "steps": STEPS, "rate": RATE, "gain": max(GAINS.values())},
         "mean": float((test - train.mean(0)).pow(2).mean()),
         "test": sentences.test_of(f"{len(SEEDS)} seeds"),
         **{f"sigmoid_{number}": sigmoid_error(world) for number, world in enumerate(GAINS, start=1)},
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
-    out = []
-    for (world, rows), sigmoid in zip(worlds.items(), (context["sigmoid_1"], context["sigmoid_2"]), strict=True):
-        out += sentences.score_sentences(world, rows, SCORE)
-        dead: dict[float, list[str]] = {}
-        for name, measured in rows.items():
-            dead.setdefault(measured.numbers["dead"], []).append(name)
-        out += [
-            f"{world}: {count:.1f} of {SIZES[-1]} outputs dead, on average: {listed(names)}."
-            for count, names in sorted(dead.items(), reverse=True)
-            if count > 0
-        ]
-        better = [name for name, measured in rows.items() if measured.numbers["error"] < sigmoid]
-        out.append(
-            f"{world}: a smaller mean error than a sigmoid ({sigmoid:.4f}): {listed(better) if better else 'nothing tried'}."
-        )
-    return out
+def _count_dead_outputs(world: str, rows: World, context: Context) -> Iterator[str]:
+    dead: dict[float, list[str]] = {}
+    for name, measured in rows.items():
+        dead.setdefault(measured.numbers["dead"], []).append(name)
+    for count, names in sorted(dead.items(), reverse=True):
+        if count > 0:
+            yield f"{count:.1f} of {SIZES[-1]} outputs dead, on average: {listed(names)}."
+    sigmoid = context[f"sigmoid_{list(GAINS).index(world) + 1}"]
+    better = [name for name, measured in rows.items() if measured.numbers["error"] < sigmoid]
+    names_or_none = listed(better) if better else "nothing tried"
+    yield f"a smaller mean error than a sigmoid ({sigmoid:.4f}): {names_or_none}."
 
 
 BOUNDED_HEAD = Task(
@@ -121,8 +107,8 @@ BOUNDED_HEAD = Task(
     score=SCORE,
     headline=("error", "test error"),
     has_leaves=False,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
+    each=_count_dead_outputs,
     order=140,
 )

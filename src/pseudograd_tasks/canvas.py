@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import sentences
-from .base import OURS, PROJECT, Gallery, Outcome, Settings, Task, Variant, Worlds, descend, make_leaf
+from .base import OURS, PROJECT, Context, Gallery, Outcome, Settings, Task, Variant, World, descend, make_leaf
 from .photos import HEIGHT, WIDTH, photo, psnr
 
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
@@ -54,9 +54,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     for _ in descend(variant, x, torch.optim.Adam([x], RATE), STEPS, loss):
         pass
     outside = ((x < 0) | (x > 1)).float().mean()
-    return Outcome(
-        numbers={"psnr": psnr(x, target), "outside": float(outside)}, arrays={"picture": x.detach().clamp(0, 1)[0]}
-    )
+    return Outcome({"psnr": psnr(x, target), "outside": float(outside)}, {"picture": x.detach().clamp(0, 1)[0]})
 
 
 def _context(settings: Settings) -> dict[str, object]:
@@ -65,19 +63,14 @@ def _context(settings: Settings) -> dict[str, object]:
     return {"steps": STEPS, "rate": RATE, "exposure": EXPOSURE, "outside_at_start": float(outside)}
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    out = []
-    for world, rows in worlds.items():
-        out += sentences.picture_sentences(world, rows)
-        if OURS in rows:
-            value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, OURS))
-            margin = abs(value - ours)
-            apart = f"{margin:.1f} dB {'above' if value > ours else 'below'}"
-            out.append(
-                f"{world}: pixels are leaves, so project after each step is the honest baseline: "
-                f"it ends at {value:.1f} dB, {f'within {margin:.1f} dB of' if margin < TIE else apart} {OURS}."
-            )
-    return out
+def _compare_project(world: str, rows: World, context: Context) -> Iterator[str]:
+    if OURS in rows:
+        value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, OURS))
+        margin = abs(value - ours)
+        apart = f"{margin:.1f} dB {'above' if value > ours else 'below'}"
+        distance = f"within {margin:.1f} dB of" if margin < TIE else apart
+        baseline = "pixels are leaves, so project after each step is the honest baseline"
+        yield f"{baseline}: it ends at {value:.1f} dB, {distance} {OURS}."
 
 
 CANVAS = Task(
@@ -89,9 +82,9 @@ CANVAS = Task(
     headline=("psnr", "dB"),
     score=sentences.PICTURES,
     has_leaves=True,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
+    each=_compare_project,
     simpler=lambda worlds: {"own_leaves": sentences.where_as_good(worlds, PROJECT, TIE)},
     figure=Gallery(
         "pictures",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from pseudograd.look.gradient import gradient, slope
 from pseudograd.wording import listed
 
-from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
+from .base import Context, Gallery, Loss, Outcome, Settings, Task, Variant, World
 
 LOSSES: dict[str, Loss] = {
     "sin(pi y) + 1": lambda y: torch.sin(math.pi * y) + 1,
@@ -23,14 +23,9 @@ def losses(settings: Settings) -> dict[str, Loss]:
     return {settings.loss_name: settings.loss} if settings.loss else LOSSES
 
 
-def bounds(settings: Settings) -> tuple[float, float]:
-    low = -1.0 if settings.low is None else settings.low
-    return low, (1.0 if settings.high is None else settings.high)
-
-
 def points(settings: Settings) -> Tensor:
     """801 points over the range and half of it to both sides; both bounds are among them."""
-    low, high = bounds(settings)
+    low, high = settings.low, settings.high
     span = high - low
     grid = torch.linspace(low - span / 2, high + span / 2, 801, dtype=torch.float64)
     grid[200], grid[600] = low, high
@@ -38,7 +33,7 @@ def points(settings: Settings) -> Tensor:
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
-    low, high = bounds(settings)
+    low, high = settings.low, settings.high
     loss, x = losses(settings)[world], points(settings)
 
     def clamped(x: Tensor) -> Tensor:
@@ -66,18 +61,13 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     )
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    out = []
-    for world, rows in worlds.items():
-        shares: dict[float, list[str]] = {}
-        for name, measured in rows.items():
-            shares.setdefault(measured.numbers["no_signal_outside"], []).append(name)
-        out += [
-            f"{world}: no gradient on {share:.0%} of the points outside: {listed(names)}."
-            for share, names in sorted(shares.items(), reverse=True)
-            if share > 0
-        ]
-    return out
+def _count_silent_points(world: str, rows: World, context: Context) -> Iterator[str]:
+    shares: dict[float, list[str]] = {}
+    for name, measured in rows.items():
+        shares.setdefault(measured.numbers["no_signal_outside"], []).append(name)
+    for share, names in sorted(shares.items(), reverse=True):
+        if share > 0:
+            yield f"no gradient on {share:.0%} of the points outside: {listed(names)}."
 
 
 CURVE = Task(
@@ -92,8 +82,8 @@ CURVE = Task(
     },
     headline=("no_signal_outside", "outside, no gradient"),
     has_leaves=False,
-    setting="Forward, loss and every gradient on the way, at the same points for each rule; dots are exactly at the bounds.".format_map,
-    verdicts=_verdicts,
+    setting="Forward, loss and every gradient on the way, at the same points for each rule; dots are exactly at the bounds.",
+    each=_count_silent_points,
     figure=Gallery("curves", title="loss = {world}"),
     order=50,
 )

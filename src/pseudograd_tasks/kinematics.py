@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from . import sentences
-from .base import PROJECT, Outcome, Score, Settings, Task, Variant, Worlds, descend, make_leaf
+from .base import Context, Outcome, Score, Settings, Task, Variant, World, descend, make_leaf
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.typing.NDArray[np.float64]
 
 TARGETS, DRAWS, SEED, STEPS, LAST, NEAR, SPREAD = 200, 20, 0, 400, 10, 0.01, 3.0
 RATES = {"Adam": 0.05, "gradient descent": 0.1}
@@ -44,13 +49,13 @@ def targets_and_starts() -> tuple[Tensor, Tensor]:
 
 @cache
 def scipy_reaches() -> Tensor:
-    """(200,): whether L-BFGS-B with bounds reaches the point from the same start, clipped. Its gradient is written apart, in NumPy."""
+    """(200,): does L-BFGS-B with bounds reach the point from the same start, clipped? Its gradient is written apart, in NumPy."""
     import numpy as np
     from scipy.optimize import minimize
 
     limits, links = _LIMITS.numpy(), _LINKS.numpy()
 
-    def loss(z: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+    def loss(z: Array, target: Array) -> tuple[float, Array]:
         angle = np.cumsum(limits * z)
         across, up = links * np.cos(angle), links * np.sin(angle)
         error = np.array([across.sum(), up.sum()]) - target
@@ -87,30 +92,19 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
 def _context(settings: Settings) -> dict[str, object]:
     _, first = targets_and_starts()
     return {
-        "links": len(_LINKS),
-        "targets": TARGETS,
+        **{"links": len(_LINKS), "targets": TARGETS, "steps": STEPS, "near": NEAR, "last": LAST},
+        **{"adam": RATES["Adam"], "plain": RATES["gradient descent"]},
         "outside": float((first.abs() > 1).double().mean()),
-        "steps": STEPS,
-        "adam": RATES["Adam"],
-        "plain": RATES["gradient descent"],
-        "near": NEAR,
-        "last": LAST,
         "length": float(_LINKS.sum()),
         "scipy": float(scipy_reaches().double().mean()),
         "test": sentences.test_of(f"{DRAWS} groups of {TARGETS // DRAWS} targets"),
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
-    out = []
-    for world, rows in worlds.items():
-        out += sentences.score_sentences(world, rows, SCORE)
-        best = max(measured.numbers["reached"] for measured in rows.values())
-        who = "something tried does" if best > context["scipy"] else "nothing tried does"
-        out.append(
-            f"{world}: SciPy, with its bounds and its line search, reaches {context['scipy']:.1%}; {who} better."
-        )
-    return out
+def _compare_scipy(world: str, rows: World, context: Context) -> Iterator[str]:
+    best = max(measured.numbers["reached"] for measured in rows.values())
+    who = "something tried does" if best > context["scipy"] else "nothing tried does"
+    yield f"SciPy, with its bounds and its line search, reaches {context['scipy']:.1%}; {who} better."
 
 
 KINEMATICS = Task(
@@ -122,9 +116,8 @@ KINEMATICS = Task(
     score=SCORE,
     headline=("reached", "reached"),
     has_leaves=True,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
-    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
+    each=_compare_scipy,
     order=150,
 )

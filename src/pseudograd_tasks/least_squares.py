@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,10 +13,12 @@ from torch import Tensor
 from pseudograd.wording import listed
 
 from . import sentences
-from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds, descend, make_leaf
+from .base import OURS, PROJECT, Context, Outcome, Score, Settings, Task, Variant, World, descend, make_leaf
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Array = np.typing.NDArray[np.float64]
 
 CONDITIONS, EACH, SEED = (10, 100, 1000), 20, 0
 ROWS, COLUMNS, NOISE = 60, 40, 0.01
@@ -54,7 +56,7 @@ class Problems:
         return (self.loss(c) - least) / (centre - least)
 
 
-def matrix(random: np.random.Generator, condition: float) -> np.ndarray[Any, Any]:
+def matrix(random: np.random.Generator, condition: float) -> Array:
     """(60, 40) with largest singular value 1, so that plain descent is stable up to rate 2; condition is that of its Gram matrix."""
     import numpy as np
 
@@ -63,22 +65,17 @@ def matrix(random: np.random.Generator, condition: float) -> np.ndarray[Any, Any
     return left * np.logspace(0, -np.log10(condition) / 2, COLUMNS) @ right
 
 
-def measurements(random: np.random.Generator, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def measurements(random: np.random.Generator, a: Array) -> Array:
     """(60,): noisy measurements of unknowns of which two thirds lie outside the box."""
     return a @ random.uniform(-1, 2, size=COLUMNS) + NOISE * random.normal(size=ROWS)
 
 
-def solve(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(40,): the solution, by a method that knows nothing of gradients."""
+def batch(systems: Sequence[tuple[Array, Array]]) -> Problems:
+    """With SciPy's solutions, by a method without gradients."""
+    import numpy as np
     from scipy.optimize import lsq_linear
 
-    return lsq_linear(a, b, (0, 1), tol=1e-14, method="bvls").x
-
-
-def batch(systems: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> Problems:
-    import numpy as np
-
-    best = [solve(a, b) for a, b in systems]
+    best = [lsq_linear(a, b, (0, 1), tol=1e-14, method="bvls").x for a, b in systems]
     matrices, observed = zip(*systems, strict=True)
     return Problems(*(torch.from_numpy(np.stack(part)) for part in (matrices, observed, best)))
 
@@ -120,48 +117,30 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     gap = problems().gap(descend_box(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
     converged = (gap[-LAST:] < NEAR).all(0).double()
     # The same draw at each condition number is no problem of its own.
-    of_draws = converged.view(len(CONDITIONS), EACH).mean(0)
-    return Outcome(
-        numbers={
-            "converged": float(converged.mean()),
-            "steps": float(arrivals(gap).double().median()),
-            "gap": float(gap[-1].median()),
-        },
-        seeds=tuple(of_draws.tolist()),
-    )
+    shares = converged.view(len(CONDITIONS), EACH).mean(0)
+    steps = float(arrivals(gap).double().median())
+    numbers = {"converged": float(converged.mean()), "steps": steps, "gap": float(gap[-1].median())}
+    return Outcome(numbers, seeds=tuple(shares.tolist()))
 
 
 def _context(settings: Settings) -> dict[str, object]:
     best, first = problems().best, start()
     return {
-        "problems": len(best),
-        "columns": COLUMNS,
-        "low": 0,
-        "high": 1,
-        "rows": ROWS,
-        "each": EACH,
+        **{"problems": len(best), "columns": COLUMNS, "low": 0, "high": 1, "rows": ROWS, "each": EACH},
+        **{"steps": STEPS, "rate": RATE, "near": NEAR, "last": LAST},
         "conditions": listed([str(condition) for condition in CONDITIONS]),
         "active": float(((best < 1e-9) | (best > 1 - 1e-9)).double().mean()),
         "outside": float(((first < 0) | (first > 1)).double().mean()),
-        "steps": STEPS,
-        "rate": RATE,
-        "near": NEAR,
-        "last": LAST,
         "test": sentences.test_of(f"{EACH} draws"),
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    (rows,) = worlds.values()
-    out = sentences.score_sentences(WORLD, rows, SCORE)
+def _compare_project(world: str, rows: World, context: Context) -> Iterator[str]:
     if {PROJECT, OURS} <= set(rows):
         sooner, ours = (rows[name].numbers["steps"] for name in (PROJECT, OURS))
         if sooner < ours:
-            out.append(
-                f"{WORLD}: the unknowns are leaves, and project after each step gets there sooner: "
-                f"half the problems in {sooner:.0f} steps, {OURS} in {ours:.0f}."
-            )
-    return out
+            counts = f"half the problems in {sooner:.0f} steps, {OURS} in {ours:.0f}"
+            yield f"the unknowns are leaves, and project after each step gets there sooner: {counts}."
 
 
 LEAST_SQUARES = Task(
@@ -177,9 +156,8 @@ LEAST_SQUARES = Task(
     score=SCORE,
     headline=("converged", "solved"),
     has_leaves=True,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
-    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
+    each=_compare_project,
     order=30,
 )

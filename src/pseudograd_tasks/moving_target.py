@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from . import sentences
-from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
+from .base import OURS, Context, Outcome, Score, Settings, Task, Variant, World
 from .least_squares import COLUMNS, NEAR, Problems, arrivals, batch, descend_box, matrix, measurements
 
 PROBLEMS, CONDITION, SEED, SEED_OF_CHANGES, SEED_OF_STARTS = 20, 100, 0, 7, 1
@@ -43,55 +43,30 @@ def start() -> Tensor:
     return torch.rand(PROBLEMS, COLUMNS, generator=torch.Generator().manual_seed(SEED_OF_STARTS), dtype=torch.float64)
 
 
-def _optimizer(world: str, x: Tensor) -> torch.optim.Optimizer:
-    kind = torch.optim.Adam if world == "Adam" else torch.optim.SGD
-    return kind([x], RATES[world])
-
-
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     x = start().requires_grad_()
-    optimizer = _optimizer(world, x)
+    optimizer = (torch.optim.Adam if world == "Adam" else torch.optim.SGD)([x], RATES[world])
     gaps = [phase.gap(descend_box(x, optimizer, STEPS, phase, variant)) for phase in phases()]
     kept_up = torch.stack([(gap[-LAST:] < NEAR).all(0) for gap in gaps[1:]]).all(0).double()
-    steps = [float(arrivals(gap).double().median()) for gap in gaps]
-    return Outcome(
-        numbers={
-            "kept_up": float(kept_up.mean()),
-            **{f"steps_{number}": value for number, value in enumerate(steps, start=1)},
-            "stray": float((x.detach() - x.detach().clamp(0, 1)).abs().max()),
-        },
-        seeds=tuple(kept_up.tolist()),
-    )
+    steps = {f"steps_{number}": float(arrivals(gap).double().median()) for number, gap in enumerate(gaps, start=1)}
+    stray = float((x.detach() - x.detach().clamp(0, 1)).abs().max())
+    return Outcome({"kept_up": float(kept_up.mean()), **steps, "stray": stray}, seeds=tuple(kept_up.tolist()))
 
 
 def _context(settings: Settings) -> dict[str, object]:
     return {
-        "problems": PROBLEMS,
-        "columns": COLUMNS,
-        "low": 0,
-        "high": 1,
-        "steps": STEPS,
-        "twice": 2 * STEPS,
-        "near": NEAR,
-        "last": LAST,
-        "plain": RATES["gradient descent"],
-        "adam": RATES["Adam"],
+        **{"problems": PROBLEMS, "columns": COLUMNS, "low": 0, "high": 1, "steps": STEPS, "twice": 2 * STEPS},
+        **{"near": NEAR, "last": LAST, "plain": RATES["gradient descent"], "adam": RATES["Adam"]},
         "test": sentences.test_of(f"{PROBLEMS} problems"),
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    out = []
-    for world, rows in worlds.items():
-        out += sentences.score_sentences(world, rows, SCORE)
-        if {"identity", OURS} <= set(rows):
-            strayed, ours = (rows[name].numbers["stray"] for name in ("identity", OURS))
-            if strayed > 2 * ours:
-                out.append(
-                    f"{world}: at the end identity has values {strayed:.1f} outside the box, {OURS} {ours:.1f}; "
-                    "they have to come back before anything is seen to move."
-                )
-    return out
+def _measure_stray_values(world: str, rows: World, context: Context) -> Iterator[str]:
+    if {"identity", OURS} <= set(rows):
+        strayed, ours = (rows[name].numbers["stray"] for name in ("identity", OURS))
+        if strayed > 2 * ours:
+            outside = f"at the end identity has values {strayed:.1f} outside the box, {OURS} {ours:.1f}"
+            yield f"{outside}; they have to come back before anything is seen to move."
 
 
 MOVING_TARGET = Task(
@@ -107,9 +82,8 @@ MOVING_TARGET = Task(
     score=SCORE,
     headline=("kept_up", "kept up with"),
     has_leaves=True,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
-    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
+    each=_measure_stray_values,
     order=160,
 )

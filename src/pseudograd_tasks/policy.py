@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from statistics import fmean
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from pseudograd.ops.policy_rows import policies
 from pseudograd.wording import listed
 
 from . import sentences
-from .base import Outcome, Score, Settings, Task, Variant, Worlds
+from .base import Context, Outcome, Score, Settings, Task, Variant, World
 
 SEEDS, LETTERS, LENGTH, STRINGS = 20, 6, 8, 16
 LOW, HIGH, NOISE = 0.2, 0.28, 0.3
@@ -122,36 +122,22 @@ def preset_rewards(world: str, name: str) -> tuple[float, ...]:
 def _context(settings: Settings) -> dict[str, object]:
     few, many = WORLDS.values()
     return {
-        "length": LENGTH,
-        "letters": LETTERS,
-        "strings": STRINGS,
-        "noise": NOISE,
-        "low": 1 - LOW,
-        "high": 1 + HIGH,
-        "few": few,
-        "many": many,
-        "chance": 1 / LETTERS,
-        "table": LENGTH * LETTERS**2,
+        **{"length": LENGTH, "letters": LETTERS, "strings": STRINGS, "noise": NOISE, "low": 1 - LOW, "high": 1 + HIGH},
+        **{"few": few, "many": many, "chance": 1 / LETTERS, "table": LENGTH * LETTERS**2},
         "test": sentences.test_of(f"{SEEDS} seeds"),
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    out = []
-    for world, rows in worlds.items():
-        out += sentences.score_sentences(world, rows, SCORE)
-        ppo = preset_rewards(world, NAMED[0])
-        verdicts = holm(
-            {n: difference(preset_rewards(world, n), ppo, better=SCORE.better, tie=SCORE.tie) for n in NAMED[1:]}
-        )
-        others = [
-            f"{name} {fmean(preset_rewards(world, name)):.3f} ({NOT_TOLD if row.verdict == NO_DIFFERENCE else row.verdict})"
-            for name, row in verdicts.items()
-        ]
-        out.append(
-            f"{world}: losses of pseudograd.policy.presets against {NAMED[0]} ({fmean(ppo):.3f}): {listed(others)}."
-        )
-    return out
+def _compare_presets(world: str, rows: World, context: Context) -> Iterator[str]:
+    ppo = preset_rewards(world, NAMED[0])
+    gaps = {
+        name: difference(preset_rewards(world, name), ppo, better=SCORE.better, tie=SCORE.tie) for name in NAMED[1:]
+    }
+    others = [
+        f"{name} {fmean(preset_rewards(world, name)):.3f} ({NOT_TOLD if row.verdict == NO_DIFFERENCE else row.verdict})"
+        for name, row in holm(gaps).items()
+    ]
+    yield f"losses of pseudograd.policy.presets against {NAMED[0]} ({fmean(ppo):.3f}): {listed(others)}."
 
 
 POLICY = Task(
@@ -163,8 +149,8 @@ POLICY = Task(
     score=SCORE,
     headline=("reward", "reward"),
     has_leaves=False,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
+    each=_compare_presets,
     order=190,
 )

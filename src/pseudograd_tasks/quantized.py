@@ -45,7 +45,7 @@ class Quantiser(NamedTuple):
     scale: Callable[[Tensor], Tensor]
     low: float
     high: float
-    of_activations: bool
+    has_activations: bool
 
 
 def _mean_size(weight: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ def _largest_of_each_row(weight: Tensor) -> Tensor:
     return weight.detach().abs().amax(2, keepdim=True) / 7
 
 
-TERNARY_WEIGHTS = Quantiser(_mean_size, -1.0, 1.0, of_activations=False)
-FOUR_BITS_EACH = Quantiser(_largest_of_each_row, -8.0, 7.0, of_activations=True)
+TERNARY_WEIGHTS = Quantiser(_mean_size, -1.0, 1.0, has_activations=False)
+FOUR_BITS_EACH = Quantiser(_largest_of_each_row, -8.0, 7.0, has_activations=True)
 
 
 def logits(x: Tensor, networks: data.Networks, quantiser: Quantiser, clamp: Clamp) -> Tensor:
@@ -65,7 +65,7 @@ def logits(x: Tensor, networks: data.Networks, quantiser: Quantiser, clamp: Clam
     for number, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
         if number:
             x = torch.relu(x)
-            if quantiser.of_activations:
+            if quantiser.has_activations:
                 x = clamp(rounded(x * (LEVELS / LARGEST)), 0.0, float(LEVELS)) * (LARGEST / LEVELS)
         scale = quantiser.scale(weight)
         x = data.linear(x, clamp(rounded(weight / scale), quantiser.low, quantiser.high) * scale, bias)
@@ -74,19 +74,12 @@ def logits(x: Tensor, networks: data.Networks, quantiser: Quantiser, clamp: Clam
 
 def trained(forward: Callable[[Tensor, data.Networks], Tensor]) -> tuple[data.Networks, Tensor]:
     """The networks after training, and the share of weights (seeds,) that the first backward leaves without a gradient."""
-    images = data.digits()
     networks = data.draw_networks(SEEDS, SIZES, STEPS)
-    optimizer = data.adam(networks, RATE)
+    loss = partial(data.classification_loss, lambda x: forward(x, networks))
     silent = torch.zeros(len(SEEDS))
-    for step, batch in enumerate(networks.batches):
-        optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
-        optimizer.zero_grad()
-        data.cross_entropy(
-            forward(data.pictures(images.train, batch), networks), data.pictures(images.train_labels, batch)
-        ).backward()
+    for step in data.train(networks, RATE, loss, falls=True):
         if step == 0:
             silent = _silent_share(networks)
-        optimizer.step()
     return networks, silent
 
 
@@ -118,22 +111,15 @@ def unquantised() -> float:
 
 
 def _bound_share(quantiser: Quantiser) -> float:
-    weights = data.draw_networks(SEEDS, SIZES, 0).weights
-    shares = [
-        ((codes <= quantiser.low) | (codes >= quantiser.high)).double().flatten()
-        for codes in ((weight / quantiser.scale(weight)).round() for weight in weights)
-    ]
-    return float(torch.cat(shares).mean())
+    codes = [(weight / quantiser.scale(weight)).round() for weight in data.draw_networks(SEEDS, SIZES, 0).weights]
+    flat = torch.cat([code.flatten() for code in codes])
+    return float(((flat <= quantiser.low) | (flat >= quantiser.high)).double().mean())
 
 
 def _context(quantiser: Quantiser, settings: Settings) -> dict[str, object]:
     return {
-        "sizes": "-".join(map(str, SIZES)),
-        "steps": STEPS,
-        "rate": RATE,
-        "full": unquantised(),
-        "silent": _bound_share(quantiser),
-        "largest": LARGEST,
+        **{"sizes": "-".join(map(str, SIZES)), "steps": STEPS, "rate": RATE, "largest": LARGEST},
+        **{"full": unquantised(), "silent": _bound_share(quantiser)},
         "test": sentences.test_of(f"{len(SEEDS)} seeds"),
     }
 
@@ -152,9 +138,8 @@ def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int)
         score=SCORE,
         headline=("accuracy", "right"),
         has_leaves=False,
-        setting=setting.format_map,
+        setting=setting,
         context=partial(_context, quantiser),
-        verdicts=lambda worlds, context: sentences.world_sentences(worlds, SCORE),
         order=order,
     )
 

@@ -5,7 +5,7 @@ Under the sRGB curve the coefficients hold linear light, and the curve stands be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from pseudograd.wording import listed
 
 from . import sentences
-from .base import NO_CLAMP, OURS, Gallery, Outcome, Settings, Task, Variant, World, Worlds, eras
+from .base import NO_CLAMP, OURS, Context, Gallery, Outcome, Settings, Task, Variant, World, eras
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
@@ -101,18 +101,12 @@ def _context(settings: Settings) -> dict[str, object]:
     return {"away_steps": AWAY_STEPS, "back_steps": BACK_STEPS, "rate": RATE, "outside_in_target": outside}
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    out = []
-    for world, rows in worlds.items():
-        out += sentences.picture_sentences(world, rows)
-        if {"identity", OURS} <= set(rows):
-            largest, ours = (rows[name].numbers["largest"] for name in ("identity", OURS))
-            if largest > 2 * ours:
-                out.append(
-                    f"{world}: with identity the values had run out to {largest:.1f} before the way back; "
-                    f"with {OURS} to {ours:.1f}."
-                )
-    return out
+def _measure_stray_values(world: str, rows: World, context: Context) -> Iterator[str]:
+    if {"identity", OURS} <= set(rows):
+        largest, ours = (rows[name].numbers["largest"] for name in ("identity", OURS))
+        if largest > 2 * ours:
+            before = f"with identity the values had run out to {largest:.1f} before the way back"
+            yield f"{before}; with {OURS} to {ours:.1f}."
 
 
 def _finding(rows: World) -> str:
@@ -148,9 +142,9 @@ def _task(name: str, title: str, world: str, setting: str) -> Task:
         headline=("psnr", "dB"),
         score=sentences.PICTURES,
         has_leaves=False,
-        setting=setting.format_map,
+        setting=setting,
         context=_context,
-        verdicts=_verdicts,
+        each=_measure_stray_values,
         simpler=lambda worlds: {"own_loss": sentences.where_as_good(worlds, NO_CLAMP)},
         figure=Gallery(
             "pictures",

@@ -1,16 +1,20 @@
-"""Sentences that several tasks share, and those that speak of a whole run. The numbers and the choice of sentence are computed."""
+"""Sentences that several tasks share, and sentences about a whole run. Numbers and the choice of sentences are computed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
-from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Difference
+from torch import Tensor
+
+from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd.wording import listed
 
-from .base import OURS, Score, World, Worlds, eras_in
+from .base import OURS, PROJECT, Score, Subject, World, Worlds, eras_in
 
 APART = 0.5  # dB: two pictures that an eye can tell apart
 # What something simpler that was as good or better leads to, in the order in which a report ends with it.
@@ -48,39 +52,34 @@ def decibels(rows: World) -> dict[str, float]:
     return {name: measured.numbers["psnr"] for name, measured in rows.items()}
 
 
-def picture_sentences(world: str, rows: World) -> list[str]:
-    """What every world says that ends with a picture: the eras, our lead, what beat us, what broke."""
+def picture_sentences(rows: World) -> Iterator[str]:
+    """About pictures: the eras, our lead, the variants that beat us, and those that broke."""
     values = decibels(rows)
     of_eras = {era: values[era] for era in eras_in(rows)}
-    out = [_eras(world, of_eras)]
-    if OURS in values:
-        out += [_lead(world, values[OURS], of_eras), _beaten(world, values)]
-    broken = [name for name, value in values.items() if not math.isfinite(value)]
-    return [*out, f"{world}: not a number at the end: {listed(broken)}."] if broken else out
-
-
-def _eras(world: str, of_eras: Mapping[str, float]) -> str:
-    if not are_alike(*of_eras.values()):
+    all_, count, better = _count_words(len(of_eras))
+    if are_alike(*of_eras.values()):
+        texts = listed(list(dict.fromkeys(f"{value:.1f}" for value in of_eras.values())))
+        yield f"{all_} eras of torch.clamp end alike, at {texts} dB."
+    else:
         each = listed([f"{value:.1f} dB {where(era)}" for era, value in of_eras.items()])
-        return f"{world}: which torch is installed decides the picture, {each}."
-    values = listed(list(dict.fromkeys(f"{value:.1f}" for value in of_eras.values())))
-    return f"{world}: {_count_words(len(of_eras))[0]} eras of torch.clamp end alike, at {values} dB."
+        yield f"which torch is installed decides the picture, {each}."
+    if OURS in values:
+        era, ours = max(of_eras.values()), values[OURS]
+        gain = f", {ours - era:.1f} dB above" if ours > era else " and does not beat"
+        yield f"{OURS} ends at {ours:.1f} dB{gain} the {better} of the {count} eras of torch.clamp ({era:.1f} dB)."
+        yield beaten(values)
+    broken = [name for name, value in values.items() if not math.isfinite(value)]
+    if broken:
+        yield f"not a number at the end: {listed(broken)}."
 
 
-def _lead(world: str, value: float, of_eras: Mapping[str, float]) -> str:
-    era = max(of_eras.values())
-    gain = f", {value - era:.1f} dB above" if value > era else " and does not beat"
-    _, two, better = _count_words(len(of_eras))
-    return f"{world}: {OURS} ends at {value:.1f} dB{gain} the {better} of the {two} eras of torch.clamp ({era:.1f} dB)."
-
-
-def _beaten(world: str, values: Mapping[str, float]) -> str:
-    """Name everything that did better than our default, by more than rounding."""
+def beaten(values: Mapping[str, float]) -> str:
+    """Names every variant that did better than our default, by more than rounding."""
     better = {name: value for name, value in values.items() if value > values[OURS] + 0.05 and name != OURS}
     if not better:
-        return f"{world}: nothing tried was better than {OURS}."
+        return f"nothing tried was better than {OURS}."
     ranked = sorted(better, key=lambda name: -better[name])
-    return f"{world}: better than {OURS} here: {listed([f'{name} ({better[name]:.1f} dB)' for name in ranked])}."
+    return f"better than {OURS} here: {listed([f'{name} ({better[name]:.1f} dB)' for name in ranked])}."
 
 
 def are_alike(*values: float) -> bool:
@@ -101,45 +100,31 @@ def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:
     return [world for world, of in values.items() if OURS in of and of[name] > of[OURS] - margin]
 
 
-def world_sentences(worlds: Worlds, score: Score) -> list[str]:
-    return [sentence for world, rows in worlds.items() for sentence in score_sentences(world, rows, score)]
-
-
-def score_sentences(world: str, rows: World, score: Score) -> list[str]:
-    """What every world says that measures over seeds: the eras, our lead, what was better, what no different."""
-    out = [_eras_over_seeds(world, rows, score)]
-    if OURS not in rows:
-        return out
-    verdicts = score.against_ours(rows)
-    out.append(_lead_over_seeds(world, rows, score, verdicts))
-    by_verdict: dict[str, list[str]] = {BETTER: [], NO_DIFFERENCE: [], WORSE: []}
-    for name, verdict in verdicts.items():
-        if name not in eras():
-            by_verdict[verdict.verdict].append(f"{name} ({score.number(rows[name])})")
-    for kind, start in ((BETTER, "better than"), (NO_DIFFERENCE, f"{NOT_TOLD} from")):
-        if names := by_verdict[kind]:
-            out.append(f"{world}: {start} {OURS} here: {listed(names)}.")
-    return out if by_verdict[BETTER] else [*out, f"{world}: nothing tried was better than {OURS}."]
-
-
-def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
+def score_sentences(rows: World, score: Score) -> Iterator[str]:
+    """About headlines over seeds: the eras, our lead, the variants that were better, and those not told apart."""
     first, *others = names = eras_in(rows)
-    said = [score.sentence(rows[first]), *(score.number(rows[era]) for era in others)]
-    verdicts = score.eras(rows)
-    if all(verdict.verdict == NO_DIFFERENCE for verdict in verdicts):
-        how = f"are {NOT_TOLD}" if any(verdict.seeds[1] for verdict in verdicts) else "end equal"
-        return f"{world}: the {_count_words(len(names))[1]} eras of torch.clamp {how}: {listed(said)}."
-    each = ", ".join(f"{text} {where(era)}" for era, text in zip(names, said, strict=True))
-    return f"{world}: which torch is installed decides: {each}."
-
-
-def _lead_over_seeds(world: str, rows: World, score: Score, verdicts: Mapping[str, Difference]) -> str:
-    """Against the best of the eras, which is the first of them in `verdicts`."""
-    of_eras = eras_in(rows)
-    era = next(name for name in verdicts if name in of_eras)
-    turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[verdicts[era].verdict]
-    better = _count_words(len(of_eras))[2]
-    return f"{world}: {OURS}: {score.sentence(rows[OURS])}, {turned} the {better} era of torch.clamp ({score.number(rows[era])})."
+    _, count, better = _count_words(len(names))
+    texts = [score.sentence(rows[first]), *(score.number(rows[era]) for era in others)]
+    gaps = score.eras(rows)
+    if all(gap.verdict == NO_DIFFERENCE for gap in gaps):
+        how = f"are {NOT_TOLD}" if any(gap.seeds[1] for gap in gaps) else "end equal"
+        yield f"the {count} eras of torch.clamp {how}: {listed(texts)}."
+    else:
+        each = ", ".join(f"{text} {where(era)}" for era, text in zip(names, texts, strict=True))
+        yield f"which torch is installed decides: {each}."
+    if OURS not in rows:
+        return
+    verdicts = {name: gap.verdict for name, gap in score.against_ours(rows).items()}  # the best first
+    era = next(name for name in verdicts if name in names)
+    ours = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[verdicts[era]]
+    yield f"{OURS}: {score.sentence(rows[OURS])}, {ours} the {better} era of torch.clamp ({score.number(rows[era])})."
+    for kind, start in ((BETTER, "better than"), (NO_DIFFERENCE, f"{NOT_TOLD} from")):
+        variants = [name for name, verdict in verdicts.items() if verdict == kind and name not in eras()]
+        if variants:
+            numbers = listed([f"{name} ({score.number(rows[name])})" for name in variants])
+            yield f"{start} {OURS} here: {numbers}."
+    if not any(verdict == BETTER and name not in eras() for name, verdict in verdicts.items()):
+        yield f"nothing tried was better than {OURS}."
 
 
 PICTURES = Score("psnr", "{} dB", ".1f")
@@ -154,6 +139,49 @@ def where_no_worse(worlds: Worlds, name: str, score: Score, or_equal: bool = Tru
     """The worlds in which our default is not better than `name`; without `or_equal`, those in which `name` is better."""
     verdicts = (BETTER, NO_DIFFERENCE) if or_equal else (BETTER,)
     return [w for w, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict in verdicts]
+
+
+@dataclass
+class Section:
+    """A subject with the numbers that its words need, and its outcomes: worlds[world][variant].
+
+    first[world]: the pictures that a figure shows before those of the variants, by title.
+    """
+
+    subject: Subject
+    context: dict[str, Any]
+    worlds: dict[str, World]
+    first: dict[str, dict[str, Tensor]]
+
+    @property
+    def setting(self) -> str:
+        return self.subject.setting.format_map(self.context)
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Sentences about one of several worlds begin with the name of the world."""
+        subject, lines = self.subject, []
+        for world, rows in self.worlds.items():
+            for sentence in (*self._score_sentences(world, rows), *subject.each(world, rows, self.context)):
+                is_name = sentence.startswith(tuple(rows))
+                alone = sentence if is_name else sentence[:1].upper() + sentence[1:]
+                lines.append(f"{world}: {sentence}" if len(self.worlds) > 1 else alone)
+        return [*lines, *subject.after(self.worlds, self.context)]
+
+    def _score_sentences(self, world: str, rows: World) -> Iterable[str]:
+        score = self.subject.score
+        if score is None or world in self.subject.unscored:
+            return ()
+        return picture_sentences(rows) if score is PICTURES else score_sentences(rows, score)
+
+    @property
+    def simpler(self) -> dict[str, list[str]]:
+        subject = self.subject
+        if subject.simpler is not None:
+            return subject.simpler(self.worlds)
+        if subject.score is None or not subject.has_leaves:
+            return {}
+        return {"own_leaves": where_no_worse(self.worlds, PROJECT, subject.score)}
 
 
 def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:

@@ -68,11 +68,8 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
         optimizer.step()
     pictures = displayed(painted(places, sizes, colours))
     psnr = -10 * torch.log10((pictures - target()).double().pow(2).mean((1, 2, 3)))
-    return Outcome(
-        numbers={"psnr": float(psnr.mean()), "least": float(psnr.min())},
-        arrays={"picture": pictures[0]},
-        seeds=tuple(psnr.tolist()),
-    )
+    numbers = {"psnr": float(psnr.mean()), "least": float(psnr.min())}
+    return Outcome(numbers, {"picture": pictures[0]}, seeds=tuple(psnr.tolist()))
 
 
 @torch.no_grad()
@@ -84,15 +81,9 @@ def outside(world: str) -> float:
 def _context(settings: Settings) -> dict[str, object]:
     (soft, low), (glaring, high) = COLOURS.items()
     return {
-        "spots": SPOTS,
-        "steps": STEPS,
-        "rate": RATE,
+        **{"spots": SPOTS, "steps": STEPS, "rate": RATE, "soft": low, "ours": OURS, "glaring": high},
+        **{"outside_soft": outside(soft), "outside_glaring": outside(glaring)},
         "test": sentences.test_of(f"{len(SEEDS)} seeds"),
-        "soft": low,
-        "ours": OURS,
-        "glaring": high,
-        "outside_soft": outside(soft),
-        "outside_glaring": outside(glaring),
     }
 
 
@@ -105,9 +96,8 @@ SPLATS = Task(
     score=SCORE,
     headline=("psnr", "dB"),
     has_leaves=False,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=lambda worlds, context: sentences.world_sentences(worlds, SCORE),
     simpler=lambda worlds: {"own_loss": sentences.where_no_worse(worlds, NO_CLAMP, SCORE, or_equal=False)},
     figure=Gallery(
         "pictures",

@@ -6,7 +6,7 @@ support vector machine of scikit-learn, trained on real digits alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from pseudograd.ops.replace import replace_grad
 
 from . import digits as data
 from . import sentences
-from .base import OURS, Gallery, Outcome, Score, Settings, Task, Variant, Worlds
+from .base import OURS, Context, Gallery, Outcome, Score, Settings, Task, Variant, Worlds
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "scribble")
 SENTENCES = ("{}", "the digit {}", "a handwritten {}", "a photo of a {}")
@@ -201,42 +201,27 @@ def _real(world: str) -> Tensor:
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
-    pictures = pulled(world, variant)
-    words = torch.arange(10).repeat(SEEDS)
+    pictures, words = pulled(world, variant), torch.arange(10).repeat(SEEDS)
     right = (torch.from_numpy(built().judge.predict(pictures.numpy())) == words).double().view(SEEDS, 10).mean(1)
-    wanted = built().embedded_words[:10].repeat(SEEDS, 1)
-    similar = (built().scorer(pictures) * wanted).sum(-1).mean()
-    return Outcome(
-        numbers={"right": float(right.mean()), "similar": float(similar)},
-        arrays={"picture": sheet(pictures)},
-        seeds=tuple(right.tolist()),
-    )
+    similar = (built().scorer(pictures) * built().embedded_words[words]).sum(-1).mean()
+    numbers = {"right": float(right.mean()), "similar": float(similar)}
+    return Outcome(numbers, {"picture": sheet(pictures)}, seeds=tuple(right.tolist()))
 
 
 def _context(settings: Settings) -> dict[str, object]:
     return {
-        "pictures": 10 * SEEDS,
-        "seeds": SEEDS,
-        "steps": STEPS,
-        "rate": RATE,
+        **{"pictures": 10 * SEEDS, "seeds": SEEDS, "steps": STEPS, "rate": RATE, "chance": 0.1},
         "judge": built().judge_right,
-        "chance": 0.1,
         "test": sentences.test_of(f"{SEEDS} starts of ten pictures"),
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    out = []
-    for world in (PLAIN, STRONG):
-        out += sentences.score_sentences(world, worlds[world], SCORE)
-    for name in (OURS,) if OURS in worlds[PLAIN] else ():
-        with_it, without = (worlds[world][name] for world in (PLAIN, WITHOUT))
-        apart = SCORE.difference(with_it, without).verdict == BETTER
-        out.append(
-            f"With replace_grad {SCORE.sentence(with_it)}, without it {SCORE.number(without)}: "
-            + ("it is what makes the picture." if apart else "not told apart over these starts.")
-        )
-    return out
+def _compare_replace_grad(worlds: Worlds, context: Context) -> Iterator[str]:
+    if OURS in worlds[PLAIN]:
+        with_it, without = (worlds[world][OURS] for world in (PLAIN, WITHOUT))
+        is_better = SCORE.difference(with_it, without).verdict == BETTER
+        result = "it is what makes the picture" if is_better else "not told apart over these starts"
+        yield f"With replace_grad {SCORE.sentence(with_it)}, without it {SCORE.number(without)}: {result}."
 
 
 TEXT_TO_DIGIT = Task(
@@ -248,9 +233,10 @@ TEXT_TO_DIGIT = Task(
     score=SCORE,
     headline=("right", "as asked"),
     has_leaves=False,
-    setting=_SETTING.format_map,
+    setting=_SETTING,
     context=_context,
-    verdicts=_verdicts,
+    unscored=(WITHOUT,),
+    after=_compare_replace_grad,
     figure=Gallery("pictures", title="asked for 0 to 9, {world}", first={"real digits": _real}),
     order=180,
 )

@@ -21,8 +21,8 @@ from pseudograd.comparison.variants import INSTALLED, PROJECT, eras
 from pseudograd.look.palette import FORWARD, LOSS, colour
 
 from .. import Outcome, World
-from ..base import OURS, Section, Subject, eras_in
-from ..sentences import are_alike, best
+from ..base import OURS, Subject, eras_in
+from ..sentences import Section, are_alike, best
 from .results import Results, cell, own_worlds
 
 DPI = 110
@@ -40,31 +40,38 @@ class Tile(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For who cannot see it."""
+        """The text for a reader who cannot see it."""
         return f"{self.title}, {self.note}" if self.note else self.title
+
+    @property
+    def data(self) -> str:
+        """A PNG in base64."""
+        buffer = io.BytesIO()
+        imsave(buffer, pixels(self.picture), format="png")
+        return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 class Strip(NamedTuple):
-    """The pictures that a report opens with, and what is said above them."""
+    """The pictures at the top of a report, and the sentence above them."""
 
     sentence: str
     tiles: list[Tile]
 
 
 def display_name(variant: str, era: str = "") -> str:
-    """Calls an era of torch.clamp by its versions of torch; `era`: the rule of the installed one."""
+    """An era of torch.clamp has its versions of torch as a name. era: the rule of the installed torch."""
     if variant in eras():
         return f"torch.clamp, {eras()[variant].name}{' (yours)' if variant == era else ''}"
     return "clip after each step (project)" if variant == PROJECT else variant
 
 
 def remove_installed(rows: World) -> World:
-    """Without the installed torch.clamp, which is one of the eras."""
+    """The rows without the installed torch.clamp, which is one of the eras."""
     return {name: outcome for name, outcome in rows.items() if name != INSTALLED}
 
 
 def tiles(subject: Subject, rows: World, first: Mapping[str, Tensor], era: str) -> list[Tile]:
-    """Where it starts and where it should go, then the result of each rule."""
+    """The start and the goal, then the result of each rule."""
     return [*_first_tiles(first), *(_tile(subject, name, rows, era) for name in remove_installed(rows))]
 
 
@@ -73,7 +80,7 @@ def _first_tiles(first: Mapping[str, Tensor]) -> list[Tile]:
 
 
 def strip(results: Results) -> Strip | None:
-    """Of the first subject that says its finding: start and goals, torch.clamp, our default, and the best if that is another."""
+    """The strip of the first subject with a finding: start and goal, torch.clamp, our default, and the best if it is another rule."""
     for section in results.sections.values():
         subject = section.subject
         if subject.finding is None or subject.figure is None:
@@ -109,33 +116,21 @@ def pixels(picture: Tensor) -> np.ndarray:
     return (picture.nan_to_num(0).clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
 
 
-def as_data(picture: Tensor) -> str:
-    """A PNG in base64."""
-    buffer = io.BytesIO()
-    imsave(buffer, pixels(picture), format="png")
-    return base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
 # --- charts -----------------------------------------------------------------------------------------------------------
 
 
 def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
-    """(section, file stem, what it shows, figure) for every world that has a chart: of its subject's kind, or of its seeds."""
+    """(section, file stem, caption, figure) for every world with a chart: of its subject's kind, or of its seeds."""
     for name, section in results.sections.items():
+        subject, kind = section.subject, section.subject.figure
         for number, (world, rows) in enumerate(section.worlds.items(), start=1):
             stem = name if len(section.worlds) == 1 else f"{name}-{number}"
-            subject, figure = section.subject, section.subject.figure
-            if figure is None:
-                if (seeds := _seeds(results, section, world)) is not None:
-                    yield name, stem, seeds.caption, _seeds_figure(seeds)
-            elif figure.kind != PICTURES:  # which the page shows one by one
-                title, draw_kind = figure.title.format(world=world), _DRAWERS[figure.kind]
-                yield (
-                    name,
-                    stem,
-                    f"{subject.title}: {world}",
-                    draw_kind(subject, title, remove_installed(rows), results.era),
-                )
+            if kind is None and (seeds := _seeds(results, section, world)) is not None:
+                yield name, stem, seeds.caption, _seeds_figure(seeds)
+            elif kind is not None and kind.kind != PICTURES:  # the page shows pictures one by one
+                draw, title = _DRAWERS[kind.kind], kind.title.format(world=world)
+                figure = draw(subject, title, remove_installed(rows), results.era)
+                yield name, stem, f"{subject.title}: {world}", figure
         for number, (caption, shown) in enumerate(_own_arrays(results.own) if results.own else (), start=1):
             yield name, f"{name}-beside-{number}", caption, shown
 

@@ -1,4 +1,4 @@
-"""The results of a run, and how a folder keeps them: the numbers in results.json, the arrays that figures draw in arrays.npz."""
+"""The results of a run, and their files: the numbers in results.json, the arrays that figures draw in arrays.npz."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pseudograd.torch_table.eras import ERAS, installed_era, measure
 from pseudograd.torch_table.forms import edge_cases
 
 from .. import sentences
-from ..base import KINDS, Section
+from ..base import KINDS
+from ..sentences import Section
 
 KIND = "pseudograd compare"
 NUMBERS, ARRAYS = "results.json", "arrays.npz"
@@ -27,9 +28,9 @@ NUMBERS, ARRAYS = "results.json", "arrays.npz"
 
 @dataclass
 class Results:
-    """Everything that a report needs: a section for each subject, by its name, and the torch that it was run on.
+    """The content of a report: a section for each subject, by name, and the torch of the run.
 
-    own: the comparison of the user's own training that this is a report of.
+    edges: the slope of the installed torch at a bound, by the spelling of the call. own: the comparison of a user's own training.
     """
 
     rules: tuple[str, ...]
@@ -53,29 +54,23 @@ class Results:
 
     @property
     def when_not_to(self) -> list[str]:
-        """The closing words: where something else is as good or better, from this run's own numbers."""
+        """The closing words about what was as good or better in this run."""
         simpler: dict[str, list[str]] = {}
         for section in self.sections.values():
-            for advice, worlds in section.subject.simpler(section.worlds).items():
+            for advice, worlds in section.simpler.items():
                 simpler.setdefault(advice, []).extend(worlds)
         return sentences.closing(simpler)
 
     def to_json(self) -> dict[str, Any]:
         """Numbers only; NaN becomes null, an infinite number "inf" or "-inf"."""
-        tasks = {
-            name: {
-                "settings": plain_numbers(section.context),
-                "seeds": {
-                    world: {variant: plain_numbers(outcome.seeds) for variant, outcome in rows.items() if outcome.seeds}
-                    for world, rows in section.worlds.items()
-                },
-                "worlds": {
-                    world: {variant: plain_numbers(outcome.numbers) for variant, outcome in rows.items()}
-                    for world, rows in section.worlds.items()
-                },
-            }
-            for name, section in self.sections.items()
-        }
+        tasks: dict[str, dict[str, object]] = {}
+        for name, section in self.sections.items():
+            worlds, seeds = {}, {}
+            for world, rows in section.worlds.items():
+                worlds[world] = {variant: plain_numbers(outcome.numbers) for variant, outcome in rows.items()}
+                with_seeds = {variant: outcome.seeds for variant, outcome in rows.items() if outcome.seeds}
+                seeds[world] = {variant: plain_numbers(numbers) for variant, numbers in with_seeds.items()}
+            tasks[name] = {"settings": plain_numbers(section.context), "seeds": seeds, "worlds": worlds}
         return {
             "kind": KIND,
             "pseudograd": __version__,
@@ -89,10 +84,10 @@ class Results:
             **({} if self.own is None else {"own": self.own.to_json()}),
         }
 
-    def figure_arrays(self) -> Iterator[tuple[str, dict[Any, Any], Any]]:
-        """For every array that a figure draws: its name in arrays.npz, and the dict and key that hold it here."""
-        for name, rows_of in self.own.arrays.items() if self.own is not None else ():
-            for variant, by_seed in rows_of.items():
+    def figure_arrays(self) -> Iterator[tuple[str, dict[Any, Any], object]]:
+        """For every array that a figure draws: its name in arrays.npz, and the dict and the key that hold it."""
+        for name, by_variant in self.own.arrays.items() if self.own is not None else ():
+            for variant, by_seed in by_variant.items():
                 for seed in by_seed:
                     yield f"own/{name}/{variant}/{seed}", by_seed, seed
         for name, section in self.sections.items():
@@ -107,17 +102,16 @@ class Results:
 
 
 def own_worlds(comparison: Comparison) -> Mapping[str, str]:
-    """The numbers that the run returns, by the name that a reader sees."""
+    """The numbers of the user's run, by the name that a reader sees."""
     return {"result" if number == ONLY else number: number for number in comparison.values}
 
 
 def empty_results(rules: Sequence[str], **more: Any) -> Results:
-    """Without sections yet, of the installed torch."""
+    """Results of the installed torch, without sections."""
     return Results(tuple(rules), edges=edges_now(), era=ERAS[installed_era()].rule, **more)
 
 
 def edges_now() -> dict[str, float]:
-    """The slope of the installed torch at a bound, by the spelling of the call."""
     return {way.text: measure(way.f).x for way in edge_cases()}
 
 
@@ -131,7 +125,7 @@ def save(results: Results, folder: Path) -> None:
 
 
 def cell(value: float, unit: str = "") -> str:
-    """A number as a reader wants it: one decimal where it is large, three digits where it is small."""
+    """One decimal for a large number, three digits for a small one."""
     if math.isnan(value):
         return "not a number"
     text = f"{value:.1f}" if abs(value) >= 1 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Where results come from: tasks that are run, a comparison of the user's own, or the folder of an older report."""
+"""Results from tasks that are run, from a comparison of the user's own, or from the folder of an older report."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pseudograd.errors import UnknownNameError, must, unknown_name
 from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd.wording import listed
 
-from .. import DEFAULT_TASKS, TASKS, Outcome, Task, World, find_tasks
-from ..base import Section, Settings, Subject
+from .. import DEFAULT_TASKS, TASKS, Outcome, Task, find_tasks
+from ..base import Settings, Subject
 from ..experiment import OnStep, measure_tasks
-from .page import words_and_tables
-from .results import ARRAYS, KIND, NUMBERS, Results, empty_results, own_worlds
+from ..sentences import Section
+from .results import ARRAYS, KIND, NUMBERS, Results, cell, empty_results, own_worlds
 
 
 def run_tasks(
@@ -37,41 +37,38 @@ def run_tasks(
     jobs: int = 1,
     store: Store | None = None,
 ) -> Results:
-    """Run `tasks`, names or your own, with `rules`, every era, the installed torch and no clamp.
+    """Runs `tasks`, names or your own, with `rules`, every era, the installed torch and no clamp.
 
-    On one thread, so that a run repeats to the bit; in `jobs` processes, which gives the same. Runs in the `store` are not repeated.
+    One thread makes a run repeat to the bit; `jobs` processes give the same numbers. Runs in the `store` are not repeated.
     on_step(task, world, variant, done, total) is called before each run.
     """
     results = empty_results(rules, loss=(settings.loss_name or None) if settings else None)
     began = time.perf_counter()
-    results.sections = measure_tasks(
-        list(find_tasks(tasks).values()), rules, settings or Settings(), on_step, jobs, store
-    )
+    chosen = list(find_tasks(tasks).values())
+    results.sections = measure_tasks(chosen, rules, settings or Settings(), on_step, jobs, store)
     results.seconds = round(time.perf_counter() - began, 3)
     return results
 
 
-# --- a comparison of the user's own -----------------------------------------------------------------------------------
-
-
 def own_results(comparison: Comparison) -> Results:
-    """The results for a report of this comparison. Its worlds are the numbers of the run."""
-    worlds = {world: _own_world(comparison, number) for world, number in own_worlds(comparison).items()}
+    """The results for a report of the user's own training. Its worlds are the numbers of the run."""
     run = comparison.run
     name = run if run.isidentifier() and run.isascii() and run not in TASKS else "own_case"  # it names files
+    worlds = {
+        world: {variant: _own_outcome(comparison, number, variant) for variant in comparison.values[number]}
+        for world, number in own_worlds(comparison).items()
+    }
     section = Section(_own_subject(comparison, name), {}, worlds, {world: {} for world in worlds})
     more = {"torch": comparison.torch, "seconds": comparison.seconds, "own": comparison}
     return empty_results(comparison.variants, sections={name: section}, **more)
 
 
-def _own_world(comparison: Comparison, number: str) -> World:
-    rows: World = {}
-    for name, values in comparison.values[number].items():
-        mean, deviation = spread(values)
-        lost = float(sum(not math.isfinite(value) for value in values))
-        numbers = {"mean": mean, "spread": deviation, "median": comparison.median(name, number), "lost": lost}
-        rows[name] = Outcome(numbers, seeds=values)
-    return rows
+def _own_outcome(comparison: Comparison, number: str, variant: str) -> Outcome:
+    values = comparison.values[number][variant]
+    mean, deviation = spread(values)
+    lost = float(sum(not math.isfinite(value) for value in values))
+    median = comparison.median(variant, number)
+    return Outcome({"mean": mean, "spread": deviation, "median": median, "lost": lost}, seeds=values)
 
 
 def _own_subject(comparison: Comparison, name: str) -> Subject:
@@ -82,22 +79,20 @@ def _own_subject(comparison: Comparison, name: str) -> Subject:
         for line in sentences(comparison, number)
     ]
     verdicts = [*headlines(comparison), *lines, *closing_lines(comparison)]
-    handed = "with each variant" if comparison.is_given else "with the clamp of each rule"
-    how = f"unedited, with {listed(comparison.replaced)} replaced" if comparison.replaced else handed
+    how = "with each variant" if comparison.is_given else "with the clamp of each rule"
+    if comparison.replaced:
+        how = f"unedited, with {listed(comparison.replaced)} replaced"
     seeds = f"{len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else "one seed"
     better = listed([f"a {comparison.better[number]} {world}" for world, number in worlds.items()])
+    setting = f"{comparison.run} was run {how}, over {seeds}. Better is {better}."
+    columns = {"mean": "mean", "spread": "standard deviation over seeds", "median": "median"}
     return Subject(
         name=name,
         title=f"Your own case: {comparison.run}",
-        columns={
-            "mean": "mean",
-            "spread": "standard deviation over seeds",
-            "median": "median",
-            "lost": "runs without a number",
-        },
+        columns={**columns, "lost": "runs without a number"},
         headline=("median", "median"),
-        setting=lambda context: f"{comparison.run} was run {how}, over {seeds}. Better is {better}.",
-        verdicts=lambda worlds, context: verdicts,
+        setting=setting.replace("{", "{{").replace("}", "}}"),
+        after=lambda worlds, context: verdicts,
     )
 
 
@@ -115,15 +110,16 @@ def is_report(folder: Path) -> bool:
         return False
 
 
-def stored_numbers(folder: Path) -> Any:
+def stored_numbers(folder: Path) -> dict[str, Any]:
     """The content of results.json."""
-    return json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+    return content
 
 
 def load_results(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Results:
-    """The results of the report in `folder`, whose tasks are among `tasks`. Nothing is run, and `write` draws the same report.
+    """The results of the report in `folder`. Nothing is run, and `write` draws the same report.
 
-    Raises an error that names a task that is not among `tasks`; FolderError where this is no whole report of this version.
+    Raises an error that names a task that is not among `tasks`; FolderError if this is no whole report of this version.
     """
     if not is_report(folder):
         raise _unreadable("be a folder that compare wrote", folder, "Choose another one")
@@ -134,8 +130,7 @@ def load_results(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Re
         own = own_results(from_json(stored["own"])) if "own" in stored else None
         results = own or _task_results(stored, find_tasks(tasks))
         results.edges, results.era = stored["torch_at_the_bound"], stored["installed_era"]
-        # A number that a sentence or table needs and that is missing raises here.
-        _ = words_and_tables(results), results.installed, results.when_not_to
+        _check_numbers(results)
     except UnknownNameError:
         raise
     except Exception as error:
@@ -152,27 +147,35 @@ def load_results(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Re
 
 
 def _task_results(stored: Mapping[str, Any], tasks: Mapping[str, Task]) -> Results:
-    """Without their arrays."""
+    """Results without arrays."""
     results = Results(tuple(stored["rules"]), stored["loss"], torch=stored["torch"], seconds=stored["seconds"])
     for name, task in stored["tasks"].items():
         if name not in tasks:
             raise unknown_name("compare", "task", tasks, name)
-        seeds = task.get("seeds", {})
-        worlds: dict[str, World] = {}
+        worlds = {}
         for world, rows in task["worlds"].items():
-            of_variant = seeds.get(world, {})
+            seeds = task.get("seeds", {}).get(world, {})
             worlds[world] = {
-                variant: Outcome(_numbers(row), seeds=tuple(map(read_number, of_variant.get(variant, ()))))
+                variant: Outcome(_read_numbers(row), seeds=tuple(map(read_number, seeds.get(variant, ()))))
                 for variant, row in rows.items()
             }
-        results.sections[name] = Section(
-            tasks[name], _numbers(task["settings"]), worlds, {world: {} for world in worlds}
-        )
+        first: dict[str, dict[str, torch.Tensor]] = {world: {} for world in worlds}
+        results.sections[name] = Section(tasks[name], _read_numbers(task["settings"]), worlds, first)
     return results
 
 
-def _numbers(stored: Mapping[str, object]) -> dict[str, Any]:
+def _read_numbers(stored: Mapping[str, object]) -> dict[str, Any]:
     return {key: read_number(value) for key, value in stored.items()}
+
+
+def _check_numbers(results: Results) -> None:
+    """Raises if a number is missing that a sentence or a table needs."""
+    _ = results.installed, results.when_not_to
+    for section in results.sections.values():
+        _ = section.setting, section.verdicts
+        for rows in section.worlds.values():
+            for outcome in rows.values():
+                _ = [cell(outcome.numbers[key]) for key in section.subject.columns]
 
 
 def _unreadable(requirement: str, got: object, remedy: str = "Run compare again") -> FolderError:

@@ -9,10 +9,12 @@ import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from pseudograd.comparison.store import Store
 from pseudograd.errors import must
@@ -46,14 +48,15 @@ def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> Fol
 
 def set_aside(results: Results, folder: Path) -> Path | None:
     """Where `write` puts the older report that is in `folder`; None where there is none, or it has the same numbers."""
-    if not is_report(folder) or _numbers(stored_numbers(folder)) == _numbers(json.loads(results_text(results))):
+    if not is_report(folder) or _without_times(stored_numbers(folder)) == _without_times(
+        json.loads(results_text(results))
+    ):
         return None
     names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
     return next(name for name in names if not (name.exists() or name.is_symlink()))
 
 
-def _numbers(report: Mapping[str, Any]) -> dict[str, object]:
-    """Without how long it took."""
+def _without_times(report: dict[str, Any]) -> dict[str, object]:
     own = report.get("own")
     return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}
 
@@ -115,7 +118,6 @@ def _swap(staging: Path, folder: Path, old: Path) -> None:
 
 
 def _fill(folder: Path, results: Results) -> None:
-
     folder.mkdir()
     charts: dict[str, list[dict[str, str]]] = {}
     if (opening := strip(results)) is not None:
@@ -127,7 +129,7 @@ def _fill(folder: Path, results: Results) -> None:
     save(results, folder)
 
 
-def _draw(figure: Any, file: Path) -> bytes:
+def _draw(figure: Figure, file: Path) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     file.write_bytes(buffer.getvalue())
