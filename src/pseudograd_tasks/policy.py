@@ -36,8 +36,8 @@ NAMED = ("dapo", "dual_clip", "cispo", "gppo", "ce_gppo")
 _SETTING = (
     "Strings of {length} of {letters} letters; the reward is the share of letters that follow a hidden order, seen with noise of "
     "standard deviation {noise:g} and compared with the mean of {strings} strings. A table of probabilities learns it with the "
-    "loss -A * clamp(r, {low:g}, {high:g}); two schedules of Adam: {few.passes} passes over each of {few.batches} batches at rate "
-    "{few.rate:g}, and {many.passes} over each of {many.batches} at {many.rate:g}. The reward that is reported is the expectation, "
+    "loss -A * clamp(r, {low:g}, {high:g}); two schedules of Adam: {few_passes} passes over each of {few_batches} batches at rate "
+    "{few_rate:g}, and {many_passes} over each of {many_batches} at {many_rate:g}. The reward that is reported is the expectation, "
     "computed exactly; guessing has {chance:.3f}. This tells what a clip is worth when a batch is used again, on a problem of "
     "{table} numbers; nothing about language models, whose ratios come from a network that all tokens share. {test}"
 )
@@ -120,10 +120,11 @@ def preset_rewards(world: str, name: str) -> tuple[float, ...]:
 
 
 def _context(settings: Settings) -> dict[str, object]:
-    few, many = WORLDS.values()
+    schedules = zip(("few", "many"), WORLDS.values(), strict=True)
     return {
         **{"length": LENGTH, "letters": LETTERS, "strings": STRINGS, "noise": NOISE, "low": 1 - LOW, "high": 1 + HIGH},
-        **{"few": few, "many": many, "chance": 1 / LETTERS, "table": LENGTH * LETTERS**2},
+        **{f"{few}_{key}": value for few, schedule in schedules for key, value in schedule._asdict().items()},
+        **{"chance": 1 / LETTERS, "table": LENGTH * LETTERS**2},
         "test": sentences.test_of(f"{SEEDS} seeds"),
     }
 

@@ -172,7 +172,7 @@ class Section:
         score = self.subject.score
         if score is None or world in self.subject.unscored:
             return ()
-        return picture_sentences(rows) if score is PICTURES else score_sentences(rows, score)
+        return picture_sentences(rows) if score == PICTURES else score_sentences(rows, score)
 
     @property
     def simpler(self) -> dict[str, list[str]]:

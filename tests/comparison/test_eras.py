@@ -14,11 +14,11 @@ from pseudograd.comparison.comparison import from_json
 from pseudograd.comparison.variants import eras, variants
 from pseudograd.torch_table.eras import ERAS, OPEN_ERA, Era
 from pseudograd_tasks import TASKS, Outcome, sentences
-from pseudograd_tasks.base import Section
 from pseudograd_tasks.report.figures import display_name, strip
 from pseudograd_tasks.report.results import Results
 from pseudograd_tasks.report.sources import load_results, run_tasks
 from pseudograd_tasks.report.write import write
+from pseudograd_tasks.sentences import Section
 
 THREE = ("zero/closed", "zero/open", "zero/half")
 NEXT = "torch>=2.16"
@@ -103,17 +103,17 @@ def _rows(*decibels: float, inward: float = 30.0) -> dict[str, Outcome]:
 def test_sentences_of_tasks_speak_of_all_eras() -> None:
     def first_lines(*decibels: float) -> list[str]:
         rows = _rows(*decibels)
-        texts = sentences.picture_sentences("here", rows), sentences.score_sentences("here", rows, sentences.PICTURES)
-        return [line for lines in texts for line in lines[:2]]
+        texts = sentences.picture_sentences(rows), sentences.score_sentences(rows, sentences.PICTURES)
+        return [line for lines in texts for line in list(lines)[:2]]
 
     picture, above, score, _ = first_lines(20.0, 8.0, 12.0)
     decides = "8.0{} where it does not{} 12.0{} where half of it does."
     assert picture.endswith("20.0 dB where the gradient at a bound passes, " + decides.format(" dB", " and", " dB"))
-    assert above == "here: inward ends at 30.0 dB, 10.0 dB above the best of the 3 eras of torch.clamp (20.0 dB)."
+    assert above == "inward ends at 30.0 dB, 10.0 dB above the best of the 3 eras of torch.clamp (20.0 dB)."
     assert score.endswith("20.0 dB where the gradient at a bound passes, " + decides.format("", ",", ""))
     picture, _, score, _ = first_lines(8.0, 8.0, 8.0)
-    assert picture == "here: all 3 eras of torch.clamp end alike, at 8.0 dB."
-    assert score == "here: the 3 eras of torch.clamp end equal: 8.0 dB, 8.0 and 8.0."
+    assert picture == "all 3 eras of torch.clamp end alike, at 8.0 dB."
+    assert score == "the 3 eras of torch.clamp end equal: 8.0 dB, 8.0 and 8.0."
     picture, _, _, above = first_lines(8.0, 8.0, 9.0)
     assert "decides the picture" in picture
     assert "the best era of torch.clamp (9.0)" in above

@@ -7,19 +7,28 @@ from pathlib import Path
 import pytest
 
 from pseudograd_tasks import canvas, retarget
+from pseudograd_tasks.report import figures
 from pseudograd_tasks.report.results import Results
 from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.report.write import write
 
+RULES = ("inward", "identity", "sign")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _coarse_figures() -> None:
+    """Draws quickly; the sizes of figures in inches stay."""
+    figures.DPI = 40
+
 
 @pytest.fixture(scope="session")
 def results() -> Results:
-    """Of pictures that are trained a tenth as long: what becomes of them, tests/tasks/test_numbers.py asks of whole trainings."""
+    """Pictures are trained for a tenth of the time. tests/tasks/test_numbers.py measures whole trainings."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(retarget, "AWAY_STEPS", 20)
         patched.setattr(retarget, "BACK_STEPS", 10)
         patched.setattr(canvas, "STEPS", 20)
-        return run_tasks(["retarget", "retarget_srgb", "canvas", "basin", "curve"])
+        return run_tasks(["retarget", "canvas", "basin"], RULES)
 
 
 @pytest.fixture(scope="session")

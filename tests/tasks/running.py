@@ -1,4 +1,4 @@
-"""One variant in one world of a task, with what holds of every task checked on the way."""
+"""One variant in one world of a task, with checks that hold for every task."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pseudograd_tasks.base import KINDS, Settings
 
 
 def run(task: Task, world: str, name: str, settings: Settings | None = None) -> Outcome:
-    variant = next(one for one in variants(has_leaves=task.has_leaves) if one.name == name)
-    measured = task.run(world, variant, settings or Settings())
+    by_name = {variant.name: variant for variant in variants(has_leaves=task.has_leaves)}
+    measured = task.run(world, by_name[name], settings or Settings())
     assert set(task.columns) == set(measured.numbers)
     assert all(isinstance(value, float) for value in measured.numbers.values())
     if measured.seeds:

@@ -22,7 +22,7 @@ import torch
 
 import pseudograd as pg
 from pseudograd.cli import main
-from pseudograd.comparison.variants import INSTALLED, NO_CLAMP, eras
+from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd_tasks import TASKS, report, sentences
 from pseudograd_tasks.base import Settings
 from pseudograd_tasks.report import terminal
@@ -31,9 +31,9 @@ from pseudograd_tasks.report.results import Results, cell
 from pseudograd_tasks.report.sources import FolderError, load_results, own_results, run_tasks
 from pseudograd_tasks.report.terminal import show
 from pseudograd_tasks.report.write import check_folder, write
-from pseudograd_tasks.retarget import SRGB
 
 from ..browser import needs_browser, shown, title_of
+from ..choices import folded
 
 pytestmark = pytest.mark.xdist_group("compare")
 
@@ -47,25 +47,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def changed_copy(results: Results) -> Results:
-    changed = copy.copy(results)
-    changed.sections = copy.deepcopy(results.sections)
-    return changed
-
-
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_folder_holds_the_page_the_figures_and_the_numbers(folder: Path) -> None:
-    files = {"basin.png", "curve-1.png", "curve-2.png", "strip.png", "index.html", "results.json", "arrays.npz"}
+def test_the_folder_holds_a_page_that_needs_nothing_from_outside(folder: Path, page: str) -> None:
+    files = {"basin.png", "strip.png", "index.html", "results.json", "arrays.npz"}
     assert {path.name for path in folder.iterdir()} == files
     assert all(path.stat().st_size > 1000 for path in folder.iterdir())
     assert (folder / "arrays.npz").stat().st_size < 8e6
-
-
-def test_the_page_needs_nothing_from_outside_and_opens_and_closes_as_promised(page: str) -> None:
     links = re.findall(r'(?:src|href)="([^"]{0,40})', page)
-    assert len(links) > 40
+    assert len(links) > 20
     assert all(link.startswith("data:image/png;base64,") for link in links)
     assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
     headings = re.findall(r"<h[12]>([^<]+)</h[12]>", page)
@@ -73,8 +64,8 @@ def test_the_page_needs_nothing_from_outside_and_opens_and_closes_as_promised(pa
     assert headings[-1] == "When you do not need us"
 
 
-def test_every_picture_says_what_it_is_a_picture_of(page: str, results: Results) -> None:
-    """And how near it came: the numbers are those of the table, the target stands among them, and no era stands there twice."""
+def test_every_picture_has_a_text_with_its_number(page: str, results: Results) -> None:
+    """The numbers are those of the table, the target is among the pictures, and no era appears twice."""
     assert len(re.findall(r'<img [^>]*alt="([^"]+)"', page)) == page.count("<img ")
     for task, target in (("retarget", "start, and what to come back to"), ("canvas", "the target, unblurred")):
         start = page.index(f'<section id="{task}">')
@@ -87,16 +78,21 @@ def test_every_picture_says_what_it_is_a_picture_of(page: str, results: Results)
                 assert (html.escape(text) in texts) == (name != INSTALLED), name
 
 
+def with_decibels(results: Results, default: float, **decibels: float) -> Results:
+    """The results with other numbers for the photo; `era` stands for all eras."""
+    changed = copy.copy(results)
+    changed.sections = copy.deepcopy(results.sections)
+    for name, outcome in changed.sections["retarget"].worlds["plain"].items():
+        key = "era" if name in eras() and "era" in decibels else re.sub(r"\W", "_", name)
+        outcome.numbers["psnr"] = decibels.get(key, default)
+    return changed
+
+
 def test_the_opening_is_computed(results: Results) -> None:
-    changed = changed_copy(results)
-    rows = changed.sections["retarget"].worlds["plain"]
-
-    def opening(**decibels: float) -> Any:
-        for name in rows:
-            rows[name].numbers["psnr"] = decibels.get(name.replace("/", "_").replace(" ", "_"), 1.0)
-        return strip(changed)
-
-    first = opening(zero_closed=8.0, zero_open=20.0, inward=12.0, sign=13.0, no_clamp=math.nan)
+    first = strip(
+        with_decibels(results, 1.0, zero_closed=8.0, zero_open=20.0, inward=12.0, sign=13.0, no_clamp=math.nan)
+    )
+    assert first is not None
     for part in (
         "did not come back where the gradient at a bound passes (8.0 dB) and came back in part where it does not",
         "with inward it did not come back (12.0 dB). The runs differ only in the backward rule of the clamp. "
@@ -107,37 +103,28 @@ def test_the_opening_is_computed(results: Results) -> None:
     start = ["start, and what to come back to", "sent here first, as a screen shows it"]
     assert [tile.title for tile in first.tiles] == [*start, closed, opened, "inward", f"best here: {opened}"]
     assert len({tile.picture.shape for tile in first.tiles}) == 1
-    second = opening(zero_closed=8.0, zero_open=8.0, inward=45.0)
+    second = strip(with_decibels(results, 1.0, zero_closed=8.0, zero_open=8.0, inward=45.0))
+    assert second is not None
     assert [tile.text for tile in second.tiles][2:] == ["torch.clamp, on any torch, 8.0 dB", "inward, 45.0 dB"]
     part = "With torch.clamp it did not come back (8.0 dB), whichever torch is installed; with inward it came back"
     assert part in second.sentence
-    assert "Best" not in second.sentence
+    assert "best variant" not in second.sentence
 
 
 def test_verdicts_follow_the_numbers(results: Results) -> None:
-    changed = changed_copy(results)
-    section = changed.sections["retarget"]
-    rows = section.worlds["plain"]
-
-    def verdicts(**decibels: float) -> list[str]:
-        for name in rows:
-            rows[name].numbers["psnr"] = decibels.get("era" if name in eras() else name.replace(" ", "_"), 0.5)
-        return section.verdicts
-
-    first = verdicts(era=5.7, inward=1.25, no_clamp=49.2)
-    assert first[0].startswith(
-        "Both eras of torch.clamp end alike, at 5.7 dB"
-    )  # one world: its name would tell nothing
+    first = with_decibels(results, 0.5, era=5.7, inward=1.25, no_clamp=49.2).sections["retarget"].verdicts
+    assert first[0].startswith("Both eras of torch.clamp end alike, at 5.7 dB")  # the name of an only world is left out
     assert first[1].startswith("inward ends at 1.2 dB and does not beat")
     assert first[2].startswith("Better than inward here: no clamp (49.2 dB)")
-    assert "inward ends at 40.2 dB, 31.8 dB above the better" in " ".join(verdicts(era=8.5, inward=40.25))
+    second = with_decibels(results, 0.5, era=8.5, inward=40.25).sections["retarget"].verdicts
+    assert "inward ends at 40.2 dB, 31.8 dB above the better" in " ".join(second)
     canvas = results.sections["canvas"].verdicts
     assert all(sentence.startswith(("from black: ", "over-exposed: ")) for sentence in canvas)
     assert "project was as good or better here (from black and over-exposed)" in " ".join(results.when_not_to)
 
 
-def _sentences(path: Path) -> Iterator[str]:
-    """The words of every sentence in a file, without docstrings, and without what a sentence is filled with."""
+def find_sentences(path: Path) -> Iterator[str]:
+    """The words of every sentence in a file, without docstrings and without the values that fill a sentence."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     formats = [node.format_spec for node in nodes if isinstance(node, ast.FormattedValue)]
     parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -151,8 +138,8 @@ def _sentences(path: Path) -> Iterator[str]:
                 yield text
 
 
-def test_no_digit_in_a_sentence_outside_its_placeholders() -> None:
-    words = [sentence for path in Path(sentences.__file__).parent.glob("*.py") for sentence in _sentences(path)]
+def test_no_sentence_has_a_digit_outside_its_placeholders() -> None:
+    words = [sentence for path in Path(sentences.__file__).parent.glob("*.py") for sentence in find_sentences(path)]
     assert len(words) > 25
     for sentence in words:
         assert not re.search(r"\d", sentence), sentence
@@ -161,14 +148,13 @@ def test_no_digit_in_a_sentence_outside_its_placeholders() -> None:
 
 
 @needs_browser
-@pytest.mark.parametrize("width", [400, 1000, 1600])
-def test_the_page_in_a_browser(folder: Path, tmp_path: Path, width: int) -> None:
-    """Nothing stands outside the window, and tables open by keyboard."""
+@pytest.mark.parametrize("width", [400, 1600])
+def test_the_page_fits_a_window_and_opens_by_keyboard(folder: Path, tmp_path: Path, width: int) -> None:
     script = """
     const all = [...document.querySelectorAll("summary")];
     all[0].focus();
     const focused = document.activeElement === all[0];
-    document.querySelectorAll("details").forEach((one) => { one.open = true; });
+    document.querySelectorAll("details").forEach((details) => { details.open = true; });
     const page = document.documentElement;
     document.title = [page.scrollWidth <= window.innerWidth, focused, all.length > 5].join(" ");
     """
@@ -195,8 +181,9 @@ def test_charts_are_dark_on_a_dark_page_and_rules_keep_one_colour(folder: Path, 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report that is quickly drawn."""
-    return write(run_tasks(["curve"], ["inward"]), tmp_path_factory.mktemp("small") / "report").parent
+    """A report that is quickly drawn: one figure."""
+    results = run_tasks(["curve"], ["inward"], Settings(loss=torch.square, loss_name="y²"))
+    return write(results, tmp_path_factory.mktemp("small") / "report").parent
 
 
 @pytest.fixture
@@ -204,10 +191,11 @@ def copied(small: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small, tmp_path / "report"))
 
 
-def test_an_older_report_is_replaced_and_nothing_else(copied: Path) -> None:
-    (copied / "curve-1.png").write_text("old")
+def test_an_older_report_is_replaced_and_drawn_again_byte_for_byte(copied: Path) -> None:
+    before = contents(copied)
+    (copied / "curve.png").write_text("old")
     write(load_results(copied), copied)
-    assert (copied / "curve-1.png").read_bytes()[:4] == b"\x89PNG"
+    assert contents(copied) == before
     assert [path.name for path in copied.parent.iterdir()] == ["report"]
 
 
@@ -233,7 +221,9 @@ def test_a_write_that_breaks_leaves_nothing_and_keeps_the_old(
     def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sys.modules["pseudograd_tasks.report.write"], step, no_space)
+    module = sys.modules["pseudograd_tasks.report.write"]
+    monkeypatch.setattr(module, step, no_space)
+    monkeypatch.setattr(module, "figures", lambda results: ())
     for target in (copied, copied.parent / "new"):
         with pytest.raises(FolderError, match="No space left on device: nothing was changed there"):
             write(results, target)
@@ -243,58 +233,44 @@ def test_a_write_that_breaks_leaves_nothing_and_keeps_the_old(
     assert [path.name for path in copied.parent.iterdir()] == ["report"]
 
 
-# --- drawn again ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.program
-def test_it_is_drawn_again_byte_for_byte(folder: Path, tmp_path: Path) -> None:
-    assert contents(write(load_results(folder), tmp_path / "again").parent) == contents(folder)
-
-
-def test_what_is_read_is_what_was_measured(folder: Path, results: Results) -> None:
+def test_stored_numbers_and_arrays_are_those_that_were_measured(folder: Path, results: Results) -> None:
     stored = json.loads((folder / "results.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    assert {**stored, "seconds": 0} == {**results.to_json(), "seconds": 0}
     again = load_results(folder)
-    subjects = {name: section.subject for name, section in again.sections.items()}
-    assert subjects == {name: TASKS[name] for name in results.sections}
-    assert list(again.figure_arrays()) != []
+    assert (stored["kind"], stored["pseudograd"]) == ("pseudograd compare", pg.__version__)
+    assert stored["seconds"] > 0
+    assert again.to_json() == stored == results.to_json()
     for (name, ours, key), (other, theirs, also) in zip(again.figure_arrays(), results.figure_arrays(), strict=True):
         assert (name, key, ours[key].dtype) == (other, also, theirs[key].dtype)
         assert torch.equal(ours[key].nan_to_num(7), theirs[key].nan_to_num(7))
         assert torch.equal(ours[key].isnan(), theirs[key].isnan())
-    assert again.sections["retarget_srgb"].worlds[SRGB][NO_CLAMP].arrays["picture"].isnan().all()
 
 
-def _runs_away(y: torch.Tensor) -> torch.Tensor:
-    return -(y**4)
-
-
-def test_what_is_infinite_stays_so(tmp_path: Path) -> None:
-    results = run_tasks(["basin"], ["identity"], Settings(loss=_runs_away, loss_name="mine:cost"))
-    results.sections["basin"].worlds["mine:cost"]["identity"].numbers |= {"stray": math.inf, "chatter": -math.inf}
+def test_infinite_numbers_and_nan_stay(tmp_path: Path) -> None:
+    results = run_tasks(["basin"], ["identity"], Settings(loss=lambda y: -(y**4), loss_name="mine:cost"))
+    outcome = results.sections["basin"].worlds["mine:cost"]["identity"]
+    outcome.numbers |= {"stray": math.inf, "chatter": -math.inf}
+    outcome.arrays["path"][3:] = math.nan
     page = write(results, tmp_path / "report")
-    again = load_results(page.parent).sections["basin"].worlds["mine:cost"]["identity"].numbers
-    assert (again["stray"], again["chatter"]) == (math.inf, -math.inf)
+    again = load_results(page.parent).sections["basin"].worlds["mine:cost"]["identity"]
+    assert (again.numbers["stray"], again.numbers["chatter"]) == (math.inf, -math.inf)
+    assert again.arrays["path"][3:].isnan().all()
     assert "<td>inf</td><td>-inf</td>" in page.read_text(encoding="utf-8")
 
 
-def test_a_redraw_runs_nothing_prints_the_same_and_says_what_it_was_run_on(
+def test_a_redraw_runs_nothing_and_names_the_torch_of_the_run(
     copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (copied / "results.json").read_text(encoding="utf-8")
     (copied / "results.json").write_text(text.replace(f'"{torch.__version__}"', '"2.99.0"'), encoding="utf-8")
     monkeypatch.setattr(sys.modules["pseudograd_tasks.experiment"], "variants", pytest.fail)
-    printed = []
-    for _ in range(2):
-        assert main(["compare", "--redraw", str(copied)]) == 0
-        printed.append(capsys.readouterr())
-    assert printed[0] == printed[1]
-    assert printed[0].out.startswith("What each backward rule makes of the same problem\n")
-    assert printed[0].err == ""
+    assert main(["compare", "--redraw", str(copied)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("What each backward rule makes of the same problem\n")
+    assert printed.err == ""
     assert "on torch 2.99.0, in " in (copied / "index.html").read_text(encoding="utf-8")
 
 
-def _edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+def edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         stored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         change(stored)
@@ -303,77 +279,71 @@ def _edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     return damage
 
 
-def _edit_world(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    return _edit(lambda stored: change(stored["tasks"]["curve"]["worlds"]))
+def edit_worlds(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    return edit(lambda stored: change(stored["tasks"]["curve"]["worlds"]))
 
 
-def _flip(folder: Path) -> None:
+def flip_bit(folder: Path) -> None:
     data = bytearray((folder / "arrays.npz").read_bytes())
     data[len(data) // 2] ^= 1
     (folder / "arrays.npz").write_bytes(data)
 
 
-def _cut(size: int) -> Callable[[Path], None]:
-    return lambda folder: os.truncate(folder / "arrays.npz", size)
-
-
-# What follows "--redraw must", before and after the value.
+# The text after "--redraw must", before and after the value.
 NO_REPORT = ("be a folder that compare wrote", "Choose another one.")
 NUMBERS = ("hold results.json as compare wrote it", "Run compare again.")
 NO_ARRAYS = ("hold arrays.npz, from which its figures are drawn", "Run compare again.")
 ARRAYS = ("hold arrays.npz as compare wrote it", "Run compare again.")
 VERSION = (f"hold a report of pseudograd {pg.__version__}", "got '0.0.1'. Run compare again.")
+NAMES = (f"task must be one of {', '.join(sorted(TASKS))}", "got 'curv'. Did you mean 'curve'?")
 DAMAGES: dict[str, tuple[Callable[[Path], object], tuple[str, str]]] = {
     "no results.json": (lambda folder: (folder / "results.json").unlink(), NO_REPORT),
     "no JSON": (lambda folder: (folder / "results.json").write_text("{"), NO_REPORT),
     "not UTF-8": (lambda folder: (folder / "results.json").write_bytes(b"\xff"), NO_REPORT),
-    "another kind": (_edit(lambda stored: stored.update(kind="pseudograd diagnose")), NO_REPORT),
-    "another version": (_edit(lambda stored: stored.update(pseudograd="0.0.1")), VERSION),
-    "a task without worlds": (_edit(lambda stored: stored["tasks"]["curve"].pop("worlds")), NUMBERS),
-    "a row without a number": (_edit_world(lambda worlds: worlds["y²"]["inward"].pop("at_low")), NUMBERS),
-    "a number in words": (_edit_world(lambda worlds: worlds["y²"]["inward"].update(at_low="one")), NUMBERS),
-    "no edges": (_edit(lambda stored: stored.update(torch_at_the_bound={})), NUMBERS),
+    "another kind": (edit(lambda stored: stored.update(kind="pseudograd diagnose")), NO_REPORT),
+    "another version": (edit(lambda stored: stored.update(pseudograd="0.0.1")), VERSION),
+    "a task without worlds": (edit(lambda stored: stored["tasks"]["curve"].pop("worlds")), NUMBERS),
+    "an unknown task": (edit(lambda stored: stored["tasks"].update(curv=stored["tasks"].pop("curve"))), NAMES),
+    "a row without a number": (edit_worlds(lambda worlds: worlds["y²"]["inward"].pop("at_low")), NUMBERS),
+    "a number in words": (edit_worlds(lambda worlds: worlds["y²"]["inward"].update(at_low="one")), NUMBERS),
+    "no edges": (edit(lambda stored: stored.update(torch_at_the_bound={})), NUMBERS),
     "no arrays": (lambda folder: (folder / "arrays.npz").unlink(), NO_ARRAYS),
-    "empty arrays": (_cut(0), ARRAYS),
-    "half the arrays": (_cut(9000), ARRAYS),
-    "a bit": (_flip, ARRAYS),
+    "empty arrays": (lambda folder: os.truncate(folder / "arrays.npz", 0), ARRAYS),
+    "half the arrays": (lambda folder: os.truncate(folder / "arrays.npz", 9000), ARRAYS),
+    "a bit": (flip_bit, ARRAYS),
     "text": (lambda folder: (folder / "arrays.npz").write_text("mine"), ARRAYS),
-    "a world that was not drawn": (_edit_world(lambda worlds: worlds.update(y=worlds["y²"])), ARRAYS),
+    "a world that was not drawn": (edit_worlds(lambda worlds: worlds.update(y=worlds["y²"])), ARRAYS),
 }
 
 
+@folded
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_no_whole_report_gets_one_line_and_stays(
-    damage: str, copied: Path, capsys: pytest.CaptureFixture[str]
+def test_a_damaged_report_gets_one_line_and_stays(
+    damage: str, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    copied = Path(shutil.copytree(small, tmp_path / "report"))
     change, (requirement, remedy) = DAMAGES[damage]
     change(copied)
     before = contents(copied)
     assert main(["compare", "--redraw", str(copied)]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith(f"pseudograd: compare: --redraw must {requirement}, got ")
+    start = requirement if requirement.startswith("task") else f"--redraw must {requirement}"
+    assert err.startswith(f"pseudograd: compare: {start}, got ")
     assert err.endswith(f"{remedy}\n")
     assert contents(copied) == before
     assert [path.name for path in copied.parent.iterdir()] == ["report"]
-
-
-def test_an_unknown_task_is_named(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _edit(lambda stored: stored["tasks"].update(curv=stored["tasks"].pop("curve")))(copied)
-    assert main(["compare", "--redraw", str(copied)]) == 2
-    text = f"pseudograd: compare: task must be one of {', '.join(sorted(TASKS))}, got 'curv'. Did you mean 'curve'?\n"
-    assert capsys.readouterr().err == text
 
 
 # --- the user's own training ------------------------------------------------------------------------------------------
 
 
 def test_curves_and_pictures_of_a_run_are_on_the_page_and_drawn_again(tmp_path: Path) -> None:
-    def run(step: Any, seed: int) -> dict[str, Any]:
+    def run(step: Callable[[float], float], seed: int) -> dict[str, object]:
         return {"loss": step(seed), "curve": [1.0, 0.5, step(seed)], "picture": torch.rand(3, 4, 5)}
 
-    found = pg.compare(run, variants={"a": abs, "b": lambda x: 2.0 + x}, seeds=2)
-    page = write(own_results(found), tmp_path / "report")
+    comparison = pg.compare(run, variants={"a": abs, "b": lambda x: 2.0 + x}, seeds=2)
+    page = write(own_results(comparison), tmp_path / "report")
     for part in (
         "Same training. Same seeds. One function changed.",
         "run was run with each variant",
@@ -383,7 +353,7 @@ def test_curves_and_pictures_of_a_run_are_on_the_page_and_drawn_again(tmp_path: 
         assert part in page.read_text(encoding="utf-8")
     again = load_results(page.parent)
     assert again.own is not None
-    for name, by_variant in found.arrays.items():
+    for name, by_variant in comparison.arrays.items():
         for variant, by_seed in by_variant.items():
             for seed, array in by_seed.items():
                 assert torch.equal(again.own.arrays[name][variant][seed], array)
@@ -402,14 +372,12 @@ def test_runs_without_a_number_are_counted() -> None:
 # --- the terminal -----------------------------------------------------------------------------------------------------
 
 
-def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
-    """For each table its heading lines and its rows of numbers, read by where the rulers under the headings stand."""
+def read_tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
+    """The heading lines and the rows of each table. The rulers under the headings show where columns end."""
     blocks = [list(lines) for is_blank, lines in groupby(text.splitlines(), lambda line: not line) if not is_blank]
     tables = []
     for block in blocks:
-        rulers = [number for number, line in enumerate(block) if line.startswith("----")]
-        if rulers:
-            (ruler,) = rulers
+        for ruler in [number for number, line in enumerate(block) if line.startswith("----")]:
             ends = [end for end in range(1, len(block[ruler]) + 1) if block[ruler][end - 1 : end + 1] in ("- ", "-")]
             starts = [0, *[end + 2 for end in ends[:-1]]]
             split = [[line[a:b].strip() for a, b in zip(starts, ends, strict=True)] for line in block]
@@ -418,8 +386,8 @@ def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
     return tables
 
 
-@pytest.mark.parametrize(("columns", "sizes"), [(30, None), (40, None), (80, [5, 2]), (1000, None)])
-def test_every_number_is_there_whole(
+@pytest.mark.parametrize(("columns", "sizes"), [(30, None), (60, [3, 1]), (1000, None)])
+def test_the_terminal_shows_every_number_whole(
     results: Results,
     page: str,
     columns: int,
@@ -431,7 +399,7 @@ def test_every_number_is_there_whole(
     show(results)
     text = capsys.readouterr().out
     cells: dict[str, dict[str, str]] = {}
-    for (first, *headings), rows in tables(text):
+    for (first, *headings), rows in read_tables(text):
         assert first == "rule"
         for position, heading in enumerate(headings, start=1):
             cells[heading] = {row[0]: row[position] for row in rows if row[position]}
@@ -439,13 +407,13 @@ def test_every_number_is_there_whole(
     for task, section in results.sections.items():
         key, unit = section.subject.headline
         for world, by_variant in section.worlds.items():
-            rows_of = {rule: cell(outcome.numbers[key]) for rule, outcome in by_variant.items()}
-            expected[f"{task} {world} {unit}"] = rows_of
+            numbers = {rule: cell(outcome.numbers[key]) for rule, outcome in by_variant.items()}
+            expected[f"{task} {world} {unit}"] = numbers
     assert cells == expected
     before = text[: text.index("\nThe torch.clamp installed here")]
     assert max(map(len, before.splitlines())) <= columns
-    assert sizes in (None, [len(headings) - 1 for headings, _ in tables(text)])
-    if columns == 1000:  # where no line is wrapped, the page says the same
+    assert sizes in (None, [len(headings) - 1 for headings, _ in read_tables(text)])
+    if columns == 1000:  # no line is wrapped: the page has the same sentences
         opening = strip(results)
         assert opening is not None
         for sentence in (opening.sentence, *(line for part in results.sections.values() for line in part.verdicts)):
@@ -453,7 +421,7 @@ def test_every_number_is_there_whole(
             assert sentence in html.unescape(page)
 
 
-def test_each_world_is_told_once_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_world_gets_one_line_outside_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     on_step = terminal._lines()
     for variant, done in (("a", 0), ("b", 1)):
         on_step("curve", "y²", variant, done, 2)

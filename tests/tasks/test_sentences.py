@@ -30,32 +30,36 @@ def world(**changed: Outcome) -> dict[str, Outcome]:
 SCORE = Score("share", "{} done")
 
 
+def list_sentences(rows: dict[str, Outcome], score: Score) -> list[str]:
+    return list(sentences.score_sentences(rows, score))
+
+
 def test_equal_runs_are_no_different() -> None:
-    told = sentences.score_sentences("here", world(), SCORE)
-    assert told == [
-        "here: the two eras of torch.clamp end equal: 50.0% done and 50.0%.",
-        "here: inward: 50.0% done, not told apart from the better era of torch.clamp (50.0%).",
-        "here: not told apart from inward here: identity (50.0%), sign (50.0%), leaky (50.0%), elastic (50.0%), inverting (50.0%), "
+    lines = list_sentences(world(), SCORE)
+    assert lines == [
+        "the two eras of torch.clamp end equal: 50.0% done and 50.0%.",
+        "inward: 50.0% done, not told apart from the better era of torch.clamp (50.0%).",
+        "not told apart from inward here: identity (50.0%), sign (50.0%), leaky (50.0%), elastic (50.0%), inverting (50.0%), "
         "no clamp (50.0%) and project (50.0%).",
-        "here: nothing tried was better than inward.",
+        "nothing tried was better than inward.",
     ]
 
 
 def test_a_larger_mean_that_not_all_seeds_share_is_no_difference() -> None:
-    told = sentences.score_sentences("here", world(identity=measured(0.52, spread=0.3)), SCORE)
-    assert "not told apart from inward here: identity (52.0%)," in told[2]
+    lines = list_sentences(world(identity=measured(0.52, spread=0.3)), SCORE)
+    assert "not told apart from inward here: identity (52.0%)," in lines[2]
 
 
 def test_better_and_worse_are_named_the_best_first() -> None:
     rows = world(
         zero_closed=measured(0.6), inward=measured(0.7), sign=measured(0.8), project=measured(0.9), leaky=measured(0.7)
     )
-    told = sentences.score_sentences("here", rows, SCORE)
-    assert told == [
-        "here: which torch is installed decides: 60.0% done where the gradient at a bound passes, 50.0% where it does not.",
-        "here: inward: 70.0% done, better than the better era of torch.clamp (60.0%).",
-        "here: better than inward here: project (90.0%) and sign (80.0%).",
-        "here: not told apart from inward here: leaky (70.0%).",
+    lines = list_sentences(rows, SCORE)
+    assert lines == [
+        "which torch is installed decides: 60.0% done where the gradient at a bound passes, 50.0% where it does not.",
+        "inward: 70.0% done, better than the better era of torch.clamp (60.0%).",
+        "better than inward here: project (90.0%) and sign (80.0%).",
+        "not told apart from inward here: leaky (70.0%).",
     ]
     assert sentences.where_no_worse({"here": rows}, "project", SCORE) == ["here"]
     assert sentences.where_no_worse({"here": rows}, "leaky", SCORE) == ["here"]
@@ -67,69 +71,71 @@ def test_better_and_worse_are_named_the_best_first() -> None:
 def test_lower_may_be_better() -> None:
     score = Score("share", "error {}", ".2f", better="lower")
     rows = world(zero_open=measured(0.6), inward=measured(0.55), sign=measured(0.4), leaky=measured(0.9))
-    told = sentences.score_sentences("here", rows, score)
-    assert told[0].endswith("error 0.50 where the gradient at a bound passes, 0.60 where it does not.")
-    assert told[1] == "here: inward: error 0.55, worse than the better era of torch.clamp (0.50)."
-    assert told[2].startswith("here: better than inward here: sign (0.40), identity (0.50),")
-    assert "leaky" not in " ".join(told)
+    lines = list_sentences(rows, score)
+    assert lines[0].endswith("error 0.50 where the gradient at a bound passes, 0.60 where it does not.")
+    assert lines[1] == "inward: error 0.55, worse than the better era of torch.clamp (0.50)."
+    assert lines[2].startswith("better than inward here: sign (0.40), identity (0.50),")
+    assert "leaky" not in " ".join(lines)
 
 
 def test_a_difference_too_small_to_matter_is_none() -> None:
     rows = world(inward=measured(0.501))
-    assert "better than the better era" in sentences.score_sentences("here", rows, SCORE)[1]
-    assert "not told apart from" in sentences.score_sentences("here", rows, Score("share", "{} done", tie=0.002))[1]
+    assert "better than the better era" in list_sentences(rows, SCORE)[1]
+    assert "not told apart from" in list_sentences(rows, Score("share", "{} done", tie=0.002))[1]
 
 
 def test_the_installed_torch_is_not_counted_beside_its_era() -> None:
-    found = SCORE.against_ours(world(inward=measured(0.9)))
-    assert INSTALLED not in found
-    assert set(found) >= set(eras())
-    assert {one.comparisons for one in found.values()} == {1}  # all others are equal to each other, to the bit
+    gaps = SCORE.against_ours(world(inward=measured(0.9)))
+    assert INSTALLED not in gaps
+    assert set(gaps) >= set(eras())
+    assert {gap.comparisons for gap in gaps.values()} == {1}  # all others are equal to each other, to the bit
 
 
 def test_without_ours_only_the_eras_are_spoken_of() -> None:
     rows = world()
     del rows["inward"]
-    assert len(sentences.score_sentences("here", rows, SCORE)) == 1
+    assert len(list_sentences(rows, SCORE)) == 1
     assert sentences.where_no_worse({"here": rows}, "project", SCORE) == []
 
 
 @folded
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("with_ours", [True, False])
-def test_every_task_speaks_of_whatever_was_measured(
-    name: str, with_ours: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_task_has_sentences_for_any_numbers(name: str, with_ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "preset_rewards", lambda world, name: (0.5,) * SEEDS)  # it trains
     task = TASKS[name]
     names = [variant.name for variant in variants(COMPARED_RULES if with_ours else (), has_leaves=task.has_leaves)]
     row = Outcome(dict.fromkeys(task.columns, 0.5), seeds=(0.5,) * SEEDS)
-    worlds = {one: dict.fromkeys(names, row) for one in task.worlds(Settings())}
-    told = task.verdicts(worlds, defaultdict(lambda: 0.5))
-    assert told
-    assert all(sentence.endswith(".") and "nan" not in sentence for sentence in told)
-    assert with_ours == any("inward" in sentence for sentence in told) or name in ("curve", "basin")
-    assert all(set(where) <= set(worlds) for where in task.simpler(worlds).values())
+    worlds = {world: dict.fromkeys(names, row) for world in task.worlds(Settings())}
+    section = sentences.Section(task, defaultdict(lambda: 0.5), worlds, {})
+    lines = section.verdicts
+    assert lines
+    assert all(sentence.endswith(".") and "nan" not in sentence for sentence in lines)
+    assert with_ours == any("inward" in sentence for sentence in lines) or name in ("curve", "basin")
+    assert all(set(where) <= set(worlds) for where in section.simpler.values())
 
 
-def test_who_strays_is_told_where_it_is_half_as_far_again_as_ours() -> None:
-    def told(stray: float, chatter: float) -> list[str]:
-        numbers = {"inward": {"stray": 2.0, "chatter": 0.5}, "identity": {"stray": stray, "chatter": chatter}}
-        return list(basin._compared(numbers, "inward"))
+@pytest.mark.parametrize(
+    ("stray", "chatter", "expected"),
+    [
+        (3.0, 0.5 + 0.9e-4, []),
+        (3.1, 0.5, ["identity strays furthest: to 3.1, where inward stays within 2.0."]),
+        (1.0, 0.5002, ["Held at the upper bound, identity chatters: 0.5002 above the least loss it could have there; inward: 0.5000."]),
+    ],
+)  # fmt: skip
+def test_a_variant_that_strays_half_as_far_again_as_ours_is_named(
+    stray: float, chatter: float, expected: list[str]
+) -> None:
+    numbers = {"inward": {"stray": 2.0, "chatter": 0.5}, "identity": {"stray": stray, "chatter": chatter}}
+    assert list(basin.compare_paths(numbers, "inward")) == expected
 
-    assert told(3.0, 0.5 + 0.9e-4) == []
-    assert told(3.1, 0.5) == ["identity strays furthest: to 3.1, where inward stays within 2.0."]
-    assert told(1.0, 0.5002) == [
-        "Held at the upper bound, identity chatters: 0.5002 above the least loss it could have there; inward: 0.5000."
-    ]
 
-
-def test_what_runs_without_being_asked_are_tasks() -> None:
+def test_default_tasks_are_tasks() -> None:
     assert set(DEFAULT_TASKS) < set(TASKS)
     assert {"retarget", "canvas", "basin", "curve"} <= set(DEFAULT_TASKS)
 
 
 def test_better_is_more_than_rounding() -> None:
     same, more = {OURS: 10.0, "zero": 10.04}, {OURS: 10.0, "zero": 10.1, "sign": 9.0}
-    assert sentences._beaten("here", same) == f"here: nothing tried was better than {OURS}."
-    assert sentences._beaten("here", more) == f"here: better than {OURS} here: zero (10.1 dB)."
+    assert sentences.beaten(same) == f"nothing tried was better than {OURS}."
+    assert sentences.beaten(more) == f"better than {OURS} here: zero (10.1 dB)."

@@ -1,0 +1,317 @@
+"""The worlds of the tasks: their problems, their networks and their pictures, against references that are written apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from statistics import fmean
+
+import pytest
+import torch
+from torch.nn import functional
+
+import pseudograd as pg
+from pseudograd.comparison.variants import variants
+from pseudograd_tasks import (
+    TASKS,
+    attack,
+    bounded_head,
+    digits,
+    kinematics,
+    least_squares,
+    moving_target,
+    policy,
+    quantized,
+    retarget,
+    splats,
+    text_to_digit,
+)
+from pseudograd_tasks.base import Settings
+from pseudograd_tasks.photos import photo, psnr
+
+from .running import headline, run
+
+# --- digits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_network_and_its_gradient_depend_on_its_seed_alone() -> None:
+    several, alone = digits.draw_networks((3, 5), (64, 6, 10), 2), digits.draw_networks((5,), (64, 6, 10), 2)
+    for ours, theirs in zip((*several.weights, *several.biases), (*alone.weights, *alone.biases), strict=True):
+        assert torch.equal(ours[1:], theirs)
+    assert torch.equal(several.batches[:, 1:], alone.batches)
+    assert several.batches.shape == (2, 2, 128)
+    images, indices = digits.digits(), several.batches[0]
+    for parameter in several.parameters:
+        parameter.requires_grad_()
+    shown = digits.pictures(images.train, indices)
+    assert torch.equal(shown, images.train[indices])
+    digits.cross_entropy(digits.logits(shown, several), images.train_labels[indices]).backward()
+    for index in (0, 1):
+        own = [parameter.detach()[index].clone().requires_grad_() for parameter in several.parameters]
+        (first, second), biases = own[:2], own[2:]
+        hidden = functional.relu(functional.linear(shown[index], first, biases[0]))
+        labels = images.train_labels[indices[index]]
+        functional.cross_entropy(functional.linear(hidden, second, biases[1]), labels).backward()
+        for ours, theirs in zip(several.parameters, own, strict=True):
+            assert torch.allclose(ours.grad[index], theirs.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("quantiser", [quantized.TERNARY_WEIGHTS, quantized.FOUR_BITS_EACH], ids=["ternary", "4 bits"])
+def test_weights_and_activations_are_quantised(quantiser: quantized.Quantiser) -> None:
+    networks = digits.draw_networks((1,), (64, 5, 10), 1)
+    h = x = digits.digits().test[:7]
+    for number, (w,) in enumerate(networks.weights):
+        if quantiser is quantized.TERNARY_WEIGHTS:
+            scale = w.abs().mean()
+            codes = (w / scale).round().clamp(-1, 1)
+        else:
+            scale = w.abs().amax(1, keepdim=True) / 7
+            codes = (w / scale).round().clamp(-8, 7)
+        if number:
+            h = functional.relu(h)
+            if quantiser.has_activations:
+                h = (h * 7.5).round().clamp(0, 15) / 7.5
+        h = h @ (codes * scale).T
+    assert torch.allclose(quantized.logits(x[None], networks, quantiser, torch.clamp)[0], h, atol=1e-5)
+
+
+@pytest.mark.program
+def test_an_attack_stays_within_its_bounds() -> None:
+    x = digits.digits().test
+    for variant in variants(has_leaves=True):
+        if variant.name in ("inward", "project", "no clamp"):
+            shown = attack.attacked(attack.FROM_CHANCE, variant)
+            assert ((shown >= 0) & (shown <= 1)).all()
+            assert (shown - x).abs().max() <= attack.LARGEST + 1e-6
+
+
+@pytest.mark.program
+def test_ascent_needs_maximize() -> None:
+    without = run(attack.ATTACK, attack.NO_MAXIMIZE, "inward")
+    assert without.numbers["right"] > 0.08
+    assert without == run(attack.ATTACK, attack.NO_MAXIMIZE, "zero/closed")
+    identity = (run(attack.ATTACK, world, "identity") for world in (attack.NO_MAXIMIZE, attack.FROM_CHANCE))
+    assert next(identity) == next(identity)
+
+
+def test_a_far_start_has_its_last_layer_thirty_times_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_head, "STEPS", 0)
+    usual, far = (bounded_head.trained(world, torch.sigmoid) for world in ("usual start", "far start"))
+    torch.testing.assert_close(far.weights[-1], 30 * usual.weights[-1])
+    assert torch.equal(far.weights[0], usual.weights[0])
+    assert usual.weights[0].abs().max().item() == pytest.approx(32**-0.5, rel=0.01)
+
+
+def test_an_output_is_dead_only_if_its_target_varies() -> None:
+    networks = digits.draw_networks(bounded_head.SEEDS, bounded_head.SIZES, 1)
+    for weight in networks.weights:
+        weight.zero_()
+    networks.biases[-1].fill_(-1.0)
+    varies = int((digits.digits().train[:, 32:].std(0) > bounded_head.VARIES).sum())
+    assert bounded_head._dead(networks).tolist() == [varies] * 10
+    networks.weights[0][:, 0] = 1.0
+    networks.weights[-1][:, 4, 0] = 0.1  # outside for some pictures, inside for others
+    assert bounded_head._dead(networks).tolist() == [varies - 1] * 10
+    networks.weights[-1].zero_()
+    networks.biases[-1].fill_(0.5)
+    assert bounded_head._dead(networks).tolist() == [0] * 10
+
+
+# --- an arm, and least squares ----------------------------------------------------------------------------------------
+
+
+def test_the_hand_is_at_the_end_of_the_arm() -> None:
+    straight = kinematics.hand(torch.zeros(5, dtype=torch.float64))
+    assert torch.allclose(straight, torch.tensor([3.1, 0.0], dtype=torch.float64))
+    bent = kinematics.hand(torch.tensor([1.0, 0, 0, 0, -1.0], dtype=torch.float64))
+    x, y = (2.8 * f(1.2) + 0.3 * f(0.2) for f in (math.cos, math.sin))
+    assert torch.allclose(bent, torch.tensor([x, y], dtype=torch.float64))
+
+
+def test_a_seed_of_the_arm_is_a_group_of_targets() -> None:
+    measured = run(kinematics.KINEMATICS, "gradient descent", "inward")
+    assert measured.numbers["reached"] == pytest.approx(0.445, abs=0.011)
+    assert len(measured.seeds) == kinematics.DRAWS
+    assert all(math.isclose(value * 10, round(value * 10)) for value in measured.seeds)
+
+
+@pytest.mark.program
+def test_scipy_reaches_nearly_all_targets() -> None:
+    assert float(kinematics.scipy_reaches().double().mean()) == pytest.approx(0.96, abs=0.02)
+
+
+def test_the_answers_are_minima_of_the_box() -> None:
+    """The gradient vanishes inside, and at a bound points out of the box: the conditions of Karush, Kuhn and Tucker."""
+    for box in (least_squares.problems(), *moving_target.phases()):
+        best = box.best
+        residual = torch.stack([a @ c - b for a, c, b in zip(box.matrix, best, box.observed, strict=True)])
+        grad = torch.stack([a.T @ r for a, r in zip(box.matrix, residual, strict=True)])
+        assert ((best >= -1e-9) & (best <= 1 + 1e-9)).all()
+        at_low, at_high = best < 1e-9, best > 1 - 1e-9
+        assert grad[~at_low & ~at_high].abs().max() < 1e-8
+        assert (grad[at_low] >= -1e-8).all()
+        assert (grad[at_high] <= 1e-8).all()
+        assert 0.5 < float((at_low | at_high).double().mean()) < 0.8
+
+
+def test_the_problems_have_their_condition_numbers_and_gaps() -> None:
+    box = least_squares.problems()
+    sizes = torch.linalg.svdvals(box.matrix)
+    conditions = torch.tensor([10.0, 100.0, 1000.0], dtype=torch.float64).repeat_interleave(20)
+    assert torch.allclose(sizes[:, 0], torch.ones(60, dtype=torch.float64))
+    assert torch.allclose((sizes[:, 0] / sizes[:, -1]) ** 2, conditions)
+    assert torch.equal(box.gap(box.best), torch.zeros(60, dtype=torch.float64))
+    assert torch.allclose(box.gap(torch.full_like(box.best, 0.5)), torch.ones(60, dtype=torch.float64))
+    first, *later = moving_target.phases()
+    assert all(torch.equal(first.matrix, phase.matrix) for phase in later)
+    assert not torch.equal(first.observed, later[0].observed)
+    for phase, rate in ((box, least_squares.RATE), (first, moving_target.RATES["gradient descent"])):
+        largest = float(torch.linalg.svdvals(phase.matrix).max()) ** 2
+        assert rate == pytest.approx(1 / largest), "no step is too long: only a rule can hold descent up"
+
+
+def test_a_problem_arrives_at_its_first_small_gap() -> None:
+    gap = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    assert least_squares.arrivals(gap).tolist() == [2, 3, 1]
+
+
+# --- policy -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_expected_reward_is_the_mean_over_all_strings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "LENGTH", 4)
+    logits = torch.randn(policy.SEEDS, 4, policy.LETTERS, policy.LETTERS, generator=torch.Generator().manual_seed(3))
+    order, _ = policy._problem()
+    for seed in (0, 7):
+        table, total = logits[seed].double().softmax(-1).tolist(), 0.0
+        for string in itertools.product(range(policy.LETTERS), repeat=4):
+            steps = list(zip((0, *string[:-1]), string, strict=True))
+            probability = math.prod(table[t][before][letter] for t, (before, letter) in enumerate(steps))
+            total += probability * sum(int(order[seed, before]) == letter for before, letter in steps) / 4
+        assert policy.expected(logits)[seed].item() == pytest.approx(total)
+
+
+def test_drawn_strings_have_the_expected_reward() -> None:
+    shape = (policy.SEEDS, policy.LENGTH, policy.LETTERS, policy.LETTERS)
+    logits = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    generator, order = torch.Generator().manual_seed(5), policy._problem()[0]
+    drawn = torch.cat([policy._draw_strings(logits, generator) for _ in range(60)], 1)
+    rewards = policy._follows(drawn, order).double().mean((1, 2))
+    torch.testing.assert_close(rewards, policy.expected(logits), rtol=0, atol=0.03)
+
+
+def test_inward_is_ppo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(policy.WORLDS, "many passes", policy.Schedule(3, 16, 0.2))
+    policy.preset_rewards.cache_clear()
+    dapo = fmean(policy.preset_rewards("many passes", "dapo"))
+    policy.preset_rewards.cache_clear()
+    preset = pg.policy.presets["dapo"]
+    assert (1 - preset.low, preset.high) == (1 - policy.LOW, policy.HIGH)
+    assert run(policy.POLICY, "many passes", "inward").numbers["reward"] == pytest.approx(dapo, abs=1e-6)
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def test_spots_are_gaussians() -> None:
+    """Three pixels of one seed, summed over the spots one by one."""
+    places, sizes, colours = splats.start("soft start")
+    shown = splats.painted(places, sizes, colours)
+    assert shown.shape == (len(splats.SEEDS), 3, splats.HEIGHT, splats.WIDTH)
+    for colour, row, column in ((0, 0, 0), (1, 20, 33), (2, 47, 71)):
+        down, across = row / (splats.HEIGHT - 1), column / (splats.WIDTH - 1) * splats.WIDTH / splats.HEIGHT
+        expected = 0.0
+        for place, size, value in zip(places[3].tolist(), sizes[3].exp().tolist(), colours[3].tolist(), strict=True):
+            squared = (down - place[0]) ** 2 + (across - place[1]) ** 2
+            expected += value[colour] * math.exp(-squared / (2 * size[0] ** 2))
+        assert float(shown[3, colour, row, column]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_spot_ends_before_its_denormal_tail() -> None:
+    """Denormal numbers took five times as long as all the rest. Their cut leaves no NaN in the gradient."""
+    places, sizes, colours = (part.clone().requires_grad_() for part in splats.start("soft start"))
+    bell = splats._bell(places[..., :1], sizes, torch.linspace(0, 1, splats.HEIGHT)).detach()
+    assert (bell == 0).any()
+    assert float(bell[bell > 0].min()) > 1e-14
+    splats.painted(places, sizes, colours).sum().backward()
+    assert all(part.grad.isfinite().all() for part in (places, sizes, colours))
+
+
+def test_first_pictures_are_pictures_and_the_start_is_that_of_the_first_seed() -> None:
+    for task in TASKS.values():
+        for picture in task.figure.first.values() if task.figure else ():
+            shape = picture(task.worlds(Settings())[0]).shape
+            assert len(shape) == 2 or (len(shape) == 3 and shape[0] == 3), task.name
+    for world in splats.COLOURS:
+        alone = splats.painted(*(part[:1] for part in splats.start(world)))[0]
+        torch.testing.assert_close(splats.SPLATS.figure.first["the start"](world), alone.clamp(0, 1))
+    for world in (retarget.PLAIN, retarget.SRGB):
+        assert psnr(retarget.display(world, retarget.start(world)), photo("china")) > 120
+
+
+def test_the_largest_value_is_measured_before_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps away and three back, with identity; the three away once more here, in plain torch."""
+    monkeypatch.setattr(retarget, "AWAY_STEPS", 3)
+    monkeypatch.setattr(retarget, "BACK_STEPS", 3)
+    largest = run(retarget.RETARGET, retarget.PLAIN, "identity").numbers["largest"]
+    spectrum = retarget._to_spectrum(photo("china")).requires_grad_()
+    optimizer = torch.optim.Adam([spectrum], retarget.RATE)
+    for _ in range(3):
+        x = retarget._to_picture(spectrum)
+        shown = x + (x.clamp(0, 1) - x).detach()
+        optimizer.zero_grad()
+        (0.5 * (shown - retarget.out_of_gamut()).square().sum()).backward()
+        optimizer.step()
+    assert largest == pytest.approx(float(retarget._to_picture(spectrum).detach().abs().max()), rel=1e-5)
+
+
+# --- a digit from a word ----------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_code_has_the_least_distance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z, codes = torch.randn(5, 4, 16, generator=generator), torch.randn(128, 16, generator=generator)
+    for vectors, indices in zip(z.tolist(), text_to_digit.nearest(z, codes).tolist(), strict=True):
+        for vector, index in zip(vectors, indices, strict=True):
+            assert index == min(range(128), key=[math.dist(vector, code) for code in codes.tolist()].__getitem__)
+
+
+def test_a_view_is_the_picture_moved_by_a_pixel_at_most() -> None:
+    pictures = torch.zeros(64, 64)
+    pictures[:, 4 * 8 + 3] = 1.0
+    views = text_to_digit.jitter(pictures, torch.Generator().manual_seed(0)).view(64, 8, 8)
+    rows, columns = (views == views.amax((1, 2), keepdim=True)).nonzero()[:, 1:].T
+    assert set(rows.tolist()) == {3, 4, 5}
+    assert set(columns.tolist()) == {2, 3, 4}
+    assert float((views - pictures.view(64, 8, 8)).abs().mean()) < 0.2
+
+
+def test_a_sheet_shows_a_column_for_each_word() -> None:
+    pictures = torch.arange(10.0).repeat(10)[:, None].expand(100, 64) / 10
+    sheet = text_to_digit.sheet(pictures)
+    assert sheet.shape == (3, 70, 100)
+    for word in range(10):
+        assert torch.equal(sheet[:, 11:19, word * 10 + 1 : word * 10 + 9].unique(), torch.tensor([word / 10]))
+    assert (sheet[:, 0] == 0.5).all()
+
+
+@pytest.mark.program
+def test_codes_without_a_neighbour_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else moves them."""
+    monkeypatch.setattr(text_to_digit, "GENERATOR_STEPS", 222)
+    codes, _ = text_to_digit._generator(torch.Generator().manual_seed(0))
+    drawn = torch.randn(codes.shape, generator=torch.Generator().manual_seed(0)) * 0.3
+    assert not (codes == drawn).all(1).any()
+
+
+@pytest.mark.program
+def test_replace_grad_makes_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a third of the training."""
+    for name, steps in (("GENERATOR_STEPS", 300), ("SCORER_STEPS", 250), ("STEPS", 100)):
+        monkeypatch.setattr(text_to_digit, name, steps)
+    text_to_digit.built.cache_clear()
+    worlds = (text_to_digit.PLAIN, text_to_digit.WITHOUT)
+    with_it, without = (headline(text_to_digit.TEXT_TO_DIGIT, world, "inward") for world in worlds)
+    text_to_digit.built.cache_clear()
+    assert with_it > 0.5
+    assert without < 0.3
