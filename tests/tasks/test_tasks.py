@@ -59,8 +59,8 @@ def test_a_task_of_ones_own_is_run_reported_and_drawn_again(tmp_path: Path, caps
     show(results)
     printed = capsys.readouterr().out
     assert re.search(r"^ +mine\b", printed, re.MULTILINE)
-    assert re.search(r"^zero/open +2 ", printed, re.MULTILINE)
-    assert re.search(r"^inward +3 ", printed, re.MULTILINE)
+    assert re.search(r"^zero/open +2$", printed, re.MULTILINE)
+    assert re.search(r"^inward +3$", printed, re.MULTILINE)
     text = page.read_text(encoding="utf-8")
     for part in (
         "<h2>Three numbers go home</h2>\n<p>3 numbers are pulled.</p>",
