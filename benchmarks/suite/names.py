@@ -26,6 +26,7 @@ _NAMES = {
     "brevitas": "brevitas tensor_clamp",
     "relu": "ReLU",
     "native, compiled": "torch.clamp, compiled",
+    "snippet, compiled": "popular snippet, compiled",
     "formula, compiled": "plain formula, compiled",
     "inward, compiled": "pg.clamp, compiled",
 }

@@ -35,7 +35,8 @@ def text(run: Run) -> str:
         "",
         "## What is promised",
         "",
-        *_in_all(run),
+        f"{_count_limits(run)} Each row has all cases of one limit, and shows the case that is closest to the limit or furthest beyond it.",
+        "",
         *_promises(run),
         *_pictures(drawn, "speed_cases.png"),
     ]
@@ -86,13 +87,27 @@ def _promises(run: Run) -> list[str]:
     return lines
 
 
-def _in_all(run: Run) -> list[str]:
+def _count_limits(run: Run) -> str:
     judged = [record["holds"] for record in run.promises if record["holds"] is not None]
-    if not judged:
-        return []
-    count = f"All {len(judged)}" if all(judged) else f"{sum(judged)} of {len(judged)}"
-    note = "A row holds all cases of one limit, and shows the one that comes closest to it or goes furthest beyond."
-    return [f"{count} cases keep their limit. {note}", ""]
+    if all(judged):
+        return f"All {len(judged)} speed limits hold." if judged else ""
+    return f"{sum(judged)} of the {len(judged)} speed limits hold."
+
+
+def _list_broken_limits(run: Run) -> str:
+    """The sentence about the limits that fail; empty if all hold."""
+    broken = [record for record in run.promises if record["holds"] is False]
+    texts = []
+    for record in broken:
+        case, against = record["case"], record["against"]
+        unit = f"× the time of *{route_name(against, case.op)}*" if against else record["quantity"]
+        where = f" at {case.size:,} elements" if case.size else ""
+        what = f"*{route_name(record['route'], case.op)}*{where}"
+        texts.append(f"{what} takes {record['found']:.2f} {unit} (limit {record['limit']:g})")
+    if not broken:
+        return ""
+    count = dict(enumerate(("one", "two", "three", "four", "five"), start=1)).get(len(broken), len(broken))
+    return f" The {count} that {'fails' if len(broken) == 1 else 'fail'}: {'; '.join(texts)}."
 
 
 def _where(members: list[dict[str, Any]]) -> str:
@@ -195,15 +210,11 @@ def for_readme(run: Run) -> str:
     over = million["over"]
     mib = {route: f"{values['saved_bytes'] / 2**20:.0f}" for route, values in network.items()}
     ratios = f"{over['native']:.2f} × the time of torch.clamp, {over['snippet']:.2f} × the popular snippet"
-    broken = sum(record["holds"] is False for record in run.promises)
-    holding = sum(record["holds"] is True for record in run.promises)
-    promises = f"Of {holding + broken} measured cases that have a promised limit, {holding} keep it" + (
-        f" and {broken} do not" if broken else ""
-    )
     return "\n".join(
         [
             f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
-            f"`inward` at a million elements: {ratios}, {over['floor']:.2f} × copying twice. The network drawn keeps "
-            f"{mib['inward']} MiB for backward with it, {mib['native']} with torch.clamp. {promises}: [docs/speed.md](docs/speed.md).",
+            f"`inward` at a million elements: {ratios}, {over['floor']:.2f} × copying twice. The network of the picture stores "
+            f"{mib['inward']} MiB for its backward pass with it, and {mib['native']} MiB with torch.clamp. "
+            f"{_count_limits(run)}{_list_broken_limits(run)} All figures: [docs/speed.md](docs/speed.md).",
         ]
     )
