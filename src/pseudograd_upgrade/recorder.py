@@ -274,8 +274,7 @@ class Session:
 class _SilentSession:
     """In processes that the program starts."""
 
-    def content(self) -> object:
-        return None
+    def content(self) -> None: ...
 
     def forked(self) -> None: ...
 

@@ -89,12 +89,14 @@ def find_interpreter(argument: str, name: str) -> Interpreter:
         raise error("be a python that can be run") from reason
     if torch is None:
         raise error("have torch", "Its python found none. Install it there")
-    if python < _OLDEST_PYTHON:
-        raise error("be Python 3.10 or later", f"It is {python[0]}.{python[1]}")
-    if extensions is None:
-        raise error("have typing_extensions", "Install it there")
-    if tuple(int(part) for part in torch.split("+")[0].split(".")[:2]) < _OLDEST_TORCH:
-        raise error("have torch 2.8 or later", f"It has {torch}")
+    version = tuple(int(part) for part in torch.split("+")[0].split(".")[:2])
+    for is_enough, requirement, remedy in (
+        (python >= _OLDEST_PYTHON, "be Python 3.10 or later", f"It is {python[0]}.{python[1]}"),
+        (extensions is not None, "have typing_extensions", "Install it there"),
+        (version >= _OLDEST_TORCH, "have torch 2.8 or later", f"It has {torch}"),
+    ):
+        if not is_enough:
+            raise error(requirement, remedy)
     return Interpreter(path, torch)
 
 

@@ -14,19 +14,7 @@ from torch.overrides import resolve_name
 
 from ..recording import BACKWARD
 
-# How a user writes the function.
-FUNCTION, METHOD, PROPERTY, OPERATOR = "function", "method", "property", "operator"
-_OPERATORS = {
-    "__getitem__": "{0}[{1}]",
-    "__rsub__": "{1} - {0}",
-    "__pow__": "{0} ** {1}",
-    "__rpow__": "{1} ** {0}",
-    "__rdiv__": "{1} / {0}",
-    "__rtruediv__": "{1} / {0}",
-    "__matmul__": "{0} @ {1}",
-    "__rmatmul__": "{1} @ {0}",
-    "__neg__": "-{0}",
-}
+FUNCTION, METHOD = "function", "method"  # how a user writes it
 _IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
 _MOST_LINES, _LONGEST_LINE = 10, 120
 _ATEN = (type(torch.ops.aten.clamp), type(torch.ops.aten.clamp.default))
@@ -67,7 +55,7 @@ class Call:
     """args, kwargs: as texts, in which `tensors` have names. kind: of the event; of a backward the gradients count, else the outputs.
 
     requires: the tensors that require a gradient. grads: for each output (None: the only one) the name of the gradient that arrives there;
-    without a name the sum of the output is differentiated. autocast: device and dtype.
+    without a name the sum of the output is differentiated.
     """
 
     kind: str
@@ -78,14 +66,13 @@ class Call:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     requires: frozenset[str] = frozenset()
     grads: tuple[tuple[int | None, str | None], ...] = ()
-    autocast: tuple[str, str] | None = None
 
     @property
     def is_in_place(self) -> bool:
         """Does it change its first tensor?"""
         last = self.name.rpartition(".")[2]
         is_named = last in _IN_PLACE or (last.endswith("_") and not last.endswith("__"))
-        return self.form in (FUNCTION, METHOD) and (self.kwargs.get("inplace") == "True" or is_named)
+        return is_named or self.kwargs.get("inplace") == "True"
 
     def but(self, **changes: Any) -> Call:
         """A changed call, without the tensors that it does not name any more."""
@@ -98,26 +85,15 @@ class Call:
 
     def lines(self, is_scalar: bool = False) -> list[str]:
         """The lines below those of the tensors. is_scalar: has y one entry and no dimension?"""
-        lines = [f"y = {self.expression()}"]
-        if self.autocast is not None:
-            device, dtype = self.autocast
-            lines = [f"with torch.autocast({device!r}, {dtype}):", f"    {lines[0]}"]
-        return [*lines, self._backward_line(is_scalar)] if self.kind == BACKWARD else lines
-
-    def expression(self) -> str:
         args = list(self.args)
         if self.is_in_place:  # a leaf that requires a gradient cannot be changed in place
             first = next((at for at, argument in enumerate(args) if argument in self.tensors), None)
             if first is not None:
                 args[first] += ".clone()"
-        if self.form == OPERATOR:
-            return _OPERATORS[self.name].format(*args)
-        if self.form == PROPERTY:
-            return f"{args[0]}.{self.name}"
         named = [f"{name}={argument}" for name, argument in self.kwargs.items()]
-        if self.form == METHOD:
-            return f"{args[0]}.{self.name}({', '.join([*args[1:], *named])})"
-        return f"{self.name}({', '.join([*args, *named])})"
+        function = f"{args.pop(0)}.{self.name}" if self.form == METHOD else self.name
+        call = f"y = {function}({', '.join([*args, *named])})"
+        return [call, self._backward_line(is_scalar)] if self.kind == BACKWARD else [call]
 
     def _backward_line(self, is_scalar: bool) -> str:
         outputs = ["y" if at is None else f"y[{at}]" for at, _ in self.grads]
@@ -152,20 +128,13 @@ class Call:
 
 
 def name_function(function: object) -> tuple[str, str]:
-    """The form and the name of a function: a function's name has its modules, a method's or an operator's has none."""
+    """The form and the name of a function: a function's name has its modules, a method's has none."""
     name = _public_name(function)
-    if not name.startswith("torch.Tensor."):
-        form = FUNCTION
-    else:
-        name = name.removeprefix("torch.Tensor.")
-        if name.endswith(".__get__"):
-            return PROPERTY, name.removesuffix(".__get__")
-        if name in _OPERATORS or name.startswith("__"):
-            return OPERATOR if name in _OPERATORS else METHOD, name
-        form = METHOD
-    if any(part.startswith("_") for part in name.split(".")):
+    is_method = name.startswith("torch.Tensor.") and not name.endswith(".__get__")
+    name = name.removeprefix("torch.Tensor.") if is_method else name
+    if any(part.startswith("_") and not part.endswith("__") for part in name.split(".")):
         raise UnwritableError(f"{name} is not public")
-    return form, name
+    return METHOD if is_method else FUNCTION, name
 
 
 def _public_name(function: object) -> str:

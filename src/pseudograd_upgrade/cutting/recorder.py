@@ -31,8 +31,7 @@ Snapshot = tuple[Call, bytes]  # a call, and its tensors as torch.save writes th
 class RecordedCall:
     """A call with copies of its tensors. `reason` tells why the call cannot be written, if it cannot."""
 
-    def __init__(self, autocast: tuple[str, str] | None) -> None:
-        self.autocast = autocast
+    def __init__(self) -> None:
         self.reason = ""
         self.tensors: dict[str, Tensor] = {}
         self.outputs: list[int | None] = []  # those that require a gradient; None is the only output
@@ -50,7 +49,7 @@ class RecordedCall:
             form, name = name_function(function)
             texts = [argument_text(value, self._name) for value in args]
             named = {key: argument_text(value, self._name) for key, value in kwargs.items()}
-            self.call = Call(FORWARD, form, name, tuple(texts), named, autocast=self.autocast)
+            self.call = Call(FORWARD, form, name, tuple(texts), named)
         except UnwritableError as error:
             self.reason = str(error)
         self._copies.clear()
@@ -102,12 +101,6 @@ def _find_tensors(value: object) -> Iterator[Tensor]:
             yield from _find_tensors(item)
 
 
-def _find_autocast() -> tuple[str, str] | None:
-    """The device and the dtype; None outside of autocast."""
-    devices = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
-    return next(((device, str(torch.get_autocast_dtype(device))) for device in devices), None)
-
-
 class ArgumentRecorder(Recorder):
     """targets: keys of events of one step, in the order of the program. The last one ends the program."""
 
@@ -130,7 +123,7 @@ class ArgumentRecorder(Recorder):
             name = function_name(function)
             if (BACKWARD, line) not in self._locations and (FORWARD, name, line) not in self._functions:
                 return None
-            call = RecordedCall(_find_autocast())
+            call = RecordedCall()
             call.copy_arguments([args, kwargs])
             return call
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..recording import BACKWARD
-from .call import FUNCTION, METHOD, Call, Outcome, SameAloneError, UnwritableError, number_text, own_memory
+from .call import Call, Outcome, SameAloneError, UnwritableError, number_text, own_memory
 
 _ROUNDINGS = 64  # up to here two results are equal
 _LEAST_SHARE = 0.01  # of the first difference, that a smaller call must show
 _ROUNDS = 3
 _MOST_TEXTS = 256  # entries whose texts are compared
-_SHORT_ENTRY, _SHORT_ARGUMENT = 4, 6  # characters of a number that is short enough, such as -1.0
+_SHORT_ENTRY = 4  # characters of a number that is short enough, such as -1.0
 _DENSE = torch.contiguous_format
-_FLOAT = re.compile(r"(?<![\w.])\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)")
 
 
 class LateError(Exception):
@@ -50,15 +48,11 @@ class Mismatch:
 
 def shrink(pair: Pair, call: Call) -> Mismatch:
     """UnwritableError if the call alone does not differ."""
-    mismatch, error = None, UnwritableError()
-    for layout in _simplify_surroundings(call):
-        try:
-            mismatch = _run(pair, layout, 0.0)
-            break
-        except UnwritableError as reason:
-            error = reason
-    if mismatch is None:
-        raise error
+    try:
+        dense = {name: tensor.contiguous() for name, tensor in call.tensors.items()}
+        mismatch = _run(pair, replace(call, tensors=dense), 0.0)
+    except UnwritableError:
+        mismatch = _run(pair, call, 0.0)
     least = _LEAST_SHARE * min(1.0, mismatch.distance)
     try:
         for _ in range(_ROUNDS):
@@ -127,15 +121,6 @@ def _distance(a: Tensor, b: Tensor) -> float:
 # --- moves ------------------------------------------------------------------------------------------------------------
 
 
-def _simplify_surroundings(call: Call) -> Iterator[Call]:
-    """Memory without gaps and no autocast first, the call as it was last."""
-    plain = {name: tensor.contiguous() for name, tensor in call.tensors.items()}
-    is_plain = all(tensor.is_contiguous() for tensor in call.tensors.values())
-    layouts = [plain] if is_plain else [plain, call.tensors]
-    for tensors, autocast in product(layouts, dict.fromkeys((None, call.autocast))):
-        yield replace(call, tensors=tensors, autocast=autocast)
-
-
 def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
     """The sum in place of a gradient that arrives; one output alone; the gradient of the tensor that differs alone."""
     call = mismatch.call
@@ -154,8 +139,6 @@ def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
 def _drop_arguments(mismatch: Mismatch) -> Iterator[Call]:
     """Without one argument, or with None in place of a tensor."""
     call = mismatch.call
-    if call.form not in (FUNCTION, METHOD):
-        return
     for name in call.kwargs:
         if not call.is_in_place or name != "inplace":
             yield call.but(kwargs={key: value for key, value in call.kwargs.items() if key != name})
@@ -252,17 +235,6 @@ def _reading_cost(tensor: Tensor) -> int:
     return sum(max(0, len(entry) - _SHORT_ENTRY) for entry in texts) + len(set(texts))
 
 
-def _shorten_arguments(mismatch: Mismatch) -> Iterator[Call]:
-    """Numbers among the arguments with fewer digits."""
-    call = mismatch.call
-    numbers = {number for argument in (*call.args, *call.kwargs.values()) for number in _FLOAT.findall(argument)}
-    for number in sorted(numbers):
-        if len(number) > _SHORT_ARGUMENT:
-            for digits in (1, 2, 3):
-                short = repr(float(f"{float(number):.{digits}g}"))
-                yield _substitute(call, rf"(?<![\w.]){re.escape(number)}(?![\w.])", short)
-
-
 Move = Callable[[Mismatch], Iterator[Call]]
 _MOVES: tuple[Move, ...] = (
     _simplify_gradients,
@@ -270,5 +242,4 @@ _MOVES: tuple[Move, ...] = (
     _drop_arguments,
     _drop_dimensions,
     _shorten_entries,
-    _shorten_arguments,
 )
