@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Truth = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+Result = tuple[Tensor, dict[str, Tensor]]
+Truth = Callable[..., Result]
 
 
 def _pass(g: Tensor, mask: Tensor) -> Tensor:
@@ -27,97 +28,103 @@ def _between(x: Tensor, lo: Any, hi: Any) -> Tensor:
 # --- a clamp with two bounds ------------------------------------------------------------------------------------------
 
 
-def towards(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, lo, hi), {"x": _pass(g, ((x >= lo) | (g < 0)) & ((x <= hi) | (g > 0)))}
+def within(mask: Callable[..., Tensor]) -> Truth:
+    return lambda x, g, lo, hi: (_between(x, lo, hi), {"x": _pass(g, mask(x, g, lo, hi))})
 
 
-def whole(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, lo, hi), {"x": g}
+towards = within(lambda x, g, lo, hi: ((x >= lo) | (g < 0)) & ((x <= hi) | (g > 0)))
+whole = within(lambda x, g, lo, hi: x == x)
+closed = within(lambda x, g, lo, hi: (x >= lo) & (x <= hi))
+open_ = within(lambda x, g, lo, hi: (x > lo) & (x < hi))
 
 
-def closed(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, lo, hi), {"x": _pass(g, (x >= lo) & (x <= hi))}
-
-
-def open_(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, lo, hi), {"x": _pass(g, (x > lo) & (x < hi))}
-
-
-def half(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+def half(x: Tensor, g: Tensor, lo: float, hi: float) -> Result:
     at = (x == lo) | (x == hi)
     return _between(x, lo, hi), {"x": torch.where(at, g / 2, _pass(g, (x > lo) & (x < hi)))}
 
 
-def half_and_the_bound(x: Tensor, g: Tensor, b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def half_and_the_bound(x: Tensor, g: Tensor, b: Tensor) -> Result:
     to_x = torch.where(x == b, g / 2, _pass(g, x > b))
     return torch.where(x > b, x, b), {"x": to_x, "b": (g - to_x).sum()}
 
 
-def sign_outside(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, lo, hi), {"x": torch.where(x < lo, -1.0, torch.where(x > hi, 1.0, g))}
+def outside(grad: Callable[..., Tensor]) -> Truth:
+    """grad(x, g, lo, hi, c): what x gets outside; c is what the code calls its factor or limit."""
+    return lambda x, g, lo, hi, **c: (
+        _between(x, lo, hi),
+        {"x": torch.where((x < lo) | (x > hi), grad(x, g, lo, hi, *c.values()), g)},
+    )
 
 
-def leaky_outside(x: Tensor, g: Tensor, lo: float, hi: float, eps: float) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, lo, hi), {"x": torch.where((x < lo) | (x > hi), eps * g, g)}
+sign_outside = outside(lambda x, g, lo, hi: torch.where(x < lo, -1.0, 1.0).to(g.dtype))
+leaky_outside = outside(lambda x, g, lo, hi, eps: eps * g)
+clipped_outside = outside(lambda x, g, lo, hi, c: _between(g, -c, c))
 
 
-def clipped_outside(x: Tensor, g: Tensor, lo: float, hi: float, c: float) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, lo, hi), {"x": torch.where((x < lo) | (x > hi), _between(g, -c, c), g)}
+def _decay(x: Tensor, g: Tensor, lo: float, hi: float, c: float) -> Tensor:
+    share = torch.exp(-torch.where(x < lo, lo - x, x - hi))
+    return g * torch.where(share < c, c, share)
 
 
-def exponential_outside(x: Tensor, g: Tensor, lo: float, hi: float, c: float) -> tuple[Tensor, dict[str, Tensor]]:
-    distance = torch.where(x < lo, lo - x, torch.where(x > hi, x - hi, 0.0))
-    share = torch.exp(-distance)
-    return _between(x, lo, hi), {"x": g * torch.where(share < c, c, share)}
+exponential_outside = outside(_decay)
 
 
-def inverting(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+def inverting(x: Tensor, g: Tensor, lo: float, hi: float) -> Result:
     """g is an ascent direction, and the value passes as it is."""
     return x, {"x": g * torch.where(g > 0, hi - x, x - lo) / (hi - lo)}
 
 
-def ppo(x: Tensor, g: Tensor, lo: float, hi: float, a: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def ppo(x: Tensor, g: Tensor, lo: float, hi: float, a: Tensor) -> Result:
     r = torch.exp(x)
     silent = ((a > 0) & (r > 1 + hi)) | ((a < 0) & (r < 1 - lo))
     value = torch.where(silent, torch.where(a > 0, 1 + hi, 1 - lo), r)
     return -a * value, {"x": torch.where(silent, 0.0, g * -a * r)}
 
 
-def cispo(x: Tensor, g: Tensor, lo: float, hi: float, a: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def cispo(x: Tensor, g: Tensor, lo: float, hi: float, a: Tensor) -> Result:
     weight = torch.where(torch.exp(x) > 1 + hi, 1 + hi, torch.exp(x))
     return -a * weight, {"x": g * -a * weight}
 
 
-def value_of_another(x: Tensor, g: Tensor, lo: float, hi: float, **_: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def value_of_another(x: Tensor, g: Tensor, lo: float, hi: float, **_: Tensor) -> Result:
     """Value of something else (here x / 2), gradient of the closed clamp."""
     return x / 2, closed(x, g, lo, hi)[1]
 
 
-def learned_open(x: Tensor, g: Tensor, lo: Tensor, hi: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def learned_open(x: Tensor, g: Tensor, lo: Tensor, hi: Tensor) -> Result:
     grads = {"x": _pass(g, (x > lo) & (x < hi)), "lo": _pass(g, x <= lo), "hi": _pass(g, x >= hi)}
     return _between(x, lo, hi), {name: v if name == "x" else v.sum() for name, v in grads.items()}
 
 
-def learned_open_per_channel(x: Tensor, g: Tensor, lo: Tensor, hi: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    rows = [learned_open(x[c], g[c], lo[c], hi[c]) for c in range(len(x))]
-    return torch.stack([y for y, _ in rows]), {k: torch.stack([d[k] for _, d in rows]) for k in ("x", "lo", "hi")}
+def per_channel(truth: Truth) -> Truth:
+    """For each row of x, with its own numbers."""
+
+    def rows(x: Tensor, g: Tensor, **names: Tensor) -> Result:
+        results = [truth(x[c], g[c], **{name: value[c] for name, value in names.items()}) for c in range(len(x))]
+        grads = {name: torch.stack([grads[name] for _, grads in results]) for name in results[0][1]}
+        return torch.stack([y for y, _ in results]), grads
+
+    return rows
+
+
+learned_open_per_channel = per_channel(learned_open)
 
 
 # --- one bound --------------------------------------------------------------------------------------------------------
 
 
 def lower(mask: str) -> Truth:
-    def truth(x: Tensor, g: Tensor, b: float) -> tuple[Tensor, dict[str, Tensor]]:
-        masks = {"towards": (x >= b) | (g < 0), "identity": x == x, "disconnected": x >= b}
-        return _between(x, b, math.inf), {"x": _pass(g, masks[mask])}
-
-    return truth
+    masks = {"towards": lambda x, g, b: (x >= b) | (g < 0), "identity": lambda x, g, b: x == x}
+    is_passed = masks.get(mask, lambda x, g, b: x >= b)
+    return lambda x, g, b: (_between(x, b, math.inf), {"x": _pass(g, is_passed(x, g, b))})
 
 
 def upper(mask: str) -> Truth:
-    def truth(x: Tensor, g: Tensor, b: float) -> tuple[Tensor, dict[str, Tensor]]:
-        masks = {"towards": (x <= b) | (g > 0), "identity": x == x, "disconnected": x <= b}
-        return _between(x, -math.inf, b), {"x": _pass(g, masks[mask])}
+    """The mirror image of `lower`."""
+
+    def truth(x: Tensor, g: Tensor, b: float) -> Result:
+        y, grads = lower(mask)(-x, -g, -b)
+        return -y, {"x": -grads["x"]}
 
     return truth
 
@@ -126,30 +133,21 @@ LOWER = {mask: lower(mask) for mask in ("towards", "identity", "disconnected")}
 UPPER = {mask: upper(mask) for mask in ("towards", "identity", "disconnected")}
 
 
-def squared_above(x: Tensor, g: Tensor, b: float, pedestal: float) -> tuple[Tensor, dict[str, Tensor]]:
+def squared_above(x: Tensor, g: Tensor, b: float, pedestal: float) -> Result:
     y = _between(x, b, math.inf)
     arriving = 2 * y * g
     return y * y - pedestal, {"x": _pass(arriving, (x >= b) | (arriving < 0))}
 
 
-def redirected_relu(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, 0.0, math.inf), {"x": _pass(g, ~((x < 0) & (g > 0)))}
+def relu(grad: Callable[[Tensor, Tensor], Tensor], high: float = math.inf) -> Truth:
+    return lambda x, g: (_between(x, 0.0, high), {"x": grad(x, g)})
 
 
-def redirected_relu6(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, 0.0, 6.0), {"x": _pass(g, ~((x < 0) & (g > 0)) & ~((x > 6) & (g < 0)))}
-
-
-def leaky_relu_gradient(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, 0.0, math.inf), {"x": torch.where(x < 0, 0.1 * g, g)}
-
-
-def whole_relu(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, 0.0, math.inf), {"x": g}
-
-
-def open_relu(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    return _between(x, 0.0, math.inf), {"x": _pass(g, x > 0)}
+redirected_relu = relu(lambda x, g: _pass(g, ~((x < 0) & (g > 0))))
+redirected_relu6 = relu(lambda x, g: _pass(g, ~((x < 0) & (g > 0)) & ~((x > 6) & (g < 0))), 6.0)
+leaky_relu_gradient = relu(lambda x, g: torch.where(x < 0, 0.1 * g, g))
+whole_relu = relu(lambda x, g: g)
+open_relu = relu(lambda x, g: _pass(g, x > 0))
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------------
@@ -175,21 +173,21 @@ EVEN_NUMBERS = identity_of(lambda x: 2 * _even(x / 2))
 MAX_IS_ONE = identity_of(lambda x: torch.zeros_like(x).scatter(0, x.argmax(0, keepdim=True), 1.0))
 
 
-def round_with_offset(x: Tensor, g: Tensor, offset: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def round_with_offset(x: Tensor, g: Tensor, offset: Tensor) -> Result:
     return _even(x - offset) + offset, {"x": g, "offset": torch.zeros_like(offset)}
 
 
-def dorefa(x: Tensor, g: Tensor, n: int) -> tuple[Tensor, dict[str, Tensor]]:
+def dorefa(x: Tensor, g: Tensor, n: int) -> Result:
     return _even(_between(x, 0.0, 1.0) * n) / n, {"x": _pass(g, (x >= 0) & (x <= 1))}
 
 
-def quest(x: Tensor, g: Tensor, s: float, t: float) -> tuple[Tensor, dict[str, Tensor]]:
+def quest(x: Tensor, g: Tensor, s: float, t: float) -> Result:
     """Eight levels; the gradient where the error, that of the clip too, is at most t steps."""
     y = _even(_between(x / s, -3.0, 4.0)) * s
     return y, {"x": _pass(g, (y - x).abs() <= t * s)}
 
 
-def stable_qat(x: Tensor, g: Tensor, s: float, a: float) -> tuple[Tensor, dict[str, Tensor]]:
+def stable_qat(x: Tensor, g: Tensor, s: float, a: float) -> Result:
     """By their formula: of x and of what it is rounded to."""
     code = _even(x / s)
     wave = 1 + a * math.sqrt(2) * math.pi * torch.cos(math.pi * (x / s + code))
@@ -233,7 +231,7 @@ def _in_the_rectangle(x: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
 
 
 def jump(to_x: bool) -> Truth:
-    def truth(x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def truth(x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float) -> Result:
         part = g * threshold * _in_the_rectangle(x, threshold, bandwidth)
         passed = _pass(g, x > threshold)
         return torch.where(x > threshold, x, 0.0), {"x": passed + part if to_x else passed, "threshold": -part.sum()}
@@ -241,15 +239,13 @@ def jump(to_x: bool) -> Truth:
     return truth
 
 
-def jump_without_a_window(
-    x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float
-) -> tuple[Tensor, dict[str, Tensor]]:
+def jump_without_a_window(x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float) -> Result:
     y, grads = jump(False)(x, g, threshold, bandwidth)
     return y, {"x": grads["x"], "threshold": torch.zeros_like(threshold)}
 
 
 def is_above(to_x: bool) -> Truth:
-    def truth(x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def truth(x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float) -> Result:
         part = g * _in_the_rectangle(x, threshold, bandwidth)
         return (x > threshold).to(x.dtype), {"x": part if to_x else part * 0, "threshold": -part.sum()}
 
@@ -277,18 +273,18 @@ LARQ = {
 }
 
 
-def ste_tern(x: Tensor, g: Tensor, t: float, c: float) -> tuple[Tensor, dict[str, Tensor]]:
+def ste_tern(x: Tensor, g: Tensor, t: float, c: float) -> Result:
     return _sign(x, 0.0) * (x.abs() > t), {"x": _pass(g, x.abs() <= c)}
 
 
-def sign_of_clipped_gradient(x: Tensor, g: Tensor, c: float) -> tuple[Tensor, dict[str, Tensor]]:
+def sign_of_clipped_gradient(x: Tensor, g: Tensor, c: float) -> Result:
     return _sign(x, 0.0), {"x": _between(g, -c, c)}
 
 
 # --- quantisers: g inside the grid, learnable scale and zero point ----------------------------------------------------
 
 
-def affine(x: Tensor, g: Tensor, s: Any, z: Any, **_: Any) -> tuple[Tensor, dict[str, Tensor]]:
+def affine(x: Tensor, g: Tensor, s: Any, z: Any, **_: Any) -> Result:
     """Grid of codes -4 to 3. With offset = -z: AIMET's."""
     code = _even(x / s) + z
     inside = (code >= -4) & (code <= 3)
@@ -298,29 +294,25 @@ def affine(x: Tensor, g: Tensor, s: Any, z: Any, **_: Any) -> tuple[Tensor, dict
     return (kept - z) * s, {"x": _pass(g, inside), "s": to_s.sum(), "z": to_z.sum()}
 
 
-def affine_per_channel(x: Tensor, g: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    rows = [affine(x[c], g[c], s[c], z[c]) for c in range(len(x))]
-    return torch.stack([y for y, _ in rows]), {k: torch.stack([d[k] for _, d in rows]) for k in ("x", "s", "z")}
+affine_per_channel = per_channel(affine)
 
 
-def affine_with_offset(x: Tensor, g: Tensor, s: Tensor, offset: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def affine_with_offset(x: Tensor, g: Tensor, s: Tensor, offset: Tensor) -> Result:
     y, grads = affine(x, g, s, -offset)
     return y, {"x": grads["x"], "s": grads["s"], "offset": -grads["z"]}
 
 
-def affine_scaled_gradient(
-    x: Tensor, g: Tensor, s: Tensor, z: Tensor, factor: float
-) -> tuple[Tensor, dict[str, Tensor]]:
+def affine_scaled_gradient(x: Tensor, g: Tensor, s: Tensor, z: Tensor, factor: float) -> Result:
     y, grads = affine(x, g, s, z)
     return y, {"x": grads["x"], "s": grads["s"] * factor, "z": grads["z"] * factor}
 
 
-def grid_code(x: Tensor, g: Tensor, s: float, z: float) -> tuple[Tensor, dict[str, Tensor]]:
+def grid_code(x: Tensor, g: Tensor, s: float, z: float) -> Result:
     code = _even(x / s) + z
     return _between(code, -4.0, 3.0), {"x": _pass(g / s, (code >= -4) & (code <= 3))}
 
 
-def lsq(x: Tensor, g: Tensor, s: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def lsq(x: Tensor, g: Tensor, s: Tensor) -> Result:
     """Learned step size: the position x / s is clipped before it is rounded, and both ends count as outside."""
     position = x / s
     inside = (position > -4) & (position < 3)
@@ -331,61 +323,59 @@ def lsq(x: Tensor, g: Tensor, s: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 # --- value of one, gradient of another --------------------------------------------------------------------------------
 
 
-def masked(x: Tensor, g: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def masked(x: Tensor, g: Tensor, mask: Tensor) -> Result:
     return x, {"x": g * mask}
 
 
-def stopped_below(x: Tensor, g: Tensor, stop: float) -> tuple[Tensor, dict[str, Tensor]]:
+def stopped_below(x: Tensor, g: Tensor, stop: float) -> Result:
     return x, {"x": _pass(g, x >= stop)}
 
 
-def blended(x: Tensor, g: Tensor, hard: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def blended(x: Tensor, g: Tensor, hard: Tensor) -> Result:
     return hard, {"x": g / 2}
 
 
-def gradient_to(x: Tensor, g: Tensor, hard: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def gradient_to(x: Tensor, g: Tensor, hard: Tensor) -> Result:
     return hard, {"x": g}
 
 
-def gradient_clipped_to(x: Tensor, g: Tensor, hard: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def gradient_clipped_to(x: Tensor, g: Tensor, hard: Tensor) -> Result:
     return hard, {"x": _between(g, -1.0, 1.0)}
 
 
-def softmax_gradient(x: Tensor, g: Tensor, one_hot: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def softmax_gradient(x: Tensor, g: Tensor, one_hot: Tensor) -> Result:
     e = torch.exp(x - x.max())
     soft = e / e.sum()
     return one_hot, {"x": soft * (g - (g * soft).sum())}
 
 
-def expected_under_noise(
-    x: Tensor, g: Tensor, u: float, f: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, dict[str, Tensor]]:
+def expected_under_noise(x: Tensor, g: Tensor, u: float, f: Callable[[Tensor], Tensor]) -> Result:
     return f(x + u), {"x": g * (f(x + 0.5) - f(x - 0.5))}
 
 
-def multiplied(x: Tensor, g: Tensor, s: float) -> tuple[Tensor, dict[str, Tensor]]:
+def multiplied(x: Tensor, g: Tensor, s: float) -> Result:
     return x, {"x": s * g}
 
 
-def reversed_(x: Tensor, g: Tensor, s: float) -> tuple[Tensor, dict[str, Tensor]]:
+def reversed_(x: Tensor, g: Tensor, s: float) -> Result:
     return x, {"x": -s * g}
 
 
 def _nearest(x: Tensor, codebook: Tensor) -> Tensor:
-    return torch.stack([codebook[((codebook - one) ** 2).sum(-1).argmin()] for one in x])
+    return torch.stack([codebook[((codebook - vector) ** 2).sum(-1).argmin()] for vector in x])
 
 
-def nearest_code(x: Tensor, g: Tensor, codebook: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def nearest_code(x: Tensor, g: Tensor, codebook: Tensor) -> Result:
     return _nearest(x, codebook), {"x": g}
 
 
-def rotated_to_nearest_code(x: Tensor, g: Tensor, codebook: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def rotated_to_nearest_code(x: Tensor, g: Tensor, codebook: Tensor) -> Result:
     """|q| / |x| R^T g for each vector, R being the rotation in the plane of both that turns x towards its code q."""
     q = _nearest(x, codebook)
     rows = []
-    for one, code, arriving in zip(x, q, g, strict=True):
-        u, v = one / one.norm(), code / code.norm()
+    for vector, code, arriving in zip(x, q, g, strict=True):
+        u, v = vector / vector.norm(), code / code.norm()
         r = (u + v) / (u + v).norm()
-        rotation = torch.eye(len(one), dtype=x.dtype) - 2 * torch.outer(r, r) + 2 * torch.outer(v, u)
-        rows.append(code.norm() / one.norm() * (rotation.T @ arriving))
+        rotation = torch.eye(len(vector), dtype=x.dtype) - 2 * torch.outer(r, r) + 2 * torch.outer(v, u)
+        rows.append(code.norm() / vector.norm() * (rotation.T @ arriving))
     return q, {"x": torch.stack(rows)}

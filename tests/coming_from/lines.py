@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ ONE_HOT = {"one_hot": lambda x: _one_hot(x.detach())}
 
 ADVANTAGE = {"lo": 0.25, "hi": 0.5, "a": lambda x: torch.where(torch.arange(x.numel()) % 2 > 0, -1.5, 0.5).to(x.dtype)}
 
+near = partial(Truth, is_exact=False)
 TRUTHS: dict[str, dict[str, Truth]] = {
     "VQGAN+CLIP scripts, pixray, pytti": {
         "clamp_with_grad(x, lo, hi)": Truth(of.towards, BOUNDS),
@@ -81,9 +83,7 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         ),
         "replace_grad(hard, 0.5 * x + 0.5 * hard)": Truth(of.blended, HARD),
     },
-    "joehalliwell's blog": {
-        "ClampWithGradProposed.apply(x, lo, hi)": Truth(of.sign_outside, BOUNDS),
-    },
+    "joehalliwell's blog": {"ClampWithGradProposed.apply(x, lo, hi)": Truth(of.sign_outside, BOUNDS)},
     "tensorflow-compression": {
         "lower_bound(x, b)": Truth(LOWER["towards"], BOUND),
         'lower_bound(x, b, gradient="identity")': Truth(LOWER["identity"], BOUND),
@@ -93,15 +93,15 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         'upper_bound(x, b, gradient="disconnected")': Truth(UPPER["disconnected"], BOUND),
         "round_st(x)": Truth(of.ROUND, {}, (0.5, 1.5, 2.5)),
         "round_st(x, offset)": Truth(of.round_with_offset, {"offset": [0.25]}, (0.75, 1.75)),
-        "perturb_and_apply(f, x, u=u, expected_grads=True)": Truth(
-            of.expected_under_noise, {"u": 0.125, "f": lambda x: _smooth}, is_exact=False
+        "perturb_and_apply(f, x, u=u, expected_grads=True)": near(
+            of.expected_under_noise, {"u": 0.125, "f": lambda x: _smooth}
         ),
-        "GDNParameter()(x)": Truth(of.squared_above, {"b": 0.25, "pedestal": 0.0625}, is_exact=False),
+        "GDNParameter()(x)": near(of.squared_above, {"b": 0.25, "pedestal": 0.0625}),
     },
     "CompressAI": {
         "LowerBound(b)(x)": Truth(LOWER["towards"], BOUND),
         "quantize_ste(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
-        "NonNegativeParametrizer()(x)": Truth(of.squared_above, {"b": 0.25, "pedestal": 0.0625}, is_exact=False),
+        "NonNegativeParametrizer()(x)": near(of.squared_above, {"b": 0.25, "pedestal": 0.0625}),
     },
     "NeuralCompression": {
         'lower_bound(x, b, "identity_if_towards")': Truth(LOWER["towards"], BOUND),
@@ -125,22 +125,22 @@ TRUTHS: dict[str, dict[str, Truth]] = {
     },
     "snnTorch": {
         "straight_through_estimator()(x)": Truth(SNN["identity"]),
-        "fast_sigmoid(slope=k)(x)": Truth(SNN["fast_sigmoid"], {"k": 25.0}, is_exact=False),
-        "atan(alpha=a)(x)": Truth(SNN["atan"], {"a": 2.0}, is_exact=False),
-        "sigmoid(slope=k)(x)": Truth(SNN["sigmoid"], {"k": 4.0}, is_exact=False),
+        "fast_sigmoid(slope=k)(x)": near(SNN["fast_sigmoid"], {"k": 25.0}),
+        "atan(alpha=a)(x)": near(SNN["atan"], {"a": 2.0}),
+        "sigmoid(slope=k)(x)": near(SNN["sigmoid"], {"k": 4.0}),
         "triangular(threshold=threshold)(x)": Truth(SNN["triangular"], {"threshold": 0.5}),
         "Heaviside()(x)": Truth(SNN["heaviside"]),
-        "SpikeRateEscape(beta=b, slope=k)(x)": Truth(SNN["escape"], {"k": 25.0, "b": 1.0}, is_exact=False),
+        "SpikeRateEscape(beta=b, slope=k)(x)": near(SNN["escape"], {"k": 25.0, "b": 1.0}),
         "LSO(slope=leak)(x)": Truth(SNN["leaky"], {"leak": 0.125}),
     },
     "SpikingJelly": {
-        "Sigmoid(alpha=a)(x)": Truth(JELLY["sigmoid"], {"a": 4.0}, is_exact=False),
-        "ATan(alpha=a)(x)": Truth(JELLY["atan"], {"a": 2.0}, is_exact=False),
-        "PiecewiseQuadratic(alpha=a)(x)": Truth(JELLY["quadratic"], {"a": 2.0}, (0.5, -0.5), is_exact=False),
-        "PiecewiseExp(alpha=a)(x)": Truth(JELLY["exponential"], {"a": 2.0}, is_exact=False),
-        "Erf(alpha=a)(x)": Truth(JELLY["erf"], {"a": 2.0}, is_exact=False),
-        "SoftSign(alpha=a)(x)": Truth(JELLY["softsign"], {"a": 2.0}, is_exact=False),
-        "SuperSpike(alpha=a)(x)": Truth(JELLY["superspike"], {"a": 2.0}, is_exact=False),
+        "Sigmoid(alpha=a)(x)": near(JELLY["sigmoid"], {"a": 4.0}),
+        "ATan(alpha=a)(x)": near(JELLY["atan"], {"a": 2.0}),
+        "PiecewiseQuadratic(alpha=a)(x)": near(JELLY["quadratic"], {"a": 2.0}, (0.5, -0.5)),
+        "PiecewiseExp(alpha=a)(x)": near(JELLY["exponential"], {"a": 2.0}),
+        "Erf(alpha=a)(x)": near(JELLY["erf"], {"a": 2.0}),
+        "SoftSign(alpha=a)(x)": near(JELLY["softsign"], {"a": 2.0}),
+        "SuperSpike(alpha=a)(x)": near(JELLY["superspike"], {"a": 2.0}),
         "Rect(alpha=a)(x)": Truth(JELLY["rect"], {"a": 2.0}, (0.25, -0.25)),
         "quantize.clamp(x, lo, hi)": Truth(of.closed, BOUNDS),
         "quantize.round(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
@@ -150,27 +150,23 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "SteSign(clip_value=None)(x)": Truth(LARQ["sign_identity"]),
         "SteHeaviside(clip_value=c)(x)": Truth(LARQ["ste_heaviside"], {"c": 0.75}, (-0.75,)),
         "SteTern(threshold_value=t, clip_value=c)(x)": Truth(of.ste_tern, {"t": 0.25, "c": 0.75}, (-0.75,)),
-        "ApproxSign()(x)": Truth(LARQ["approx_sign"], {}, (1.0, -1.0), is_exact=False),
-        "SwishSign(beta=b)(x)": Truth(LARQ["swish_sign"], {"b": 5.0}, is_exact=False),
-        "DoReFa(k_bit=2)(x)": Truth(of.dorefa, {"n": 3}, (0.0, 1.0), is_exact=False),
+        "ApproxSign()(x)": near(LARQ["approx_sign"], {}, (1.0, -1.0)),
+        "SwishSign(beta=b)(x)": near(LARQ["swish_sign"], {"b": 5.0}),
+        "DoReFa(k_bit=2)(x)": near(of.dorefa, {"n": 3}, (0.0, 1.0)),
     },
     "SAELens, dictionary_learning, Gemma Scope": {
-        "JumpReLU.apply(x, threshold, bandwidth, False), SAELens": Truth(of.jump(to_x=False), JUMP, is_exact=False),
-        "JumpReLU.apply(x, threshold, bandwidth, True), SAELens": Truth(of.jump(to_x=True), JUMP, is_exact=False),
-        "Step.apply(x, threshold, bandwidth, False), SAELens": Truth(of.is_above(to_x=False), JUMP, is_exact=False),
-        "Step.apply(x, threshold, bandwidth, True), SAELens": Truth(of.is_above(to_x=True), JUMP, is_exact=False),
-        "JumpReLUFunction.apply(x, threshold, bandwidth), dictionary_learning": Truth(
-            of.jump(to_x=False), JUMP, is_exact=False
-        ),
-        "StepFunction.apply(x, threshold, bandwidth), dictionary_learning": Truth(
-            of.is_above(to_x=False), JUMP, is_exact=False
-        ),
+        "JumpReLU.apply(x, threshold, bandwidth, False), SAELens": near(of.jump(to_x=False), JUMP),
+        "JumpReLU.apply(x, threshold, bandwidth, True), SAELens": near(of.jump(to_x=True), JUMP),
+        "Step.apply(x, threshold, bandwidth, False), SAELens": near(of.is_above(to_x=False), JUMP),
+        "Step.apply(x, threshold, bandwidth, True), SAELens": near(of.is_above(to_x=True), JUMP),
+        "JumpReLUFunction.apply(x, threshold, bandwidth), dictionary_learning": near(of.jump(to_x=False), JUMP),
+        "StepFunction.apply(x, threshold, bandwidth), dictionary_learning": near(of.is_above(to_x=False), JUMP),
         "x * (x > threshold), Gemma Scope": Truth(of.jump_without_a_window, JUMP),
     },
     "lucid, lucent, captum": {
         "redirected_relu_grad": Truth(of.redirected_relu, {}, (0.0,)),
         "redirected_relu6_grad": Truth(of.redirected_relu6, {}, (0.0, 6.0)),
-        "RedirectedReluLayer()(x), lucent": Truth(of.leaky_relu_gradient, {}, (0.0,), is_exact=False),
+        "RedirectedReluLayer()(x), lucent": near(of.leaky_relu_gradient, {}, (0.0,)),
         "RedirectedReLU()(x), captum": Truth(of.whole_relu, {}, (0.0,)),
     },
     "torchao and torch's quantisation": {
@@ -180,34 +176,30 @@ TRUTHS: dict[str, dict[str, Truth]] = {
             {"s": 0.25, "z": 1},
             GRID_ENDS,
         ),
-        "torch.fake_quantize_per_channel_affine(x, s, z, 0, -4, 3)": Truth(
-            of.affine_per_channel, {"s": [0.25, 0.5], "z": [1.0, -1.0]}, GRID_ENDS, is_exact=False, channels=2
+        "torch.fake_quantize_per_channel_affine(x, s, z, 0, -4, 3)": near(
+            of.affine_per_channel, {"s": [0.25, 0.5], "z": [1.0, -1.0]}, GRID_ENDS, channels=2
         ),
-        "torch._fake_quantize_learnable_per_tensor_affine(x, s, z, -4, 3, factor)": Truth(
-            of.affine_scaled_gradient, {**GRID, "factor": 0.125}, GRID_ENDS, is_exact=False
+        "torch._fake_quantize_learnable_per_tensor_affine(x, s, z, -4, 3, factor)": near(
+            of.affine_scaled_gradient, {**GRID, "factor": 0.125}, GRID_ENDS
         ),
-        "lsq(x, s)": Truth(of.lsq, {"s": [0.25]}, (-1.0, 0.75), is_exact=False),
+        "lsq(x, s)": near(of.lsq, {"s": [0.25]}, (-1.0, 0.75)),
     },
     "AIMET, NVIDIA, EfficientQAT": {
-        "QuantDequantFunc.apply(x, s, offset, -4, 3)": Truth(
-            of.affine_with_offset, {"s": [0.25], "offset": [-1.0]}, GRID_ENDS, is_exact=False
+        "QuantDequantFunc.apply(x, s, offset, -4, 3)": near(
+            of.affine_with_offset, {"s": [0.25], "offset": [-1.0]}, GRID_ENDS
         ),
-        "clip(x, lo, hi), pytorch-quantization (PACT)": Truth(of.learned_open, LEARNED, (-0.5, 0.75), is_exact=False),
-        "not possible: clip(x, lo, hi) per channel": Truth(
-            of.learned_open_per_channel,
-            {"lo": [-0.5, -1.0], "hi": [0.75, 0.25]},
-            (-0.5, 0.75, -1.0, 0.25),
-            is_exact=False,
-            channels=2,
+        "clip(x, lo, hi), pytorch-quantization (PACT)": near(of.learned_open, LEARNED, (-0.5, 0.75)),
+        "not possible: clip(x, lo, hi) per channel": near(
+            of.learned_open_per_channel, {"lo": [-0.5, -1.0], "hi": [0.75, 0.25]}, (-0.5, 0.75, -1.0, 0.25), channels=2
         ),
         "round_ste(x), clamp_ste(x, lo, hi)": Truth(of.whole, BOUNDS),
     },
     "QuEST, StableQAT": {
-        "TrustQuantizer(bits=3, centered=False, trust=T)(x)": Truth(
-            of.quest, {"s": 0.25, "t": 0.1875}, (1.0, -0.75, 1.046875, -0.796875, 0.046875, 0.203125), is_exact=False
+        "TrustQuantizer(bits=3, centered=False, trust=T)(x)": near(
+            of.quest, {"s": 0.25, "t": 0.1875}, (1.0, -0.75, 1.046875, -0.796875, 0.046875, 0.203125)
         ),
-        "LsqBinaryTernaryExtensionRegular.apply(x, s, 3, True, sine_soft_q)": Truth(
-            of.stable_qat, {"s": 0.25, "a": 0.21}, (-1.0, 0.75, 0.125, 0.0625), is_exact=False
+        "LsqBinaryTernaryExtensionRegular.apply(x, s, 3, True, sine_soft_q)": near(
+            of.stable_qat, {"s": 0.25, "a": 0.21}, (-1.0, 0.75, 0.125, 0.0625)
         ),
     },
     "TensorFlow Probability, pyro, flowtorch, botorch, drqv2, mvae": {
@@ -221,16 +213,12 @@ TRUTHS: dict[str, dict[str, Truth]] = {
     "mistify, turboae, exponential windows": {
         "ClampG(lo, hi, c)(x)": Truth(of.clipped_outside, {**BOUNDS, "c": 0.625}),
         "STE with all gradients in +-c": Truth(of.sign_of_clipped_gradient, {"c": 0.25}),
-        "clamp with max(exp(-distance), c) outside": Truth(
-            of.exponential_outside, {**BOUNDS, "c": 0.125}, is_exact=False
-        ),
+        "clamp with max(exp(-distance), c) outside": near(of.exponential_outside, {**BOUNDS, "c": 0.125}),
     },
-    "Inverting gradients (MP-DQN)": {
-        "invert_gradients(grad, x, lo, hi)": Truth(of.inverting, BOUNDS, is_exact=False),
-    },
+    "Inverting gradients (MP-DQN)": {"invert_gradients(grad, x, lo, hi)": near(of.inverting, BOUNDS)},
     "TRL, verl, stable-baselines3: policy losses": {
-        "-torch.min(x.exp() * a, torch.clamp(x.exp(), 1 - lo, 1 + hi) * a)": Truth(of.ppo, ADVANTAGE, is_exact=False),
-        "-torch.clamp(x.exp(), max=1 + hi).detach() * a * log_prob": Truth(of.cispo, ADVANTAGE, is_exact=False),
+        "-torch.min(x.exp() * a, torch.clamp(x.exp(), 1 - lo, 1 + hi) * a)": near(of.ppo, ADVANTAGE),
+        "-torch.clamp(x.exp(), max=1 + hi).detach() * a * log_prob": near(of.cispo, ADVANTAGE),
     },
     "optax and gradient reversal": {
         "optax.scale_gradient(x, s)": Truth(of.multiplied, {"s": 0.25}),
@@ -254,9 +242,7 @@ TRUTHS: dict[str, dict[str, Truth]] = {
     },
     "vector-quantize-pytorch": {
         "VectorQuantize(rotation_trick=False)(x)": Truth(of.nearest_code, CODES, channels=2),
-        "VectorQuantize(rotation_trick=True)(x)": Truth(
-            of.rotated_to_nearest_code, CODES, is_exact=False, channels=2, subtracts=True
-        ),
+        "VectorQuantize(rotation_trick=True)(x)": near(of.rotated_to_nearest_code, CODES, channels=2, subtracts=True),
         "straight_through(x, hard)": Truth(of.gradient_to, HARD),
         "round_ste(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
         "floor_ste(x)": Truth(of.FLOOR, {}, (1.0, 2.0)),
@@ -266,12 +252,12 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "x + (torch.round(x) - x).detach()": Truth(of.ROUND, {}, (0.5, 1.5)),
         "x + (f(x) - x).detach()": Truth(of.EVEN_NUMBERS, {"f": lambda x: _to_even_numbers}, (0.5, 1.5)),
         "x + (hard - x).detach()": Truth(of.gradient_to, HARD),
-        "one_hot - soft.detach() + soft": Truth(of.softmax_gradient, ONE_HOT, is_exact=False, subtracts=True),
+        "one_hot - soft.detach() + soft": near(of.softmax_gradient, ONE_HOT, subtracts=True),
     },
     "torch itself, another version": {
         "torch.clamp(x, lo, hi), torch <= 2.13": Truth(of.closed, BOUNDS),
         "torch.clamp(x, lo, hi), torch >= 2.14": Truth(of.open_, BOUNDS),
-        "torch.maximum(x, b)": Truth(of.half_and_the_bound, {"b": [0.25]}, (0.25,), is_exact=False),
+        "torch.maximum(x, b)": near(of.half_and_the_bound, {"b": [0.25]}, (0.25,)),
     },
 }
 

@@ -12,7 +12,6 @@ from torch import Tensor
 import pseudograd as pg
 
 from ..choices import folded
-from .formulas import Truth
 from .lines import LINES, ROWS, Line
 
 GRADS = (1.0, -1.0, 0.5, -0.5, 2.0**-20, -(2.0**-20), 0.0, 1024.0, -1024.0)
@@ -60,14 +59,17 @@ def _names(line: Line, x: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return values, learned
 
 
-def _check(line: Line, truth: Truth, dtype: torch.dtype) -> None:
+@folded
+@every_line
+@every_dtype
+def test_the_line_of_the_page_gives_their_formula(line: Line, dtype: torch.dtype) -> None:
     x, g = _inputs(line, dtype)
     x.requires_grad_()
     names, learned = _names(line, x)
     y = eval(line.after, {"pg": pg, "torch": torch, "x": x, **names})
     found = torch.autograd.grad(y, [x, *learned.values()], g)
     plain = {key: v.detach().double() if isinstance(v, Tensor) else v for key, v in names.items()}
-    expected, grads = truth(x.detach().double(), g.double(), **plain)
+    expected, grads = line.truth.formula(x.detach().double(), g.double(), **plain)
     assert y.dtype is dtype
     _same(line, y.detach(), expected, "the value", 0.0)
     for name, ours in zip(("x", *learned), found, strict=True):
@@ -87,47 +89,6 @@ def _same(line: Line, ours: Tensor, theirs: Tensor, what: str, slack: float) -> 
         info = torch.finfo(ours.dtype)
         wrong = ~((ours - theirs).abs() <= 64 * info.eps * theirs.abs() + 64 * info.tiny + slack)
     assert not wrong.any(), f"{what}: {ours[wrong].tolist()[:3]} instead of {theirs[wrong].tolist()[:3]}"
-
-
-@folded
-@every_line
-@every_dtype
-def test_the_line_of_the_page_gives_their_formula(line: Line, dtype: torch.dtype) -> None:
-    _check(line, line.truth.formula, dtype)
-
-
-def _kinds(line: Line) -> dict[str, tuple[Any, ...]]:
-    values, learned = _names(line, torch.ones(2, 2) if line.truth.channels else torch.ones(2))
-    return {key: (type(value), key in learned) for key, value in values.items()} | {"": (int, line.truth.channels)}
-
-
-@folded
-@every_line
-def test_the_points_tell_this_formula_from_its_neighbours(line: Line) -> None:
-    """Whatever differs on a fine grid from the formula of another line with the same arguments must fail on the points."""
-    ours, kinds = _on_a_grid(line, line.truth.formula), _kinds(line)
-    for other in dict.fromkeys(other.truth.formula for other in CASES.values() if _kinds(other) == kinds):
-        if not _are_the_same(ours, _on_a_grid(line, other)):
-            with pytest.raises(AssertionError):
-                _check(line, other, torch.float64)
-
-
-def _on_a_grid(line: Line, truth: Truth) -> tuple[Tensor, dict[str, Tensor]]:
-    """On a grid that meets every bound. Several projects have one formula, written in several ways."""
-    count = 257 if line.truth.channels else 4097  # some formulas of vectors make a matrix of this size
-    x = torch.linspace(-8, 8, count, dtype=torch.float64).repeat_interleave(2)
-    g = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count)
-    x, g = (x.repeat(line.truth.channels, 1), g.repeat(line.truth.channels, 1)) if line.truth.channels else (x, g)
-    names, _ = _names(line, x)
-    plain = {key: v.detach() if isinstance(v, Tensor) else v for key, v in names.items()}
-    return truth(x, g, **plain)
-
-
-def _are_the_same(first: tuple[Tensor, dict[str, Tensor]], second: tuple[Tensor, dict[str, Tensor]]) -> bool:
-    (y, grads), (other_y, other_grads) = first, second
-    assert grads.keys() == other_grads.keys()
-    pairs = zip((y, *grads.values()), (other_y, *other_grads.values()), strict=True)
-    return all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in pairs)
 
 
 def test_every_line_of_the_page_has_a_formula_and_uses_us() -> None:

@@ -136,10 +136,10 @@ def _instead_of_processes(monkeypatch: pytest.MonkeyPatch, status: Callable[[set
     """A program that calls torch at four lines; its exit status by those that are changed. Checks are run as they are."""
 
     def run(command: Any, job: Any, **how: Any) -> programs.Run:
-        seen = [{"op": "clamp", "where": n, "user_where": n, "expression": "", "path": [n], "calls": 1} for n in "abcd"]
+        sites = [CallSite("clamp", name, name, "", (name,), 1) for name in "abcd"]
         places = job["change"]["places"]
         changed = set("abcd") if places is None else {path for _, path in places}
-        return programs.Run(status(changed), (programs.Part(1, None, True, seen),))
+        return programs.Run(status(changed), (programs.Part(1, None, True, sites),))
 
     monkeypatch.setattr(programs, "run", run)
 

@@ -441,10 +441,7 @@ CHANGED_AFTERWARDS = {
     "relu": (torch.relu, {"relu": "inward"}),
     "F.relu": (functional.relu, {"relu": "sign"}),
     "sign": (torch.sign, {"sign": "triangle"}),
-    "fake_quantize": (
-        lambda h: torch.fake_quantize_per_tensor_affine(h, 0.5, 0, -2, 2),
-        {"fake_quantize": "elastic"},
-    ),
+    "fake_quantize": (lambda h: torch.fake_quantize_per_tensor_affine(h, 0.5, 0, -2, 2), {"fake_quantize": "elastic"}),
     "fake_quantize, channels": (
         lambda h: torch.fake_quantize_per_channel_affine(h, torch.full((3,), 0.5), torch.zeros(3), 0, -2, 2),
         {"fake_quantize": "inward"},

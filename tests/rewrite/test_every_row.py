@@ -327,15 +327,7 @@ def test_the_walk_finds_a_primitive_with_another_gradient(monkeypatch: pytest.Mo
 
 
 def test_a_row_with_a_module_is_all_that_convert_needs(added: Callable[[Form], Form]) -> None:
-    added(
-        Form(
-            "floor",
-            switches=("round",),
-            owners=(),
-            arrange=lambda x: ("floor", (x,)),
-            modules=(Floor,),
-        )
-    )
+    added(Form("floor", switches=("round",), owners=(), arrange=lambda x: ("floor", (x,)), modules=(Floor,)))
     model = torch.nn.Sequential(Floor())
     x = torch.tensor([0.3, 1.7], requires_grad=True)
     with pg.convert(model, "identity") as done:

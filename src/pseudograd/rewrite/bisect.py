@@ -20,18 +20,21 @@ from ..dynamo import when_dynamo_arrives
 from ..errors import must
 from ..listen import frames
 from ..listen.program import follow as programs
+from ..listen.program.process import Process
 from ..notebook import shown
+from ..rule import RuleLike
 from ..torch_table.records import Spelling
 from .context import Rewriting
 from .mode import Replacement
 from .sites import RuleBySite
 from .standard_input import StandardInput
-from .whole_program import contexts
+from .whole_program import Following, contexts
 
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _SHOWN = 5  # lines of stderr
 FOUND, SAME, RANDOM = "found", "the change decides nothing", "the program does not repeat"
 Key = tuple[str, ...]
+OnRun = Callable[[int, int, int, bool], None]
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def bisect(
     overrides: Sequence[str] = (),
     is_module: bool = False,
     checked_by: str | None = None,
-    on_run: Callable[[int, int, int, bool], None] = lambda *numbers: None,
+    on_run: OnRun = lambda *numbers: None,
 ) -> Bisection:
     """Run a program again and again, with a change at part of its lines, until the lines that decide are known.
 
@@ -196,11 +199,7 @@ class _Runner:
     """Runs the program in processes of its own, and remembers what each set of call sites gave."""
 
     def __init__(
-        self,
-        change: dict[str, object],
-        command: Sequence[str],
-        checked_by: str | None,
-        on_run: Callable[[int, int, int, bool], None],
+        self, change: dict[str, object], command: Sequence[str], checked_by: str | None, on_run: OnRun
     ) -> None:
         self.change, self.command, self.checked_by, self.on_run = change, command, checked_by, on_run
         self.sites: dict[Key, CallSite] = {}
@@ -219,10 +218,8 @@ class _Runner:
             run = programs.run(self.command, job, stdin=stdin, is_quiet=True)
         status = run.status
         if self.checked_by is not None:
-            check = subprocess.run(
-                self.checked_by, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False
-            )
-            status = check.returncode
+            how: dict[str, Any] = {"shell": True, "stdin": subprocess.DEVNULL, "capture_output": True}
+            status = subprocess.run(self.checked_by, check=False, **how).returncode
         self._add_sites(run.parts)
         if status and not self.stderr:
             self.stderr = tuple(run.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])
@@ -234,8 +231,7 @@ class _Runner:
     def _add_sites(self, parts: Sequence[programs.Part]) -> None:
         """The call sites of a run, in all of its processes."""
         sites: dict[Key, CallSite] = {}
-        for row in itertools.chain.from_iterable(part.content for part in parts):
-            site = CallSite(**{**row, "path": tuple(row["path"])})
+        for site in itertools.chain.from_iterable(part.content for part in parts):
             key = (site.op, *site.path)
             sites[key] = replace(site, calls=site.calls + (sites[key].calls if key in sites else 0))
         self.sites = {**sites, **self.sites}
@@ -245,27 +241,22 @@ class _Runner:
 
 
 class _AtSites(RuleBySite):
-    """A change at some call sites; None: at all. It notes where it was asked for."""
+    """A change at call sites with these keys, or at all of them. It notes the sites of all calls."""
 
-    def __init__(self, rule: object, keys: set[Key] | None, rows: dict[Key, dict[str, Any]]) -> None:
+    def __init__(self, rule: RuleLike, keys: set[Key] | None, sites: dict[Key, CallSite]) -> None:
         super().__init__(lambda site: rule)
-        self._change, self._keys, self._rows = rule, keys, rows
+        self._change, self._keys, self._sites = rule, keys, sites
 
-    def rule(self, spelling: Spelling, primitive: str, inputs: tuple[object, ...]) -> Any:
+    def rule(self, spelling: Spelling, primitive: str, inputs: tuple[object, ...]) -> RuleLike | None:
         path = tuple(_lines_of_callers())
         key = (spelling.name, *path)
-        if key not in self._rows:
+        site = self._sites.get(key)
+        if site is None:
             frame = frames.calling_frame()
             call, program = frames.point(frame), frames.point(frames.program_frame(frame))
-            self._rows[key] = {
-                "op": spelling.name,
-                "where": frames.named(call),
-                "user_where": frames.named(program),
-                "expression": "" if call is None else call.expression,
-                "path": path,
-                "calls": 0,
-            }
-        self._rows[key]["calls"] += 1
+            expression = "" if call is None else call.expression
+            site = CallSite(spelling.name, frames.named(call), frames.named(program), expression, path)
+        self._sites[key] = replace(site, calls=site.calls + 1)
         return self._change if self._keys is None or key in self._keys else None
 
 
@@ -280,32 +271,28 @@ def _lines_of_callers() -> Iterator[str]:
         frame = frame.f_back
 
 
-class _Following:
-    """The change at the call sites that a job names, and which call sites exist."""
+class _Following(Following):
+    """The change at the call sites that a job names, and the sites of all calls."""
 
-    def __init__(self, change: Mapping[str, Any], process: Any) -> None:
-        self.rows: dict[Key, dict[str, Any]] = {}
-        keys = None if change["places"] is None else {tuple(key) for key in change["places"]}
-        self.entered = []
+    def __init__(self, change: Mapping[str, Any], process: Process) -> None:
+        self.sites: dict[Key, CallSite] = {}
+        keys = None if change["places"] is None else set(map(tuple, change["places"]))
+        entered = []
         for context in contexts(change["pin"], change["overrides"], "bisect"):
             if context.kinks and not context.replacements:
                 raise ValueError(must("bisect", "pin", "be an edge or a version of torch", change["pin"]))
             replacements = {
-                switch: Replacement(_AtSites(replacement.rule, keys, self.rows), replacement.op)
+                switch: Replacement(_AtSites(replacement.rule, keys, self.sites), replacement.op)
                 for switch, replacement in context.replacements.items()
             }
-            self.entered.append(Rewriting(repr(context), replacements).__enter__())
+            entered.append(Rewriting(repr(context), replacements))
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
-        process.mark()
+        super().__init__(entered, process)
 
-    def content(self) -> list[dict[str, Any]]:
-        return list(self.rows.values())
-
-    def forked(self) -> None:
-        for context in self.entered:
-            context.__exit__()
+    def content(self) -> list[CallSite]:
+        return list(self.sites.values())
 
 
-def begin(job: Mapping[str, Any], process: object) -> _Following:
+def begin(job: Mapping[str, Any], process: Process) -> _Following:
     """`listen.program.process` calls it."""
     return _Following(job["change"], process)

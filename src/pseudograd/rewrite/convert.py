@@ -21,7 +21,10 @@ Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
 
 
 class _Exchange:
-    """One place of a model, and the modules before and after."""
+    """A module of a model, by its path, its parent and its name there, and the module that `convert` puts in its place."""
+
+    new: nn.Module
+    was_training: bool
 
     def __init__(self, path: str, parent: nn.Module, name: str, old: nn.Module) -> None:
         self.path, self.parent, self.name, self.old = path, parent, name, old
@@ -31,28 +34,23 @@ class _Exchange:
         setattr(self.parent, self.name, new)
 
     def take_back(self) -> None:
-        """Unless something else was put there by hand."""
-        if children_of(self.parent).get(self.name) is self.new:
-            if self.new.training is not self.was_training:
-                self.old.train(self.new.training)
-            if self._is_twin():
-                _take_over(self.old, self.new)
-            setattr(self.parent, self.name, self.old)
-
-    def _is_twin(self) -> bool:
-        """Was the new one made as a copy of the old one, with the same tables of hooks and parameters? A user's module is another."""
-        return self.new is not self.old and children_of(self.new) is children_of(self.old)
+        """Unless something else was put there by hand. A twin shares its tables of hooks and parameters with the old module, which also
+        gets the attributes that were set on the twin meanwhile, but for the rule; a user's module shares nothing.
+        """
+        old, new = self.old, self.new
+        if children_of(self.parent).get(self.name) is not new:
+            return
+        if new.training is not self.was_training:
+            old.train(new.training)
+        if new is not old and children_of(new) is children_of(old):
+            for name in old.__dict__.keys() - new.__dict__.keys():
+                del old.__dict__[name]
+            old.__dict__.update({name: value for name, value in new.__dict__.items() if name != "rewritten"})
+        setattr(self.parent, self.name, old)
 
     def __repr__(self) -> str:
         before, after = kind_of(self.old).__name__, kind_of(self.new).__name__
         return f"{self.path} ({before})" if before == after else f"{self.path} ({before} to {after})"
-
-
-def _take_over(old: nn.Module, twin: nn.Module) -> None:
-    """What was set on the twin while it stood, or deleted, but the rule that it stood for."""
-    for name in [name for name in old.__dict__ if name not in twin.__dict__]:
-        del old.__dict__[name]
-    old.__dict__.update({name: value for name, value in twin.__dict__.items() if name != "rewritten"})
 
 
 _SHOWN = 6  # names in the repr of a conversion
@@ -78,12 +76,15 @@ class Conversion:
     def undo(self) -> None:
         """Put the modules back that were there. Once: later calls do nothing."""
         later = sorted((c for c in _standing if c._number > self._number), key=lambda c: c._number)
+        above: dict[tuple[nn.Module, str], _Exchange] = {}  # the next exchange that was made in the same place
+        for other in (other for conversion in later for other in conversion._exchanges):
+            above.setdefault((other.parent, other.name), other)
         for exchange in self._exchanges:
-            above = _above(exchange, later)
-            if above is None:
+            next_exchange = above.get((exchange.parent, exchange.name))
+            if next_exchange is None:
                 exchange.take_back()
-            elif above.old is exchange.new:
-                above.old = exchange.old  # it now stands on what was below this one
+            elif next_exchange.old is exchange.new:
+                next_exchange.old = exchange.old  # it now stands on what was below this one
         self._exchanges = []
         _standing.discard(self)
 
@@ -97,27 +98,18 @@ class Conversion:
     def __exit__(self, *exception: object) -> None:
         self.undo()
 
+    def _count_text(self) -> str:
+        number = len(self.paths)
+        return f"{number} {'module' if number == 1 else 'modules'}{'' if self in _standing else ', undone'}"
+
     def _repr_html_(self) -> str:
         """One line for each module."""
-        state = "" if self in _standing else ", undone"
-        number = f"{len(self.paths)} {'module' if len(self.paths) == 1 else 'modules'}{state}"
-        return notebook.shown("\n".join([f"Conversion: {number}", *self._shown]))
+        return notebook.shown("\n".join([f"Conversion: {self._count_text()}", *self._shown]))
 
     def __repr__(self) -> str:
-        number, shown_too = len(self.paths), self._shown[:_SHOWN]
-        if number > _SHOWN:
-            shown_too.append(f"and {number - _SHOWN} more")
-        state = "" if self in _standing else ", undone"
-        return f"Conversion({number} {'module' if number == 1 else 'modules'}{state}: {', '.join(shown_too)})"
-
-
-def _above(exchange: _Exchange, later: list[Conversion]) -> _Exchange | None:
-    """The next exchange that was made in the same place."""
-    for conversion in later:
-        for other in conversion._exchanges:
-            if other.parent is exchange.parent and other.name == exchange.name:
-                return other
-    return None
+        rest = len(self.paths) - _SHOWN
+        names = [*self._shown[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
+        return f"Conversion({self._count_text()}: {', '.join(names)})"
 
 
 def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conversion:
@@ -206,21 +198,15 @@ def _make_module(old: nn.Module, path: str, value: Value) -> nn.Module:
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, (str, RuleObject)):
-        return _module_for_rule(old, path, value)
-    if isinstance(value, type):
-        remedy = f"Make a module of the class: {value.__name__}()"
-        raise TypeError(must("convert", f"the value for {path!r}", "be a rule, a module or a function", value, remedy))
-    if callable(value):
-        new = value(old)
-        if not isinstance(new, nn.Module):
-            raise TypeError(must("convert", f"the function for {path!r}", "return a module", new))
-        return new
-    raise TypeError(must("convert", f"the value for {path!r}", "be a rule, a module or a function", value))
-
-
-def _module_for_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
-    if kind_of(old) not in MODULES and kind_of(old) not in COMPOSITE_MODULES:
+        if kind_of(old) in MODULES or kind_of(old) in COMPOSITE_MODULES:
+            return module_with_rule(old, value)
         remedy = "Give a module or a function instead, or use override around the calls"
         kinds = f"be one of {names_of((*MODULES, *COMPOSITE_MODULES))} to take a rule"
         raise TypeError(must("convert", f"{path!r}", kinds, type(old).__name__, remedy))
-    return module_with_rule(old, rule)
+    if isinstance(value, type) or not callable(value):
+        remedy = f"Make a module of the class: {value.__name__}()" if isinstance(value, type) else None
+        raise TypeError(must("convert", f"the value for {path!r}", "be a rule, a module or a function", value, remedy))
+    new = value(old)
+    if not isinstance(new, nn.Module):
+        raise TypeError(must("convert", f"the function for {path!r}", "return a module", new))
+    return new

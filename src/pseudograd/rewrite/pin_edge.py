@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from ..arguments import as_number
 from ..errors import must, unknown_name
@@ -57,7 +56,7 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     if edge is not None and not isinstance(edge, str):
         raise unknown_name("pin_edge", "edge", _EDGES, edge)
     if nan and edge not in FRAMEWORKS:
-        raise ValueError(must("pin_edge", "nan", "come with a framework", edge, f"These are {_join_names(FRAMEWORKS)}"))
+        raise ValueError(must("pin_edge", "nan", "come with a framework", edge, f"These are {', '.join(FRAMEWORKS)}"))
     arguments = [*([] if edge is None else [repr(edge)]), *(["nan=True"] if nan else [])]
     label = f"pin_edge({', '.join([*arguments, *(f'{name}={value!r}' for name, value in families.items())])})"
     own = {name: _parse_convention(name, value) for name, value in families.items()}
@@ -85,12 +84,8 @@ def _era_conventions(era: str, installed: str) -> dict[str, str]:
 
 
 def _framework_conventions(framework: str, nan: bool) -> dict[str, str]:
-    conventions: dict[str, str] = {}
-    for name, family in FAMILIES.items():
-        known = {**family.others, **family.singular} if nan else family.others
-        if framework in known:
-            conventions[name] = text_of(known[framework])
-    return conventions
+    known = {name: {**family.others, **(family.singular if nan else {})} for name, family in FAMILIES.items()}
+    return {name: text_of(others[framework]) for name, others in known.items() if framework in others}
 
 
 def _parse_convention(name: str, value: object) -> str:
@@ -98,40 +93,30 @@ def _parse_convention(name: str, value: object) -> str:
     family = FAMILIES.get(name)
     if family is None:
         raise unknown_name("pin_edge", "family", FAMILIES, name)
+    names = [*ERAS, *dict.fromkeys((*family.others, *family.singular))]
     if isinstance(value, str):
-        return text_of(_find_convention(family, value))
+        return text_of(_find_convention(family, value, names))
     number = as_number(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise TypeError(must("pin_edge", name, "be a number or the name of a framework or torch version", value))
     if not family.takes:
-        names = f"name whose convention is meant: {_join_names(_known_names(family))}"
-        raise ValueError(
-            must("pin_edge", name, names, value, "One number does not say which of the tied entries gets it")
-        )
+        remedy = "One number does not say which of the tied entries gets it"
+        raise ValueError(must("pin_edge", name, f"name whose convention is meant: {', '.join(names)}", value, remedy))
     if not math.isfinite(number):
         raise ValueError(must("pin_edge", name, "be finite", value))
     return text_of(float(number))
 
 
-def _find_convention(family: Family, name: str) -> Convention:
+def _find_convention(family: Family, name: str, names: list[str]) -> Convention:
     if name in FRAMEWORKS:
         convention = family.singular.get(name, family.others.get(name))
         if convention is None:
             remedy = "Its convention is not known, or it has no such function"
-            names = f"be one of {_join_names(_known_names(family))}"
-            raise ValueError(must("pin_edge", family.name, names, name, remedy))
+            raise ValueError(must("pin_edge", family.name, f"be one of {', '.join(names)}", name, remedy))
         return convention
     era = era_named(name)
     if era is None:
-        raise unknown_name("pin_edge", family.name, _known_names(family), name)
+        raise unknown_name("pin_edge", family.name, names, name)
     convention = family.torch_convention(era)
     is_written_out = not family.takes  # quantile, of which the installed torch need not be written out
     return OWN if is_written_out and convention in ERAS and era == installed_era() else convention
-
-
-def _known_names(family: Family) -> list[str]:
-    return [*ERAS, *dict.fromkeys((*family.others, *family.singular))]
-
-
-def _join_names(names: Iterable[str]) -> str:
-    return ", ".join(names)

@@ -109,15 +109,8 @@ def _own_function(func: Function, args: Arguments, kwargs: Keywords) -> Callable
     """torch's function with the arguments of the call; its first tensors are others where some are passed."""
 
     def own(*tensors: Tensor) -> object:
-        positional = list(args)
-        named = dict(kwargs)
-        for at, tensor in enumerate(tensors):
-            if at < len(args):
-                positional[at] = tensor
-                continue
-            for name in kwargs:
-                if name in ((("input", "self", "x", "a", "x1"), ("other", "x2", "exponent"))[at]):
-                    named[name] = tensor
-        return func(*positional, **named)
+        names = (("input", "self", "x", "a", "x1"), ("other", "x2", "exponent"))
+        named = {name: tensor for at, tensor in enumerate(tensors) for name in kwargs if name in names[at]}
+        return func(*tensors[: len(args)], *args[len(tensors) :], **{**kwargs, **named})
 
     return own

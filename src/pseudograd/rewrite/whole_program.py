@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from ..errors import must
 from ..listen.program import follow as programs
 from ..listen.program.files import checked_file, json_text, write
+from ..listen.program.process import Process
 from ..ops.bound_rules import DEFAULT_RULE
 from ..parse_rule import parsed
 from ..rule import OPS, RuleLike
@@ -23,7 +24,7 @@ from ..torch_table.forms import SWITCHES
 from .context import Rewriting
 from .override import override
 from .pin_edge import pin_edge
-from .report import Report, join_reports
+from .report import join_reports
 
 NOTHING_REWRITTEN = 3  # the exit status
 
@@ -85,7 +86,9 @@ def run(
     lines += [f"run: not followed: {error}" for error in dict.fromkeys(ended.errors)]
     if target is not None:
         try:
-            write("run", "--json", target, _json_of(reports))
+            rows = [dataclasses.asdict(report) for report in reports]
+            text = json_text({"kind": "pseudograd run", "torch": torch.__version__, "contexts": rows})
+            write("run", "--json", target, text)
         except ValueError as error:
             lines.append(str(error))
             status = status or 2
@@ -99,38 +102,17 @@ def run(
     return status
 
 
-def _json_of(reports: Sequence[Report]) -> str:
-    rows = [
-        {
-            "label": report.label,
-            "is_torchs_own": report.is_torchs_own,
-            "rewritten": [dataclasses.asdict(site) for site in report.rewritten],
-            "missed": [dataclasses.asdict(site) for site in report.missed],
-        }
-        for report in reports
-    ]
-    return json_text({"kind": "pseudograd run", "torch": torch.__version__, "contexts": rows})
-
-
 # --- in each process of the program -----------------------------------------------------------------------------------
 
 
-class _Following:
-    """The contexts, from the import of torch to the end of the process."""
+class Following:
+    """The contexts of a command, from the import of torch to the end of the process."""
 
-    def __init__(self, change: Mapping[str, Any], process: Any) -> None:
-        sys.path.insert(0, os.getcwd())
-        try:
-            for name in change["imports"]:
-                importlib.import_module(name)
-        finally:
-            sys.path.remove(os.getcwd())
-        self.entered = contexts(change["pin"], change["overrides"])
-        for context in self.entered:
-            context.__enter__()
+    def __init__(self, entered: Iterable[Rewriting], process: Process) -> None:
+        self.entered = [context.__enter__() for context in entered]
         process.mark()
 
-    def content(self) -> list[Report]:
+    def content(self) -> object:
         return [context.report() for context in self.entered]
 
     def forked(self) -> None:
@@ -138,6 +120,13 @@ class _Following:
             context.__exit__()
 
 
-def begin(job: Mapping[str, Any], process: object) -> _Following:
+def begin(job: Mapping[str, Any], process: Process) -> Following:
     """`listen.program.process` calls it."""
-    return _Following(job["change"], process)
+    change = job["change"]
+    sys.path.insert(0, os.getcwd())
+    try:
+        for name in change["imports"]:
+            importlib.import_module(name)
+    finally:
+        sys.path.remove(os.getcwd())
+    return Following(contexts(change["pin"], change["overrides"]), process)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class WithRule:
         """torch.fx gets one node that calls this module, as for torch's own: into the forward of others it looks, and sees no rule."""
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, fx.Proxy) and isinstance(x.tracer, fx.Tracer):
-            return x.tracer.call_module(self, partial(_make_node, x.tracer, self), args, kwargs)
+            return x.tracer.call_module(self, functools.partial(_make_node, x.tracer, self), args, kwargs)
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def _run(self: Any, own: Callable[..., Tensor], x: Tensor) -> Tensor:
@@ -101,19 +101,14 @@ def _is_tracing_script() -> bool:
     return True
 
 
-_classes: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they replace
-
-
+@functools.cache
 def class_with_rule(kind: type[nn.Module]) -> type[nn.Module]:
-    """The same class each time, which pickle finds here by its name."""
-    if kind not in _classes:
-        form, mixin = (MODULES[kind], WithRule) if kind in MODULES else (COMPOSITE_MODULES[kind], CompositeWithRule)
-        members = {"__module__": __name__, "kind": kind, "form": form}
-        _classes[kind] = type(f"{kind.__name__}WithRule", (mixin, kind), members)
-    return _classes[kind]
+    """The class that replaces this one; the same each time, because pickle finds it here by its name."""
+    form, mixin = (MODULES[kind], WithRule) if kind in MODULES else (COMPOSITE_MODULES[kind], CompositeWithRule)
+    return type(f"{kind.__name__}WithRule", (mixin, kind), {"__module__": __name__, "kind": kind, "form": form})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     for kind in (*MODULES, *COMPOSITE_MODULES):
         if name == f"{kind.__name__}WithRule":
             return class_with_rule(kind)

@@ -480,10 +480,7 @@ _hooks_of = _attribute(
 )
 # The hooks that run after a gradient was added to that of a leaf; True where torch does not say.
 hooks_after_accumulation = _attribute(
-    "torch.Tensor._post_accumulate_grad_hooks",
-    _SLOWER,
-    lambda: hasattr(Tensor, "_post_accumulate_grad_hooks"),
-    True,
+    "torch.Tensor._post_accumulate_grad_hooks", _SLOWER, lambda: hasattr(Tensor, "_post_accumulate_grad_hooks"), True
 )
 
 

@@ -127,13 +127,7 @@ def _slope_of_abs(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def _exponential(
-    name: str,
-    slope: Any,
-    forward: Any,
-    *others: str,
-    tensorflow: Convention | None = None,
-    note: str = "",
-    **kink: Any,
+    name: str, slope: Any, forward: Any, *others: str, tensorflow: Convention | None = None, note: str = "", **kink: Any
 ) -> Kink:
     """elu, celu or selu. In place torch has the slope of the result, which rounds otherwise."""
 
