@@ -264,24 +264,11 @@ def _stdin(text: str) -> Iterator[None]:
         os.close(before)
 
 
-# --- wrong calls ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("train")
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("train.py", "bisect: one of --pin and --override must be given, got neither."),
-        ("--pin open nowhere.py", "bisect: the script must be a file, got 'nowhere.py'."),
-        ("--override clamp train.py", "bisect: --override must be FAMILY=RULE, such as clamp=inward, got 'clamp'."),
-        ("--pin ajar train.py", "pin_edge: edge must be one of"),
-        ("--pin open --json no/found.json train.py", "bisect: --json must lie where files can be written"),
-    ],
-)
-def test_bad_calls(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(("bisect", *arguments.split())) == 2
+def test_a_wrong_call_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("bisect", "--pin", "ajar", "train.py")) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"pseudograd: {text}")
+    assert err.startswith("pseudograd: pin_edge: edge must be one of")
     assert err.count("\n") == 1
 
 

@@ -121,14 +121,8 @@ HOLDERS: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "cond": lambda x: torch.cond(x.sum() > 100, block, lambda x: block(x) * 2, (x,)),
     "vmap": lambda x: torch.func.vmap(block)(x),
-    "autocast": lambda x: _in_bfloat16(x),
     "scan": lambda x: scan(running, torch.zeros(5), torch.stack([x, x * 2]), dim=0)[0],
 }
-
-
-def _in_bfloat16(x: Tensor) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        return block(x)
 
 
 def _scan_adds_up() -> bool:

@@ -1,4 +1,4 @@
-"""Every row of `torch_forms` under every rule of its switches, as a user's program calls it: it never raises where torch does not.
+"""Every row of the table under every rule of its switches, as a user's program calls it: it never raises where torch does not.
 
 Values are torch's, gradients those of the primitive that stands in, or torch's own where the row lacks the rule.
 """
@@ -24,7 +24,7 @@ from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.edges import pinned_edge
 from pseudograd.rewrite.mode import Replacement
 from pseudograd.rewrite.stand_ins import why_not
-from pseudograd.rule import OPS, PRIMITIVES, RuleLike, call_for, forget_calls
+from pseudograd.rule import OPS, PRIMITIVES, RuleLike, call_for
 from pseudograd.torch_table import forms as torch_forms
 from pseudograd.torch_table.eras import ERAS
 from pseudograd.torch_table.forms import FORMS, SPELLINGS, SWITCHES
@@ -61,6 +61,9 @@ ARGUMENTS: dict[str, Sequence[Callable[[], Any]]] = {
 }
 
 
+StandsIn = Callable[[Spelling, Any, list[Any]], Any]
+
+
 class Result(NamedTuple):
     values: list[Tensor]
     gradients: list[Tensor | None]
@@ -80,41 +83,32 @@ class Way(NamedTuple):
             return self.function(x, **dict(zip([*self.spelling.form.takes][1:], others, strict=False)))
         return self.function(x, *others)
 
-    def run(self) -> Result:
-        """The values, and the gradients of every tensor that learns; x learns, as in a program, and is not a leaf."""
-        arguments = self.build()
-        leaves = [one for one in arguments if isinstance(one, Tensor) and one.requires_grad]
-        leaf = arguments[0].clone().requires_grad_()
-        x, form = leaf * 1, self.spelling.form
-        found = self.call([x] if form.each else x, arguments[1:])
-        results = [x] if form.each and found is None else list(found) if form.each else [found]
-        return self._differentiated(results, [leaf, *leaves])
+    def run(self, stands_in: StandsIn | None = None) -> Result:
+        """The values, and the gradients of every tensor that learns; x learns, as in a program, and is not a leaf.
 
-    def _differentiated(self, results: list[Tensor], leaves: list[Tensor]) -> Result:
-        weights = [(torch.arange(one.numel()) % 3 - 1.25).reshape(one.shape) for one in results]
-        gradients = torch.autograd.grad(results, leaves, weights, allow_unused=True)
-        return Result([one.detach() for one in results], list(gradients))
-
-    def under(self, stands_in: Callable[[Spelling, Any, list[Any]], Any]) -> Result:
-        """The same with `stands_in(spelling, function, arguments)` in the place of each function that a row is about."""
+        stands_in(spelling, function, arguments) runs in the place of each function that a row is about.
+        """
         arguments, form = self.build(), self.spelling.form
-        leaves = [one for one in arguments if isinstance(one, Tensor) and one.requires_grad]
+        leaves = [argument for argument in arguments if isinstance(argument, Tensor) and argument.requires_grad]
         leaf = arguments[0].clone().requires_grad_()
-        if form.write is not None:
-            values = self._complete([leaf, *arguments[1:]])
-            result = form.write(lambda function, *inner: stands_in(SPELLINGS[function], function, list(inner)), *values)
+        x, others = leaf * 1, arguments[1:]
+        if stands_in is None:
+            result = self.call([x] if form.each else x, others)
+            results = [x] if form.each and result is None else list(result) if form.each else [result]
+        elif form.write is not None:
+            values = self.spelling.values((x, *others), {})
+            assert values is not None
+            run = lambda function, *inner: stands_in(SPELLINGS[function], function, list(inner))  # noqa: E731
+            results = [form.write(run, *values)]
         elif form.each:
             method = getattr(torch.Tensor, form.each)
-            ((_, *others),) = self.spelling.read_each(([leaf], *arguments[1:]), {}) or [()]
-            result = stands_in(SPELLINGS[method], method, [leaf, *others])
+            ((_, *bounds),) = self.spelling.read_each(([x], *others), {}) or [()]
+            results = [stands_in(SPELLINGS[method], method, [x, *bounds])]
         else:
-            result = stands_in(self.spelling, lambda x, *others: self.call(x, list(others)), [leaf, *arguments[1:]])
-        return self._differentiated([result], [leaf, *leaves])
-
-    def _complete(self, arguments: list[Any]) -> list[Any]:
-        values = self.spelling.values(tuple(arguments), {})
-        assert values is not None
-        return values
+            results = [stands_in(self.spelling, lambda x, *others: self.call(x, list(others)), [x, *others])]
+        weights = [(torch.arange(result.numel()) % 3 - 1.25).reshape(result.shape) for result in results]
+        gradients = torch.autograd.grad(results, [leaf, *leaves], weights, allow_unused=True)
+        return Result([result.detach() for result in results], list(gradients))
 
 
 def ways_of(form: Form) -> list[Way]:
@@ -176,7 +170,7 @@ def contexts_of(switch: str) -> Iterator[tuple[Rewriting, Replacement]]:
         yield context, context.replacements[switch]
 
 
-def by_the_primitive(replacement: Replacement) -> Callable[[Spelling, Any, list[Any]], Any]:
+def by_the_primitive(replacement: Replacement) -> StandsIn:
     """Torch's values with the gradients that the formula of what stands in gives; torch's own where nothing does."""
 
     def stands_in(spelling: Spelling, function: Any, arguments: list[Any]) -> Any:
@@ -198,7 +192,7 @@ def by_the_primitive(replacement: Replacement) -> Callable[[Spelling, Any, list[
 class ByFormula(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Any, value: Callable[[], Tensor], *inputs: Any) -> Tensor:
-        ctx.call, ctx.inputs = call, [one.detach() if isinstance(one, Tensor) else one for one in inputs]
+        ctx.call, ctx.inputs = call, [value.detach() if isinstance(value, Tensor) else value for value in inputs]
         return value().detach()
 
     @staticmethod
@@ -207,25 +201,22 @@ class ByFormula(torch.autograd.Function):
 
 
 def check(form: Form, switch: str) -> int:
-    """Every function of the row under every rule of the switch, with other arguments under one of them; returns how many calls."""
-    calls, functions = 0, set()
+    """One function of the row under every rule of the switch, each other call under one of them; returns how many calls."""
+    calls = 0
     for at, way in enumerate(ways_of(form)):
         plain, contexts = way.run(), list(contexts_of(switch))
-        chosen = [contexts[at % len(contexts)]] if way.function in functions else contexts
-        functions.add(way.function)
-        for context, replacement in chosen:
+        for context, replacement in contexts if at == 0 else [contexts[at % len(contexts)]]:
             with context:
-                found = way.run()
-            _assert_same(f"{way.name} under {context}", found, plain, way.under(by_the_primitive(replacement)))
+                result = way.run()
+            _assert_same(f"{way.name} under {context}", result, plain, way.run(by_the_primitive(replacement)))
             calls += 1
     return calls
 
 
-def _assert_same(label: str, found: Result, plain: Result, wanted: Result) -> None:
+def _assert_same(label: str, result: Result, plain: Result, wanted: Result) -> None:
     """The values of torch, and the gradients that are wanted."""
-    for one, other in zip(found.values, plain.values, strict=True):
-        assert torch.equal(one, other), label
-    for mine, theirs in zip(found.gradients, wanted.gradients, strict=True):
+    assert all(map(torch.equal, result.values, plain.values)), label
+    for mine, theirs in zip(result.gradients, wanted.gradients, strict=True):
         assert (mine is None) == (theirs is None), label
         if mine is not None:
             near = {"rtol": 2e-6, "atol": 1e-7, "equal_nan": True}
@@ -281,32 +272,6 @@ def added() -> Iterator[Callable[[Form], Form]]:
     yield add
     for form in forms:
         torch_forms.take_out(form)
-
-
-@pytest.fixture
-def frac() -> Iterator[None]:
-    """A primitive for torch.frac, with two of the four rules of its switch."""
-    PRIMITIVES["frac"] = PRIMITIVES["floor"].replaced(name="frac", forward=torch.frac)
-    yield
-    del PRIMITIVES["frac"]
-    forget_calls()
-
-
-def test_a_rule_that_a_row_lacks_is_torchs_own_and_said(added: Callable[[Form], Form], frac: None) -> None:
-    form = added(Form("frac", switches=("round",), arrange=lambda x: ("frac", (x,)), nodes=("Frac",)))
-    assert check(form, "round") > 0
-    x = torch.tensor([0.3], requires_grad=True)
-    with pg.override(round="trust") as context:
-        torch.frac(x).backward()
-    assert [(site.op, site.why) for site in context.report().missed] == [("frac", "frac has no rule trust")]
-    assert context.report().rewritten == ()
-    with pg.override(round=lambda site: rules.fourier(amplitude=0.1)) as context:
-        torch.frac(x).backward()
-    assert [site.why for site in context.report().missed] == ["frac has no rule fourier"]
-    assert x.grad == 2.0
-    with pg.override(round="zero"):
-        torch.frac(x).backward()
-    assert x.grad == 2.0
 
 
 def test_a_row_whose_edge_nobody_measured_is_torchs_own_under_a_pin(added: Callable[[Form], Form]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
+from torch.func import grad, hessian, jacrev, jvp, vmap
 from torch.nn import functional
 
 import pseudograd as pg
@@ -41,6 +41,7 @@ def _backward(f: Callable[[Tensor], Tensor], weights: Tensor | None = None) -> T
 
 
 TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor]], Tensor]] = {
+    "hessian": lambda f: hessian(loss(f))(X),
     "vmap": lambda f: vmap(f)(X),
     "backward of vmap": lambda f: _backward(lambda x: (vmap(f)(x) * W).sum()),
     "vmap(grad)": lambda f: vmap(grad(loss(f, W[0])))(X),
@@ -56,23 +57,13 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor]], Tensor]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_transform_sees_the_rule(name: str, transform: str, rule: str) -> None:
     spelling, public = PAIRS[name]
+    if transform == "hessian" and rule == "inward":
+        return  # it goes through forward mode, which a rule that reads grad has not
     wanted = TRANSFORMS[transform](lambda x: public(x, rule))
     with override(clamp=rule, relu=rule) as context:
         assert torch.equal(TRANSFORMS[transform](spelling), wanted)
     assert context.report().rewritten
     assert context.report().missed == ()
-
-
-@folded
-@pytest.mark.parametrize("name", PAIRS)
-def test_forward_mode_of_a_linear_rule(name: str) -> None:
-    spelling, public = PAIRS[name]
-    for rule in ("zero", "identity"):
-        f = lambda x, rule=rule: public(x, rule)  # noqa: E731
-        with override(clamp=rule, relu=rule):
-            assert torch.equal(jacfwd(spelling)(X), jacfwd(f)(X))
-            assert torch.equal(hessian(loss(spelling))(X), hessian(loss(f))(X))
-            assert torch.equal(vmap(lambda x, w: jvp(spelling, (x,), (w,))[1])(X, W), jvp(f, (X,), (W,))[1])
 
 
 def test_forward_mode_of_a_directional_rule_stays_torchs_and_is_reported() -> None:

@@ -26,7 +26,8 @@ from ..choices import folded
 from ..torchs_samples import Sample, of_functions, of_modules
 
 OTHER_ERA = next(name for name in ERAS if name != installed_era())
-NAMES = sorted({form.names[0] for form in FORMS if form.write is not None})
+# Torch's tests have no sample of the quantiser with an observer that is learnt from.
+NAMES = sorted({form.name for form in FORMS if form.write is not None} - {"fused_moving_avg_obs_fake_quant"})
 DTYPES = (torch.float64, torch.bfloat16)
 # These say nothing away from a tie, because every diagonal is one.
 _ALWAYS_TIED = {"corrcoef"}
@@ -37,25 +38,7 @@ def _samples(name: str) -> Iterable[Sample]:
     named = [sample for sample in of_functions(DTYPES, lambda other: other.endswith(name)) if sample.of.endswith(name)]
     kinds = {f"nn.{kind.__name__}" for form in FORMS if name in form.names for kind in form.modules}
     kinds |= {"rnn_relu_cell": {"nn.RNNCell"}, "rnn_relu": {"nn.RNN"}}.get(name, {f"nn.LPPool{name[-2:]}"})
-    made = _observed() if name == "fused_moving_avg_obs_fake_quant" else []
-    return [*named, *of_modules(lambda other: other in kinds), *made]
-
-
-def _observed() -> Iterable[Sample]:
-    """Calls of the quantiser that moves its observer, of which torch's tests have no sample that is learnt from."""
-    make = torch.Generator().manual_seed(0)
-    for observes, quantises, each, dtype in itertools.product((0, 1), (0, 1), (False, True), DTYPES):
-        channels = 4 if each else 1
-        grid = [torch.full((channels,), value) for value in (-0.5, 0.5, 0.1)]
-        zero_point = torch.full((channels,), 3, dtype=torch.int32)
-        x = torch.randn(4, 6, generator=make).mul(2).to(dtype).requires_grad_()
-
-        def fresh(x: Tensor, *state: Any) -> tuple[Tensor, ...]:
-            own = [value.clone() if isinstance(value, Tensor) else value for value in state]
-            return torch.fused_moving_avg_obs_fake_quant(x, *own), *own[2:6]
-
-        state = torch.tensor([observes]), torch.tensor([quantises]), *grid, zero_point
-        yield Sample("fused_moving_avg_obs_fake_quant", fresh, x, (*state, 0.5, 0, 15, 0, each, False), {})
+    return [*named, *of_modules(lambda other: other in kinds)]
 
 
 def _derivatives(sample: Sample) -> list[Tensor | None] | None:
