@@ -55,14 +55,13 @@ def of_functions(dtypes: tuple[torch.dtype, ...] = DTYPES, only: Callable[[str],
     for info in op_db:
         if info.supports_autograd and only(info.name):
             known = info.supported_backward_dtypes("cpu")
-            chosen = [one for one in dtypes if one in known] or [one for one in _OTHERS if one in known][:1]
-            for dtype in chosen:
+            for dtype in [dtype for dtype in dtypes if dtype in known] or [d for d in _OTHERS if d in known][:1]:
                 yield from _of_function(info, dtype)
 
 
 def _of_function(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
     kinds = ("op", "method_variant", "inplace_variant")
-    functions = [getattr(one, kind, None) for one in (info, *info.aliases) for kind in kinds]
+    functions = [getattr(name, kind, None) for name in (info, *info.aliases) for kind in kinds]
     for sample in info.sample_inputs("cpu", dtype, requires_grad=True):
         for function in functions:
             if function is not None:
@@ -74,14 +73,12 @@ def of_modules(only: Callable[[str], bool] = bool) -> Iterator[Sample]:
     _without_expecttest()
     from torch.testing._internal.common_modules import module_db
 
+    how: dict[str, Any] = {"device": "cpu", "dtype": torch.float64, "requires_grad": True}
     for info in module_db:
         for training in (True, False) if only(info.name) else ():
-            given = info.module_inputs_func(
-                info, device="cpu", dtype=torch.float64, requires_grad=True, training=training
-            )
-            for one in given:
-                if one.forward_input is not None and one.forward_input.args:
-                    module: nn.Module = info.module_cls(*one.constructor_input.args, **one.constructor_input.kwargs)
-                    module = module.double().train(training)
-                    first, *others = one.forward_input.args
-                    yield Sample(info.name, module, first, tuple(others), one.forward_input.kwargs)
+            for sample in info.module_inputs_func(info, training=training, **how):
+                if sample.forward_input is not None and sample.forward_input.args:
+                    made = sample.constructor_input
+                    module: nn.Module = info.module_cls(*made.args, **made.kwargs).double().train(training)
+                    first, *others = sample.forward_input.args
+                    yield Sample(info.name, module, first, tuple(others), sample.forward_input.kwargs)
