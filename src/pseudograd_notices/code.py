@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -48,16 +49,13 @@ def select_codes(where: str, argument: str, words: Sequence[str], codes: Sequenc
     """The numbers that these words mean: a number or the beginning of one, a name, `default` or `all`."""
     numbers: set[str] = set()
     for word in words:
-        if word in ("all", "default"):
-            numbers |= {code.number for code in codes if word == "all" or code.is_default}
-            continue
-        is_number = _NUMBER.fullmatch(word) is not None
+        start = word.upper() if _NUMBER.fullmatch(word) else "none"
         matches = {
             code.number
             for code in codes
-            if (code.number.startswith(word.upper()) if is_number else code.name == word.lower())
+            if word in ("all", code.name) or (word == "default" and code.is_default) or code.number.startswith(start)
         }
-        if not matches:
+        if not matches and word not in ("all", "default"):
             raise unknown_code(where, argument, codes, word)
         numbers |= matches
     return numbers
@@ -65,10 +63,8 @@ def select_codes(where: str, argument: str, words: Sequence[str], codes: Sequenc
 
 def unknown_code(where: str, argument: str, codes: Sequence[Code], word: str) -> ValueError:
     names = [code.number for code in codes] + [code.name for code in codes]
-    is_number = word[:2].upper() == "PG"
-    close = difflib.get_close_matches(
-        f"PG{word[2:].upper().translate(_MISREAD)}" if is_number else word.lower(), names, n=1
-    )
+    meant = f"PG{word[2:].upper().translate(_MISREAD)}" if word[:2].upper() == "PG" else word.lower()
+    close = difflib.get_close_matches(meant, names, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else "`pseudograd explain` lists them."
     return ValueError(f"{where}: {argument} must be a code such as {names[0]} or {codes[0].name}, got {word!r}. {hint}")
 
@@ -80,17 +76,11 @@ def explain(code: Code) -> str:
     parts += [f"{'Why' if code.from_source else 'More'}: {code.why}"] if code.why else []
     parts.append(f"Do: {code.mend}")
     if code.bad:
-        parts += ["Shows it:", _indent(code.bad), "Is silent:", _indent(code.good)]
+        bad, good = (textwrap.indent(program.rstrip(), "    ") for program in (code.bad, code.good))
+        parts += ["Shows it:", bad, "Is silent:", good]
     return "\n\n".join(parts) + "\n"
 
 
-def _indent(program: str) -> str:
-    return "\n".join(f"    {line}" if line.strip() else line for line in program.rstrip().split("\n"))
-
-
 def list_codes(codes: Iterable[Code]) -> str:
-    rows = [
-        f"{code.number}  {code.name:24}  {code.meaning}{'' if code.is_default else ' (off by default)'}\n"
-        for code in codes
-    ]
-    return "".join(rows)
+    off = " (off by default)"
+    return "".join(f"{code.number}  {code.name:24}  {code.meaning}{off * (not code.is_default)}\n" for code in codes)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from . import output, own_version
 
@@ -23,9 +23,9 @@ def command_files() -> dict[str, Path]:
     return {file.stem: file for file in Path(__file__).parents[1].glob("pseudograd*/cli/[!_]*.py")}
 
 
-def literals(file: Path) -> dict[str, Any]:
+def literals(file: Path) -> dict[str, object]:
     """The constants at the top of a command's file, read without importing it."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
             values |= {target.id: statement.value.value for target in statement.targets if isinstance(target, ast.Name)}
@@ -93,10 +93,9 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         command.set_defaults(run=module.run)
         module.add_arguments(command)
         return parser
-    for name_, text in sorted(
-        ((name_, literals(file)) for name_, file in files.items()), key=lambda row: (row[1]["PLACE"], row[0])
-    ):
-        subparsers.add_parser(name_, help=text["HELP"])
+    constants = [(literals(file), command_name) for command_name, file in files.items()]
+    for text, command_name in sorted(constants, key=lambda row: (row[0]["PLACE"], row[1])):  # type: ignore[arg-type,return-value]
+        subparsers.add_parser(command_name, help=str(text["HELP"]))
     if not name.startswith("-"):
         close = difflib.get_close_matches(name, files, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -32,18 +32,17 @@ class Report(NamedTuple):
 def text(report: Report) -> str:
     lines = [f"{notice.where}: {notice.code} [{notice.name}] {notice.message}" for notice in report.notices]
     lines += [f"{problem.where}: {problem.message}" for problem in report.problems]
-    count = len(report.notices)
-    summary = f"{count} finding{'' if count == 1 else 's'}" if count else "no findings"
-    if report.files:
-        summary += f" in {report.files:,} file{'' if report.files == 1 else 's'}"
-    if report.known:
-        summary += f", {report.known} known from the baseline"
-    if report.problems:
-        summary += f", {len(report.problems)} file{'' if len(report.problems) == 1 else 's'} or cells not read"
-    lines.append(
-        f"{report.command}: {summary}" + (f"; pseudograd explain {report.notices[0].code} says more" if count else "")
-    )
-    return "\n".join(lines) + "\n"
+    count, problems = len(report.notices), len(report.problems)
+    summary = f"{report.command}: {_count(count, 'finding') if count else 'no findings'}"
+    summary += f" in {_count(report.files, 'file')}" if report.files else ""
+    summary += f", {report.known} known from the baseline" if report.known else ""
+    summary += f", {_count(problems, 'file')} or cells not read" if problems else ""
+    summary += f"; pseudograd explain {report.notices[0].code} says more" if count else ""
+    return "\n".join([*lines, summary]) + "\n"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def as_json(report: Report) -> str:
@@ -53,7 +52,7 @@ def as_json(report: Report) -> str:
         "version": 1,
         "command": report.command,
         "pseudograd": own_version(),
-        "findings": [_row(notice) for notice in report.notices],
+        "findings": [{**notice._asdict(), "path": PurePath(notice.path).as_posix()} for notice in report.notices],
         "problems": [problem._asdict() for problem in report.problems],
         "known": report.known,
         "codes": [
@@ -65,32 +64,26 @@ def as_json(report: Report) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _row(notice: Notice) -> dict[str, object]:
-    return {**notice._asdict(), "path": PurePath(notice.path).as_posix()}
-
-
 def github(report: Report) -> str:
     """Commands of a workflow: GitHub shows each at its line."""
     lines = []
     for notice in report.notices:
-        location = {"file": _relative(notice.path)}
+        location: dict[str, object] = {"file": _relative(notice.path)}
         if notice.line and notice.cell is None:
-            location |= {"line": str(notice.line), "endLine": str(notice.end_line)}
+            location |= {"line": notice.line, "endLine": notice.end_line}
             if notice.line == notice.end_line and notice.column:
-                location |= {"col": str(notice.column), "endColumn": str(notice.end_column)}
-        inside = f"cell {notice.cell}, line {notice.line}: " if notice.cell is not None else ""
-        title = f"{notice.code} {notice.name}"
-        lines.append(_annotation("warning", {**location, "title": title}, inside + notice.message))
+                location |= {"col": notice.column, "endColumn": notice.end_column}
+        location["title"] = f"{notice.code} {notice.name}"
+        lines.append(_annotation("warning", location, notice.inside.lower() + notice.message))
     for problem in report.problems:
-        location = {"file": _relative(problem.path)} | ({"line": str(problem.line)} if problem.line else {})
-        lines.append(_annotation("error", {**location, "title": "not read"}, problem.message))
+        location = {"file": _relative(problem.path)} | ({"line": problem.line} if problem.line else {})
+        lines.append(_annotation("error", location | {"title": "not read"}, problem.message))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _annotation(kind: str, location: dict[str, str], message: str) -> str:
-    properties = ",".join(
-        f"{name}={_escape(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in location.items()
-    )
+def _annotation(kind: str, location: dict[str, object], message: str) -> str:
+    values = {name: _escape(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in location.items()}
+    properties = ",".join(f"{name}={value}" for name, value in values.items())
     return f"::{kind} {properties}::{_escape(message)}"
 
 
@@ -105,7 +98,18 @@ def sarif(report: Report) -> str:
     results = []
     for notice in report.notices:
         counts[notice.key] += 1
-        results.append(_result(notice, numbers.index(notice.code), counts[notice.key]))
+        key = "\n".join((*notice.key, str(counts[notice.key])))
+        fingerprint = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
+        results.append(
+            {
+                "ruleId": notice.code,
+                "ruleIndex": numbers.index(notice.code),
+                "level": "warning",
+                "message": {"text": notice.inside + notice.message},
+                "locations": [_location(notice.path, notice)],
+                "partialFingerprints": {"pseudogradFinding/v1": fingerprint},
+            }
+        )
     errors = [
         {
             "level": "error",
@@ -135,21 +139,6 @@ def _rule(code: Code) -> dict[str, object]:
         "help": {"text": help_text, "markdown": help_text},
         "defaultConfiguration": {"level": "warning" if code.is_default else "note", "enabled": code.is_default},
         "properties": {"tags": ["gradient"], "precision": "high" if code.is_default else "medium"},
-    }
-
-
-def _result(notice: Notice, index: int, occurrence: int) -> dict[str, object]:
-    key = "\n".join((*notice.key, str(occurrence)))
-    inside = f"Cell {notice.cell}, line {notice.line}: " if notice.cell is not None else ""
-    return {
-        "ruleId": notice.code,
-        "ruleIndex": index,
-        "level": "warning",
-        "message": {"text": inside + notice.message},
-        "locations": [_location(notice.path, notice)],
-        "partialFingerprints": {
-            "pseudogradFinding/v1": hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
-        },
     }
 
 

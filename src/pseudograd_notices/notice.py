@@ -13,7 +13,8 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 _KIND = "pseudograd baseline"
-Key = tuple[str, str, str]
+Key = tuple[str, ...]
+_KEY = ("path", "code", "expression")
 
 
 class Notice(NamedTuple):
@@ -31,6 +32,11 @@ class Notice(NamedTuple):
     message: str
     expression: str
     cell: int | None = None
+
+    @property
+    def inside(self) -> str:
+        """The beginning of a message where a format has no place for the cell of a notebook."""
+        return "" if self.cell is None else f"Cell {self.cell}, line {self.line}: "
 
     @property
     def where(self) -> str:
@@ -58,11 +64,8 @@ class Problem(NamedTuple):
 
 
 def baseline_text(notices: Iterable[Notice]) -> str:
-    counts = Counter(notice.key for notice in notices)
-    rows = [
-        {"path": path, "code": code, "expression": expression, "count": n}
-        for (path, code, expression), n in sorted(counts.items())
-    ]
+    counts = sorted(Counter(notice.key for notice in notices).items())
+    rows = [{**dict(zip(_KEY, key, strict=True)), "count": count} for key, count in counts]
     return json.dumps({"kind": _KIND, "version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -73,13 +76,10 @@ def read_baseline(where: str, file: Path) -> Counter[Key]:
         stored = json.loads(file.read_text(encoding="utf-8"))
         if stored["kind"] != _KIND or stored["version"] != 1:
             raise KeyError("kind")
-        return Counter({(row["path"], row["code"], row["expression"]): int(row["count"]) for row in stored["findings"]})
-    except OSError as error:
-        raise ValueError(f"{where}: --baseline must be a file that can be read, got {str(file)!r}. {remedy}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{where}: --baseline must be a file that --write-baseline wrote, got {str(file)!r}. {remedy}"
-        ) from error
+        return Counter({tuple(row[name] for name in _KEY): int(row["count"]) for row in stored["findings"]})
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        file_kind = "can be read" if isinstance(error, OSError) else "--write-baseline wrote"
+        raise ValueError(f"{where}: --baseline must be a file that {file_kind}, got {str(file)!r}. {remedy}") from error
 
 
 def new_notices(notices: Sequence[Notice], known: Counter[Key]) -> list[Notice]:

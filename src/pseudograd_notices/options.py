@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 
 from .code import Code, select_codes
@@ -15,30 +16,17 @@ from .notice import Notice, baseline_text, new_notices, read_baseline
 
 def add_output(command: argparse.ArgumentParser, example: str = "PG101", patterns: str = "") -> None:
     """patterns: what else `--ignore` takes here."""
-    command.add_argument(
-        "--select",
-        metavar="CODES",
-        action="append",
-        default=[],
-        help=f"{example}, {example[:3]}, a name, default or all; with commas",
-    )
-    command.add_argument(
-        "--ignore",
-        metavar="WHAT",
-        action="append",
-        default=[],
-        help=f"codes such as {example}, lines such as 'losses.py:12'{patterns}; with commas, and may be repeated",
-    )
-    command.add_argument(
-        "--baseline", type=Path, metavar="FILE", help="findings that stand there are known, and only new ones count"
-    )
-    command.add_argument(
-        "--write-baseline", type=Path, metavar="FILE", help="write what is found there, as known from now on"
-    )
-    command.add_argument(
-        "--output-format", metavar="FORMAT", default="text", help=f"{', '.join(FORMATS)} (default: text)"
-    )
-    command.add_argument("--output-file", type=Path, metavar="FILE", help="write it there and not to the terminal")
+    add_list = partial(command.add_argument, action="append", default=[])
+    add_file = partial(command.add_argument, type=Path, metavar="FILE")
+    codes = f"{example}, {example[:3]}, a name, default or all; with commas"
+    ignored = f"codes such as {example}, lines such as 'losses.py:12'{patterns}; with commas, and may be repeated"
+    add_list("--select", metavar="CODES", help=codes)
+    add_list("--ignore", metavar="WHAT", help=ignored)
+    add_file("--baseline", help="findings that stand there are known, and only new ones count")
+    add_file("--write-baseline", help="write what is found there, as known from now on")
+    formats = f"{', '.join(FORMATS)} (default: text)"
+    command.add_argument("--output-format", metavar="FORMAT", default="text", help=formats)
+    add_file("--output-file", help="write it there and not to the terminal")
 
 
 def check_format(where: str, name: str) -> str:

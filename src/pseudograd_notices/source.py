@@ -3,23 +3,7 @@
 import re
 
 _MAGIC = re.compile(r"^\s*(?:%|!|\?)|^\s*[\w.]+\s*\?\??\s*$|^\s*[\w, ]+=\s*[%!]")
-_OTHER_LANGUAGES = tuple(
-    f"%%{name}"
-    for name in [
-        "bash",
-        "sh",
-        "html",
-        "javascript",
-        "js",
-        "latex",
-        "markdown",
-        "writefile",
-        "cython",
-        "R",
-        "sql",
-        "script",
-    ]
-)
+_OTHER_LANGUAGES = re.compile("%%(bash|sh|html|javascript|js|latex|markdown|writefile|cython|R|sql|script)")
 
 
 def split_lines(text: str) -> list[str]:
@@ -31,7 +15,7 @@ def blank_magics(source: str) -> str:
     """The cell with `pass` for each line that is IPython's, so that every other line keeps its number."""
     lines = split_lines(source)
     first = next((line for line in lines if line.strip()), "")
-    if first.startswith(_OTHER_LANGUAGES):
+    if _OTHER_LANGUAGES.match(first):
         return ""
     result = []
     continues = False

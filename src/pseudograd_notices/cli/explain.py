@@ -45,5 +45,5 @@ def run(options: argparse.Namespace) -> int:
 def _tables() -> Iterator[str]:
     """The module of the codes of each command that names one as `CODES`; those that need torch last."""
     constants = map(literals, command_files().values())
-    modules: set[str] = {values["CODES"] for values in constants if "CODES" in values}
+    modules = {str(values["CODES"]) for values in constants if "CODES" in values}
     yield from sorted(modules, key=lambda module: (module.startswith("pseudograd."), module))
