@@ -1,0 +1,375 @@
+"""The clamp family beside torch's own functions: gradients in each era, learned bounds, in place, ranges of no width, shared parameters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import pseudograd as pg
+from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
+
+from ..choices import folded
+
+IS_OPEN = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
+SHARES = [("closed", 1.0), ("open", 0.0), ("half", 0.5)]
+RULES = ["zero", "identity", "inward", "sign", "leaky", "elastic", "inverting"]
+
+# --- torch's own gradient ---------------------------------------------------------------------------------------------
+
+X = torch.tensor([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, torch.inf, -torch.inf, 6.0, 7.0])
+LOW, HIGH = torch.tensor([[-1.0], [-0.5]]), torch.tensor([[1.0], [2.0]])
+OF_NUMBERS = {"rule": "zero", "edge": "open" if IS_OPEN else "closed"}
+OF_TENSORS = {"rule": "zero", "edge": "half" if IS_OPEN else "closed"}
+HALF = {"rule": "zero", "edge": "half"}
+SAME: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[Tensor, ...]]] = {
+    **{
+        f"clamp{bounds}": (
+            lambda x, b=bounds: pg.clamp(x, *b, **OF_NUMBERS),
+            lambda x, b=bounds: torch.clamp(x, *b),
+            (),
+        )
+        for bounds in ((-1, 1), (-1, None), (None, 1), (0.5, 0.5))
+    },
+    "tensors": (lambda x, a, b: pg.clamp(x, a, b, **OF_TENSORS), torch.clamp, (LOW, HIGH)),
+    "a tensor min": (lambda x, a: pg.clamp(x, a, **OF_TENSORS), lambda x, a: torch.clamp(x, min=a), (LOW,)),
+    "a tensor max": (lambda x, b: pg.clamp(x, max=b, **OF_TENSORS), lambda x, b: torch.clamp(x, max=b), (HIGH,)),
+    # Away from the bounds torch has always given the gradient to max.
+    "crossed": (
+        lambda x, a, b: pg.clamp(x, a, b, rule="zero"),
+        torch.clamp,
+        (torch.full((11,), 1.25), torch.full((11,), -1.25)),
+    ),
+    "relu": (pg.relu, torch.relu, ()),
+    "relu6": (pg.relu6, functional.relu6, ()),
+    "hardtanh": (pg.hardtanh, functional.hardtanh, ()),
+    "hardtanh(-0.5, 6)": (lambda x: pg.hardtanh(x, -0.5, 6), lambda x: functional.hardtanh(x, -0.5, 6), ()),
+    "maximum": (lambda x, b: pg.lower_bound(x, b, **HALF), torch.maximum, (torch.zeros(()),)),
+    "minimum": (lambda x, b: pg.upper_bound(x, b, **HALF), torch.minimum, (torch.zeros(()),)),
+}
+
+
+def _gradients(f: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    y = f(*leaves)
+    return torch.autograd.grad(y, leaves, torch.linspace(-2, 3, y.numel()).reshape(y.shape))
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_true_rule_has_the_gradient_of_torch(name: str) -> None:
+    """With the edge of the installed torch's era; relu and its kin have torch's own by default."""
+    ours, theirs, bounds = SAME[name]
+    for a, b in zip(_gradients(ours, X, *bounds), _gradients(theirs, X, *bounds), strict=True):
+        assert torch.equal(a, b), (a, b)
+
+
+def test_the_default_rule_lets_through_what_leads_back() -> None:
+    ones, up = torch.ones_like(X), torch.where(X < -1, 0.0, 1.0)
+    assert torch.equal(pg.gradient(lambda x: pg.clamp(x, -1, 1), X), up)
+    assert torch.equal(pg.gradient(lambda x: pg.lower_bound(x, -1), X), up)
+    assert torch.equal(pg.gradient(lambda x: pg.hardtanh(x, rule="inward", edge="closed"), X), up)
+    assert torch.equal(pg.gradient(lambda x: pg.clamp(x, -1, 1, maximize=True), X), torch.where(X > 1, 0.0, ones))
+    assert torch.equal(pg.gradient(lambda x: pg.upper_bound(x, 1), X, -1.0), torch.where(X > 1, 0.0, -ones))
+    assert pg.gradient(lambda x: pg.relu(x, rule="inward"), X)[X != 0].tolist() == (X[X != 0] > 0).tolist()
+    for rule, grad, at, slope in (
+        (pg.rules.leaky(0.25), 1.0, 0, 0.25),
+        ("leaky", 1.0, 0, 0.1),
+        ("leaky_inward", 1.0, 0, 0.1),
+        ("leaky_inward", -1.0, -1, -0.1),
+    ):
+        gradient = pg.gradient(lambda x, rule=rule: pg.clamp(x, -1, 1, rule=rule), X, grad)
+        assert gradient[at].item() == pytest.approx(slope)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+def test_integers_are_clamped_as_torch_does(dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 3, 7], dtype=dtype)
+    for bounds in ((1, 5), (0.5, None), (None, 4.5)):
+        ours, theirs = pg.clamp(x, *bounds), torch.clamp(x, *bounds)
+        assert (ours.dtype, ours.tolist()) == (theirs.dtype, theirs.tolist())
+    assert pg.clamp(x, 1, torch.tensor(5, dtype=dtype)).tolist() == [1, 3, 5]
+    assert pg.relu(x).tolist() == [0, 3, 7]
+
+
+@pytest.mark.parametrize(("edge", "share"), SHARES)
+def test_a_number_beside_a_wider_tensor_is_one_bound_forward_and_backward(edge: str, share: float) -> None:
+    """x is single and max double, so 0.7 may mean either; but x is at the edge exactly where y equals both x and the bound."""
+    x = torch.tensor([0.7, 0.0, 2.0], requires_grad=True)
+    y = pg.clamp(x, 0.7, torch.ones(3, dtype=torch.float64), rule="zero", edge=edge)
+    assert y.dtype is torch.float64
+    is_at_edge = y[0].item() == x[0].item() == y[1].item()
+    assert is_at_edge != (x[0].item() < y[0].item())
+    y.sum().backward()
+    assert x.grad.tolist() == [share if is_at_edge else 0.0, 0, 0]
+
+
+# --- numbers that the texts print -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("edge", "share"), SHARES)
+def test_a_product_on_the_bound_gets_the_share_of_the_edge(edge: str, share: float) -> None:
+    """a[0] * b[0] = 1 lies exactly on min: only there do the edges differ."""
+    a, b = (torch.tensor(v, requires_grad=True) for v in ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 1.0, 2.0]))
+    c = pg.clamp(a * b, 1, 5, rule="zero", edge=edge)
+    c.sum().backward()
+    assert c.tolist() == [1, 4, 3, 5]
+    assert (a.grad.tolist(), b.grad.tolist()) == ([share, 2, 1, 0], [share, 2, 3, 0])
+
+
+def _two_layers(activation: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Gradients of both weights of a network whose fourth sample gets a pre-activation of exactly 0."""
+    x = torch.tensor([[3.0, 2, 1], [1, 0, 2], [4, 1, 2], [0, 0, 1]])
+    first = torch.tensor([[1.0, 2], [0, 1], [4, 0]], requires_grad=True)
+    second = torch.tensor([[-1.0, 1], [-2, 3]], requires_grad=True)
+    assert (x @ first)[3].tolist() == [4, 0]
+    (activation(x @ first) @ second - 1).square().sum().backward()
+    return first.grad, second.grad
+
+
+@pytest.mark.parametrize(("edge", "share"), SHARES)
+def test_clamp_at_zero_differs_from_relu_by_its_edge(edge: str, share: float) -> None:
+    relu, clamp = _two_layers(torch.relu), _two_layers(lambda h: pg.clamp(h, min=0, rule="zero", edge=edge))
+    assert (relu[0] - clamp[0]).tolist() == [[0, 0], [0, 0], [0, -38 * share]]
+    assert torch.equal(relu[1], clamp[1])
+    assert all(torch.equal(a, b) for a, b in zip(relu, _two_layers(pg.relu), strict=True))
+
+
+def test_half_precision_does_not_leak() -> None:
+    """The product of the copied snippet underflows to -0 here, and lets the gradient pass."""
+    for sign in (1.0, -1.0):
+        x = torch.tensor([sign * 1.002], dtype=torch.float16, requires_grad=True)
+        pg.clamp(x, -1, 1).backward(torch.tensor([-sign * 1e-5], dtype=torch.float16))
+        assert x.grad.item() == 0
+
+
+@pytest.mark.parametrize("size", [5, 64])
+def test_infinite_gradients_pass_inside_and_inward(size: int) -> None:
+    """An outward one outside becomes 0, not NaN."""
+    x = torch.tensor([2.0, -2.0, 0.5, 0.5, 2.0]).repeat(size).requires_grad_()
+    grad = torch.tensor([-torch.inf, torch.inf, torch.inf, -torch.inf, torch.inf]).repeat(size)
+    pg.clamp(x, -1, 1).backward(grad)
+    assert x.grad.tolist() == [0, 0, torch.inf, -torch.inf, torch.inf] * size
+
+
+@pytest.mark.parametrize(
+    ("rule", "left", "right"),
+    [("inward", -3.1416, 0.0), ("sign", -1.0, 1.0), ("identity", -3.1416, -3.1416), ("zero", 0.0, 0.0)],
+)
+def test_the_loss_of_the_article(rule: str, left: float, right: float) -> None:
+    """loss = sin(pi * c) + 1 on c = clamp(x, -1, 1): slope -pi at both ends, so `inward` blocks on the right only."""
+    x = torch.linspace(-2, 2, 401)
+    gradient = pg.gradient(lambda x: torch.sin(torch.pi * pg.clamp(x, -1, 1, rule=rule)) + 1, x)
+    assert torch.allclose(gradient[x < -1.001], torch.tensor(left), atol=1e-3)
+    assert torch.allclose(gradient[x > 1.001], torch.tensor(right), atol=1e-3)
+
+
+# --- learned bounds ---------------------------------------------------------------------------------------------------
+
+STEP = 1e-6
+
+
+def _quotient(x: Tensor, bounds: list[Tensor], weight: Tensor, which: int) -> Tensor:
+    """Central differences of sum(weight * torch.clamp(x, *bounds)) in one bound, element by element."""
+    quotient = torch.zeros_like(bounds[which])
+    for position in range(quotient.numel()):
+        values = []
+        for step in (STEP, -STEP):
+            moved = [bound.clone() for bound in bounds]
+            moved[which].reshape(-1)[position] += step
+            values.append((weight * torch.clamp(x, *moved)).sum())
+        quotient.reshape(-1)[position] = (values[0] - values[1]) / (2 * STEP)
+    return quotient
+
+
+@folded
+@pytest.mark.parametrize("shape", [(), (3, 1), (5,), (2, 1, 1), (2, 3, 5)], ids=str)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(
+    ("rule", "edge"), [*(("zero", edge) for edge, _ in SHARES), *((r, "closed") for r in RULES[1:])]
+)
+def test_bounds_get_the_difference_quotient(shape: tuple[int, ...], sign: float, rule: str, edge: str) -> None:
+    """What a rule invents is for x; the bounds of every rule learn as they should. No x lies within a step of a bound."""
+    torch.manual_seed(1)
+    x = 2 * torch.randn(2, 3, 5, dtype=torch.float64)
+    bounds = [sign * (0.5 + torch.rand(shape, dtype=torch.float64)) for sign in (-1, 1)]
+    weight = sign * (0.1 + torch.rand(2, 3, 5, dtype=torch.float64))
+    assert all(((x - bound).abs() > 2 * STEP).all() for bound in bounds)
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, *bounds)]
+    _, *to_bounds = torch.autograd.grad(pg.clamp(*leaves, rule=rule, edge=edge), leaves, weight)
+    for which, gradient in enumerate(to_bounds):
+        torch.testing.assert_close(gradient, _quotient(x, bounds, weight, which), rtol=1e-6, atol=1e-8)
+        assert gradient.count_nonzero() > 0
+
+
+def test_a_bound_descends_to_the_least_loss() -> None:
+    """PACT in small: with a price of 1.5 on its width, the bound ends where 2 * (3.5 - high) = 1.5."""
+    x = torch.tensor([0.5, 1.5, 2.5, 3.5], dtype=torch.float64)
+    high = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    for _ in range(300):
+        error = (pg.clamp(x, 0.0, high, rule="zero", edge="open") - x).square().sum() + 1.5 * high
+        (grad,) = torch.autograd.grad(error, high)
+        high = (high - 0.1 * grad).detach().requires_grad_()
+    assert high.item() == pytest.approx(2.75, abs=1e-9)
+
+
+# --- in place ---------------------------------------------------------------------------------------------------------
+
+BOUNDS: dict[str, tuple[Any, Any]] = {
+    "numbers": (-1, 1),
+    "min": (-1, None),
+    "max": (None, 1),
+    "tensors": (torch.tensor(-1.0), torch.tensor([1.0, 0.5, 1.0])),
+    "a number and a tensor": (-1, torch.tensor(1.0)),
+    "a tensor and a number": (torch.tensor(-1.0), 1.0),
+}
+VALUES = torch.tensor([[-3.0, 0.25, 3.0], [-1.0, 1.0, torch.nan]])
+GRAD = torch.tensor([[1.0, -2.0, 3.0], [-1.0, 1.0, 2.0]])
+
+
+@folded
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_clamp_in_place_is_clamp(rule: str, bounds: str) -> None:
+    low, high = BOUNDS[bounds]
+    if rule in ("elastic", "inverting") and (low is None or high is None):
+        return
+    expected, leaf = VALUES.clone().requires_grad_(), VALUES.clone().requires_grad_()
+    pg.clamp(expected, low, high, rule=rule).backward(GRAD)
+    x, plain = leaf * 1, VALUES.clone()
+    y = pg.clamp_(x, low, high, rule=rule)
+    assert y is x
+    assert_same_bits(y, pg.clamp(VALUES, low, high, rule=rule), "value")
+    y.backward(GRAD)
+    assert_same_values(leaf.grad, expected.grad, "gradient")
+    with torch.no_grad():
+        assert pg.clamp_(plain, low, high, rule=rule) is plain
+    assert_same_bits(plain, pg.clamp(VALUES, low, high), "not recording")
+
+
+def test_a_leaf_is_the_error_of_torch() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        pg.clamp_(x, -1, 1)
+    with torch.no_grad():
+        pg.clamp_(x, 1, 2)
+    assert x.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("rule", ["inward", "identity"])
+def test_views_and_version_counters_are_those_of_torch(rule: str) -> None:
+    leaf = torch.tensor([-2.0, -2.0, 2.0, 2.0], requires_grad=True)
+    base = leaf * 1
+    pg.clamp_(base[1:3], -1, 1, rule=rule)
+    assert base.tolist() == [-2, -1, 1, 2]
+    base.sum().backward()
+    assert leaf.grad.tolist() == ([1, 0, 1, 1] if rule == "inward" else [1, 1, 1, 1])
+    x = torch.tensor([-2.0, 2.0], requires_grad=True) * 1
+    before, squared = x._version, x.square()  # which saves x
+    pg.clamp_(x, -1, 1, rule=rule)
+    assert x._version == before + 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.sum().backward()
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("inward", [[-2, 0, 2]]), ("identity", [])])
+def test_in_place_saves_a_copy_of_the_old_x_and_identity_nothing(rule: str, expected: list[list[float]]) -> None:
+    saved: list[list[float]] = []
+    x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True) * 1
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append(t.tolist()), t)[1], lambda t: t):
+        pg.clamp_(x, -1, 1, rule=rule)
+    assert saved == expected
+
+
+def test_bounds_get_their_gradient_in_place() -> None:
+    low = torch.tensor([-1.0], requires_grad=True)
+    y = pg.clamp_(torch.tensor([-2.0, -3.0, 0.0]), low, 1.0, rule="zero")
+    y.sum().backward()
+    assert low.grad.tolist() == [2]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_in_place_under_functorch_and_compiled(rule: str) -> None:
+    """The copy that is saved must be the old x there too, and identity must not save what is then overwritten."""
+    x = torch.tensor([-3.0, 0.25, 3.0])
+
+    def loss(f: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda x: (f(x * 1, -1, 1, rule=rule) * GRAD[0]).sum()
+
+    expected = torch.func.grad(loss(pg.clamp))(x)
+    assert torch.equal(torch.func.grad(loss(pg.clamp_))(x), expected)
+    assert torch.equal(torch.func.vmap(torch.func.grad(loss(pg.clamp_)))(x[None]), expected[None])
+    if rule in ("inward", "identity"):
+        leaf = x.clone().requires_grad_()
+        torch.compile(loss(pg.clamp_), backend="aot_eager", fullgraph=True)(leaf).backward()
+        assert torch.equal(leaf.grad, expected)
+
+
+# --- ranges of no width -----------------------------------------------------------------------------------------------
+
+FAR = torch.tensor([-torch.inf, -1e38, -2.0, 0.0, 0.5, 2.0, 1e38, torch.inf, torch.nan])
+RANGES: dict[str, tuple[Any, Any]] = {
+    "one point": (0.5, 0.5),
+    "infinite": (-torch.inf, torch.inf),
+    "half infinite": (0.5, torch.inf),
+    "too wide for the dtype": (-3e38, 3e38),
+    "crossed": (torch.tensor(1.0), torch.tensor(-1.0)),
+    "one point, as tensors": (torch.tensor(0.5), torch.tensor(0.5)),
+}
+
+
+def _far_gradient(bounds: tuple[Any, Any], rule: Any, grad: float) -> Tensor:
+    return pg.gradient(lambda x: pg.clamp(x, *bounds, rule=rule), FAR, grad)
+
+
+@folded
+@pytest.mark.parametrize("grad", [1.0, -1.0, 0.0])
+@pytest.mark.parametrize("rule", ["elastic", "inverting"])
+@pytest.mark.parametrize("name", RANGES)
+def test_elastic_and_inverting_act_as_inward_without_a_width(name: str, rule: str, grad: float) -> None:
+    expected = _far_gradient(RANGES[name], "inward", grad)
+    assert_same_values(_far_gradient(RANGES[name], rule, grad), expected, name, x=FAR)
+
+
+@pytest.mark.parametrize("grad", [1.0, -1.0])
+def test_a_width_beyond_the_dtype_is_no_push_or_the_whole_push(grad: float) -> None:
+    """1e39 is infinite in single precision: nothing pushes back at any distance. 1e-50 is 0: every distance is a whole width."""
+    inward = _far_gradient((-1, 1), "inward", grad)
+    assert_same_values(_far_gradient((-1, 1), pg.rules.elastic(1e39), grad), inward, "too wide", x=FAR)
+    outside = torch.where(FAR.isnan() | (FAR.abs() <= 1), grad, FAR.sign())
+    assert_same_values(_far_gradient((-1, 1), pg.rules.elastic(1e-50), grad), outside, "too small", x=FAR)
+
+
+# --- ranks that share a parameter -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed")
+def test_a_shared_parameter_under_a_rule_that_does_not_add_up_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2))
+
+    def pretend(ranks: int, is_initialized: bool = True) -> None:
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: is_initialized)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda *_: ranks)
+
+    pretend(2)
+    for rule in ("inward", "sign", "elastic", "leaky_inward", "inverting"):
+        text = f"clamp/{rule}: x is a parameter and 2 ranks share it.*do not add up.*linear in grad"
+        with pytest.warns(UserWarning, match=text) as caught:
+            pg.clamp(parameter, -1, 1, rule=rule)
+        assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="2 ranks share it"):
+        pg.clamp(parameter, -1, 1, rule="zero", edge="inward")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for how in ({"rule": "zero"}, {"rule": "identity", "edge": "inward"}, {"rule": "leaky"}):
+            pg.clamp(parameter, -1, 1, **how)
+        pg.clamp(parameter * 1, -1, 1)
+        pg.clamp(parameter.detach(), torch.tensor(-1.0))
+        pretend(1)
+        pg.clamp(parameter, -1, 1)
+        pretend(2, is_initialized=False)
+        pg.clamp(parameter, -1, 1)
