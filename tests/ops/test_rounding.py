@@ -1,0 +1,159 @@
+"""The rules of round that read its error, "trust" and "fourier", against their papers' formulas written apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.rule import OPS
+from pseudograd.testing.measure.gradients import saved_by
+
+from ..choices import folded
+from .test_steps import Watching
+
+X = torch.cat([torch.linspace(-3, 3, 241, dtype=torch.float64), torch.tensor([1e6 + 0.125, -1e6 - 0.375]).double()])
+GRAD = torch.linspace(-2, 2, len(X), dtype=torch.float64) + 0.003
+every_rule = pytest.mark.parametrize("rule", ["trust", "fourier"])
+
+
+def _grad_x(f: Callable[[Tensor], Tensor], x: Tensor = X, grad: Tensor = GRAD) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(f(leaf), leaf, grad.to(x.dtype))[0]
+
+
+@pytest.mark.parametrize("within", [0.1, 0.25, 0.4, 0.5, 0.7])
+def test_trust_passes_where_the_error_is_at_most_within(within: float) -> None:
+    """QuEST: the mask is |Q(x) - x| <= T."""
+    grad_x = _grad_x(partial(pg.round, rule=pg.rules.trust(within=within)))
+    expected = [g if abs(round(x) - x) <= within else 0.0 for x, g in zip(X.tolist(), GRAD.tolist(), strict=True)]
+    assert grad_x.tolist() == expected
+
+
+@pytest.mark.parametrize("amplitude", [0.05, 0.21, 0.4])
+def test_fourier_is_the_slope_of_their_series(amplitude: float) -> None:
+    """StableQAT: (1 - s) / (1 + s) with s = A sqrt(2) pi cos(pi (x + Q(x))), in the sum of x and its rounded value."""
+    grad_x = _grad_x(partial(pg.round, rule=pg.rules.fourier(amplitude=amplitude)))
+    waves = [amplitude * math.sqrt(2) * math.pi * math.cos(math.pi * (x + round(x))) for x in X.tolist()]
+    wave = torch.tensor(waves, dtype=torch.float64)
+    expected = GRAD * (1 - wave) / (1 + wave)
+    torch.testing.assert_close(grad_x, expected, rtol=1e-6, atol=1e-6)
+    near = X.abs() < 10  # there pi * (x + Q(x)) itself is exact enough
+    torch.testing.assert_close(grad_x[near], expected[near], rtol=1e-12, atol=1e-12)
+
+
+@every_rule
+@pytest.mark.parametrize("decimals", [-2, -1, 1, 3])
+def test_decimals_are_other_steps(rule: str, decimals: int) -> None:
+    """A tenth of a step is a tenth of it, however long the step is."""
+    positions = torch.tensor([0.0, 0.125, 0.3125, 0.46875, 7.125, -3.375], dtype=torch.float64)
+    plain = _grad_x(partial(pg.round, rule=rule), positions, torch.ones(6))
+    scaled = _grad_x(partial(pg.round, decimals=decimals, rule=rule), positions * 10.0**-decimals, torch.ones(6))
+    torch.testing.assert_close(scaled, plain, rtol=1e-9, atol=1e-9)
+
+
+@every_rule
+def test_steps_of_any_size_are_no_error(rule: str) -> None:
+    x = torch.tensor([1.25e-307, 1.5e-307, 4.5e-308], dtype=torch.float64)
+    if rule == "trust":
+        for decimals, expected in ((307, [1.0, 0.0, 0.0]), (308, [0.0, 1.0, 0.0])):
+            grad_x = _grad_x(partial(pg.round, decimals=decimals, rule=rule), x, torch.ones(3))
+            assert grad_x.tolist() == expected
+    for decimals in (309, -309, 1000):
+        assert _grad_x(partial(pg.round, decimals=decimals, rule=rule), X[:1] * 0, torch.ones(1)).isfinite().all()
+
+
+@folded
+@pytest.mark.parametrize("rule", ["identity", "zero", "trust", "fourier"])
+@pytest.mark.parametrize("decimals", [-2, 0, 1, 3])
+def test_values_are_torchs_under_every_rule(rule: str, decimals: int) -> None:
+    assert torch.equal(pg.round(X, decimals=decimals, rule=rule), torch.round(X, decimals=decimals))
+    assert torch.equal(pg.round(X.clone().requires_grad_(), decimals=decimals, rule=rule), X.round(decimals=decimals))
+
+
+@pytest.mark.parametrize(("rule", "slope"), [("identity", 1.0), ("zero", 0.0)])
+def test_decimals_do_not_change_the_slope_under_a_transform(rule: str, slope: float) -> None:
+    f = lambda x: pg.round(x, decimals=1, rule=rule).sum()  # noqa: E731
+    assert torch.func.grad(f)(X).tolist() == [slope] * len(X)
+    leaf = X.clone().requires_grad_()
+    assert torch.autograd.grad(f(leaf), leaf, create_graph=True)[0].tolist() == [slope] * len(X)
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    assert torch.autograd.grad(compiled(leaf), leaf)[0].tolist() == [slope] * len(X)
+    torch._dynamo.reset()
+
+
+def _ops_of_backward(f: Callable[[Tensor], Tensor]) -> list[str]:
+    y = f(X.clone().requires_grad_())
+    with Watching() as watching:
+        y.backward(GRAD)
+    return watching.names
+
+
+@every_rule
+def test_backward_rounds_once(rule: str) -> None:
+    """y is not computed again: the rounded x is a part of the error."""
+    assert _ops_of_backward(partial(pg.round, rule=rule)).count("round") == 1
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_users_rule_of_round_has_nothing_for_decimals() -> None:
+    """Neither in its gradient nor in the reference that check_rule compares it with."""
+
+    @pg.register_rule("round", formula="grad * size", source="this test", is_linear=True)
+    def resized(grad: Tensor, x: Tensor, *, size: float = 0.5) -> Tensor:
+        return grad * size
+
+    assert torch.equal(_grad_x(partial(pg.round, decimals=1, rule="resized")), GRAD * 0.5)
+    assert "round" not in _ops_of_backward(partial(pg.round, rule="resized"))
+    reference = OPS["round"].rules["resized"].reference
+    assert reference(0.3, 3.0, 1, fl=lambda value: value, settings={"size": 0.5}) == (1.5, 0.0)
+
+
+@every_rule
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_infinite_and_nan_x_get_0_under_any_grad(rule: str, dtype: torch.dtype) -> None:
+    """The largest numbers are whole."""
+    x = torch.tensor([math.inf, -math.inf, math.nan, torch.finfo(dtype).max], dtype=dtype)
+    grad_x = _grad_x(partial(pg.round, rule=rule), x, torch.full((4,), math.inf))
+    assert grad_x.tolist() == [0.0, 0.0, 0.0, math.inf]
+
+
+@pytest.mark.parametrize("within", [0.25, 0.0625])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_trust_saves_one_bit_and_gives_the_same(dtype: torch.dtype, within: float) -> None:
+    x = (torch.randn(70, 83, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
+    grad = torch.linspace(-2, 2, x.numel()).reshape(x.shape)
+    f = partial(pg.round, decimals=1, rule=pg.rules.trust(within=within))
+    (saved,) = saved_by(f, (x.clone().requires_grad_(),))
+    assert (saved.dtype, saved.nbytes) == (torch.uint8, -(-x.numel() // 64) * 8)
+    parts = zip(x.split(7), grad.split(7), strict=True)  # too few for a code
+    assert torch.equal(_grad_x(f, x, grad), torch.cat([_grad_x(f, *part) for part in parts]))
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_override_rounds_by_trust_and_leaves_floor_alone(is_compiled: bool) -> None:
+    """floor has no such rule: torch's own gradient stays there, nothing raises, and the report says why. torch.round saves nothing
+    of its input, so a program may change the input afterwards.
+    """
+
+    def f(x: Tensor) -> Tensor:
+        h = x * 1
+        y = torch.round(h) + torch.floor(x)
+        if not is_compiled:
+            h.add_(100.3)
+        return y
+
+    x = torch.tensor([0.1, 0.4, 2.8], requires_grad=True)
+    torch._dynamo.reset()
+    with pg.override(round=pg.rules.trust(within=0.25)) as context:
+        y = (torch.compile(f, backend="aot_eager") if is_compiled else f)(x)
+        (grad_x,) = torch.autograd.grad(y.sum(), x)
+    assert grad_x.tolist() == [1.0, 0.0, 1.0]
+    assert is_compiled or "floor has no rule trust" in str(context.report())
+    torch._dynamo.reset()
