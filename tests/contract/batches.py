@@ -1,7 +1,7 @@
-"""Several cases in one graph: of what a compile of a small function costs, about half is the same for one and for a dozen."""
+"""Several cases in one graph: about half of the time to compile a small function is the same for one and for a dozen."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from pseudograd.testing.contract.cases import Case
 
 SIZE = 12
-Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
-Given = TypeVar("Given", Tensor, list[Tensor])
+Function = Callable[..., Tensor]
+Way = Callable[..., Any]
+Compiler = Callable[[Way], Way]
+Tensors = list[Tensor] | list[list[Tensor]]  # of each function x, or all of its tensors
 
 
 def in_batches(cases: list[Case], size: int = SIZE) -> list[list[Case]]:
@@ -24,18 +26,18 @@ def label(cases: list[Case]) -> str:
 class SideBySide(nn.Module):
     """The first function of x[0], the second of x[1], and so on."""
 
-    def __init__(self, functions: list[Any]) -> None:
+    def __init__(self, functions: list[Function]) -> None:
         super().__init__()
         self.functions = functions
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([f(one) for f, one in zip(self.functions, x.unbind(), strict=True)])
+        return torch.stack([f(part) for f, part in zip(self.functions, x.unbind(), strict=True)])
 
 
 class EndToEnd(nn.Module):
     """The results in one line: of each function of as many of the tensors as it takes."""
 
-    def __init__(self, functions: list[Any], counts: list[int]) -> None:
+    def __init__(self, functions: list[Function], counts: list[int]) -> None:
         super().__init__()
         self.functions, self.counts = functions, counts
 
@@ -47,36 +49,36 @@ class EndToEnd(nn.Module):
         return torch.cat(parts)
 
 
-def alone(way: Callable[..., Any], fs: list[Any], given: list[Given], weights: list[Tensor], compile: Compiler) -> Any:
-    """The way of what comes out of the compiler, for each f; `given`: one tensor for each, or a list of all its tensors."""
+def run_alone(way: Way, fs: list[Function], inputs: Tensors, weights: list[Tensor], compile: Compiler) -> Any:
+    """The way, applied to what the compiler makes of each f."""
     if len(fs) == 1:
-        return [way(compile(fs[0]), given[0], weights[0])]
-    if isinstance(given[0], Tensor):
-        return way(compile(SideBySide(fs)), torch.stack(given), torch.stack(weights)).unbind()  # type: ignore[arg-type]
-    counts = [len(tensors) for tensors in given]
-    tensors = [tensor for tensors in given for tensor in tensors]
-    found = iter(way(compile(EndToEnd(fs, counts)), tensors, torch.cat([weight.reshape(-1) for weight in weights])))
-    return [tuple(next(found) for _ in range(count)) for count in counts]
+        return [way(compile(fs[0]), inputs[0], weights[0])]
+    if isinstance(inputs[0], Tensor):
+        return way(compile(SideBySide(fs)), torch.stack(inputs), torch.stack(weights)).unbind()  # type: ignore[arg-type]
+    counts = [len(tensors) for tensors in inputs]
+    tensors = [tensor for tensors in inputs for tensor in tensors]
+    gradients = iter(way(compile(EndToEnd(fs, counts)), tensors, torch.cat([weight.reshape(-1) for weight in weights])))
+    return [tuple(next(gradients) for _ in range(count)) for count in counts]
 
 
-def together(
-    way: Callable[..., Any], fs: list[Any], given: list[Given], weights: list[Tensor], compile: Compiler
-) -> Any:
-    """The way inside what is compiled, for each f."""
-    return compile(lambda given, weights: [_way_of(way, *one) for one in zip(fs, given, weights, strict=True)])(
-        given, weights
-    )
+def run_together(way: Way, fs: list[Function], inputs: Tensors, weights: list[Tensor], compile: Compiler) -> Any:
+    """The way inside the compiled code, for each f."""
+
+    def ways(inputs: Tensors, weights: list[Tensor]) -> list[Any]:
+        return [_apply(way, *problem) for problem in zip(fs, inputs, weights, strict=True)]
+
+    return compile(ways)(inputs, weights)
 
 
-def row_by_row(
-    row: Callable[..., Tensor], fs: list[Any], given: list[Tensor], weights: list[Tensor], compile: Compiler
-) -> list[Tensor]:
-    """The way inside what is compiled, for each f of tensors of one shape: the rows come from one graph, which traces each f once."""
-    graph = compile(
-        lambda given, weights, pick: [_way_of(row, *one, pick) for one in zip(fs, given, weights, strict=True)]
-    )
-    rows = [graph(given, weights, pick) for pick in picks(given[0])]
-    return [stacked(list(of_one), x) for of_one, x in zip(zip(*rows, strict=True), given, strict=True)]
+def run_by_rows(row: Way, fs: list[Function], xs: list[Tensor], weights: list[Tensor], compile: Compiler) -> Any:
+    """The same for functions of tensors of one shape: the rows come from one graph, which traces each f once."""
+
+    def one_row(xs: list[Tensor], weights: list[Tensor], pick: Tensor) -> list[Tensor]:
+        return [_apply(row, *problem, pick) for problem in zip(fs, xs, weights, strict=True)]
+
+    graph = compile(one_row)
+    rows = [graph(xs, weights, pick) for pick in picks(xs[0])]
+    return [stack_rows(list(rows_of_f), x) for rows_of_f, x in zip(zip(*rows, strict=True), xs, strict=True)]
 
 
 def picks(x: Tensor) -> list[Tensor]:
@@ -84,34 +86,27 @@ def picks(x: Tensor) -> list[Tensor]:
     return list(torch.eye(x.numel(), dtype=x.dtype).reshape(-1, *x.shape))
 
 
-def stacked(rows: list[Tensor], x: Tensor) -> Tensor:
+def stack_rows(rows: list[Tensor], x: Tensor) -> Tensor:
     return torch.stack(rows).reshape(*x.shape, *x.shape)
 
 
-def _way_of(way: Callable[..., Any], f: Callable[..., Tensor], given: Any, *rest: Tensor) -> Any:
-    # In a lambda, because vmap asks for the repr of what it maps, and Dynamo on torch 2.8 has none for a module.
-    return way(lambda *values: f(*values), given, *rest)
+def _apply(way: Way, f: Function, inputs: Any, *rest: Tensor) -> Any:
+    # In a lambda, because vmap reads the repr of what it maps, and Dynamo on torch 2.8 has none for a module.
+    return way(lambda *values: f(*values), inputs, *rest)
 
 
 def check_all(cases: list[Case], check: Callable[[list[Case]], None]) -> None:
-    """`check` of all at once; where that fails, of each, so that the message names the cases that are wrong and their numbers."""
+    """`check` of all at once; if it fails, of each case, so that the message names the wrong cases and their numbers."""
     try:
         check(cases)
     except Exception as error:
         if len(cases) == 1:
             raise
-        alone = list(_failures(cases, check)) or ["each of them passes alone"]
-        raise AssertionError("\n".join([f"{label(cases)} in one graph: {_said(error)}", *alone])) from error
-
-
-def _failures(cases: list[Case], check: Callable[[list[Case]], None]) -> Iterator[str]:
-    for case in cases:
-        torch._dynamo.reset()
-        try:
-            check([case])
-        except Exception as error:
-            yield f"{case} alone: {_said(error)}"
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+        lines = [f"{label(cases)} in one graph: {type(error).__name__}: {error}"]
+        for case in cases:
+            torch._dynamo.reset()
+            try:
+                check([case])
+            except Exception as own_error:
+                lines.append(f"{case} alone: {type(own_error).__name__}: {own_error}")
+        raise AssertionError("\n".join(lines if len(lines) > 1 else [*lines, "each of them passes alone"])) from error

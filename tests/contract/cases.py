@@ -22,8 +22,8 @@ _OF_ONE_SET = {
 _FIRST_OF_SEVERAL = {names[0] for names in _OF_ONE_SET.values() if len(names) > 1}
 
 
-def shown_by(case: Case) -> set[Hashable]:
-    """What a case tests: a choice that shows all of it takes every path through a rule.
+def facts_of(case: Case) -> set[Hashable]:
+    """The facts that a case tests: a choice that shows all of it takes every path through a rule.
 
     Every rule at every edge, up and down; of the first of several ops with one set of rules (clamp; the others are its other names) every
     rule at every edge; and of op, rule, edge, direction and whether parameters are given, each value beside each value of the others.
@@ -33,28 +33,23 @@ def shown_by(case: Case) -> set[Hashable]:
     return shown | {(op, rule, case.edge)} if op in _FIRST_OF_SEVERAL else shown
 
 
-def each(cases: Iterable[Case]) -> list[Any]:
-    """As parameters: in every run so many that all they show is shown."""
-    return with_every(cases)
-
-
-def with_every(cases: Iterable[Case], *axes: Iterable[Any]) -> list[Any]:
+def cells_of(cases: Iterable[Case], *axes: Iterable[Any]) -> list[Any]:
     """Cases with each value of some axes, such as dtypes.
 
     Every run has what the cases show, and each value of an axis with each op, rule, edge, direction and value of another axis.
     """
-    return as_parameters(list(itertools.product(cases, *axes)), _shown_by_cell)
+    return as_parameters(list(itertools.product(cases, *axes)), _facts_of_cell)
 
 
-def _shown_by_cell(cell: tuple[Any, ...]) -> set[Hashable]:
+def _facts_of_cell(cell: tuple[Any, ...]) -> set[Hashable]:
     case, values = cell[0], list(enumerate(map(str, cell[1:])))
     op, rule = case.op.name, case.rule.name
     beside: list[Hashable] = [("op", op), ("rule", rule), ("edge", case.edge), ("ascent", case.maximize)]
-    return {*shown_by(case), *itertools.combinations(values, 2), *itertools.product(values, beside)}
+    return {*facts_of(case), *itertools.combinations(values, 2), *itertools.product(values, beside)}
 
 
-every_case = pytest.mark.parametrize("case", each(CASES))
-every_linear_case = pytest.mark.parametrize("case", each(LINEAR_CASES))
-every_other_case = pytest.mark.parametrize("case", each(OTHER_CASES))
-every_case_and_dtype = pytest.mark.parametrize(("case", "dtype"), with_every(CASES, DTYPES))
+every_case = pytest.mark.parametrize("case", cells_of(CASES))
+every_linear_case = pytest.mark.parametrize("case", cells_of(LINEAR_CASES))
+every_other_case = pytest.mark.parametrize("case", cells_of(OTHER_CASES))
+every_case_and_dtype = pytest.mark.parametrize(("case", "dtype"), cells_of(CASES, DTYPES))
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))

@@ -30,6 +30,14 @@ MATRIX_CASES = [
     case for case in CASES if not case.parameters and not case.maximize and case.edge in (case.op.default_edge, None)
 ]
 
+# The other cases that a compiler may see otherwise: every case of clamp; of the ops that share its rules every edge of fake_quantize.
+OTHER_CASES = [
+    case
+    for case in CASES
+    if case not in MATRIX_CASES
+    and (case.op.name == "clamp" or (case.op.name == "fake_quantize" and not case.parameters and not case.maximize))
+]
+
 
 def _curved(f: Callable[[Tensor], Tensor], weight: Tensor) -> Callable[[Tensor], Tensor]:
     """A loss with a second derivative, so that a Hessian has something to show."""
@@ -41,8 +49,8 @@ def second_by_double_backward(f: Callable[[Tensor], Tensor], x: Tensor, weight: 
     leaf = x.clone().requires_grad_()
     (first,) = torch.autograd.grad(_curved(f, weight)(leaf), leaf, create_graph=True)
     rows = [
-        torch.autograd.grad(one, leaf, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
-        for one in first.reshape(-1)
+        torch.autograd.grad(element, leaf, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
+        for element in first.reshape(-1)
     ]
     return torch.stack(rows).reshape(*x.shape, *x.shape)
 
@@ -53,15 +61,15 @@ def autocast(f: Any, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def functional_jacobian(f: Any, x: Tensor, weight: Tensor) -> Tensor:
-    found = functional.jacobian(loss_of(f, weight), x, vectorize=True)
-    assert isinstance(found, Tensor)
-    return found
+    result = functional.jacobian(loss_of(f, weight), x, vectorize=True)
+    assert isinstance(result, Tensor)
+    return result
 
 
 def functional_hessian(f: Any, x: Tensor, weight: Tensor) -> Tensor:
-    found = functional.hessian(_curved(f, weight), x, vectorize=True)
-    assert isinstance(found, Tensor)
-    return found
+    result = functional.hessian(_curved(f, weight), x, vectorize=True)
+    assert isinstance(result, Tensor)
+    return result
 
 
 def compiled_autograd(f: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -79,7 +87,7 @@ def traced_by_jit(f: Any, x: Tensor, weight: Tensor) -> Tensor:
 
 
 class _Module(nn.Module):
-    """A model as users write it: it holds what it was told, and calls the op."""
+    """A model as users write it: it holds its arguments and calls the op."""
 
     def __init__(self, case: str, others: list[Any]) -> None:
         super().__init__()
@@ -89,10 +97,10 @@ class _Module(nn.Module):
         return _BY_NAME[self.case](x, *self.others)
 
 
-_BY_NAME: dict[str, Callable[..., Tensor]] = {str(case): case.function() for case in MATRIX_CASES}
+_BY_NAME: dict[str, Callable[..., Tensor]] = {str(case): case.function() for case in CASES}
 
 
-def as_module(case: Case, others: list[Any]) -> _Module:
+def module_of(case: Case, others: list[Any]) -> _Module:
     return _Module(str(case), others)
 
 
@@ -105,7 +113,7 @@ def pickled(f: Any, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _row_by_row(row: Callable[..., Tensor], f: Any, x: Tensor, weight: Tensor) -> Tensor:
-    return batches.stacked([row(f, x, weight, pick) for pick in batches.picks(x)], x)
+    return batches.stack_rows([row(f, x, weight, pick) for pick in batches.picks(x)], x)
 
 
 # Values that equal the plain backward, for every rule.
@@ -114,8 +122,8 @@ FIRST: dict[str, Way] = {
     "func.vjp": transforms.gradient_by_vjp,
     "jacrev": transforms.gradient_by_jacrev,
     "vmap(grad)": transforms.gradient_by_vmap_of_grad,
-    "vmap(vjp)": lambda f, x, w: vmap(lambda one, weight: vjp(f, one)[1](weight)[0])(x, w),
-    "vmap(jacrev)": lambda f, x, w: vmap(lambda one, weight: jacrev(loss_of(f, weight))(one))(x, w),
+    "vmap(vjp)": lambda f, x, w: vmap(lambda row, weight: vjp(f, row)[1](weight)[0])(x, w),
+    "vmap(jacrev)": lambda f, x, w: vmap(lambda row, weight: jacrev(loss_of(f, weight))(row))(x, w),
     "grad(vmap)": transforms.gradient_by_grad_of_vmap,
     "vmap, then backward": transforms.gradient_by_recorded_vmap,
     "is_grads_batched": transforms.gradient_by_batched_grads,
@@ -135,7 +143,7 @@ FIRST: dict[str, Way] = {
 ROWS: dict[str, Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
     "grad of grad": lambda f, x, w, pick: grad(lambda x: (grad(_curved(f, w))(x) * pick).sum())(x),
     "vmap(grad of grad)": lambda f, x, w, pick: vmap(
-        lambda one, w, p: grad(lambda x: (grad(_curved(f, w))(x) * p).sum())(one)
+        lambda row, w, p: grad(lambda x: (grad(_curved(f, w))(x) * p).sum())(row)
     )(x, w, pick),
 }
 SECOND: dict[str, Way] = {
@@ -147,13 +155,13 @@ SECOND: dict[str, Way] = {
 FORWARD: dict[str, Way] = {
     "func.jvp": lambda f, x, w: jvp(f, (x,), (w,))[1],
     "jacfwd": lambda f, x, w: jacfwd(loss_of(f, w))(x),
-    "vmap(jvp)": lambda f, x, w: vmap(lambda one, weight: jvp(f, (one,), (weight,))[1])(x, w),
-    "vmap(jacfwd)": lambda f, x, w: vmap(lambda one, weight: jacfwd(loss_of(f, weight))(one))(x, w),
+    "vmap(jvp)": lambda f, x, w: vmap(lambda row, weight: jvp(f, (row,), (weight,))[1])(x, w),
+    "vmap(jacfwd)": lambda f, x, w: vmap(lambda row, weight: jacfwd(loss_of(f, weight))(row))(x, w),
     "forward_ad.dual_level": transforms.diagonal_by_dual_level,
 }
 FORWARD_SECOND: dict[str, Way] = {
     "hessian": lambda f, x, w: hessian(_curved(f, w))(x),
-    "vmap(hessian)": lambda f, x, w: _block_diagonal(vmap(lambda one, weight: hessian(_curved(f, weight))(one))(x, w)),
+    "vmap(hessian)": lambda f, x, w: _block_diagonal(vmap(lambda row, weight: hessian(_curved(f, weight))(row))(x, w)),
 }
 # Compiled: the op alone, with each way applied to what comes out of the compiler ...
 COMPILED_ALONE: dict[str, Way] = {
@@ -180,7 +188,7 @@ COMPILED_SECOND: dict[str, Way] = {
 COMPILED_FORWARD: dict[str, Way] = {
     **{name: FORWARD[name] for name in ("func.jvp", "jacfwd", "vmap(jvp)")},
     # The weight outside: see limits.py.
-    "vmap(jacfwd)": lambda f, x, w: vmap(lambda one: jacfwd(lambda z: f(z).sum())(one))(x) * w,
+    "vmap(jacfwd)": lambda f, x, w: vmap(lambda row: jacfwd(lambda z: f(z).sum())(row))(x) * w,
 }
 COMPILED_FORWARD_SECOND: dict[str, Way] = {"hessian": FORWARD_SECOND["hessian"]}
 # The gradients of every tensor input at once, with mixed dtypes: what was broadcast gets the sum, cast to its dtype.
@@ -215,10 +223,10 @@ WAYS = list(
 def _block_diagonal(blocks: Tensor) -> Tensor:
     """(n, m, m) Hessians of independent samples as the (n, m, n, m) Hessian of all of them."""
     n, m = blocks.shape[:2]
-    whole = torch.zeros(n, m, n, m, dtype=blocks.dtype)
+    hessian_of_all = torch.zeros(n, m, n, m, dtype=blocks.dtype)
     for i in range(n):
-        whole[i, :, i, :] = blocks[i]
-    return whole
+        hessian_of_all[i, :, i, :] = blocks[i]
+    return hessian_of_all
 
 
 class _Rounded(nn.Module):
@@ -235,5 +243,5 @@ def problem(case: Case) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
     x = torch.tensor([bounds[0], bounds[0] - 0.7, bounds[0] + 0.3, bounds[-1], bounds[-1] + 0.9, bounds[-1] - 0.2])
     x = torch.cat([x, x]).double().reshape(4, 3)
     weight = torch.tensor([[1.0, -0.5, 2.0], [-1.5, 0.25, 1.0]], dtype=torch.float64)
-    f = _Rounded() if case.op.name == "replace_grad" else as_module(case, list(inputs[1:]))
+    f = _Rounded() if case.op.name == "replace_grad" else module_of(case, list(inputs[1:]))
     return f, x, torch.cat([weight, -weight])

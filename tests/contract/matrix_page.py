@@ -56,8 +56,8 @@ class Collector:
         for name in names:
             entries = []
             for place in matrix.PLACES:
-                found = [cell for cell in self.cells if cell[0] == place and name_of(cell) == name]
-                entries.append(_entry([outcome for *_, outcome in found]))
+                cells = [cell for cell in self.cells if cell[0] == place and name_of(cell) == name]
+                entries.append(_entry([outcome for *_, outcome in cells]))
             yield f"| {name} | " + " | ".join(entries) + " |"
 
 

@@ -7,8 +7,7 @@ import os
 from typing import Any
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import given, settings, strategies
 from torch import Tensor
 
 import pseudograd as pg
@@ -20,52 +19,56 @@ from pseudograd.testing.contract.equality import assert_same_bits, assert_same_v
 EXAMPLES = int(os.environ.get("PSEUDOGRAD_EXAMPLES", "300"))
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Numbers that meet each other often, so that x hits bounds exactly; some that no dtype holds, and what is special.
-NUMBERS = some.sampled_from([-2.0, -1.0, -0.5, -0.3, 0.0, 0.1, 0.5, 0.7, 1.0, 3.0])
-VALUES = some.one_of(NUMBERS, some.sampled_from([-0.0, 1e-30, -1e-30, 6e4, -6e4, torch.inf, -torch.inf, torch.nan]))
-GRADS = some.sampled_from([1.0, -1.0, 0.5, -0.25, 0.0, 2e-4, -2e-4, 1e4, -1e4, torch.inf, -torch.inf, torch.nan])
+MEETING = strategies.sampled_from([-2.0, -1.0, -0.5, -0.3, 0.0, 0.1, 0.5, 0.7, 1.0, 3.0])
+NUMBERS = strategies.one_of(MEETING, MEETING, strategies.floats(-1e4, 1e4, width=32))
+VALUES = strategies.one_of(
+    NUMBERS, strategies.sampled_from([-0.0, 1e-30, -1e-30, 6e4, -6e4, torch.inf, -torch.inf, torch.nan])
+)
+GRADS = strategies.sampled_from([1.0, -1.0, 0.5, -0.25, 0.0, 2e-4, -2e-4, 1e4, -1e4, torch.inf, -torch.inf, torch.nan])
 NO_ARITHMETIC = ("zero", "identity", "inward", "sign")
 
 
-@some.composite
-def calls(draw: some.DrawFn) -> dict[str, Any]:
+@strategies.composite
+def calls(draw: strategies.DrawFn) -> dict[str, Any]:
     """Everything that one call needs, by value: nothing here is a tensor, so that a failure prints well."""
-    common = draw(some.lists(some.integers(1, 3), min_size=0, max_size=3))
+    common = draw(strategies.lists(strategies.integers(0, 3), min_size=0, max_size=3))
 
-    def tensor(values: some.SearchStrategy[float]) -> tuple[tuple[int, ...], list[float]]:
-        kept = [1 if draw(some.booleans()) else size for size in common]
-        shape = tuple(kept[draw(some.integers(0, len(kept))) :])
+    def tensor(values: strategies.SearchStrategy[float]) -> tuple[tuple[int, ...], list[float]]:
+        sizes = [1 if draw(strategies.booleans()) else size for size in common]
+        shape = tuple(sizes[draw(strategies.integers(0, len(sizes))) :])
         count = torch.Size(shape).numel()
-        return shape, draw(some.lists(values, min_size=count, max_size=count))
+        return shape, draw(strategies.lists(values, min_size=count, max_size=count))
 
-    rule = draw(some.sampled_from(sorted(RULES)))
+    rule = draw(strategies.sampled_from(sorted(RULES)))
     kinds = ["number", "tensor"] if RULES[rule].requires else ["number", "tensor", "none"]
-    low_kind, high_kind = draw(some.sampled_from([(a, b) for a in kinds for b in kinds if (a, b) != ("none", "none")]))
+    low_kind, high_kind = draw(
+        strategies.sampled_from([(a, b) for a in kinds for b in kinds if (a, b) != ("none", "none")])
+    )
     low, high = sorted((draw(NUMBERS), draw(NUMBERS)))
-    bounds = {
+    kinds_of_bounds = {
         "number": lambda value: value,
         "tensor": lambda value: tensor(NUMBERS),
         "none": lambda value: None,
     }
+    x, low, high = tensor(VALUES), kinds_of_bounds[low_kind](low), kinds_of_bounds[high_kind](high)
+    shape = torch.broadcast_shapes(*(value[0] for value in (x, low, high) if isinstance(value, tuple)))
+    count = torch.Size(shape).numel()
     return {
-        "x": (tuple(common), draw(some.lists(VALUES, min_size=_count(common), max_size=_count(common)))),
-        "low": bounds[low_kind](low),
-        "high": bounds[high_kind](high),
-        "grad": draw(some.lists(GRADS, min_size=_count(common), max_size=_count(common))),
-        "case": Case(CLAMP, RULES[rule], (), draw(some.sampled_from(EDGES)), draw(some.booleans())),
-        "dtype": draw(some.sampled_from(DTYPES)),
-        "strided": draw(some.booleans()),
+        "x": x,
+        "low": low,
+        "high": high,
+        "grad": draw(strategies.lists(GRADS, min_size=count, max_size=count)),
+        "case": Case(CLAMP, RULES[rule], (), draw(strategies.sampled_from(EDGES)), draw(strategies.booleans())),
+        "dtype": draw(strategies.sampled_from(DTYPES)),
+        "strided": draw(strategies.booleans()),
     }
 
 
-def _count(shape: list[int]) -> int:
-    return torch.Size(shape).numel()
-
-
-def _made(value: Any, dtype: torch.dtype, strided: bool) -> Any:
+def _build(value: Any, dtype: torch.dtype, is_strided: bool) -> Any:
     if not isinstance(value, tuple):
         return value
-    found = torch.tensor(value[1], dtype=torch.float64).reshape(value[0]).to(dtype)
-    return torch.stack([found, found + 1], dim=-1)[..., 0] if strided else found
+    tensor = torch.tensor(value[1], dtype=torch.float64).reshape(value[0]).to(dtype)
+    return torch.stack([tensor, tensor + 1], dim=-1)[..., 0] if is_strided else tensor
 
 
 def _expected(case: Case, inputs: list[Any], grad: Tensor) -> list[Tensor]:
@@ -73,19 +76,19 @@ def _expected(case: Case, inputs: list[Any], grad: Tensor) -> list[Tensor]:
     spread = [
         v.expand(grad.shape).reshape(-1).tolist() if isinstance(v, Tensor) else [v] * grad.numel() for v in inputs
     ]
-    rounded = [[None if v is None else _in(grad.dtype, v) for v in values] for values in spread]
+    rounded = [[None if v is None else _round_to(grad.dtype, v) for v in values] for values in spread]
     of_one = case.reference_in(grad.dtype)
     first, *others = rounded
-    found = [of_one(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
-    columns = torch.tensor(found, dtype=torch.float64).reshape(-1, 3).unbind(1)
+    rows = [of_one(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
+    columns = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3).unbind(1)
     return [column.reshape(grad.shape) for column in columns]
 
 
-def _in(dtype: torch.dtype, value: float) -> float:
+def _round_to(dtype: torch.dtype, value: float) -> float:
     return torch.tensor(value, dtype=torch.float64).to(dtype).item()
 
 
-def _of_one_kind(low: Any, high: Any, dtype: torch.dtype) -> list[Any]:
+def _unify(low: Any, high: Any, dtype: torch.dtype) -> list[Any]:
     """Two numbers, or where one bound is a tensor two tensors: what torch.clamp takes. It differs in the sign of a zero."""
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
         return [low, high]
@@ -96,16 +99,16 @@ def _of_one_kind(low: Any, high: Any, dtype: torch.dtype) -> list[Any]:
 @given(calls())
 def test_any_call_equals_the_reference(call: dict[str, Any]) -> None:
     case, dtype = call["case"], call["dtype"]
-    x, low, high = (_made(call[name], dtype, call["strided"]) for name in ("x", "low", "high"))
-    grad = torch.tensor(call["grad"], dtype=torch.float64).reshape(x.shape).to(dtype)
+    x, low, high = (_build(call[name], dtype, call["strided"]) for name in ("x", "low", "high"))
     leaves = [v.detach().requires_grad_() if isinstance(v, Tensor) else v for v in (x, low, high)]
     y = pg.clamp(*leaves, rule=case.rule.name, edge=case.edge, maximize=case.maximize)
-    assert_same_bits(y.detach(), torch.clamp(x, *_of_one_kind(low, high, dtype)), "forward")
+    grad = torch.tensor(call["grad"], dtype=torch.float64).reshape(y.shape).to(dtype)
+    assert_same_bits(y.detach(), torch.clamp(x, *_unify(low, high, dtype)), "forward")
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    found = iter(torch.autograd.grad(y, tensors, grad))
+    gradients = iter(torch.autograd.grad(y, tensors, grad))
     for leaf, unreduced in zip(leaves, _expected(case, [x, low, high], grad), strict=True):
         if isinstance(leaf, Tensor):
-            ours, what = next(found), f"gradient of shape {tuple(leaf.shape)}"
+            ours, what = next(gradients), f"gradient of shape {tuple(leaf.shape)}"
             if leaf.shape == y.shape:
                 assert_same_values(ours, unreduced.to(dtype), what, x=leaf.detach())
             else:

@@ -20,7 +20,7 @@ from pseudograd.testing.measure.inputs import requiring_grad, tensors_of
 
 from ..choices import folded, left_out
 from . import batches, limits, matrix
-from .cases import with_every
+from .cases import cells_of
 from .matrix import MATRIX_CASES, Way
 
 EAGER = {**matrix.FIRST, **matrix.SECOND, **matrix.FORWARD, **matrix.FORWARD_SECOND}
@@ -38,6 +38,7 @@ USUAL = {"clamp-zero-closed", "clamp-inward-closed", "replace_grad-replace"}
 BY_EVERY_WAY = "clamp-inward-closed"
 TRACING = ("compiled autograd", "make_fx")
 QUICK_WAYS = ("plain", "func.grad", "vmap(grad)", "func.jvp")
+WAYS_OF_OTHER_CASES = ("plain", "func.grad", "vmap(grad)", "func.vjp", "jacrev", "func.jvp", "jacfwd")
 SOME_WAYS = {"func.grad", "func.jvp", *matrix.COMPILED_FORWARD_SECOND}
 
 
@@ -70,17 +71,17 @@ def _record(record: Callable[[str, Any], None], place: str, name: str, case: Cas
 def _compiling_once(cells: list[Any]) -> list[Any]:
     """Ways that trace or compile whatever they are given: in every run for one case."""
     return [
-        cell if cell.values[1] not in TRACING or str(cell.values[0]) == BY_EVERY_WAY else _as_program(cell)
+        cell if cell.values[1] not in TRACING or str(cell.values[0]) == BY_EVERY_WAY else _mark_program(cell)
         for cell in cells
     ]
 
 
-def _as_program(cell: Any) -> Any:
+def _mark_program(cell: Any) -> Any:
     return pytest.param(*cell.values, id=cell.id, marks=[*cell.marks, pytest.mark.program])
 
 
 @folded
-@pytest.mark.parametrize(("case", "name"), _compiling_once(with_every(MATRIX_CASES, EAGER)))
+@pytest.mark.parametrize(("case", "name"), _compiling_once(cells_of(MATRIX_CASES, EAGER)))
 def test_eager(case: Case, name: str, record_property: Callable[[str, Any], None]) -> None:
     _check(case, name, EAGER[name], record_property, "eager")
 
@@ -126,37 +127,53 @@ def test_compiled(cases: list[Case], name: str, dynamic: bool, record_property: 
     batches.check_all(cases, partial(check_compiled, name, dynamic))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAYS_OF_OTHER_CASES)
+@pytest.mark.parametrize("cases", batches.in_batches(matrix.OTHER_CASES), ids=batches.label)
+def test_every_edge_direction_and_parameter_compiled(cases: list[Case], name: str) -> None:
+    able = [case for case in cases if case.is_linear or name not in FORWARD_MODE]
+    if able:
+        batches.check_all(able, partial(check_compiled, name, False))
+
+
 def check_compiled(name: str, dynamic: bool, cases: list[Case]) -> None:
     problems = [matrix.problem(case) for case in cases]
-    found = _compiled(name, dynamic, problems)
-    for case, (f, x, weight), ours in zip(cases, problems, found, strict=True):
+    gradients = _compiled(name, dynamic, problems)
+    for case, (f, x, weight), ours in zip(cases, problems, gradients, strict=True):
         assert_same_values(ours, _expected(name, f, x, weight), f"{case}, {name}", ulps=case.ulps, x=x)
+    if name == "plain":
+        functions, xs, _ = (list(values) for values in zip(*problems, strict=True))
+        compiled = torch.compile(batches.SideBySide(functions), backend="aot_eager", fullgraph=True, dynamic=dynamic)
+        for is_recording in (False, True):
+            values = compiled(torch.stack(xs).requires_grad_(is_recording))
+            for case, f, x, y in zip(cases, functions, xs, values, strict=True):
+                assert_same_values(y, f(x), f"{case}, forward, recording: {is_recording}")
 
 
 def _compiled(name: str, dynamic: bool, problems: list[tuple[Any, Any, torch.Tensor]]) -> Any:
-    """What the way finds for each problem, all in one graph. A problem: (f, x, weight), or (f, all its tensors, weight)."""
+    """The gradients of the way for each problem, all in one graph. A problem: (f, x, weight), or (f, all its tensors, weight)."""
 
     def compiled(g: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(g, backend="aot_eager", fullgraph=True, dynamic=dynamic)
 
-    functions, given, weights = (list(each) for each in zip(*problems, strict=True))
+    functions, inputs, weights = (list(values) for values in zip(*problems, strict=True))
     way = COMPILED[name]
     if name in matrix.COMPILED_ALONE:
-        return batches.alone(way, functions, given, weights, compiled)
+        return batches.run_alone(way, functions, inputs, weights, compiled)
     if name == "vmap, then backward":
         mapped = [transforms.mapped(*problem) for problem in problems]
-        return batches.alone(transforms.gradient_by_backward, mapped, given, weights, compiled)
+        return batches.run_alone(transforms.gradient_by_backward, mapped, inputs, weights, compiled)
     if name in matrix.ROWS:
-        return batches.row_by_row(matrix.ROWS[name], functions, given, weights, compiled)
-    return batches.together(way, functions, given, weights, compiled)
+        return batches.run_by_rows(matrix.ROWS[name], functions, inputs, weights, compiled)
+    return batches.run_together(way, functions, inputs, weights, compiled)
 
 
 @folded
-@pytest.mark.parametrize(("case", "name"), _compiling_once(with_every(matrix.CASES_OF_MANY, matrix.ALL_INPUTS)))
+@pytest.mark.parametrize(("case", "name"), _compiling_once(cells_of(matrix.CASES_OF_MANY, matrix.ALL_INPUTS)))
 def test_all_inputs(case: Case, name: str, record_property: Callable[[str, Any], None]) -> None:
     for what, f, tensors, weight in all_inputs.problems(case):
-        found = matrix.ALL_INPUTS[name](f, tensors, weight)
-        all_inputs.assert_same_gradients(found, transforms.gradient_by_backward(f, tensors, weight), tensors, what)
+        gradients = matrix.ALL_INPUTS[name](f, tensors, weight)
+        all_inputs.assert_same_gradients(gradients, transforms.gradient_by_backward(f, tensors, weight), tensors, what)
     _record(record_property, "eager", f"{name}, all inputs", case, "equal")
 
 
@@ -176,8 +193,8 @@ def test_all_inputs_compiled(
 def _check_all_inputs_compiled(name: str, dynamic: bool, cases: list[Case]) -> None:
     """The first sample of each, in one dtype and with the others narrower than x."""
     problems = [(case, problem) for case in cases for problem in list(all_inputs.problems(case))[0:3:2]]
-    found = _compiled(name, dynamic, [(p.f, p.tensors, p.weight) for _, p in problems])
-    for (case, (what, f, tensors, weight)), ours in zip(problems, found, strict=True):
+    gradients = _compiled(name, dynamic, [(p.f, p.tensors, p.weight) for _, p in problems])
+    for (case, (what, f, tensors, weight)), ours in zip(problems, gradients, strict=True):
         expected = transforms.gradient_by_backward(f, tensors, weight)
         all_inputs.assert_same_gradients(ours, expected, tensors, f"{case}, {what}")
 
@@ -239,8 +256,8 @@ def test_autocast_gives_dtype_and_values_of_torch(case: Case, record_property: C
                 assert_same_bits(case(*inputs), expected, f"{sample.name}, not recording")
                 y = case(*leaves)
                 assert_same_bits(y, expected, f"{sample.name}, recording")
-                found = torch.autograd.grad(y.sum(), tensors_of(leaves), allow_unused=True)
-            for ours, theirs in zip(found, outside, strict=True):
+                inside = torch.autograd.grad(y.sum(), tensors_of(leaves), allow_unused=True)
+            for ours, theirs in zip(inside, outside, strict=True):
                 assert_same_values(ours, theirs, f"{sample.name}, gradient")
     record_property("cell", ("eager", "autocast, mixed dtypes", f"{case.op.name}/{case.rule.name}", "equal"))
 
@@ -254,18 +271,18 @@ def test_inference_mode(case: Case, record_property: Callable[[str, Any], None])
     expected = f(x)
     with torch.inference_mode():
         assert saved_by(f, (leaf,)) == []
-        made = f(leaf)
-        assert_same_bits(made, expected, "values")
-    if made.data_ptr() == leaf.data_ptr():  # to torch a view, made here, of a leaf made outside is as that leaf
-        assert made.requires_grad == leaf.view_as(leaf).requires_grad
-        made = made.detach()
+        y = f(leaf)
+        assert_same_bits(y, expected, "values")
+    if y.data_ptr() == leaf.data_ptr():  # to torch a view, made here, of a leaf made outside is as that leaf
+        assert y.requires_grad == leaf.view_as(leaf).requires_grad
+        y = y.detach()
     else:
-        assert made.is_inference()
-    assert not made.requires_grad
-    assert_same_bits(f(made), f(made.clone()), "used later, not recording")
+        assert y.is_inference()
+    assert not y.requires_grad
+    assert_same_bits(f(y), f(y.clone()), "used later, not recording")
     assert_same_values(
-        transforms.gradient_by_func_grad(f, made, weight),
-        transforms.gradient_by_backward(f, made.clone(), weight),
+        transforms.gradient_by_func_grad(f, y, weight),
+        transforms.gradient_by_backward(f, y.clone(), weight),
         "grad",
     )
     record_property("cell", ("eager", "inference_mode", f"{case.op.name}/{case.rule.name}", "equal"))

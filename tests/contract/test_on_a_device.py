@@ -25,14 +25,14 @@ _DIVIDE = {"elastic", "inverting", "triangle", "arctan", "sigmoid", "fast_sigmoi
 _ULPS = 8
 
 
-def there(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(one.cuda() if isinstance(one, Tensor) else one for one in inputs)
+def on_device(inputs: tuple[object, ...]) -> tuple[Any, ...]:
+    return tuple(value.cuda() if isinstance(value, Tensor) else value for value in inputs)
 
 
 @every_case_and_dtype
 def test_forward_is_torch_bit_for_bit(case: Case, dtype: torch.dtype) -> None:
     for sample in case.samples():
-        inputs = there(sample.build(dtype))
+        inputs = on_device(sample.build(dtype))
         assert_same_bits(case(*requiring_grad(inputs)), plain(case, inputs), sample.name)
 
 
@@ -43,15 +43,15 @@ def test_gradient_is_that_of_the_cpu(case: Case, dtype: torch.dtype) -> None:
         for pairs in (special_pairs, random_pairs):
             inputs, grad = pairs(sample.build(dtype), dtype)
             expected = gradient_by_backward(case.function(), inputs, grad)
-            moved, moved_grad = there(inputs), grad.cuda()
-            found = {
+            moved, moved_grad = on_device(inputs), grad.cuda()
+            ways = {
                 "backward": gradient_by_backward(case.function(), moved, moved_grad),
                 "first": gradient_by_backward_of_first(case.function(), moved, moved_grad),
                 "formula": gradient_by_backward(case.function(), moved, moved_grad, create_graph=True),
             }
             if dtype is torch.float32:
-                found["functorch"] = gradient_by_vjp(case.function(), moved, moved_grad)
-            for way, gradients in found.items():
+                ways["functorch"] = gradient_by_vjp(case.function(), moved, moved_grad)
+            for way, gradients in ways.items():
                 for at, (ours, theirs) in enumerate(zip(gradients, expected, strict=way != "first")):
                     assert_same_values(
                         None if ours is None else ours.cpu(),

@@ -5,44 +5,29 @@ import torch
 
 import pseudograd as pg
 
+UP = {"rule": "inward", "maximize": True}
+PROJECTED = {"rule": "zero", "edge": "inward"}
+# (x, grad, options of clamp(x, -1, 1), d grad_x / d x, d grad_x / d grad); None: not asked.
+POINTS = [
+    # 0 takes the branch that passes: only a grad that leads further out is blocked.
+    *((x, 0.0, how, 0, 1) for x in (-2.0, 2.0) for how in ({"rule": "inward"}, {"rule": "leaky_inward"}, UP)),
+    *((x, 0.0, {"rule": "elastic"}, 0, 1) for x in (-2.0, 2.0)),
+    *((x, grad, PROJECTED, 0, slope) for x in (-1.0, 1.0) for grad, slope in ((0.0, 1), (x, 1), (-x, 0))),
+    # elastic is full from one width on: at exactly that distance the share is the constant 1 already.
+    *((x, -x, {"rule": "elastic"}, 0, -1) for x in (-3.0, 3.0)),
+    *((x, -4 * x / 3, {"rule": "elastic"}, 1.5, -0.625) for x in (-2.25, 2.25)),
+    # inverting takes the formula's other branch where grad is 0, `else`: grad * (x - min) / (max - min).
+    *((x, 0.0, {"rule": "inverting"}, None, share) for x, share in ((-1.0, 0.0), (-0.5, 0.25), (1.0, 1.0), (3.0, 2.0))),
+]
 
-def _slopes(x: float, grad: float, **how: object) -> tuple[float, float]:
-    """(d grad_x / d x, d grad_x / d grad) of clamp(x, -1, 1) at one point."""
+
+@pytest.mark.parametrize(("x", "grad", "how", "of_x", "of_grad"), POINTS)
+def test_the_branch_taken(x: float, grad: float, how: dict[str, object], of_x: float | None, of_grad: float) -> None:
     leaf, arriving = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (x, grad))
     (first,) = torch.autograd.grad(pg.clamp(leaf, -1, 1, **how), leaf, arriving, create_graph=True)
-    by_x, by_grad = torch.autograd.grad(first, (leaf, arriving), allow_unused=True, materialize_grads=True)
-    return by_x.item(), by_grad.item()
-
-
-@pytest.mark.parametrize("x", [-2.0, 2.0])
-@pytest.mark.parametrize(
-    "how",
-    [{"rule": "inward"}, {"rule": "leaky_inward"}, {"rule": "elastic"}, {"rule": "inward", "maximize": True}],
-    ids=str,
-)
-def test_a_zero_grad_passes_so_its_derivative_is_one(x: float, how: dict[str, object]) -> None:
-    """Only a strictly outward grad is blocked; 0 takes the branch that passes."""
-    assert _slopes(x, 0.0, **how) == (0, 1)
-
-
-@pytest.mark.parametrize("x", [-1.0, 1.0])
-def test_a_zero_grad_passes_at_the_projected_edge(x: float) -> None:
-    assert _slopes(x, 0.0, rule="zero", edge="inward") == (0, 1)
-    assert _slopes(x, x, rule="zero", edge="inward") == (0, 1)
-    assert _slopes(x, -x, rule="zero", edge="inward") == (0, 0)
-
-
-@pytest.mark.parametrize("x", [-3.0, 3.0])
-def test_elastic_is_full_from_one_width_on(x: float) -> None:
-    """At exactly that distance the share is the constant 1 already."""
-    assert _slopes(x, -x, rule="elastic") == (0, -1)
-    assert _slopes(x * 0.75, -x, rule="elastic") == (abs(x) / 2, -0.625)
-
-
-@pytest.mark.parametrize(("x", "share"), [(-1.0, 0.0), (-0.5, 0.25), (1.0, 1.0), (3.0, 2.0)])
-def test_inverting_takes_the_room_below_where_grad_is_zero(x: float, share: float) -> None:
-    """The formula's other branch, `else`: grad * (x - min) / (max - min)."""
-    assert _slopes(x, 0.0, rule="inverting")[1] == share
+    second = torch.autograd.grad(first, (leaf, arriving), allow_unused=True, materialize_grads=True)
+    assert second[1].item() == of_grad
+    assert of_x is None or second[0].item() == of_x
 
 
 def test_inverting_where_x_is_nan_and_grad_infinite_has_no_slope_in_its_bounds() -> None:
@@ -51,8 +36,8 @@ def test_inverting_where_x_is_nan_and_grad_infinite_has_no_slope_in_its_bounds()
     arriving = torch.tensor(torch.inf, requires_grad=True)
     (first,) = torch.autograd.grad(pg.clamp(x, low, high, rule="inverting"), x, arriving, create_graph=True)
     assert first.item() == torch.inf
-    by_bounds = torch.autograd.grad(first, (low, high), allow_unused=True, materialize_grads=True)
-    assert [value.item() for value in by_bounds] == [0, 0]
+    of_bounds = torch.autograd.grad(first, (low, high), allow_unused=True, materialize_grads=True)
+    assert [value.item() for value in of_bounds] == [0, 0]
 
 
 @pytest.mark.parametrize(("grad", "slope"), [(0.5, 1.0), (-0.5, 1.0), (0.25, 1.0), (0.75, 0.0), (-0.75, 0.0)])

@@ -3,7 +3,7 @@
 import torch
 
 import pseudograd as pg
-from pseudograd.testing.contract import transforms, values
+from pseudograd.testing.contract import derivatives, transforms, values
 from pseudograd.testing.contract.cases import Case
 
 from ..choices import folded
@@ -39,6 +39,14 @@ def test_every_layout_keeps_form_and_values(case: Case, dtype: torch.dtype) -> N
     transforms.check_layouts(case, dtype)
 
 
+@folded
+@every_case
+def test_double_backward_is_the_derivative_of_the_branch_taken_and_finite(case: Case) -> None:
+    """Never a NaN of the other branch."""
+    derivatives.check_double_backward(case)
+    derivatives.check_second_derivative_is_finite_everywhere(case)
+
+
 def test_the_table_is_not_empty_and_has_both_kinds() -> None:
     kinds = {(case.op.name, case.is_linear) for case in CASES}
     assert {("clamp", True), ("clamp", False), ("relu", True), ("replace_grad", True)} <= kinds
@@ -49,13 +57,13 @@ def test_second_derivatives_by_functorch() -> None:
     x = torch.tensor([-2.0, -1.0, -0.5, 0.0, 1.0, 2.0])
     weight = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
 
-    def of_squares(rule: str) -> object:
+    def squares(rule: str) -> object:
         return lambda x: pg.clamp(x, -1, 1, rule=rule).square().sum()
 
-    assert torch.func.hessian(of_squares("zero"))(x).diagonal().tolist() == [0, 2, 2, 2, 2, 0]
+    assert torch.func.hessian(squares("zero"))(x).diagonal().tolist() == [0, 2, 2, 2, 2, 0]
     for rule in ("zero", "inward", "sign", "leaky", "elastic", "inverting"):
-        found = torch.func.jacrev(torch.func.grad(of_squares(rule)))(x)
-        assert torch.equal(found, torch.autograd.functional.hessian(of_squares(rule), x)), rule
+        second = torch.func.jacrev(torch.func.grad(squares(rule)))(x)
+        assert torch.equal(second, torch.autograd.functional.hessian(squares(rule), x)), rule
 
     def first(x: torch.Tensor) -> torch.Tensor:
         return torch.func.grad(lambda x: (pg.clamp(x, -1, 1, rule="elastic") * weight).sum())(x).sum()

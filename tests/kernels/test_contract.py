@@ -15,7 +15,7 @@ from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
 from ..choices import every_pair, folded
-from ..contract.cases import with_every
+from ..contract.cases import cells_of
 from .ways import DTYPES, WAYS, way
 
 CASES = [
@@ -28,7 +28,7 @@ LONG = sorted({(op.rule_set, name) for op in OPS.values() for name, rule in op.r
 
 
 @folded
-@pytest.mark.parametrize(("case", "dtype", "how"), with_every(CASES, DTYPES, WAYS))
+@pytest.mark.parametrize(("case", "dtype", "how"), cells_of(CASES, DTYPES, WAYS))
 def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
     with way(how):
         values.check_forward(case, dtype)
@@ -107,7 +107,7 @@ def test_parts_are_of_32768_elements_and_begin_at_four_million(
 
 
 @folded
-@pytest.mark.parametrize(("case", "how"), with_every(CASES, WAYS[:3]))
+@pytest.mark.parametrize(("case", "how"), cells_of(CASES, WAYS[:3]))
 def test_what_is_saved(case: Case, how: str) -> None:
     with way(how):
         values.check_saved(case)
