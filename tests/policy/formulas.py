@@ -18,11 +18,11 @@ def ppo(lr: Tensor, a: Tensor, lo: float = 0.8, hi: float = 1.2) -> tuple[Tensor
     r = lr.exp()
     value, slope = torch.empty_like(r), torch.empty_like(r)
     for i in range(r.numel()):
-        one, adv = r.view(-1)[i].item(), a.reshape(-1)[i].item()
-        clipped = min(max(one, lo), hi)
-        value.view(-1)[i] = -min(one * adv, clipped * adv)
-        is_silent = (adv > 0 and one > hi) or (adv < 0 and one < lo)
-        slope.view(-1)[i] = 0.0 if is_silent else -adv * one
+        ratio, adv = r.view(-1)[i].item(), a.reshape(-1)[i].item()
+        clipped = min(max(ratio, lo), hi)
+        value.view(-1)[i] = -min(ratio * adv, clipped * adv)
+        is_silent = (adv > 0 and ratio > hi) or (adv < 0 and ratio < lo)
+        slope.view(-1)[i] = 0.0 if is_silent else -adv * ratio
     return value, slope
 
 
@@ -110,7 +110,7 @@ FORMULAS: dict[str, Formula] = {
 
 
 def usual_form(lr: Tensor, a: Tensor, lo: float | None = 0.8, hi: float | None = 1.2) -> Tensor:
-    """What all the projects write; its gradient at a tie is the era's."""
+    """The form that all the projects write; its gradient at a tie is the era's."""
     r = torch.exp(lr)
     return -torch.min(r * a, torch.clamp(r, lo, hi) * a)
 

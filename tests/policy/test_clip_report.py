@@ -7,8 +7,7 @@ import torch
 
 import pseudograd as pg
 
-from . import formulas
-from .formulas import FORMULAS, HALF_LOW, TWICE, tokens
+from .formulas import FORMULAS, HALF_LOW, TWICE, tokens, usual_form
 
 BOUNDS = {
     "ppo": (0.8, 1.2),
@@ -25,29 +24,27 @@ def test_counts_and_energy_are_those_of_a_loop_over_the_tokens(name: str) -> Non
     lo, hi = BOUNDS[name]
     slope = FORMULAS[name](lr, a)[1]
     ratio = (lr.mean(-1, keepdim=True).expand_as(lr) if name == "gspo" else lr).exp()
-    counted: dict[tuple[str, str], list[float]] = {}
+    counts: dict[tuple[str, str], list[float]] = {}
     for r, adv, s in zip(ratio.reshape(-1).tolist(), a.reshape(-1).tolist(), slope.reshape(-1).tolist(), strict=True):
         sign = "A > 0" if adv > 0 else "A < 0" if adv < 0 else "A = 0"
         side = "below" if r < lo else "above" if r > hi else "between"
-        cell = counted.setdefault((sign, side), [0, 0, 0.0, 0.0])
+        cell = counts.setdefault((sign, side), [0, 0, 0.0, 0.0])
         cell[0] += 1
         cell[1] += adv != 0 and s == 0
         cell[2] += (adv * r) ** 2
         cell[3] += s**2
     report = pg.policy.clip_report(lr, a, **pg.policy.presets[name].settings)
     assert len(report.cells) == 9
-    for one in report.cells:
-        tokens_there, silenced, energy, passed = counted.get((one.sign, one.side), [0, 0, 0.0, 0.0])
-        assert (one.tokens, one.silenced) == (tokens_there, silenced)
-        assert one.energy == pytest.approx(energy)
-        assert one.passed == pytest.approx(passed)
+    for cell in report.cells:
+        expected = counts.get((cell.sign, cell.side), [0, 0, 0.0, 0.0])
+        assert [cell.tokens, cell.silenced, cell.energy, cell.passed] == pytest.approx(expected)
     assert report.tokens == lr.numel()
     assert report.silenced_share == (slope[a != 0] == 0).sum().item() / lr.numel()
-    whole, left = (sum(cell[k] for cell in counted.values()) for k in (2, 3))
-    assert report.energy_share == pytest.approx(1 - left / whole)
+    energy, passed = (sum(cell[k] for cell in counts.values()) for k in (2, 3))
+    assert report.energy_share == pytest.approx(1 - passed / energy)
 
 
-def test_which_side_is_silenced_depends_on_the_sign_of_the_advantage() -> None:
+def test_the_sign_of_the_advantage_decides_which_side_is_silenced() -> None:
     lr, a = tokens()
     report = pg.policy.clip_report(lr, a)
     assert report.share("A > 0", "above") > 0.1
@@ -77,17 +74,17 @@ def test_ties_are_counted_in_the_dtype_of_the_log_ratio() -> None:
     assert pg.policy.clip_report(drawn.bfloat16(), a.bfloat16()).ties > 20
 
 
-def test_what_it_says_of_the_eras_is_what_they_do() -> None:
+def test_the_report_says_what_each_era_does() -> None:
     lr, a = torch.tensor([TWICE], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     report = pg.policy.clip_report(lr, a, low=0.5, high=1.0)
     for era, share in report.eras.items():
         leaf = lr.clone().requires_grad_()
         with pg.pin_edge(era):
-            (found,) = torch.autograd.grad(formulas.usual_form(leaf, a, 0.5, 2.0), leaf)
-        assert found == -2 * share
+            (slope,) = torch.autograd.grad(usual_form(leaf, a, 0.5, 2.0), leaf)
+        assert slope == -2 * share
 
 
-def test_prints() -> None:
+def test_the_report_prints_its_table() -> None:
     lr = torch.tensor([0.5, 0.5, 0.0, -0.5, -0.5, math.log(2.0)], dtype=torch.float64)
     a = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, 0.0], dtype=torch.float64)
     assert str(pg.policy.clip_report(lr, a, low=None, high=1.0)) == "\n".join(
@@ -107,14 +104,12 @@ def test_prints() -> None:
     )
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3)])
-def test_of_nothing(shape: tuple[int, ...]) -> None:
-    report = pg.policy.clip_report(torch.zeros(shape), torch.zeros(shape))
-    assert (report.tokens, report.silenced_share, report.energy_share) == (0, 0.0, 0.0)
-    assert "0 tokens" in str(report)
-
-
-def test_raises_as_policy_loss_does() -> None:
+def test_empty_batches_and_bad_calls() -> None:
+    """Errors are those of policy_loss."""
+    for shape in ((0,), (0, 3)):
+        report = pg.policy.clip_report(torch.zeros(shape), torch.zeros(shape))
+        assert (report.tokens, report.silenced_share, report.energy_share) == (0, 0.0, 0.0)
+        assert "0 tokens" in str(report)
     with pytest.raises(ValueError, match="policy_loss: low must be between 0 and 1"):
         pg.policy.clip_report(torch.zeros(2), torch.zeros(2), low=2.0)
     with pytest.raises(TypeError, match="policy_loss: log_ratio must be floating point"):

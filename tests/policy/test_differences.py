@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,28 +17,26 @@ import pseudograd as pg
 from . import test_clip_report, test_other_projects, test_policy_loss
 from .differences import DIFFERENCES
 from .formulas import HALF_LOW, TWICE, tokens, usual_form
-from .test_other_projects import needs, of_verl, slope_of
+from .test_other_projects import needs, slope_of, verl_loss
 
 
-@pytest.mark.parametrize("test", sorted({one.test for one in DIFFERENCES}))
+@pytest.mark.parametrize("test", sorted({difference.test for difference in DIFFERENCES}))
 def test_every_line_of_the_page_has_its_test(test: str) -> None:
-    modules: list[dict[str, Any]] = [vars(m) for m in (test_clip_report, test_other_projects, test_policy_loss)]
-    assert any(callable(names.get(test)) for names in (*modules, globals()))
+    modules = (test_clip_report, test_other_projects, test_policy_loss)
+    assert any(callable(names.get(test)) for names in (*map(vars, modules), globals()))
 
 
 def test_the_usual_form_overflows_in_half_precision() -> None:
     lr, a = torch.tensor([12.0], dtype=torch.float16), torch.tensor([1e-3], dtype=torch.float16)
     assert usual_form(lr, -a, 0.8, 1.2).isinf().all()
     assert usual_form(lr, a, 0.8, 1.2).isfinite().all()
-    leaf = lr.clone().requires_grad_()
-    (theirs,) = torch.autograd.grad(usual_form(leaf, a, 0.8, 1.2).sum(), leaf)
-    assert theirs.isnan().all()  # 0 * inf, of a token that should be silent
-    leaf = lr.clone().requires_grad_()
-    y = pg.policy.loss(leaf, -a)
+    assert (
+        slope_of(lambda lr: usual_form(lr, a, 0.8, 1.2), lr)[1].isnan().all()
+    )  # 0 * inf, of a token that should be silent
+    y, slope = slope_of(lambda lr: pg.policy.loss(lr, -a), lr)
     assert y == a.float() * math.exp(12.0)
-    assert torch.autograd.grad(y, leaf)[0].isfinite().all()
-    leaf = lr.clone().requires_grad_()
-    assert torch.autograd.grad(pg.policy.loss(leaf, a), leaf)[0] == 0
+    assert slope.isfinite().all()
+    assert slope_of(lambda lr: pg.policy.loss(lr, a), lr)[1] == 0
 
 
 def test_the_clip_fraction_of_stable_baselines3_is_twice_the_silenced_share() -> None:
@@ -49,7 +46,7 @@ def test_the_clip_fraction_of_stable_baselines3_is_twice_the_silenced_share() ->
     assert fraction == pytest.approx(2 * pg.policy.clip_report(lr, a).silenced_share, rel=0.02)
 
 
-def of_torchrl(lr: Tensor, a: Tensor, low: float, high: float) -> Tensor:
+def torchrl_loss(lr: Tensor, a: Tensor, low: float, high: float) -> Tensor:
     gains = lr.exp() * a, lr.clamp(math.log1p(-low), math.log1p(high)).exp() * a
     return -torch.stack(gains, -1).min(dim=-1).values
 
@@ -60,40 +57,40 @@ def test_torchrl_clips_the_log_ratio_and_passes_all_at_a_tie() -> None:
     a = torch.cat([a.reshape(-1), torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)])
     for era in ("torch<=2.13", "torch>=2.14"):
         with pg.pin_edge(era):
-            theirs = slope_of(lambda lr: of_torchrl(lr, a, 0.5, 1.0).sum(), lr)
+            theirs = slope_of(lambda lr: torchrl_loss(lr, a, 0.5, 1.0).sum(), lr)
         ours = slope_of(lambda lr: pg.policy.loss(lr, a, low=0.5, high=1.0, space="log").sum(), lr)
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_verl_passes_half_at_the_ceiling() -> None:
-    theirs = of_verl("compute_policy_loss_vanilla")
+    theirs = verl_loss("compute_policy_loss_vanilla")
     lr, a = torch.tensor([[math.log(4.0)]], dtype=torch.float64), -torch.ones(1, 1, dtype=torch.float64)
     for era in ("torch<=2.13", "torch>=2.14"):
         with pg.pin_edge(era):
-            found = slope_of(lambda lr: theirs(lr, a, torch.ones(1, 1), 0.2, 0.2, clip_ratio_c=4.0), lr)[1]
-        assert found.item() == pytest.approx(2.0)
+            slope = slope_of(lambda lr: theirs(lr, a, torch.ones(1, 1), 0.2, 0.2, clip_ratio_c=4.0), lr)[1]
+        assert slope.item() == pytest.approx(2.0)
     assert slope_of(lambda lr: pg.policy.loss(lr, a, ceiling=4.0, edge="half").sum(), lr)[1] == 2.0
 
 
-def fields_of(package: str, *path: str) -> dict[str, Any]:
-    """The numbers and None that the classes of a source file give to their fields and arguments by default; the first of each name."""
+def fields_of(package: str, *path: str) -> dict[str, object]:
+    """The constants that the classes of a source file give to their fields and arguments by default; the first of each name."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.origin is not None
-    found: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     for node in ast.walk(ast.parse(Path(spec.origin).parent.joinpath(*path).read_text(encoding="utf-8"))):
-        pairs: list[tuple[str, Any]] = []
+        pairs: list[tuple[str, ast.expr | None]] = []
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            value: Any = node.value
+            value = node.value
             if isinstance(value, ast.Call):  # dataclasses.field(default=...)
                 value = next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)
             pairs = [(node.target.id, value)]
         elif isinstance(node, ast.FunctionDef):
-            pairs = [(one.arg, value) for one, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
+            pairs = [(arg.arg, value) for arg, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
         for name, value in pairs:
-            if isinstance(value, ast.Constant) and name not in found:
-                found[name] = value.value
-    return found
+            if isinstance(value, ast.Constant):
+                fields.setdefault(name, value.value)
+    return fields
 
 
 def test_defaults_of_the_projects() -> None:

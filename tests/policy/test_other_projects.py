@@ -44,7 +44,7 @@ def slope_of(loss: Callable[[Tensor], Tensor], lr: Tensor) -> tuple[Tensor, Tens
 # --- TRL --------------------------------------------------------------------------------------------------------------
 
 
-def of_trl(lr: Tensor, a: Tensor, mask: Tensor, **settings: Any) -> Tensor:
+def trl_loss(lr: Tensor, a: Tensor, mask: Tensor, **settings: Any) -> Tensor:
     """GRPOTrainer._compute_loss where the old log-probabilities are 0; a is of shape (sequences,)."""
     needs("trl", "1.16.0")
     from trl.trainer.grpo_trainer import GRPOTrainer
@@ -63,7 +63,7 @@ def of_trl(lr: Tensor, a: Tensor, mask: Tensor, **settings: Any) -> Tensor:
         **{**known, **{key: value for key, value in settings.items() if key not in ("delta", "args")}},
     )
     trainer.args = MagicMock(delta=settings.get("delta"), steps_per_generation=1, **settings.get("args", {}))
-    trainer.accelerator.gather, trainer.accelerator.num_processes = lambda found: found, 1
+    trainer.accelerator.gather, trainer.accelerator.num_processes = lambda tensor: tensor, 1
     ids, ones = torch.zeros(lr.shape, dtype=torch.long), torch.ones(lr.shape)
     batch = {"prompt_ids": ids, "prompt_mask": ones, "completion_ids": ids, "completion_mask": mask.to(lr.dtype)}
     more = {"advantages": a, "old_per_token_logps": torch.zeros_like(lr), "num_items_in_batch": mask.sum()}
@@ -71,7 +71,7 @@ def of_trl(lr: Tensor, a: Tensor, mask: Tensor, **settings: Any) -> Tensor:
     return loss
 
 
-OF_TRL: dict[str, dict[str, Any]] = {
+TRL: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dapo": {"epsilon_high": 0.28},
     "dual_clip": {"delta": 3.0},
@@ -88,11 +88,11 @@ def mean_of_means(loss: Tensor, mask: Tensor) -> Tensor:
     return (loss.sum(-1) / mask.sum(-1)).mean()
 
 
-@pytest.mark.parametrize("name", OF_TRL)
+@pytest.mark.parametrize("name", TRL)
 def test_trl(name: str) -> None:
     lr, a = tokens()
     mask = ragged(lr)
-    theirs = slope_of(lambda lr: of_trl(lr, a[:, 0], mask, **OF_TRL[name]), lr)
+    theirs = slope_of(lambda lr: trl_loss(lr, a[:, 0], mask, **TRL[name]), lr)
     ours = slope_of(lambda lr: mean_of_means(pg.policy.presets[name](lr, a, mask=mask), mask), lr)
     torch.testing.assert_close(ours, theirs, **ROUNDING)
 
@@ -101,7 +101,7 @@ def test_trl_cispo_has_our_gradient_and_another_value() -> None:
     """-sg(clip(r)) A log_prob, which depends on log_prob itself: here the old ones are 0."""
     lr, a = tokens()
     mask = ragged(lr)
-    value, slope = slope_of(lambda lr: of_trl(lr, a[:, 0], mask, loss_type="cispo", epsilon_high=5.0), lr)
+    value, slope = slope_of(lambda lr: trl_loss(lr, a[:, 0], mask, loss_type="cispo", epsilon_high=5.0), lr)
     ours = slope_of(lambda lr: pg.policy.presets["cispo"](lr, a, mask=mask).sum() / mask.sum(), lr)
     torch.testing.assert_close(ours[1], slope, **ROUNDING)
     assert (ours[0] - value).abs() > 0.01
@@ -111,13 +111,13 @@ def test_trl_cispo_has_our_gradient_and_another_value() -> None:
 
 
 class ActorConfig(SimpleNamespace):
-    """What the functions ask of theirs; with its defaults."""
+    """The settings that the functions read, with defaults."""
 
     def get(self, name: str, default: Any) -> Any:
         return getattr(self, name, default)
 
 
-def functions_in(path: Path, *names: str, **given: Any) -> dict[str, Any]:
+def functions_in(path: Path, *names: str, **names_in_scope: Any) -> dict[str, Any]:
     """Functions out of a source file, without what else it runs or imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     wanted = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names]
@@ -126,12 +126,12 @@ def functions_in(path: Path, *names: str, **given: Any) -> dict[str, Any]:
         node.decorator_list, node.returns = [], None
         for argument in (*node.args.args, *node.args.kwonlyargs):
             argument.annotation = None
-    space = {"torch": torch, "Any": Any, **given}
+    space = {"torch": torch, "Any": Any, **names_in_scope}
     exec(compile(ast.Module(wanted, []), str(path), "exec"), space)
     return space
 
 
-def of_verl(function: str, **of_loss: Any) -> Callable[..., Tensor]:
+def verl_loss(function: str, **settings_of_loss: Any) -> Callable[..., Tensor]:
     needs("verl", "0.9.1")
     spec = importlib.util.find_spec("verl")
     assert spec is not None
@@ -153,10 +153,10 @@ def of_verl(function: str, **of_loss: Any) -> Callable[..., Tensor]:
             clip_ratio_low=low,
             clip_ratio_high=high,
             global_batch_info={},
-            policy_loss=SimpleNamespace(**of_loss) if of_loss else None,
+            policy_loss=SimpleNamespace(**settings_of_loss) if settings_of_loss else None,
             **settings,
         )
-        found: Tensor = space[function](
+        result: Tensor = space[function](
             old_log_prob=torch.zeros_like(lr),
             log_prob=lr,
             advantages=a,
@@ -164,52 +164,47 @@ def of_verl(function: str, **of_loss: Any) -> Callable[..., Tensor]:
             loss_agg_mode="seq-mean-token-mean",
             config=config,
         )[0]
-        return found
+        return result
 
     return loss
 
 
-@pytest.mark.parametrize("ceiling", [3.0, 20.0])
-def test_verl_vanilla_is_the_dual_clip(ceiling: float) -> None:
-    theirs = of_verl("compute_policy_loss_vanilla")
+def check_verl(
+    name: str, bounds: tuple[float, float], preset: str, settings: dict[str, float], **changes: float
+) -> None:
+    """The preset with these changes is the loss of verl with these bounds. For cispo the gradient alone: the value is another one."""
+    theirs = verl_loss(f"compute_policy_loss_{name}")
     lr, a = tokens()
     mask = ragged(lr)
-    found = slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.28, clip_ratio_c=ceiling), lr)
-    policy = pg.policy.presets["dual_clip"]
-    ours = slope_of(lambda lr: mean_of_means(policy(lr, a, mask=mask, high=0.28, ceiling=ceiling), mask), lr)
-    torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)  # they add 1e-8 to the number of tokens
+    expected = slope_of(lambda lr: theirs(lr, a, mask, *bounds, **settings), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policy.presets[preset](lr, a, mask=mask, **changes), mask), lr)
+    close = {"rtol": 1e-7, "atol": 1e-7}  # they add 1e-8 to the number of tokens
+    torch.testing.assert_close(ours[1], expected[1], **close)
+    if name == "cispo":
+        assert (ours[0] - expected[0]).abs() > 0.01
+    else:
+        torch.testing.assert_close(ours[0], expected[0], **close)
+
+
+@pytest.mark.parametrize("ceiling", [3.0, 20.0])
+def test_verl_vanilla_is_the_dual_clip(ceiling: float) -> None:
+    check_verl("vanilla", (0.2, 0.28), "dual_clip", {"clip_ratio_c": ceiling}, high=0.28, ceiling=ceiling)
 
 
 def test_verl_gspo() -> None:
-    theirs = of_verl("compute_policy_loss_gspo")
-    lr, a = tokens()
-    mask = ragged(lr)
-    found = slope_of(lambda lr: theirs(lr, a, mask, 3e-4, 4e-4), lr)
-    ours = slope_of(lambda lr: mean_of_means(pg.policy.presets["gspo"](lr, a, mask=mask), mask), lr)
-    torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)
+    check_verl("gspo", (3e-4, 4e-4), "gspo", {})
 
 
 def test_verl_geo_mean_is_gmpo_with_bounds_of_the_log_ratio() -> None:
-    theirs = of_verl("compute_policy_loss_geo_mean")
-    lr, a = tokens()
-    mask = ragged(lr)
-    found = slope_of(lambda lr: theirs(lr, a, mask, 0.4, 0.4), lr)
-    ours = slope_of(lambda lr: mean_of_means(pg.policy.presets["gmpo"](lr, a, mask=mask), mask), lr)
-    torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)
+    check_verl("geo_mean", (0.4, 0.4), "gmpo", {})
 
 
 def test_verl_cispo_bounds_both_sides_and_has_our_gradient() -> None:
-    theirs = of_verl("compute_policy_loss_cispo")
-    lr, a = tokens()
-    mask = ragged(lr)
-    value, slope = slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.2), lr)
-    ours = slope_of(lambda lr: mean_of_means(pg.policy.presets["cispo"](lr, a, mask=mask, low=0.2, high=0.2), mask), lr)
-    torch.testing.assert_close(ours[1], slope, rtol=1e-7, atol=1e-7)
-    assert (ours[0] - value).abs() > 0.01
+    check_verl("cispo", (0.2, 0.2), "cispo", {}, low=0.2, high=0.2)
 
 
 def test_verl_silences_beyond_a_log_ratio_of_20_and_we_do_not() -> None:
-    theirs = of_verl("compute_policy_loss_vanilla")
+    theirs = verl_loss("compute_policy_loss_vanilla")
     lr, a, mask = torch.tensor([[-21.0]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64), torch.ones(1, 1)
     assert slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.2), lr)[1] == 0
     (ours,) = slope_of(lambda lr: pg.policy.loss(lr, a).sum(), lr)[1]
@@ -224,7 +219,7 @@ LOSS = "policy_loss = -th.min(policy_loss_1, policy_loss_2).mean()"
 
 
 def trained(algorithm: Any) -> list[Tensor]:
-    """The parameters after two rounds on a game of ours: guess the sign of what you see."""
+    """The parameters after two rounds on a game of ours: guess the sign of the observation."""
     import gymnasium
     import numpy
 
@@ -238,11 +233,11 @@ def trained(algorithm: Any) -> list[Tensor]:
             return self._next(), {}
 
         def _next(self) -> Any:
-            self.seen = self.np_random.uniform(-1, 1, 2).astype(numpy.float32)
-            return self.seen
+            self.observation = self.np_random.uniform(-1, 1, 2).astype(numpy.float32)
+            return self.observation
 
         def step(self, action: Any) -> Any:
-            reward = 1.0 if (self.seen.sum() > 0) == bool(action) else -1.0
+            reward = 1.0 if (self.observation.sum() > 0) == bool(action) else -1.0
             self.left -= 1
             return self._next(), reward, self.left == 0, False, {}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -18,21 +18,26 @@ LOG_RATIO = torch.tensor([[0.1, -0.2, 0.9, 0.05, -0.7], [-0.3, 0.6, 0.01, -0.9, 
 MASK = torch.tensor([[True, True, True, False, True], [True, False, True, True, True]])
 
 
-def gradient(f: Any, x: Tensor, create: bool = False) -> Tensor:
+Loss = Callable[[Tensor], Tensor]
+
+
+def gradient(f: Loss, x: Tensor, create_graph: bool = False) -> Tensor:
     """Of a loss in which the tokens have weights of their own."""
-    (found,) = torch.autograd.grad((f(x) * WEIGHTS).sum(), x, create_graph=create)
-    return found
+    return torch.autograd.grad((f(x) * WEIGHTS).sum(), x, create_graph=create_graph)[0]
 
 
-def measured(f: Any, x: Tensor, step: float = 1e-6) -> Tensor:
+def second(f: Loss, x: Tensor) -> Tensor:
+    """Row by row, by double backward."""
+    leaf = x.clone().requires_grad_()
+    first = gradient(f, leaf, create_graph=True).reshape(-1)
+    return torch.stack([torch.autograd.grad(slope, leaf, retain_graph=True)[0].reshape(-1) for slope in first])
+
+
+def quotient(f: Loss, x: Tensor, step: float = 1e-6) -> Tensor:
     """The differences of the gradient, column by column."""
-    columns = []
-    for k in range(x.numel()):
-        move = torch.zeros(x.numel(), dtype=x.dtype)
-        move[k] = step
-        ahead, behind = ((x + sign * move.reshape(x.shape)).requires_grad_() for sign in (1, -1))
-        columns.append((gradient(f, ahead) - gradient(f, behind)).reshape(-1) / (2 * step))
-    return torch.stack(columns, 1)
+    moves = step * torch.eye(x.numel(), dtype=x.dtype).reshape(-1, *x.shape)
+    pairs = [[gradient(f, (x + sign * move).requires_grad_()).reshape(-1) for sign in (1, -1)] for move in moves]
+    return torch.stack([(ahead - behind) / (2 * step) for ahead, behind in pairs], 1)
 
 
 @folded
@@ -42,14 +47,11 @@ def measured(f: Any, x: Tensor, step: float = 1e-6) -> Tensor:
     "name", [name for name, row in pg.policy.presets.items() if name != "gpg" and row.level != "sequence"]
 )  # the gradient of gpg is -A
 def test_the_second_derivative_is_that_of_the_first(name: str, sign: float, masked: bool) -> None:
-    x = LOG_RATIO.clone().requires_grad_()
     a = sign * torch.tensor([[1.0], [0.5]], dtype=torch.float64)
     f = partial(pg.policy.presets[name], advantage=a, mask=MASK if masked else None)
-    first = gradient(f, x, create=True)
-    rows = [torch.autograd.grad(one, x, retain_graph=True)[0].reshape(-1) for one in first.reshape(-1)]
-    expected = measured(f, x.detach())
+    expected = quotient(f, LOG_RATIO)
     assert expected.any() == ((name, sign) != ("up_grpo", 1.0))  # whose gradient is -A
-    torch.testing.assert_close(torch.stack(rows), expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(second(f, LOG_RATIO), expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["gspo", "luspo"])
@@ -64,13 +66,9 @@ def test_the_second_derivative_of_a_sequence_is_that_of_the_token_form(name: str
         clipped = torch.where(ratio < bounds[0], bounds[0], torch.where(ratio > bounds[1], bounds[1], ratio))
         return -torch.where(ratio * a <= clipped * a, ratio * a, clipped * a)
 
-    x = (LOG_RATIO * 1e-3).requires_grad_()
-    second = []
-    for f in (token_form, partial(pg.policy.presets[name], advantage=a)):
-        first = gradient(f, x, create=True)
-        assert first.any()
-        second.append([torch.autograd.grad(slope, x, retain_graph=True)[0] for slope in first.reshape(-1)])
-    torch.testing.assert_close(*second)
+    expected = second(token_form, LOG_RATIO * 1e-3)
+    assert expected.any()
+    torch.testing.assert_close(second(partial(pg.policy.presets[name], advantage=a), LOG_RATIO * 1e-3), expected)
 
 
 @pytest.mark.parametrize("space", ["log", "ratio"])
@@ -78,9 +76,8 @@ def test_the_second_derivative_of_a_sequence_is_that_of_the_token_form(name: str
 def test_the_geometric_mean_has_the_gradient_of_its_value(rule: str, space: str) -> None:
     """Whatever the weights of the tokens: against the formula, with the slope of each token."""
     a = torch.tensor([[1.0], [-0.5]], dtype=torch.float64)
-    x = LOG_RATIO.clone().requires_grad_()
-    how: dict[str, Any] = {"low": 0.3, "high": 0.3, "space": space, "value": "clipped"}
-    found = gradient(lambda x: pg.policy.loss(x, a, rule=rule, level="geometric", **how), x)
+    how = {"low": 0.3, "high": 0.3, "space": space, "value": "clipped", "rule": rule, "level": "geometric"}
+    loss = partial(pg.policy.loss, advantage=a, **how)
     ratio = LOG_RATIO.exp().clamp(0.7, 1.3)
     outside = ratio != LOG_RATIO.exp()
     blocked = ((LOG_RATIO.exp() > 1.3) & (a > 0)) | ((LOG_RATIO.exp() < 0.7) & (a < 0))
@@ -95,17 +92,15 @@ def test_the_geometric_mean_has_the_gradient_of_its_value(rule: str, space: str)
         own = slope * torch.where(blocked, ratio, LOG_RATIO.exp()) / ratio
     mean = ratio.log().mean(-1, keepdim=True).exp()
     expected = (-a * mean * WEIGHTS).sum(-1, keepdim=True) / 5 * own
-    value = pg.policy.loss(LOG_RATIO, a, rule=rule, level="geometric", **how)
-    torch.testing.assert_close(value, (-a * mean).expand_as(value))
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(loss(LOG_RATIO), (-a * mean).expand_as(LOG_RATIO))
+    torch.testing.assert_close(gradient(loss, LOG_RATIO.clone().requires_grad_()), expected)
 
 
 def test_a_ratio_that_underflows_spoils_no_geometric_mean() -> None:
     x = torch.tensor([[-200.0, 0.1]], requires_grad=True)
     y = pg.policy.presets["gmpo"](x, torch.ones(1, 1))
-    (found,) = torch.autograd.grad(y.sum(), x)
-    assert y.tolist() == [[0.0, 0.0]]
-    assert found.tolist() == [[0.0, 0.0]]
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    assert y.tolist() == slope.tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -115,11 +110,8 @@ def test_the_largest_number_of_half_precision_passes_its_gradient_on(dtype: torc
     log_ratio = torch.zeros(3, dtype=dtype, requires_grad=True)
     advantage = torch.tensor([-most, most, -1.0], dtype=dtype)
     grad = torch.tensor([1.0, 1.0, 2.0], requires_grad=True)
-    (first,) = torch.autograd.grad(pg.policy.loss(log_ratio, advantage), log_ratio, grad, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), grad)
-    assert first.tolist() == [most, -most, 2.0]
-    assert second.tolist() == [most, -most, 1.0]
-    (first,) = torch.autograd.grad(pg.policy.loss(log_ratio, advantage), log_ratio, 2 * grad, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), grad)
-    assert first.tolist() == [most, -most, 4.0]
-    assert second.tolist() == [0.0, 0.0, 2.0]
+    for factor, last, seconds in ((1, 2.0, [most, -most, 1.0]), (2, 4.0, [0.0, 0.0, 2.0])):
+        y = pg.policy.loss(log_ratio, advantage)
+        (first,) = torch.autograd.grad(y, log_ratio, factor * grad, create_graph=True)
+        assert first.tolist() == [most, -most, last]
+        assert torch.autograd.grad(first.sum(), grad)[0].tolist() == seconds

@@ -42,7 +42,7 @@ from ..geometry import (
 from ..rule import BOUNDED, Call, Gradients, Wants, remember
 from ..torch_table.private import saves
 from .residuals import Inputs, Residual, Saved
-from .table import are_plain, has_names, register
+from .table import are_plain, can_have_names, register
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 X_ALONE = (True, False, False)
@@ -123,7 +123,9 @@ def make_code(
             if Reversal in map(type, x):
                 return None
         if len(order) > 2:
-            order[1:] = sorted(order[1:], key=lambda split: -kind_of(split[0]))
+            of_x, *_ = zip(*order[1:], strict=True)
+            kinds = dict(zip(order[1:], map(kind_of, of_x), strict=True))
+            order[1:] = sorted(kinds, key=kinds.__getitem__, reverse=True)
     planes = max(0 if by_sides else 1, (len(order) - 1).bit_length())
     sets = [0] * planes
     for region in regions:
@@ -316,11 +318,12 @@ def suits(call: Call) -> bool:
 @remembered
 def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype = torch.float64) -> Code | None:
     """The code of a call about a range; None where the rule asks how far x is outside, or tells more than four cases apart."""
-    assert call.pieces is not None
+    pieces = call.pieces
+    assert pieces is not None
     regions = _ABOVE_MIN if not has_max else _BELOW_MAX if not has_min else _ALL_REGIONS
     if regions is _ALL_REGIONS and edge_reads_grad(call.edge):  # whose calls between two equal bounds have no code
         regions = _NEVER_AT_A_POINT
-    return make_code(call.pieces, X_ALONE, regions, True, dtype_of_factors(call, dtype))
+    return make_code(pieces, X_ALONE, regions, True, dtype_of_factors(call, dtype))
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
@@ -380,7 +383,7 @@ def pays_for(x: Tensor) -> bool:
         return False
     if x.layout is not torch.strided or x.is_nested:
         return False
-    return order_of(x) is not None and not has_names(x) and not _is_kept_anyway(x)
+    return order_of(x) is not None and not (can_have_names and x.has_names()) and not _is_kept_anyway(x)
 
 
 def pays_between(tensors: tuple[Tensor, ...]) -> bool:

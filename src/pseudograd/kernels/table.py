@@ -110,7 +110,7 @@ class _Served(Record):
     has_values: bool  # of calls that keep their inputs
 
 
-has_names: Callable[[Tensor], bool] = getattr(Tensor, "has_names", lambda _: False)
+can_have_names = hasattr(Tensor, "has_names")
 _residuals: list[Residual] = []
 _kernels: list[Kernel] = []
 _accounts: dict[str, Callable[[], dict[str, str]]] = {}
@@ -306,7 +306,7 @@ def _device(value: Tensor, keys: int) -> str:
         or value.is_neg()
         or value.is_conj()
         or is_zero(value)
-        or has_names(value)
+        or (can_have_names and value.has_names())
     )
     device = value.device.type if plain else _NONE
     if keys:

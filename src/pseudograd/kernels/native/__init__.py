@@ -157,17 +157,17 @@ def _make_columns(
     call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], dtype: torch.dtype
 ) -> Sequence[Tensor] | None:
     """From one code for all; between the sides of a range from settings that C has loops for."""
-    columns, flags = bits.columns_of(call.primitive.inputs, has_bounds[0]), _flags(*has_bounds)
+    flags = _flags(*has_bounds)
     if call.rule.find_range is not None:
+        columns = bits.columns_of(call.primitive.inputs, has_bounds[0])
         code = bits.code_of_tensors(call, pieces, has_bounds, (True,) * len(columns), dtype)
         return None if code is None else [settings_of(code, column, flags=flags) for column in columns]
     of_x = bits.code_of_sides(call, *has_bounds, dtype)
     if of_x is None or edge_reads_grad(call.edge):
         return None
-    numbers = pieces.at_min.min, *[0.0] * 5  # at the edge, and no shares
-    of_min, of_max = (
-        tensor_of(-math.inf, math.inf, has_bounds[0] | kind << 8 | flags, *numbers) for kind in (_OF_MIN, _OF_MAX)
-    )
+    plan, numbers = has_bounds[0] | flags, (pieces.at_min.min, *[0.0] * 5)  # at the edge, and no shares
+    of_min = tensor_of(-math.inf, math.inf, plan | _OF_MIN << 8, *numbers)
+    of_max = tensor_of(-math.inf, math.inf, plan | _OF_MAX << 8, *numbers)
     return [settings_of(of_x, flags=flags), of_min, of_max]
 
 
