@@ -383,7 +383,9 @@ def pays_for(x: Tensor) -> bool:
         return False
     if x.layout is not torch.strided or x.is_nested:
         return False
-    return order_of(x) is not None and not (can_have_names and x.has_names()) and not _is_kept_anyway(x)
+    if can_have_names and x.has_names():  # type: ignore[attr-defined]  # not on every torch
+        return False
+    return order_of(x) is not None and not _is_kept_anyway(x)
 
 
 def pays_between(tensors: tuple[Tensor, ...]) -> bool:

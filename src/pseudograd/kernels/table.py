@@ -306,7 +306,7 @@ def _device(value: Tensor, keys: int) -> str:
         or value.is_neg()
         or value.is_conj()
         or is_zero(value)
-        or (can_have_names and value.has_names())
+        or (can_have_names and value.has_names())  # type: ignore[attr-defined]  # not on every torch
     )
     device = value.device.type if plain else _NONE
     if keys:
