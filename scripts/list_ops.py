@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import json
 import sys
 from pathlib import Path
 
@@ -26,9 +27,7 @@ import torch.fx
 
 {imports}
 
-__all__ = [
 {names}
-]
 
 # torch.fx keeps a call of these as one node, with its rule, wherever it is written pseudograd.ops.clamp. Without that it would see
 # torch's own functions in them, whose gradient is another.
@@ -89,7 +88,17 @@ def text(folder: Path = LIST.parent) -> str:
     names_by_module = {file.stem: names_in(file) for file in sorted(folder.glob("[!_]*.py"))}
     imports = [f"from .{module} import {', '.join(names)}" for module, names in names_by_module.items() if names]
     names = sorted(name for several in names_by_module.values() for name in several)
-    return _TEXT.format(imports="\n".join(imports), names="\n".join(f'    "{name}",' for name in names))
+    return _TEXT.format(imports="\n".join(imports), names="\n".join(_rows(names)))
+
+
+def _rows(names: list[str], width: int = 120) -> list[str]:
+    """Assignments to `__all__`, each as long as a line may be."""
+    rows: list[list[str]] = [[]]
+    for name in names:
+        if len(f"__all__ += {json.dumps([*rows[-1], name])}") > width:
+            rows.append([])
+        rows[-1].append(name)
+    return [f"__all__ {'+=' if number else '='} {json.dumps(row)}" for number, row in enumerate(rows)]
 
 
 def stubs() -> str:

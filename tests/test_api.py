@@ -36,21 +36,15 @@ FUNCTIONS |= {
 PARTS = ("Forward:", "Backward:", "Args:", "Returns:", "Raises:", "Example:", "Source:")
 
 
-def test_all_is_sorted_and_what_the_package_shows() -> None:
-    assert list(pg.__all__) == sorted(
-        set(pg.__all__), key=lambda name: (name.islower() or name.startswith("_"), name)
-    ) or (sorted(pg.__all__) == sorted(set(pg.__all__)))
-    for name in pg.__all__:
-        assert getattr(pg, name) is not None
+def test_all_is_what_the_package_shows() -> None:
+    names: dict[str, object] = {}
+    exec("from pseudograd import *", names)
+    assert names.keys() - {"__builtins__"} == set(pg.__all__)
+    assert len(set(pg.__all__)) == len(pg.__all__)
+    assert None not in names.values()
     assert len(set(pg.__all__) - {"__version__"}) <= 40
     for name in set(ops.__all__) & set(pg.__all__):
         assert getattr(ops, name) is getattr(pg, name)
-
-
-def test_star_import_gives_exactly_all() -> None:
-    names: dict[str, object] = {}
-    exec("from pseudograd import *", names)
-    assert set(names) - {"__builtins__"} == set(pg.__all__)
 
 
 def test_version_stands_once() -> None:
@@ -87,7 +81,7 @@ def test_the_list_of_all_ops_is_what_their_files_say(script: Any, tmp_path: Path
     (tmp_path / "samples.py").write_text("values = 1\n")
     written = lister.text(tmp_path)
     assert "\nfrom .fractions import Whole, frac\n\n" in written
-    assert '__all__ = [\n    "Whole",\n    "frac",\n]' in written
+    assert '\n__all__ = ["Whole", "frac"]\n' in written
     assert "samples" not in written
 
 
@@ -110,24 +104,16 @@ def test_every_rule_that_an_op_lists_can_be_asked_of_it(name: str) -> None:
             continue
         how = {"rule": rule.name} if len(op.rules) > 1 else {}
         for sample in op.samples:
-            given = sample.build(torch.float32)
-            y = op.public(*[v.requires_grad_() if isinstance(v, torch.Tensor) else v for v in given], **how)
-            y.sum().backward()
-
-
-def test_rules_of_two_bounds_are_listed_where_there_are_two() -> None:
-    for name in ("clamp", "relu6", "hardtanh", "fake_quantize"):
-        assert {"elastic", "inverting"} <= set(OPS[name].rules)
-    for name in ("relu", "lower_bound", "upper_bound"):
-        assert set(OPS["clamp"].rules) - set(OPS[name].rules) == {"elastic", "inverting"}
+            inputs = [v.requires_grad_() if isinstance(v, torch.Tensor) else v for v in sample.build(torch.float32)]
+            op.public(*inputs, **how).sum().backward()
 
 
 def test_every_rule_has_an_object() -> None:
     names = {name for op in OPS.values() for name in op.rules}
     assert set(dir(rules)) >= names
     for name in names:
-        made = rules.custom(torch.cos) if name == "custom" else getattr(rules, name)()
-        assert made.name == name
+        rule = rules.custom(torch.cos) if name == "custom" else getattr(rules, name)()
+        assert rule.name == name
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = rules.nothing
     with pytest.raises(AttributeError, match="_private"):
@@ -155,8 +141,7 @@ def test_any_rule_takes_its_parameters_by_position_and_by_name() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_docstring_has_its_seven_parts_in_order(name: str) -> None:
     text = inspect.getdoc(FUNCTIONS[name]) or ""
-    found = [line.split(" ")[0] for line in text.splitlines() if line.startswith(PARTS)]
-    assert found == list(PARTS)
+    assert [line.split(" ")[0] for line in text.splitlines() if line.startswith(PARTS)] == list(PARTS)
     summary = text.splitlines()[0]
     assert summary.endswith(".")
     assert text.splitlines()[1] == ""
@@ -235,7 +220,7 @@ def test_tab_completion_finds_the_public_names(with_types: bool) -> None:
 
     def completed(text: str) -> set[str]:
         with pytest.importorskip("IPython.core.completer").provisionalcompleter():
-            return {found.text.rpartition(".")[2] for found in completer.completions(text, len(text))}
+            return {name.text.rpartition(".")[2] for name in completer.completions(text, len(text))}
 
     assert {"override", "pin_edge", "nn", "convert", "clamp"} <= completed("pg.")
     assert not {"engine", "checks", "Any", "TYPE_CHECKING"} & completed("pg.")
@@ -279,9 +264,9 @@ def test_no_name_is_a_module_and_something_else_of_one_package() -> None:
     ],
 )
 def test_a_function_stands_in_the_file_of_its_name(module: str, name: str) -> None:
-    held = importlib.import_module(f"pseudograd.{module}")
-    assert getattr(pg, name) is getattr(held, name)
-    assert inspect.getfile(getattr(held, name)) == held.__file__
+    file = importlib.import_module(f"pseudograd.{module}")
+    assert getattr(pg, name) is getattr(file, name)
+    assert inspect.getfile(getattr(file, name)) == file.__file__
 
 
 @pytest.mark.usefixtures("table_as_it_was")
@@ -312,13 +297,3 @@ def test_a_name_that_does_not_exist_is_one_to_type_checkers_too() -> None:
     assert "__getattr__" in vars(pg)
     tree = ast.parse(Path(inspect.getfile(pg)).read_text(encoding="utf-8"))
     assert not any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
-
-
-@pytest.mark.parametrize("decorate", [pg.override(clamp="inward"), pg.pin_edge("closed")], ids=repr)
-def test_a_decorated_function_keeps_its_signature(decorate: object) -> None:
-    def f(x: torch.Tensor, *, times: int = 2) -> torch.Tensor:
-        return x * times
-
-    assert inspect.signature(decorate(f)) == inspect.signature(f)  # type: ignore[operator]
-    assert inspect.signature(pg.surrogate(backward=torch.tanh)(f)) == inspect.signature(f)
-    assert inspect.signature(pg.straight_through(f)) == inspect.signature(f)

@@ -52,51 +52,13 @@ if TYPE_CHECKING:
     from .rewrite.override import override
     from .rewrite.pin_edge import pin_edge
 
-__all__ = [
-    "__version__",
-    "abs",
-    "audit",
-    "ceil",
-    "clamp",
-    "clamp_",
-    "clip_grad",
-    "codebook",
-    "compare",
-    "convert",
-    "diagnose",
-    "fake_quantize",
-    "familiar",
-    "floor",
-    "gelu",
-    "gradient",
-    "hardtanh",
-    "heaviside",
-    "jumprelu",
-    "lower_bound",
-    "nn",
-    "optim",
-    "override",
-    "pin_edge",
-    "plot",
-    "policy",
-    "register_rule",
-    "relu",
-    "relu6",
-    "replace_grad",
-    "reverse_grad",
-    "round",
-    "rules",
-    "scale_grad",
-    "sign",
-    "silu",
-    "straight_through",
-    "surrogate",
-    "trunc",
-    "tune",
-    "upper_bound",
-]
-# As in `ops`, for calls that are written pseudograd.clamp. A name of `ops` that is not public here is none of this module: torch
-# would look for it in every trace, and every torch.compile would fail.
+__all__ = ["__version__", "audit", "codebook", "compare", "convert", "diagnose", "familiar", "gradient", "nn", "optim"]
+__all__ += ["override", "pin_edge", "plot", "policy", "register_rule", "rules", "straight_through", "surrogate", "tune"]
+__all__ += ["abs", "ceil", "clamp", "clamp_", "clip_grad", "fake_quantize", "floor", "gelu", "hardtanh", "heaviside"]
+__all__ += ["jumprelu", "lower_bound", "relu", "relu6", "replace_grad", "reverse_grad", "round", "scale_grad", "sign"]
+__all__ += ["silu", "trunc", "upper_bound"]
+# As in `ops`, for calls that are written pseudograd.clamp. Not for a name of `ops` that is not public here: torch would look for it in
+# every trace, and every torch.compile would fail.
 for _name in ops.__all__:
     if _name.islower() and _name != "register_rule" and _name in globals():
         torch.fx.wrap(_name)
@@ -105,7 +67,8 @@ del _name
 __version__: str
 
 
-_ELSEWHERE = {
+# Loaded at their first use: most programs plot, rewrite and audit nothing, and need none of the modules.
+_FUNCTIONS = {
     "audit": ".look.audit",
     "compare": ".comparison.compare",
     "convert": ".rewrite.convert",
@@ -116,31 +79,20 @@ _ELSEWHERE = {
     "plot": ".look.plot",
     "tune": ".comparison.tune",
 }
-
-
-_MODULES = (
-    "codebook",
-    "familiar",
-    "nn",
-    "optim",
-    "policy",
-    "rules",
-)  # a script that clamps by a rule's name needs none of them
+_MODULES = ("codebook", "familiar", "nn", "optim", "policy", "rules")
 
 
 def _load(name: str) -> object:
+    from importlib import import_module
+
     if name == "__version__":
         from pseudograd_notices import own_version
 
         return own_version()
-    if name in _ELSEWHERE:  # most programs plot, rewrite and audit nothing
-        from importlib import import_module
-
-        globals()[name] = function = getattr(import_module(_ELSEWHERE[name], __name__), name)
+    if name in _FUNCTIONS:
+        globals()[name] = function = getattr(import_module(_FUNCTIONS[name], __name__), name)
         return function
     if name in _MODULES:
-        from importlib import import_module
-
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

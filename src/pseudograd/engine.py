@@ -14,7 +14,8 @@
 | compiling over functorch                                         | PseudogradFunctional through allow_in_graph     |
 
 No mechanism of torch is right everywhere: setup_context costs 17 us a call, Dynamo refuses a jvp, and torch.compile over functorch
-drops the backward of any Function that it may look into.
+drops the backward of any Function that it may look into. The file has more than 300 lines because all lowerings share the state of a
+node, and because each further call between two files would show in the time of a small clamp.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from . import dynamo, formula, kernels, layouts
+from . import dynamo, formula, kernels
 from .arguments import has_negative_zero
 from .formula import Depth, own
 from .geometry import edge_reads_grad
 from .kernels import bits
-from .kernels.residuals import INPUTS, Residual, Saved, select_inputs
+from .kernels.residuals import INPUTS, Inputs, Residual, Saved, select_inputs
 from .kernels.table import CodedBetween, Prepared, PreparedBetween, device_of
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_table.private import (
@@ -90,23 +91,25 @@ def watch(around: Around) -> Iterator[None]:
             _watchers = tuple(remaining)
 
 
-def _run_watched(door: Callable[..., Any], *arguments: object) -> Any:
-    """Runs one of the doors below between the watchers. It returns None where the door does not serve this call."""
-    endings = [around() for around in _watchers]
-    result = None
+Result = TypeVar("Result", bound=Tensor | None)
+
+
+def _run_watched(door: Callable[..., Result], *arguments: object) -> Result:
+    """Run one of the doors below between the watchers."""
+    endings, result = [around() for around in _watchers], None
     try:
         with _watch_depth:
             result = door(*arguments)
+            return result
     finally:
         for end in reversed(endings):
             end(result)
-    return result
 
 
 # --- the doors --------------------------------------------------------------------------------------------------------
 
 
-def is_recording(*inputs: Any) -> bool:
+def is_recording(*inputs: object) -> bool:
     """May a derivative of this call be asked for? Inside vmap requires_grad is False, so it cannot decide alone."""
     if torch.is_grad_enabled() and _requires_grad(inputs):
         return True
@@ -122,8 +125,8 @@ def run(call: Call, *inputs: Any) -> Tensor:
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.primitive.forward(*inputs)
     if not _is_compiling():
-        if layouts.is_nested(inputs[0]):
-            return layouts.apply_to_components(partial(run, call), inputs[0], inputs[1:])
+        if formula.is_nested(inputs[0]):
+            return formula.apply_to_components(partial(run, call), inputs[0], inputs[1:])
         return _apply_eager(call, *inputs)
     return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
 
@@ -196,13 +199,13 @@ def _export(call: Call, inputs: tuple[object, ...]) -> Tensor:
     return call.primitive.forward(*inputs)
 
 
-_warned: dict[str, Any] = {}  # by label, a weak reference to the trace that it was last said in
+_warned: dict[str, Callable[[], object]] = {}  # by label, a weak reference to the trace of the last warning
 
 
 def _warn_of_export(label: str) -> None:
-    """Dynamo, which traces for strict=True, is told to run this and to keep the result: no warning could leave a trace.
+    """One warning for each trace: Dynamo on torch 2.8 resets Python's memory of warnings.
 
-    Once for each trace; Dynamo on torch 2.8 resets what Python remembers of warnings.
+    Dynamo, which traces for strict=True, runs this while it traces: no warning could leave a trace.
     """
     context = tracing_context()
     if context is not None:
@@ -223,7 +226,7 @@ def _requires_grad(inputs: tuple[object, ...]) -> bool:
     return False
 
 
-Public = TypeVar("Public", bound=Callable[..., Any])
+Public = TypeVar("Public", bound=Callable[..., object])
 
 
 def unscriptable(function: Public) -> Public:
@@ -246,7 +249,24 @@ def no_script(name: str) -> NotImplementedError:
 # --- what every lowering shares ---------------------------------------------------------------------------------------
 
 
-def _remember(ctx: Any, call: Call, residual: Residual, saved: Saved) -> None:
+class Node(Protocol):
+    """A node of ours in autograd's graph, as forward and backward see it. `state` is a plain tuple, because that costs less."""
+
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+    state: tuple[Call, Residual, list[object]]
+    order: int  # of the memory of x, for a node with a code
+    shape: torch.Size
+    numbers: tuple[float, ...]
+
+    def save_for_backward(self, *tensors: object) -> None: ...
+
+    def save_for_forward(self, *tensors: object) -> None: ...
+
+    def mark_dirty(self, *tensors: Tensor) -> None: ...
+
+
+def _remember(ctx: Node, call: Call, residual: Residual, saved: Saved) -> None:
     """Keep what backward needs: tensors where autograd can guard them.
 
     The last tensor goes first, as in torch's own ops: a checkpoint compares both where our op stands in for torch's.
@@ -256,43 +276,29 @@ def _remember(ctx: Any, call: Call, residual: Residual, saved: Saved) -> None:
     ctx.state = call, residual, [None if isinstance(value, Tensor) else value for value in saved]
 
 
-def _recall(ctx: Any, unpacked: Any = None) -> list[object]:
-    """unpacked: its `saved_tensors`, where they were read already, which a checkpoint allows once."""
+def _recall(ctx: Node, unpacked: tuple[Tensor, ...] | None = None) -> list[Any]:
+    """unpacked: the `saved_tensors` if they were read already, because a checkpoint allows one reading."""
     *_, others = ctx.state
     tensors = ctx.saved_tensors if unpacked is None else unpacked
     return [other if tensor is None else tensor for tensor, other in zip(tensors[::-1], others)]  # noqa: B905  of one length
 
 
-class _State(NamedTuple):
-    """What `_remember` leaves at a node of ours. There it is a plain tuple, because that costs less."""
-
-    call: Call
-    residual: Residual
-    others: list[Any]
-
-
-def _state_of(node: object) -> _State | None:
-    """None for the node of another library, and for a node of `Ready`."""
-    state = getattr(node, "state", None)
-    return None if state is None else _State(*state)
-
-
 def call_of(node: object) -> Call | None:
-    """What a node of ours computes; None for another's."""
-    state = _state_of(node)
-    call = getattr(function_of(type(node)), "call", None) if state is None else state.call
+    """The call that a node of ours computes; None for another's."""
+    state = getattr(node, "state", None)
+    call = state[0] if type(state) is tuple else getattr(function_of(type(node)), "call", None)
     return call if isinstance(call, Call) else None  # a Function of another may have an attribute of that name
 
 
-def saved_inputs_of(node: object, primitive: Primitive) -> tuple[Call, list[Any]] | None:
+def saved_inputs_of(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
     """The call of a node of ours, and the inputs that it saved. None for a node of another primitive or with another residual, and
     where a checkpoint, which unpacks once, does not hand them out.
     """
-    state = _state_of(node)
-    if state is None or state.call.primitive is not primitive or state.residual is not INPUTS:
+    call = call_of(node)
+    if call is None or call.primitive is not primitive or getattr(node, "state", (None, None))[1] is not INPUTS:
         return None
     try:
-        return state.call, _recall(node)
+        return call, _recall(node)
     except RuntimeError:
         return None
 
@@ -311,7 +317,7 @@ class Pseudograd(Function):
     """Old style, because setup_context would double the cost of a small call."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
+    def forward(ctx: Node, call: Call, *inputs: Any) -> Tensor:
         wants = ctx.needs_input_grad[1:]
         residual = kernels.residual_of(call, inputs, wants)
         if residual is INPUTS:  # written out, because a function call costs as much as a line of this
@@ -329,7 +335,7 @@ class Pseudograd(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+    def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
         call, residual, _ = ctx.state
         return None, *_pull(grad, _recall(ctx, unpacked), ctx.needs_input_grad[1:], call, residual)
 
@@ -340,7 +346,7 @@ def _pull(grad: Tensor, saved: Saved, wants: Wants, call: Call, residual: Residu
         gradients = kernels.backward(residual, grad, saved, wants, call)
         if gradients is not None:
             return gradients
-    if residual is not INPUTS and layouts.are_sparse(grad, []):
+    if residual is not INPUTS and formula.are_sparse(grad, []):
         grad = grad.to_dense()
     return residual.pull(grad, saved, wants, call)
 
@@ -353,7 +359,7 @@ class _InPlace:
         """For a call in place that saves bits: x is read and written in one pass."""
 
         @staticmethod
-        def forward(ctx: Any, call: Call, x: Tensor, *others: object) -> Tensor:
+        def forward(ctx: Node, call: Call, x: Tensor, *others: object) -> Tensor:
             wants = ctx.needs_input_grad[1:]
             residual = kernels.residual_of(call, (x, *others), wants)
             saved = kernels.forward_in_place(residual, call, (x, *others), wants)
@@ -365,18 +371,19 @@ class _InPlace:
             return x
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
+        def backward(ctx: Node, grad: Tensor) -> object:
             return Pseudograd.backward(ctx, grad)
 
 
 class Ready:
     """A prepared call as Functions of x alone: one more argument and one more attribute would cost a microsecond.
 
-    Each Function is made at its first use, because a program may clamp between other numbers at every step.
+    Each Function is made at its first use, because a program may clamp between other numbers at every step. is_seen: False for a rewritten
+    call. torch enters the mode of functions again for its backward, where the mode would see every attribute access.
     """
 
-    def __init__(self, recipe: Prepared) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Prepared, is_seen: bool = True) -> None:
+        self.recipe, self.is_seen = recipe, is_seen
         self.has_zero, self.keeps_code = recipe.low == 0 or recipe.high == 0, recipe.keeps_code
 
     def __call__(self, x: Tensor) -> Tensor | None:
@@ -398,17 +405,10 @@ class Ready:
         return self.applied(_keeping_code(self.recipe))
 
     def applied(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
-        return _apply_of(lowering)
+        return _apply_of(lowering if self.is_seen else _unseen(lowering))
 
 
-class ReadyInAMode(Ready):
-    """A rewritten call. torch enters the mode of functions again for its backward, where the mode would see every attribute access."""
-
-    def applied(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
-        return _apply_of(_unseen(lowering))
-
-
-def ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
+def ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
     """For a rewritten call: a function of x and of the bounds that are tensors; None where no kernel serves it.
 
     The function returns None where `run` must decide. The caller sees to it that no mode has to see the call. The function is remembered,
@@ -423,7 +423,7 @@ def ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] |
     return prepared[key]  # type: ignore[no-any-return]
 
 
-def _make_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
+def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
     x, *others = inputs
     if any(isinstance(value, Tensor) for value in others):
         return _ready_between(call, inputs)
@@ -433,7 +433,7 @@ def _make_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | N
     recipe = kernels.prepare(call, low, high, x.dtype)
     if recipe is None:
         return None
-    in_mode = ReadyInAMode(recipe)
+    in_mode = Ready(recipe, is_seen=False)
     keeping_x = in_mode.keeping_x
 
     def run(x: Tensor) -> Tensor | None:
@@ -451,13 +451,17 @@ def _make_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | N
     return run
 
 
-def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
+def _ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
     recipe = kernels.prepare_between(call, inputs)
     if recipe is None:
         return None
     dtype, inputs_of = inputs[0].dtype, recipe.inputs
     apply = _apply_of(_unseen(_keeping_tensors(recipe)))
-    coded = lru_cache(lambda wants: _coded_between(recipe, wants))
+
+    @lru_cache
+    def find_coded(wants: Wants) -> Callable[..., Tensor] | None:
+        coded = recipe.coded(wants)
+        return None if coded is None else _apply_of(_unseen(_keeping_code_between(recipe, coded)))
 
     def run(*tensors: Tensor) -> Tensor | None:
         x, *bounds = tensors
@@ -476,7 +480,7 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
             if x.is_nested:
                 return None
             if bits.pays_between(tensors) and device_of(tensors) == "cpu":
-                apply_coded = coded(tuple([tensor.requires_grad for tensor in tensors]))
+                apply_coded = find_coded(tuple([tensor.requires_grad for tensor in tensors]))
                 if apply_coded is not None:
                     return apply_coded(*tensors)
             if len(tensors) == 2:  # of which no kernel makes y, as some do between two bounds
@@ -497,7 +501,7 @@ def _unseen(lowering: type[Function]) -> type[Function]:
 
     class Pseudograd(lowering):  # type: ignore[misc,valid-type]
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
+        def backward(ctx: Node, grad: Tensor) -> object:
             if type(grad) is not Tensor:
                 return pull(ctx, grad)
             saved = ctx.saved_tensors
@@ -516,12 +520,12 @@ def _keeping_tensors(recipe: PreparedBetween) -> type[Function]:
         call = recipe.call  # read by `call_of` alone
 
         @staticmethod
-        def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        def forward(ctx: Node, *tensors: Tensor) -> Tensor:
             ctx.save_for_backward(*tensors[::-1])
             return value(*tensors)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+        def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             tensors, wants = (ctx.saved_tensors if unpacked is None else unpacked)[::-1], ctx.needs_input_grad
             if _is_unwatched(grad):
                 pulled: list[Tensor | None] = []
@@ -543,11 +547,6 @@ def _keeping_tensors(recipe: PreparedBetween) -> type[Function]:
     return Pseudograd
 
 
-def _coded_between(recipe: PreparedBetween, wants: Wants) -> Callable[..., Tensor] | None:
-    coded = recipe.coded(wants)
-    return None if coded is None else _apply_of(_unseen(_keeping_code_between(recipe, coded)))
-
-
 def _keeping_code_between(recipe: PreparedBetween, coded: CodedBetween) -> type[Function]:
     encode, decode, columns = coded.encode, coded.decode, coded.columns
 
@@ -555,13 +554,13 @@ def _keeping_code_between(recipe: PreparedBetween, coded: CodedBetween) -> type[
         call = recipe.call  # read by `call_of` alone
 
         @staticmethod
-        def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        def forward(ctx: Node, *tensors: Tensor) -> Tensor:
             y, code, ctx.order = encode(*tensors)
             ctx.save_for_backward(code)
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+        def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             (code,) = ctx.saved_tensors if unpacked is None else unpacked
             wants = ctx.needs_input_grad
             # A hook of saved tensors may have changed the code.
@@ -588,12 +587,12 @@ def _keeping_x(recipe: Prepared) -> type[Function]:
         call = recipe.call  # read by `call_of` alone
 
         @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
+        def forward(ctx: Node, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+        def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             (x,) = ctx.saved_tensors if unpacked is None else unpacked
             # A hook of saved tensors may have changed x.
             if _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype:
@@ -613,13 +612,13 @@ def _keeping_code(recipe: Prepared) -> type[Function]:
         call = recipe.call  # read by `call_of` alone
 
         @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
+        def forward(ctx: Node, x: Tensor) -> Tensor:
             y, code, ctx.order = encode(x, settings)
             ctx.save_for_backward(code)
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+        def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             (code,) = ctx.saved_tensors if unpacked is None else unpacked
             # A hook of saved tensors may have changed the code.
             if _is_unwatched(grad) and type(code) is Tensor and bits.are_bytes(code):
@@ -639,11 +638,11 @@ def _passing(recipe: Prepared) -> type[Function]:
         call = recipe.call  # read by `call_of` alone
 
         @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
+        def forward(ctx: Node, x: Tensor) -> Tensor:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, unpacked: Any = None) -> Any:
+        def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             return grad
 
     return Pseudograd
@@ -686,7 +685,7 @@ class PseudogradFunctional(Function):
         return call.primitive.forward(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Node, inputs: Inputs, output: Tensor) -> None:
         call, values = inputs[0], inputs[1:]
         saved = select_inputs(call, values, tuple(isinstance(value, Tensor) for value in values))
         _remember(ctx, call, INPUTS, saved)
@@ -694,11 +693,11 @@ class PseudogradFunctional(Function):
         ctx.shape = output.shape
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Node, grad: Tensor) -> object:
         return None, *formula.pull(grad, _recall(ctx), ctx.needs_input_grad[1:], ctx.state[0])
 
     @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: object) -> Tensor:
+    def jvp(ctx: Node, _: None, *tangents: object) -> Tensor:
         """The same slope, applied to each tangent: a linear element-wise pull is its own transpose."""
         call = ctx.state[0]
         if not call.is_linear:
@@ -730,7 +729,7 @@ class PseudogradCompiled(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *numbers_and_inputs: object) -> Tensor:
+    def forward(ctx: Node, call: Call, *numbers_and_inputs: Any) -> Tensor:
         count = len(call.numbers)
         inputs = numbers_and_inputs[count:]
         _remember(ctx, call, INPUTS, select_inputs(call, inputs, ctx.needs_input_grad[1 + count :]))
@@ -738,7 +737,7 @@ class PseudogradCompiled(Function):
         return call.primitive.forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Node, grad: Tensor) -> object:
         call, count = ctx.state[0], len(ctx.numbers)
         numbers = dict(zip(call.numbers, ctx.numbers))  # noqa: B905  of one length
         gradients = formula.plain(
@@ -777,7 +776,7 @@ def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
 
 
 def _apply_in_graph(*leaves: object) -> Tensor:
-    """What Dynamo puts into its graph as it is. A graph holds constants but no objects of ours: the first of `leaves` name the call."""
+    """The node that Dynamo puts into its graph. A graph holds constants but no objects of ours: the first of `leaves` name the call."""
     call, inputs = split(leaves)
     return _apply_functional(call, inputs)
 

@@ -17,7 +17,7 @@ from torch import Tensor, zeros
 import pseudograd as pg
 from pseudograd.comparison.tune import SEARCH_SEEDS, _plan
 from pseudograd.ops.bounds import CLAMP
-from pseudograd.rule_ranges import range_of
+from pseudograd.parse_rule import range_of
 
 from ..choices import folded
 
@@ -178,7 +178,7 @@ def test_a_range_is_a_rule_with_two_dots() -> None:
     ):
         part = range_of("tune", text, CLAMP)
         assert part is not None
-        assert part.at((value,)) == expected
+        assert part.fill((value,)) == expected
     assert [range_of("tune", rule, CLAMP) for rule in ("leaky", "leaky(0.1)", "zero/open")] == [None] * 3
 
 

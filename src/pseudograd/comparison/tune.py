@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ..errors import must, not_installed
 from ..notebook import shown
+from ..parse_rule import Range, range_of
 from ..rule import OPS, RuleObject
-from ..rule_ranges import Range, range_of
 from ..torch_table.forms import SWITCHES
 from ..wording import counted, listed
 from . import compare
@@ -285,7 +285,7 @@ def _search(
     while len(study.trials) < points:
         trials = [study.ask() for _ in range(min(batch, points - len(study.trials)))]
         rules = [
-            part.at(trial.suggest_float(name, low, high, log=low > 0) for name, low, high in part.ends)
+            part.fill(trial.suggest_float(name, low, high, log=low > 0) for name, low, high in part.ends)
             for trial in trials
         ]
         new = [rule for rule in dict.fromkeys(rules) if rule not in tried]

@@ -15,39 +15,10 @@ from .replace import replace_grad, straight_through, surrogate
 from .rounding import ceil, floor, round, trunc
 from .steps import heaviside, sign
 
-__all__ = [
-    "abs",
-    "ceil",
-    "clamp",
-    "clamp_",
-    "clip_grad",
-    "codebook_loss",
-    "commitment_loss",
-    "fake_quantize",
-    "floor",
-    "gelu",
-    "hardsigmoid",
-    "hardtanh",
-    "heaviside",
-    "jumprelu",
-    "leaky_relu",
-    "lower_bound",
-    "policy_loss",
-    "register_rule",
-    "relu",
-    "relu6",
-    "replace_grad",
-    "reverse_grad",
-    "round",
-    "scale_grad",
-    "sign",
-    "silu",
-    "straight_through",
-    "surrogate",
-    "trunc",
-    "upper_bound",
-    "vector_quantize",
-]
+__all__ = ["abs", "ceil", "clamp", "clamp_", "clip_grad", "codebook_loss", "commitment_loss", "fake_quantize", "floor"]
+__all__ += ["gelu", "hardsigmoid", "hardtanh", "heaviside", "jumprelu", "leaky_relu", "lower_bound", "policy_loss"]
+__all__ += ["register_rule", "relu", "relu6", "replace_grad", "reverse_grad", "round", "scale_grad", "sign", "silu"]
+__all__ += ["straight_through", "surrogate", "trunc", "upper_bound", "vector_quantize"]
 
 # torch.fx keeps a call of these as one node, with its rule, wherever it is written pseudograd.ops.clamp. Without that it would see
 # torch's own functions in them, whose gradient is another.

@@ -155,7 +155,7 @@ def _user_gradient(
 def _adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
     """A row from a user's function(grad, x, threshold, bandwidth, **settings): what the threshold gets of each x."""
     pull = partial(_pull_from, partial(_user_gradient, function))
-    of_one = partial(reference.jumprelu_of_users, reference_of_one)
+    of_one = partial(reference.jumprelu, reference_of_one)
     return row_of(pull=pull, reference=of_one, is_linear=is_linear, keeps=_INPUTS, is_users=True, **row)
 
 

@@ -368,7 +368,7 @@ def _rule(name: str, formula: str, also_called: str = "", **row: Any) -> None:
     row = {**{field: getattr(rule, field) for field in fields}, **row}
     pull, of_one = (
         partial(_pull_by, partial(_clamp_gradient, rule)),
-        partial(reference.gradient, rule.reference, rule.is_linear),
+        partial(reference.gradient, "linear" if rule.is_linear else "other", rule.reference),
     )
     RULES[name] = row_of(name, pull, of_one, formula=formula, also_called=also_called, keeps=INPUTS, ulps=4, **row)
 
@@ -377,7 +377,7 @@ def _adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[
     """A row from a user's function(grad, ratio, advantage, min, max, **settings): the gradient of the log ratio of every token."""
     pull, of_one = (
         partial(_pull_by, partial(_user_gradient, function)),
-        partial(reference.users_gradient, reference_of_one),
+        partial(reference.gradient, "user", reference_of_one),
     )
     row = {"is_linear": is_linear, "keeps": INPUTS, "ignores_edge": True, "is_users": True, **row}
     return row_of(pull=pull, reference=of_one, **row)
@@ -410,7 +410,7 @@ _rule(
 RULES["reinforce"] = row_of(
     "reinforce",
     partial(_pull_by, _log_prob_gradient),
-    partial(reference.gradient, None, True),
+    partial(reference.gradient, "log_prob", None),
     formula="-grad * A",
     source="REINFORCE (Williams, 1992); GPG (Chu et al., 2025)",
     also_called="policy gradient, GPG: the gradient of -A * log_prob, without the ratio",

@@ -6,7 +6,7 @@
 import math
 from collections.abc import Callable
 
-from .elementwise import _slope, _wide
+from .elementwise import _exp, _slope, _wide
 
 Number = float
 Round = Callable[[float], float]
@@ -55,7 +55,7 @@ _DENSITIES: dict[str, Callable[[float], tuple[float, float]]] = {
 
 
 def jumprelu(
-    rule: str,
+    rule: str | Callable[..., Number],
     x: Number,
     grad: Number,
     threshold: Number,
@@ -63,35 +63,21 @@ def jumprelu(
     window_to_x: Number,
     *,
     fl: Round,
+    **how: object,
 ) -> tuple[Number, ...]:
-    """(grad_x, grad_threshold, 0, 0)."""
+    """(grad_x, grad_threshold, 0, 0). rule: a name, or a user's function, which says what the threshold gets of one x."""
     passed = 0.0 if x <= threshold else grad
-    if rule == "zero":
-        return passed, 0.0, 0.0, 0.0
-    r = _wide(fl)
-    scale, height = _DENSITIES.get(rule, lambda bandwidth: (bandwidth, 1.0))(bandwidth)
-    slope = _slope(rule, r(x - threshold), scale, height, fl)
-    jump = r(threshold * slope)
-    share = 0.0 if slope == 0 or (jump == 0 and math.isinf(grad)) else r(grad * jump)
-    return fl(r(passed + share)) if window_to_x else passed, fl(-share), 0.0, 0.0
-
-
-def jumprelu_of_users(
-    of_one: Callable[..., Number],
-    x: Number,
-    grad: Number,
-    threshold: Number,
-    bandwidth: Number,
-    window_to_x: Number,
-    *,
-    fl: Round,
-    settings: dict[str, float],
-) -> tuple[Number, ...]:
-    """The same with a user's function, which says what the threshold gets of one x."""
-    passed = 0.0 if x <= threshold else grad
-    usable = math.isfinite(x) and math.isfinite(threshold)
-    to_threshold = of_one(grad, x, threshold, bandwidth, fl=fl, settings=settings) if usable else 0.0
-    return fl(_wide(fl)(passed - to_threshold)) if window_to_x else passed, fl(to_threshold), 0.0, 0.0
+    r, share = _wide(fl), 0.0
+    if not isinstance(rule, str):
+        if math.isfinite(x) and math.isfinite(threshold):
+            share = -rule(grad, x, threshold, bandwidth, fl=fl, **how)
+    elif rule != "zero":
+        scale, height = _DENSITIES.get(rule, lambda bandwidth: (bandwidth, 1.0))(bandwidth)
+        slope = _slope(rule, r(x - threshold), scale, height, fl)
+        jump = r(threshold * slope)
+        share = 0.0 if slope == 0 or (jump == 0 and math.isinf(grad)) else r(grad * jump)
+    is_shared = window_to_x and rule != "zero"
+    return fl(r(passed + share)) if is_shared else passed, fl(-share) if share else 0.0, 0.0, 0.0
 
 
 def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Number:
@@ -102,13 +88,6 @@ def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Nu
     if x > 0:
         return next(slope for end, slope in zip(ends, slopes, strict=True) if x <= end)
     return next((1 - slope for end, slope in zip(ends, slopes, strict=True) if x > -end), 1 - slopes[-1])
-
-
-def _exp(value: Number) -> Number:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
 
 
 def _erf_slope(x: Number, r: Round) -> Number:

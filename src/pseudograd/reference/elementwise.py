@@ -30,6 +30,13 @@ def _largest(fl: Round) -> float:
     return (2 - 2.0**-23) * 2.0**127 if _wide(fl)(1 + 2.0**-40) == 1 else math.ldexp(2 - 2.0**-52, 1023)
 
 
+def _exp(value: Number) -> Number:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
 def rounding(
     rule: str, x: Number, grad: Number, *decimals: Number, fl: Round, within: float = 0.25, amplitude: float = 0.21
 ) -> tuple[Number, ...]:

@@ -5,8 +5,9 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-from .elementwise import _wide
+from .elementwise import _exp, _wide
 
 Number = float
 Round = Callable[[float], float]
@@ -14,8 +15,8 @@ _SHARES = {"closed": 1.0, "half": 0.5, "open": 0.0}
 
 
 def gradient(
-    of_clamp: Callable[..., tuple[Number, ...]] | None,
-    is_linear: bool,
+    kind: str,
+    rule: Any,
     log_ratio: Number,
     grad: Number,
     advantage: Number,
@@ -32,7 +33,8 @@ def gradient(
 ) -> tuple[Number, ...]:
     """(to log_ratio, to advantage) of the loss of one token.
 
-    of_clamp: the reference of the rule of clamp, which gets the gradient -A; None for the gradient of -A * log_prob. is_linear: that rule.
+    kind: "linear" or "other" for a rule of clamp, which gets the gradient -A; "log_prob" for the gradient of -A * log_prob; "user" for a
+    user's function, which says what the log ratio gets, while the ceiling and the value are the op's.
     """
     r = _wide(fl)
     ratio = r(_exp(log_ratio))
@@ -42,64 +44,29 @@ def gradient(
     above, _ = _side(x, highest, in_log, r, 1)
     over, at_ceiling = _side(x, ceiling, in_log, r, 1)
     over, at_ceiling = over and advantage < 0, at_ceiling and advantage < 0
-    pessimistic = _picked(
-        ratio, below and not advantage > 0, lowest, above and not advantage < 0, highest, over, ceiling
-    )
+    is_below, is_above = below and not advantage > 0, above and not advantage < 0
+    pessimistic = _picked(ratio, is_below, lowest, is_above, highest, over, ceiling)
     clipped = _picked(ratio, below, lowest, above, highest, over, ceiling)
-    of_value = clipped if without_min else pessimistic
-    to_advantage = fl(-r(grad * of_value))
-    slope = -advantage
-    if of_clamp is not None:
-        least, most = (None if bound is None else _limit_in_space(bound, in_log, r) for bound in (lowest, highest))
-        slope = of_clamp(x, -advantage, least, most, edge=edge, fl=r, **parameters)[0]
+    others = fl(-r(grad * (clipped if without_min else pessimistic))), 0.0, 0.0, 0.0, 0.0, 0.0
+    slope: Any = -advantage
+    if kind == "user":
+        least, most = 0.0 if lowest is None else lowest, math.inf if highest is None else highest
+        slope = rule(grad, ratio, advantage, least, most, fl=fl, **parameters)
+    elif kind != "log_prob":
+        limits = (None if bound is None else _limit_in_space(bound, in_log, r) for bound in (lowest, highest))
+        (slope, *_) = rule(x, -advantage, *limits, edge=edge, fl=r, **parameters)
     if at_ceiling:
         slope = r(_SHARES[edge] * slope)
     if over:
         slope = 0.0
-    if of_clamp is None:
-        return fl(r(grad * slope)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
+    if kind == "user":
+        return fl(slope), *others
+    if kind == "log_prob":
+        return fl(r(grad * slope)), *others
     if slope == 0 and (advantage != 0 or ratio == math.inf):
-        return 0.0, to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
-    weight = ratio
-    if in_log:
-        weight = clipped if is_linear else pessimistic
-    return fl(r(r(grad * slope) * weight)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
-
-
-def users_gradient(
-    of_one: Callable[..., Number],
-    log_ratio: Number,
-    grad: Number,
-    advantage: Number,
-    low: Number | None,
-    high: Number | None,
-    ceiling: Number | None,
-    in_log: Number,
-    without_min: Number,
-    *,
-    edge: str,
-    fl: Round,
-    settings: dict[str, float],
-) -> tuple[Number, ...]:
-    """The same of a user's rule, whose function says what the log ratio gets; the ceiling and the value are the op's."""
-    _, to_advantage, *none = gradient(
-        None, True, log_ratio, grad, advantage, low, high, ceiling, in_log, without_min, edge=edge, fl=fl
-    )
-    r = _wide(fl)
-    least, most = 0.0 if low is None else r(1 - low), math.inf if high is None else r(1 + high)
-    ratio = r(_exp(log_ratio))
-    slope = of_one(grad, ratio, advantage, least, most, fl=fl, settings=settings)
-    over, at_ceiling = _side(log_ratio if in_log else ratio, ceiling, in_log, r, 1)
-    if advantage < 0 and (over or at_ceiling):
-        slope = r(_SHARES[edge] * slope) if at_ceiling else 0.0
-    return fl(slope), to_advantage, *none
-
-
-def _exp(value: Number) -> Number:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
+        return 0.0, *others
+    weight = ratio if not in_log else clipped if kind == "linear" else pessimistic
+    return fl(r(r(grad * slope) * weight)), *others
 
 
 def _limit_in_space(bound: Number, in_log: Number, r: Round) -> Number:
