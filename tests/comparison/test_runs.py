@@ -26,7 +26,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.comparison import time_limit
 from pseudograd.comparison.reached import Reached
-from pseudograd.comparison.runs import Outcome, Run, Runner, Setup, Workers, _pool
+from pseudograd.comparison.runs import Outcome, Run, Runner, _pool
 from pseudograd.comparison.store import Store, fingerprint
 from pseudograd.comparison.time_limit import TimeIsUp, limit_time
 
@@ -93,8 +93,7 @@ def plan(experiment: Steps) -> list[tuple[Steps, Run]]:
 
 def test_outcomes_come_in_the_order_of_the_plan_from_whatever_submits() -> None:
     executor = Backwards()
-    workers = Workers(executor, Setup("compare", ("another", 0), torch.get_num_threads(), (), ()))
-    runner = Runner("compare", [Steps()], lambda *_: executor.run(), workers, None)
+    runner = Runner("compare", [Steps()], lambda *_: executor.run(), executor, None)
     made = list(runner.outcomes(plan(Steps())))
     assert [run for _, run, _ in made] == [("a", 3, None), ("bb", 3, None), ("a", 1, None), ("bb", 1, None)]
     assert [outcome.numbers["value"] for *_, outcome in made] == [130.0, 230.0, 110.0, 210.0]

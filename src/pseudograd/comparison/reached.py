@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -63,43 +64,34 @@ def _line(call: Rewritten | Missed) -> str:
     return call.where if call.user_where in (call.where, "?") else f"{call.where}, called by {call.user_where}"
 
 
-class OwnFunctions:
+@contextmanager
+def watch_own_functions() -> Iterator[dict[Call, None]]:
     """The custom Functions of a run: the program's with the line that defines each, ops of this library with the lines that call them.
 
     The program's are read from the graphs of its first backwards, because it may have taken `apply` from the class before this began.
     """
+    calls: dict[Call, None] = {}
+    backwards_left = iter(range(_MOST_BACKWARDS))
 
-    def __init__(self) -> None:
-        self._calls: dict[Call, None] = {}
-        self._left = _MOST_BACKWARDS
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        return tuple(self._calls)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        backwards.subscribe(self._note_functions)
-        try:
-            with functions.watched(self._note_ours):
-                yield
-        finally:
-            backwards.unsubscribe(self._note_functions)
-
-    def _note_functions(self, roots: Iterable[torch.Tensor], grads: object, inputs: object) -> Callable[[object], None]:
+    def note_functions(roots: Iterable[torch.Tensor], grads: object, inputs: object) -> None:
         with suppress(Exception):  # an error here must not end the program
-            if self._left:
-                self._left -= 1
+            for _ in itertools.islice(backwards_left, 1):
                 classes = {function_of(type(node)) for node in nodes.reachable_from(roots)}
-                self._calls |= dict.fromkeys(sorted(_definition(cls) for cls in classes if _is_users(cls)))
-        return lambda result: None
+                calls.update(dict.fromkeys(sorted(_definition(cls) for cls in classes if _is_users(cls))))
 
-    def _note_ours(self, result: object) -> None:
+    def note_ours(result: object) -> None:
         with suppress(Exception):
             if any(node.name() == _OUR_NODE for node in nodes.nodes_of(result)):
                 frame = frames.calling_frame()
                 line = "?" if frame is None else frames.format_location(frame.f_code, frame.f_lineno)
-                self._calls["an op of pseudograd", line] = None
+                calls["an op of pseudograd", line] = None
+
+    backwards.subscribe(note_functions)
+    try:
+        with functions.watched(note_ours):
+            yield calls
+    finally:
+        backwards.unsubscribe(note_functions)
 
 
 def _is_users(cls: object) -> bool:

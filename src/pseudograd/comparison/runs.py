@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import multiprocessing
 import os
@@ -103,33 +104,27 @@ def open_runner(
     store: Store | None = None,
 ) -> Iterator[Runner[E]]:
     """A Runner in so many processes, or in those of an executor. `where`: the public function that errors name."""
-    with contextlib.ExitStack() as stack:
-        workers = None
-        if executor is not None or jobs > 1:
-            rules = [rule for experiment in experiments for rule in experiment.rules]
-            modules = {_module_name(row.author) for row in users_rows(rules)} - {"", "__main__"}
-            asking = (socket.gethostname(), os.getpid())
-            setup = Setup(where, asking, torch.get_num_threads(), tuple(sys.path), tuple(sorted(modules)))
-        if executor is not None:
-            workers = stack.enter_context(_borrowed(executor, setup))
-        elif jobs > 1:
-            for experiment in experiments:
-                experiment.check_travels()
-            workers = Workers(stack.enter_context(_pool(where, jobs)), setup)
-        yield Runner(where, experiments, on_run, workers, store)
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        remedy = "Such as concurrent.futures.ProcessPoolExecutor(), or Client(...).get_executor() of dask"
+        raise TypeError(must(where, "executor", "have a method submit", executor, remedy))
+    has_pool = executor is None and jobs > 1
+    for experiment in experiments if has_pool else ():
+        experiment.check_travels()
+    with _pool(where, jobs) if has_pool else contextlib.nullcontext(executor) as processes:
+        yield Runner(where, experiments, on_run, cast("Executor | None", processes), store)
 
 
 @dataclass
 class Runner(Generic[E]):
-    """Makes runs, or reads them from the store. `notes`: what a reader of the outcomes has to know about stored runs.
+    """Makes runs, or reads them from the store. `notes`: the remarks about stored runs for a reader of the outcomes.
 
-    workers: None is this process. on_run(experiment, run, done, total) is called before each run.
+    executor: None is this process. on_run(experiment, run, done, total) is called before each run.
     """
 
     where: str
     experiments: Sequence[E]
     on_run: OnRun[E]
-    workers: Workers | None
+    executor: Executor | None
     store: Store | None
     _not_stored: tuple[str, ...] = ()
 
@@ -148,19 +143,41 @@ class Runner(Generic[E]):
     def outcomes(
         self, plan: Sequence[tuple[E, Run]], done: int = 0, total: int = 0
     ) -> Iterator[tuple[E, Run, Outcome]]:
-        """The outcomes in the order of the plan. `done` of `total` runs, to which these belong, were made before."""
+        """The outcomes in the order of the plan. `done` of `total` runs, to which these belong, were made before.
+
+        After an error the runs of an executor that have not begun are cancelled.
+        """
         stored = [self._stored(experiment, run) for experiment, run in plan]
         missing = [item for item, outcome in zip(plan, stored, strict=True) if outcome is None]
-        futures = iter([self.workers.submit(*item) for item in missing] if self.workers else [])
+        futures: list[Future[Outcome]] = []
         done += len(plan) - len(missing)
-        for (experiment, run), outcome in zip(plan, stored, strict=True):
-            if outcome is None:
-                self.on_run(experiment, run, done, total or len(plan))
-                outcome = self.workers.result(next(futures)) if self.workers else experiment.measure(run)
-                if self.store is not None and not outcome.is_late:
-                    self.store.write(self._key(experiment, run), asdict(outcome))
-                done += 1
-            yield experiment, run, outcome
+        try:
+            if self.executor is not None:
+                send = self._prepared_measure()
+                for item in missing:
+                    with _sending(self.where):
+                        futures.append(self.executor.submit(send, *item))
+            waiting = iter(futures)
+            for (experiment, run), outcome in zip(plan, stored, strict=True):
+                if outcome is None:
+                    self.on_run(experiment, run, done, total or len(plan))
+                    with _sending(self.where) if futures else contextlib.nullcontext():
+                        outcome = next(waiting).result() if futures else experiment.measure(run)
+                    if self.store is not None and not outcome.is_late:
+                        self.store.write(self._key(experiment, run), asdict(outcome))
+                    done += 1
+                yield experiment, run, outcome
+        except BaseException:
+            for future in futures:
+                getattr(future, "cancel", bool)()
+            raise
+
+    def _prepared_measure(self) -> Callable[..., Outcome]:
+        """`_measure` with the conditions under which another process gives the same numbers."""
+        rules = [rule for experiment in self.experiments for rule in experiment.rules]
+        modules = {_module_name(row.author) for row in users_rows(rules)} - {"", "__main__"}
+        process, threads = (socket.gethostname(), os.getpid()), torch.get_num_threads()
+        return functools.partial(_measure, self.where, process, threads, tuple(sys.path), sorted(modules))
 
     def _stored(self, experiment: E, run: Run) -> Outcome | None:
         stored = None if self.store is None else self.store.read(self._key(experiment, run))
@@ -170,78 +187,42 @@ class Runner(Generic[E]):
         return {"key": self._keys[experiment.name], "of": experiment.name, **run._asdict()}
 
 
-class Setup(NamedTuple):
-    """The conditions under which another process gives the same numbers: as many threads, and the modules that register rules.
-
-    process: host and number of the first process.
-    """
-
-    where: str
-    process: tuple[str, int]
-    threads: int
-    path: tuple[str, ...]
-    modules: tuple[str, ...]
-
-
-def _measure(setup: Setup, experiment: Experiment, run: Run) -> Outcome:
-    """Make a run in another process."""
-    is_same = (socket.gethostname(), os.getpid()) == setup.process
-    if is_same and threading.current_thread() is not threading.main_thread():
+def _measure(
+    where: str,
+    first: tuple[str, int],
+    threads: int,
+    path: Sequence[str],
+    modules: Sequence[str],
+    experiment: Experiment,
+    run: Run,
+) -> Outcome:
+    """Make a run in another process. first: host and number of the first one. modules: those that register rules."""
+    is_first = (socket.gethostname(), os.getpid()) == first
+    if is_first and threading.current_thread() is not threading.main_thread():
         remedy = "Threads share one state of random numbers; use processes, or leave it out"
-        raise ValueError(must(setup.where, "executor", "run things in processes of their own", "threads", remedy))
-    sys.path += [folder for folder in setup.path if folder not in sys.path]
-    for name in setup.modules:
+        raise ValueError(must(where, "executor", "run things in processes of their own", "threads", remedy))
+    sys.path += [folder for folder in path if folder not in sys.path]
+    for name in modules:
         importlib.import_module(name)
     before = torch.get_num_threads()
-    torch.set_num_threads(setup.threads)  # the order of sums depends on them
+    torch.set_num_threads(threads)  # the order of sums depends on them
     try:
         return experiment.measure(run)
     finally:
         torch.set_num_threads(before)
 
 
-@dataclass
-class Workers:
-    """Processes that make runs, and what they were asked for."""
-
-    executor: Executor
-    setup: Setup
-    futures: list[Future[Outcome]] = field(default_factory=list)
-
-    def submit(self, experiment: Experiment, run: Run) -> Future[Outcome]:
-        with self._sending():
-            self.futures.append(self.executor.submit(_measure, self.setup, experiment, run))
-        return self.futures[-1]
-
-    def result(self, future: Future[Outcome]) -> Outcome:
-        with self._sending():
-            return future.result()
-
-    @contextlib.contextmanager
-    def _sending(self) -> Iterator[None]:
-        try:
-            yield
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            if "pickle" not in str(error) and "get attribute" not in str(error):
-                raise
-            text = " ".join(str(error).split())[:200]
-            remedy = "Define run and variants at the top of a module, or use an executor that takes functions apart, as loky and dask do"
-            raise ValueError(must(self.setup.where, "run", "be what the executor can send", text, remedy)) from error
-
-
 @contextlib.contextmanager
-def _borrowed(executor: object, setup: Setup) -> Iterator[Workers]:
-    """The user's processes, which stay open. After an error the runs that have not begun are cancelled."""
-    if not callable(getattr(executor, "submit", None)):
-        remedy = "Such as concurrent.futures.ProcessPoolExecutor(), or Client(...).get_executor() of dask"
-        raise TypeError(must(setup.where, "executor", "have a method submit", executor, remedy))
-    workers = Workers(cast("Executor", executor), setup)
+def _sending(where: str) -> Iterator[None]:
+    """An error of pickle is our error."""
     try:
-        yield workers
-    except BaseException:
-        for future in workers.futures:
-            getattr(future, "cancel", bool)()
-        raise
+        yield
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if "pickle" not in str(error) and "get attribute" not in str(error):
+            raise
+        text = " ".join(str(error).split())[:200]
+        remedy = "Define run and variants at the top of a module, or use an executor that takes functions apart, as loky and dask do"
+        raise ValueError(must(where, "run", "be what the executor can send", text, remedy)) from error
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from ..rule import OPS, Edge, Op, Rule, RuleLike, RuleObject, make_call
 from ..torch_table import eras as torch_eras
 from ..torch_table.eras import Era
 from ..torch_table.forms import SWITCHES
-from .reached import OwnFunctions, Reached
+from .reached import Call, Reached, watch_own_functions
 
 Bound = float | None  # or a tensor
 Clamp = Callable[[Tensor, Bound, Bound], Tensor]
@@ -109,11 +109,11 @@ class Entry:
     handed: object = None
     projects: bool = False
     rewriting: Rewriting | None = field(default=None, repr=False)
-    own: OwnFunctions = field(default_factory=OwnFunctions, repr=False)
+    own: Mapping[Call, None] = field(default_factory=dict, repr=False)
 
     @property
     def coverage(self) -> Reached:
-        return Reached.from_report(None if self.rewriting is None else self.rewriting.report(), self.own.calls)
+        return Reached.from_report(None if self.rewriting is None else self.rewriting.report(), self.own)
 
     @property
     def has_acted(self) -> bool:
@@ -185,9 +185,9 @@ class Choice:
             variant = next(variant for variant in self._handed() if variant.name == name)
             yield Entry(HandedClamp(variant), variant.projects)
         else:
-            entry = Entry(rewriting=self._rewriting(name))
-            with entry.rewriting or entry.own.watched():
-                yield entry
+            rewriting = self._rewriting(name)
+            with rewriting or watch_own_functions() as own:
+                yield Entry(rewriting=rewriting, own=own if isinstance(own, dict) else {})
 
     def _rewriting(self, name: str) -> Rewriting | None:
         """An era rewrites all of torch's clamps, with tensor bounds too; a rule rewrites the chosen families."""
