@@ -76,7 +76,7 @@ IN_PLACE = (
     + """\
 
 def _masked(g, x):
-    g = g.clone()
+    g = g.abs().mul(g.sign()).clone()
     g *= 1.0
     g[x.isnan()] *= 1.0
     return g

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import not_installed
 from ..look.palette import colours
@@ -156,7 +158,10 @@ def _grid(count: int) -> tuple[int, int]:
 
 def _draw_curves(axes: Axes, name: str, by_variant: dict[str, list[Tensor]]) -> None:
     """Draw the median over the seeds for each variant, and the range of all seeds."""
-    curves = {variant: _stacked(arrays) for variant, arrays in by_variant.items()}
+    pad = partial(
+        pad_sequence, batch_first=True, padding_value=math.nan
+    )  # a curve that ended early has NaN behind its end
+    curves = {variant: pad(arrays) for variant, arrays in by_variant.items()}
     shades = colours(curves)
     for index, (variant, every) in enumerate(curves.items()):
         steps = range(1, every.shape[1] + 1)
@@ -171,12 +176,6 @@ def _draw_curves(axes: Axes, name: str, by_variant: dict[str, list[Tensor]]) -> 
     axes.set_ylabel(name)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _stacked(curves: Sequence[Tensor]) -> Tensor:
-    """A curve that ended early has NaN behind its end."""
-    longest = max(map(len, curves))
-    return torch.stack([torch.cat([curve, curve.new_full((longest - len(curve),), math.nan)]) for curve in curves])
 
 
 def _draw_tiles(axes: Axes, images: dict[str, Tensor]) -> None:

@@ -94,6 +94,10 @@ def _seal(data: bytes) -> bytes:
     return _MARK + hashlib.sha256(data).digest() + data
 
 
+# All that decides the numbers of a code object: not its file, lines and columns.
+_CODE = "code consts names varnames freevars cellvars flags argcount posonlyargcount kwonlyargcount exceptiontable"
+
+
 class FingerprintError(Exception):
     """An object has no fingerprint: why, in words for the user."""
 
@@ -164,7 +168,7 @@ def _hasher(joblib_hasher: Any, cloudpickle: Any) -> Any:
             if type(obj) is dict:  # in its order, which joblib would sort
                 return _Part, ("dict",), None, (part for item in obj.items() for part in item)
             if isinstance(obj, types.CodeType):
-                return _Part, ("code", *_code_parts(obj))
+                return _Part, ("code", *(getattr(obj, f"co_{name}", b"") for name in _CODE.split()))
             if isinstance(obj, types.ModuleType):
                 names = sorted(name for name in vars(obj) if not name.startswith("__")) if _is_users(obj) else ()
                 return _Part, ("module", obj.__name__), {name: getattr(obj, name) for name in names}
@@ -182,14 +186,6 @@ def _hasher(joblib_hasher: Any, cloudpickle: Any) -> Any:
             return _Part, ("function", obj.__code__), (attributes, slots)
 
     return Fingerprint
-
-
-_CODE = "code consts names varnames freevars cellvars flags argcount posonlyargcount kwonlyargcount exceptiontable"
-
-
-def _code_parts(code: types.CodeType) -> list[object]:
-    """All that decides the numbers it computes: not its file, lines and columns."""
-    return [getattr(code, f"co_{name}", b"") for name in _CODE.split()]
 
 
 def _tensor_parts(x: torch.Tensor) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ from ..testing.measure.gradients import gradient_by_backward
 from . import audit_answers
 from .audit_figure import draw
 from .audit_record import AuditRecord
-from .measure import Measured, measure, regions_of, shares_of
+from .measure import measure, regions_of, shares_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,7 +92,9 @@ def audit(
             _check_values(call, x, same_shape=True)
             element_wise, lines = audit_answers.is_element_wise(call, x), [call]
         else:
-            x = _checked_tensor(low, high, tuple(shape))
+            if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
+                raise ValueError(must("audit", "shape", "be the sizes of a tensor, each at least 1", tuple(shape)))
+            x = torch.linspace(low, high, math.prod(shape), dtype=torch.float64).reshape(tuple(shape))
             lines = _random_lines(call, x, _check_values(call, x, same_shape=False), 0.1 * (high - low))
             points = min(points, _MOST_POINTS_OF_A_LINE)
         measured = [measure(line, low, high, points, at) for line in lines]
@@ -101,7 +103,14 @@ def audit(
         answers: dict[str, Any] = {"linear": audit_answers.is_linear(line, m, call, m.x if shape is None else x)}
         answers |= audit_answers.answer_transforms(line, m)
         if shape is None:
-            answers |= {"element_wise": element_wise, **_answer_numbers(f, call, m)}
+            half = audit_answers.answer_half_precision(lambda dtype: _callable(f, dtype), call, m)
+            underflows = [f"{dtype} {answer.detail}" for dtype, answer in half.items() if answer.word == "underflows"]
+            rule, note = audit_answers.name_rule(call, m, underflows)
+            answers |= {"rule": rule, "rule_note": note, "element_wise": element_wise, **half}
+            answers |= {
+                "not_finite": audit_answers.list_infinite_x(call),
+                **audit_answers.answer_infinite_grad(call, m),
+            }
         shares = shares_of([region for of_line in regions for region in of_line])
         count = 0 if shape is None else _LINES
         return Audit(_name_of(f), low, high, len(m.x), count, regions[0], shares, curves=m.curves, **answers)
@@ -134,13 +143,6 @@ def _finite(argument: str, value: object) -> float:
     if not math.isfinite(value):
         raise ValueError(must("audit", argument, "be finite", value))
     return float(value)
-
-
-def _checked_tensor(low: float, high: float, shape: tuple[int, ...]) -> Tensor:
-    """A tensor of this shape whose elements run from low to high."""
-    if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
-        raise ValueError(must("audit", "shape", "be the sizes of a tensor, each at least 1", shape))
-    return torch.linspace(low, high, math.prod(shape), dtype=torch.float64).reshape(shape)
 
 
 def _callable(f: object, dtype: torch.dtype) -> Function:
@@ -184,15 +186,6 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ValueError(must("audit", "f", "give the same gradient for the same x", first, "Fix what is random in it"))
     return y.detach()
-
-
-def _answer_numbers(f: object, call: Function, m: Measured) -> dict[str, object]:
-    """The answers that only an element-wise function has, by the names of the fields."""
-    half = audit_answers.answer_half_precision(lambda dtype: _callable(f, dtype), call, m)
-    underflows = [f"{dtype} {answer.detail}" for dtype, answer in half.items() if answer.word == "underflows"]
-    rule, note = audit_answers.name_rule(call, m, underflows)
-    answers = {**half, **audit_answers.answer_infinite_grad(call, m)}
-    return {"rule": rule, "rule_note": note, "not_finite": audit_answers.list_infinite_x(call), **answers}
 
 
 def _random_lines(f: Function, x: Tensor, y: Tensor, spread: float) -> list[Function]:

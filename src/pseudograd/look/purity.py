@@ -190,11 +190,14 @@ class _Reader:
         if isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in self._callees:
             is_known = isinstance(node, ast.Name) or self._resolve(node) is not self
             is_local = isinstance(node, ast.Name) and node.id in self._locals
-            return is_local or not is_known or self._is_value(self._resolve(node))
+            value = self._resolve(node)
+            return (
+                is_local
+                or not is_known
+                or isinstance(value, _VALUES)
+                or value in (torch.Tensor, float, int, bool, *_MODULES)
+            )
         return True
-
-    def _is_value(self, value: object) -> bool:
-        return isinstance(value, _VALUES) or value in (torch.Tensor, float, int, bool) or value in _MODULES
 
     def _is_call(self, node: ast.Call) -> bool:
         if any(keyword.arg in ("out", "inplace", None) for keyword in node.keywords):
@@ -204,7 +207,7 @@ class _Reader:
             return self._is_function(function)
         if not isinstance(node.func, ast.Attribute):
             return False
-        if getattr(node.func.value, "id", None) == self._ctx:
+        if self._ctx is not None and getattr(node.func.value, "id", None) == self._ctx:
             return self._may_keep and node.func.attr in _CTX_METHODS
         method = getattr(torch.Tensor, node.func.attr, None)
         return isinstance(method, (MethodDescriptorType, FunctionType)) and _has_pure_name(node.func.attr)
