@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -67,37 +68,8 @@ class _Thread(threading.local):
     function: Function | None = None  # of torch, that runs now
     place: Place | None = None  # of that call, if it was looked up
     values: Values | None = None  # of that call, if its result must be followed
-    hook: HookPair | None = None
+    hook: deque[Tensor] | None = None  # the gradient that arrives at the hook that is being registered
     at_kink: object = None  # of that call, for a node that will not keep it
-
-
-class HookPair:
-    """Two hooks of ours around a hook of the program. Torch calls hooks in the order in which they were registered."""
-
-    def __init__(self, recorder: Recorder, tensor: Tensor) -> None:
-        self.noted = recorder.noted
-        self._recorder = recorder
-        self._before: Tensor | None = None
-        self._count: Callable[[Tensor, Tensor], None] | None = None
-        self._handles = [tensor.register_hook(self._arrives)]
-
-    def close(self, tensor: Tensor, count: Callable[[Tensor, Tensor], None]) -> None:
-        """The hook of the program is registered. count(gradient that arrives, gradient that leaves)."""
-        self._count = count
-        self._handles.append(tensor.register_hook(self._leaves))
-        if tensor.is_leaf:  # hooks of other tensors go with their graph
-            self._recorder.handles += self._handles
-
-    @harmless("the gradients at a hook")
-    def _arrives(self, grad: Tensor) -> None:
-        if self._recorder.hears():
-            self._before = grad
-
-    @harmless("the gradients at a hook")
-    def _leaves(self, grad: Tensor) -> None:
-        before, self._before = self._before, None
-        if before is not None and self._count is not None and self._recorder.hears():
-            self._count(before, grad)
 
 
 class Recorder(Subscriber):
@@ -243,16 +215,27 @@ class Recorder(Subscriber):
         if self.asking is not None:
             self.asking.arrived(leaf, grads[0])
 
-    def _close_hook(self, tensor: Tensor) -> None:
-        pair, self._local.hook = self._local.hook, None
-        if pair is not None:
+    def _register_before(self, tensor: Tensor) -> deque[Tensor]:
+        """Register a hook of ours before a hook of the program; torch calls hooks in the order in which they were registered."""
+        arrived: deque[Tensor] = deque(maxlen=1)
+        self._register(tensor, arrived.append)
+        return arrived
+
+    def _register(self, tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+        handle = tensor.register_hook(hook)
+        if tensor.is_leaf:  # hooks of other tensors go with their graph
+            self.handles.append(handle)
+
+    def _register_after(self, tensor: Tensor) -> None:
+        arrived, self._local.hook = self._local.hook, None
+        if arrived is not None:
             tally = self._tally("hook", self.places.here(3))
-            pair.close(tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor)))
+            self._register(tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor), arrived))
 
     @quiet("the gradients at a hook")
-    def _count_hook(self, tally: Tally, upstream: int, arriving: Tensor, leaving: Tensor) -> None:
+    def _count_hook(self, tally: Tally, upstream: int, arrived: deque[Tensor], leaving: Tensor) -> None:
         is_first = not tally.calls
-        if tally.count_hook(leaving, arriving, self.is_full, upstream) and is_first:
+        if arrived and tally.count_hook(leaving, arrived.pop(), self.is_full, upstream) and is_first:
             self._note_order(tally)
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
@@ -274,7 +257,7 @@ class Recorder(Subscriber):
             local.at_kink = self.asking.before_call(function, args, kwargs, self.backwards)
         if function is _REGISTER_HOOK and isinstance(args[0], Tensor):
             with without_torch_function():
-                local.hook = HookPair(self, args[0]) if args[0].requires_grad else None
+                local.hook = self._register_before(args[0]) if args[0].requires_grad else None
         if node_creation_hook is not None:
             local.function = function
             return 0
@@ -311,7 +294,7 @@ class Recorder(Subscriber):
             if not self.influence.is_plain(args, kwargs, result):
                 self.influence.after_call(function, args, kwargs, result)
             if function is _REGISTER_HOOK:
-                self._close_hook(args[0])
+                self._register_after(args[0])
 
     def _find_nodes(self, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int) -> None:
         """Attach hooks to the nodes that the call made."""

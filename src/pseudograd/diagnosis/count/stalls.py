@@ -7,6 +7,7 @@ a `Batch`, so that torch is called once for all of them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -269,47 +270,34 @@ def _has_shape_of(tensor: Tensor, value: object) -> bool:
 # --- all optimisers ---------------------------------------------------------------------------------------------------
 
 
-class _OptimizerSteps:
-    """The steps of one optimiser."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.batches: dict[_Key, Batch] = {}
-        self.looks: list[tuple[Batch, list[Tensor], Group]] = []  # at the batches of the step that runs now
-
-    @property
-    def is_due(self) -> bool:
-        """Does the next step need a look?"""
-        if not self.batches:
-            return self.count % _STEPS_BETWEEN_LOOKS == 0
-        return any(batch.is_due(self.count) for batch in self.batches.values())
-
-
 class Stalls:
     """The steps of all parameters. `Optimisers` calls `before` and `after` at each step."""
 
     def __init__(self, leaves: Leaves, noted: Errors) -> None:
         self._leaves, self.noted = leaves, noted
-        self._parameters: dict[int, ParameterSteps] = {}  # by id: torch swaps no tensor with a weak reference
-        self._optimizers: dict[int, _OptimizerSteps] = {}  # by id
         self.place = NOWHERE  # of the first step
+        # By id: torch swaps no tensor with a weak reference.
+        self._parameters: dict[int, ParameterSteps] = {}
+        self._steps: Counter[int] = Counter()  # by optimiser
+        self._batches: dict[int, dict[_Key, Batch]] = {}  # by optimiser
+        self._looks: dict[int, list[tuple[Batch, list[Tensor], Group]]] = {}  # by optimiser, in the step that runs now
 
     @harmless("a step of an optimiser")
     def before(self, optimizer: Optimizer) -> None:
-        steps = self._optimizers.setdefault(id(optimizer), _OptimizerSteps())
-        if steps.is_due:
+        step, batches = self._steps[id(optimizer)], self._batches.setdefault(id(optimizer), {})
+        if any(batch.is_due(step) for batch in batches.values()) if batches else step % _STEPS_BETWEEN_LOOKS == 0:
             with quietly():
-                self._look(steps, optimizer)
+                self._look(optimizer, step, batches)
 
-    def _look(self, steps: _OptimizerSteps, optimizer: Optimizer) -> None:
-        steps.looks = []  # drops those of a step that raised
+    def _look(self, optimizer: Optimizer, step: int, batches: dict[_Key, Batch]) -> None:
+        looks = self._looks[id(optimizer)] = []  # drops those of a step that raised
         for key, tensors in _group_parameters(optimizer).items():
             if self.place is NOWHERE:
                 self.place = frames.place(2)
-            batch = steps.batches.setdefault(key, Batch(key[1]))
-            if batch.is_due(steps.count):
+            batch = batches.setdefault(key, Batch(key[1]))
+            if batch.is_due(step):
                 batch.before_step([self._steps_of(tensor) for tensor in tensors], tensors)
-                steps.looks.append((batch, tensors, optimizer.param_groups[key[0]]))
+                looks.append((batch, tensors, optimizer.param_groups[key[0]]))
 
     def _steps_of(self, tensor: Tensor) -> ParameterSteps:
         known = self._parameters.get(id(tensor))
@@ -320,23 +308,20 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def after(self, optimizer: Optimizer) -> None:
-        steps = self._optimizers.get(id(optimizer))
-        if steps is None:
-            return
-        looks, steps.looks = steps.looks, []
-        for batch in steps.batches.values():
+        key = id(optimizer)
+        looks, step = self._looks.pop(key, []), self._steps[key]
+        for batch in self._batches.get(key, {}).values():
             batch.uncounted_steps += 1
         if looks:
             with quietly():
                 for batch, tensors, group in looks:
-                    batch.after_step(tensors, group, optimizer.state, steps.count, self._leaves.backwards)
-        steps.count += 1
+                    batch.after_step(tensors, group, optimizer.state, step, self._leaves.backwards)
+        self._steps[key] += 1
 
     def parameters(self) -> list[ParameterSteps]:
         """The parameters that took a step."""
-        for steps in self._optimizers.values():
-            for batch in steps.batches.values():
-                batch.count_steps()
+        for batch in (batch for batches in self._batches.values() for batch in batches.values()):
+            batch.count_steps()
         return [steps for steps in self._parameters.values() if steps.leaf is not None and steps.steps]
 
 
