@@ -3,8 +3,8 @@
 A launcher starts one command for each rank, as `torchrun -m pseudograd diagnose`: all of them name one file. Each rank writes its part
 beside the file. A rank that ends puts together the parts that exist; the last removes them.
 
-Ranks of one training see other batches, so their shares are never quite equal: two differ if they are `LEAST` apart, and further than
-chance puts them. If ranks agree the report is silent, and processes that are no ranks of a job are not compared.
+Ranks of one training see other batches, so their shares are never quite equal: two differ if they are `LEAST_DIFFERENCE` apart, and
+further than chance puts them. If ranks agree the report is silent, and processes that are no ranks of a job are not compared.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..listen.program.follow import Part, Run
 from ..wording import percent, shortened
 from .records import Site
 
-_PATIENCE = 10.0  # seconds: a lock that is older was left by a command that was killed
-LEAST = 0.2  # between the largest and the smallest share
+_LOCK_SECONDS = 10.0  # seconds: a lock that is older was left by a command that was killed
+LEAST_DIFFERENCE = 0.2  # between the largest and the smallest share
 _DEVIATIONS = 6.0  # of a difference of two shares: elements of one batch are alike, so this is no exact test
-_SHOWN = 8  # ranks by name
-_WIDTH = 60  # of a call
+_RANKS_SHOWN = 8  # ranks by name
+_CALL_WIDTH = 60  # of a call
 
 Key = tuple[str, str, str]  # name, where, expression
 Record = TypeVar("Record")
@@ -111,7 +111,7 @@ def _alone(target: Path) -> Iterator[None]:
             os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
             break
         except FileExistsError:
-            if time.monotonic() - start > _PATIENCE:
+            if time.monotonic() - start > _LOCK_SECONDS:
                 break
             time.sleep(0.02)
         except OSError:
@@ -143,14 +143,14 @@ class Difference:
         if self.kind == "share":
             return self._shares_text()
         if not all(isinstance(value, bool) for value in self.ranks.values()):
-            return shortened([f"{value:,} in {name}" for name, value in self.ranks.items()], _SHOWN)
+            return shortened([f"{value:,} in {name}" for name, value in self.ranks.items()], _RANKS_SHOWN)
         has = [name for name, has_it in self.ranks.items() if has_it]
         lacks = [name for name, has_it in self.ranks.items() if not has_it]
         return f"in {listed(has)} alone" if len(has) <= len(lacks) else f"in all but {listed(lacks)}"
 
     def _shares_text(self) -> str:
         by_size = sorted(self.ranks, key=lambda name: self.ranks[name])
-        between = len(by_size) - 2 if len(by_size) > _SHOWN else 0
+        between = len(by_size) - 2 if len(by_size) > _RANKS_SHOWN else 0
         shown = [by_size[0], by_size[-1]] if between else list(self.ranks)
         text = ", ".join(f"{percent(self.ranks[name])} in {name}" for name in shown)
         return f"{text}, {between} more between" if between else text
@@ -166,13 +166,13 @@ def lines(differences: Sequence[Difference]) -> list[tuple[str, str]]:
 
 
 def _sentence(names: Sequence[str], where: str, expression: str, text: str) -> str:
-    call = expression if len(expression) <= _WIDTH else f"{expression[: _WIDTH - 3]}..."
+    call = expression if len(expression) <= _CALL_WIDTH else f"{expression[: _CALL_WIDTH - 3]}..."
     subject = " ".join(part for part in (listed(names), where, call and f"`{call}`") if part)
     return f"{subject}: {text}" if subject else text
 
 
 def listed(names: Sequence[str]) -> str:
-    return shortened(list(dict.fromkeys(names)), _SHOWN)
+    return shortened(list(dict.fromkeys(names)), _RANKS_SHOWN)
 
 
 def differences(parts: Iterable[Part]) -> list[Difference]:
@@ -243,4 +243,4 @@ def _are_apart(counts: Sequence[tuple[int, int]]) -> bool:
     apart = high_cut / high_of - low_cut / low_of
     mean = (low_cut + high_cut) / (low_of + high_of)
     deviation = math.sqrt(mean * (1 - mean) * (1 / low_of + 1 / high_of))
-    return apart >= LEAST and apart > _DEVIATIONS * deviation
+    return apart >= LEAST_DIFFERENCE and apart > _DEVIATIONS * deviation

@@ -71,7 +71,7 @@ def expression_at(place: Place) -> str:
 
 
 def _lines(place: Place) -> dict[str, Any]:
-    """The fields of a record that say where its call stands."""
+    """The fields of a record for the lines of its call."""
     call, source = place.call, None
     if call is not None:
         span = span_at(call.code, call.instruction)
@@ -102,7 +102,7 @@ def _name_of_calls(calls: Collection[Call]) -> str:
 
 
 def _remedy_of_calls(calls: Collection[Call]) -> str:
-    """Where nothing passes: who chose the rule there, and how to choose another. "" if there is no better rule."""
+    """A remedy where nothing passes: who chose the rule there, and how to choose another; "" if there is no better rule."""
     remedies = {_remedy(call) for call in calls}
     return remedies.pop() if len(remedies) == 1 else ""
 

@@ -24,7 +24,9 @@ from ...torch_table.private import (
 from .names import Names
 from .norms import Sizes
 
-_BY_ROW = 2**22  # entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
+_ENTRIES_BY_ROW = (
+    2**22
+)  # entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
 _HAS_DISTRIBUTED = torch.distributed.is_available()
 
 Flag = bool | Tensor  # a tensor on a device that must not be waited for
@@ -40,7 +42,7 @@ class Missing(NamedTuple):
 
 
 class Entries:
-    """Which entries of a tensor ever got a gradient: a mask until every entry had one; a single flag if it is no parameter."""
+    """The entries of a tensor that ever got a gradient: a mask until every entry had one; a single flag if it is no parameter."""
 
     def __init__(self, is_detailed: bool) -> None:
         self.looks = 0
@@ -115,7 +117,7 @@ class Entries:
 
 
 def _nonzero(grad: Tensor) -> Tensor:
-    return grad.flatten(1).any(1) if grad.numel() > _BY_ROW and grad.dim() > 1 else grad != 0
+    return grad.flatten(1).any(1) if grad.numel() > _ENTRIES_BY_ROW and grad.dim() > 1 else grad != 0
 
 
 class Leaf:
@@ -140,14 +142,14 @@ class Leaf:
             None  # did the last gradient differ from 0? Followed until a step of an optimiser saw a gradient
         )
         self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
-        self.is_in_optimizer = False  # in one that took a step
-        self.is_stepped = False  # with a rate other than 0
+        self.is_in_optimizer = False  # does an optimiser that took a step have it?
+        self.is_stepped = False  # was there a step with a rate other than 0?
         self.is_frozen = False  # while an optimiser has it
         self.step_saw_gradient: Flag = False  # did an optimiser see a gradient other than 0?
         self.step_missed_gradient: Flag = False  # did an optimiser see no gradient although one had just arrived?
         self.grad_moved: Flag | None = None  # did `.grad` after a backward ever differ from 0? None: nobody looked
         self.has_hooks = False  # did the program's own hooks exist when zeros arrived? They may have made the zeros
-        self.is_requested = False  # by an autograd.grad
+        self.is_requested = False  # did an autograd.grad name it?
         self.is_looked_up = False  # does an index choose rows of it?
         self.padding: int | None = None  # the row that gets no gradient although it is looked up
         self.function: str | None = None  # the node of a custom Function that has it as an input

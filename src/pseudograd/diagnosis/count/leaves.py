@@ -20,7 +20,7 @@ from .names import Names, tops_of, unwrapped
 from .norms import Sizes
 
 _MOST_NAMELESS = 4096  # leaves that no module has, and leaves that are gone: a program may make new ones in every step
-_MOST = 16_384  # leaves of all kinds: a program may make a new model in every step
+_MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step
 # Nodes that read some rows of a table: a row that nobody asked for gets no gradient.
 _TABLES = "Embedding EmbeddingBag Index IndexSelect Gather Select Slice Narrow Take"
 _LOOKUPS = frozenset(f"{name}Backward0" for name in _TABLES.split())
@@ -190,7 +190,7 @@ class Leaves:
     def _add(self, tensor: Tensor, is_nameless: bool) -> int:
         self._nameless += is_nameless
         leaf, key = Leaf(self._nameless, tensor, self.names, self.backwards), id(tensor)
-        has_room = len(self.all) < _MOST and len(self.all) - len(self._bits) < _MOST_NAMELESS
+        has_room = len(self.all) < _MOST_LEAVES and len(self.all) - len(self._bits) < _MOST_NAMELESS
         if self._nameless <= _MOST_NAMELESS if is_nameless else has_room:
             self.all.append(leaf)
             if self.are_measured and leaf.is_parameter:

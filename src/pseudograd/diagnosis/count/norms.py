@@ -13,9 +13,9 @@ from torch import Tensor
 from ...kernels.native.counts import Squares
 from ...torch_table.private import local
 
-_POINTS = 32  # of a series; when it has more than twice as many, every second one is dropped
+_POINTS_OF_A_SERIES = 32  # of a series; when it has more than twice as many, every second one is dropped
 SAMPLE = 1024  # entries of a parameter that are looked at
-_TINY = 1e-18  # the squares of smaller numbers come near 0 in float32, so the norm is taken again in float64
+_TINY_NORM = 1e-18  # the squares of smaller numbers come near 0 in float32, so the norm is taken again in float64
 _sequence = itertools.count()
 
 Number = float | Tensor  # a 0-d tensor on a device that must not be waited for
@@ -40,7 +40,7 @@ class Series(Generic[Value]):
     def add(self, step: int, value: Value) -> None:
         if self.is_wanted:
             self._points.append((step, value))
-            if len(self._points) > 2 * _POINTS:
+            if len(self._points) > 2 * _POINTS_OF_A_SERIES:
                 self._points = self._points[::2]
                 self._interval *= 2
         self._count += 1
@@ -134,7 +134,7 @@ def _norm(grad: Tensor) -> Number:
     )
     if not norm.is_cpu:
         return norm.double() if norm.is_cuda else norm
-    if not norm < _TINY or not grad.numel():
+    if not norm < _TINY_NORM or not grad.numel():
         return float(norm)
     largest = grad.abs().max().double()
     return float(largest * torch.linalg.vector_norm(grad.double() / largest)) if largest else 0.0

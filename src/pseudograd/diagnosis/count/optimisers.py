@@ -1,4 +1,4 @@
-"""Which parameters an optimiser of the program steps, and whether it saw the gradients that had arrived.
+"""The parameters that an optimiser of the program steps, and the gradients that it saw.
 
 Half of the calls of a training step are made inside torch's own optimisers, and each of them only changes a parameter by its gradient.
 So the listener rests meanwhile, off torch's stack of modes.
@@ -127,14 +127,14 @@ class Optimisers:
     def _look_at_step(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> _Parameters:
         self.have_stepped = True
         with without_torch_function():
-            known = self._read_groups(optimizer)
+            known = self._update_groups(optimizer)
         known.steps += not is_after
         if known.pending or not all(known.have_moved):
             with quietly():
                 self._look(known, optimizer, has_closure)
         return known
 
-    def _read_groups(self, optimizer: Optimizer) -> _Parameters:
+    def _update_groups(self, optimizer: Optimizer) -> _Parameters:
         known = self._known.get(id(optimizer))
         if known is None or known.optimizer() is not optimizer:
             if len(self._known) >= _MOST_OPTIMIZERS:  # a program may make a new optimiser in each step

@@ -65,15 +65,15 @@ class _Thread(threading.local):
 
     backwards = 0  # inside each other
     ranges: nodes.Ranges | None = None
-    function: Function | None = None  # of torch, that runs now
-    place: Place | None = None  # of that call, if it was looked up
-    values: Values | None = None  # of that call, if its result must be followed
+    function: Function | None = None  # the function of torch that runs now
+    place: Place | None = None  # the place of that call, if it was looked up
+    values: Values | None = None  # at that call, if its result must be followed
     hook: deque[Tensor] | None = None  # the gradient that arrives at the hook that is being registered
-    at_kink: object = None  # of that call, for a node that will not keep it
+    at_kink: object = None  # the elements at a kink of that call, for a node that will not keep them
 
 
 class Recorder(Subscriber):
-    """All that was counted, by place. It keeps no node, no tensor and no frame alive."""
+    """All that was counted, by place. No node, no tensor and no frame lives longer because of it."""
 
     def __init__(self, is_full: bool) -> None:
         self.is_full = is_full

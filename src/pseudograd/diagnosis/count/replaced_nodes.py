@@ -1,4 +1,4 @@
-"""The gradients that leave a node of autograd if another rule stands in for torch's own."""
+"""The gradients that leave a node of autograd if another rule replaces torch's own."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _replace(form: Form, replacement: Replacement, node: GraphNode, leaving: Gra
 def pull_under(
     call: Call, saved: forms.SavedValues, inputs: Sequence[object], leaving: Gradients, grad: Tensor
 ) -> Gradients:
-    """The gradients that leave a node which keeps its inputs, if `call` with these inputs stands in for it."""
+    """The gradients that leave a node which keeps its inputs, if `call` with these inputs replaces it."""
     slots = [_slot(value, saved.values) for value in inputs]  # of each input among the gradients that leave
     wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
     values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]

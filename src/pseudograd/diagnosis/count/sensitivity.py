@@ -23,7 +23,7 @@ from .norms import Series, Steps, numbers_of, sample
 from .other_conventions import other_of, within
 from .tally import Tally
 
-HIGH = 0.1  # below a tenth nothing has ever been seen to depend on it
+HIGH_SHARE = 0.1  # below a tenth nothing has ever been seen to depend on it
 _MOST_LINES = 8  # of one family that are measured apart, those with most elements at a kink
 _Key = tuple[str, Place | None]  # a family, and a line of it or None for all its lines
 
@@ -176,7 +176,7 @@ class SensitivityMeter:
             answers[family, None] = answer = run([kink for line in lines.values() for kink in line])
             if len(lines) == 1:
                 answers[family, next(iter(lines))] = answer
-            elif any(row.share >= HIGH for row in answer.rows.values()):
+            elif any(row.share >= HIGH_SHARE for row in answer.rows.values()):
                 most = sorted(lines.items(), key=lambda item: -sum(kink.at_kink for kink in item[1]))[:_MOST_LINES]
                 answers |= {(family, place): run(line) for place, line in most}
         return answers

@@ -28,8 +28,8 @@ from .norms import Series, numbers_of, sample, view_of_sample
 _HALF_PRECISION = (torch.bfloat16, torch.float16)
 _STEPS_BETWEEN_LOOKS = 8  # at an optimiser without gradients
 _LOOKS_FOR_NOISE = 10  # after fewer looks nobody can say that gradients are noise
-_NOISE = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
-_FAINT = 1e-4  # a gradient in full precision that is smaller than this share of its weight is no reason to move
+_NOISE_RATIO = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
+_FAINT_SHARE = 1e-4  # a gradient in full precision that is smaller than this share of its weight is no reason to move
 _REST_NAMES = (
     "kahan",
     "compensation",
@@ -116,7 +116,7 @@ class ParameterSteps:
         """The square of the sum of n gradients is n times the square of one gradient if they are noise, n * n times if they agree."""
         squares = float(self.samples.squares.sum())
         total = float(self.samples.total.square().sum())
-        return self.looks >= _LOOKS_FOR_NOISE and squares > 0 and total / squares < _NOISE
+        return self.looks >= _LOOKS_FOR_NOISE and squares > 0 and total / squares < _NOISE_RATIO
 
     @property
     def name(self) -> str:
@@ -163,7 +163,7 @@ class Batch:
         samples.before.copy_(now)
         is_half = self.dtype in _HALF_PRECISION
         self._asks = (
-            grads != 0 if is_half else grads.abs() > _FAINT * now.abs()
+            grads != 0 if is_half else grads.abs() > _FAINT_SHARE * now.abs()
         )  # a converged model has faint gradients
         samples.had_gradient |= self._asks
         wide = grads.to(samples.total.dtype)

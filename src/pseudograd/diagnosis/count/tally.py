@@ -43,8 +43,8 @@ _ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
 _MOST_CALLS = 8  # different calls of one line whose rules are remembered
 
 OWN_NODE = "PseudogradBackward"
-NARROW = 0.5  # a window is too narrow if at least this share of the thresholds of a jumprelu never got a gradient
-_WIDE_ENOUGH = 0.9  # the advised bandwidth would have reached this share of the thresholds
+NARROW_SHARE = 0.5  # a window is too narrow if at least this share of the thresholds of a jumprelu never got a gradient
+_REACHED_SHARE = 0.9  # the advised bandwidth would have reached this share of the thresholds
 
 
 class Tally:
@@ -283,7 +283,7 @@ class Windows:
 
     @property
     def is_narrow(self) -> bool:
-        return self.thresholds > 0 and self.starving / self.thresholds >= NARROW
+        return self.thresholds > 0 and self.starving / self.thresholds >= NARROW_SHARE
 
     @property
     def distance(self) -> float:
@@ -293,7 +293,7 @@ class Windows:
     @property
     def wider(self) -> float:
         """The bandwidth whose rectangle would have reached nine of ten thresholds."""
-        return 2 * float(torch.quantile(self._distances.double().reshape(-1)[: 2**24], _WIDE_ENOUGH))
+        return 2 * float(torch.quantile(self._distances.double().reshape(-1)[: 2**24], _REACHED_SHARE))
 
 
 def _nearest(x: Tensor, threshold: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from .tally import note_slice
 
 _STEPS_OF_WIND_UP = 10
 _CLAMPS = ("clamp", "relu")
-_UNREAD = 512  # steps whose distances may lie unread on a device
+_MOST_UNREAD = 512  # steps whose distances may lie unread on a device
 
 Bound = float | Tensor | None
 
@@ -78,7 +78,7 @@ class Values(Followed):
     @property
     def runs_away(self) -> bool:
         """Did the values move further outside in ten steps or more, by half of all that they ever moved?"""
-        climb = self.climb.read()
+        climb = self.climb.update()
         return climb.longest + 1 >= _STEPS_OF_WIND_UP and climb.last - climb.first >= 0.5 * (
             climb.highest - climb.lowest
         )
@@ -97,10 +97,10 @@ class Climb:
 
     def add(self, number: Tensor) -> None:
         self._unread.append(number)
-        if len(self._unread) >= _UNREAD:
-            self.read()
+        if len(self._unread) >= _MOST_UNREAD:
+            self.update()
 
-    def read(self) -> Climb:
+    def update(self) -> Climb:
         """Waits for the device."""
         unread, self._unread = self._unread, []
         for number in unread:

@@ -1,4 +1,4 @@
-"""What another rule, or another torch, would have given to each parameter: further backward passes, before the program's own."""
+"""The gradients that another rule, or another torch, would have given: further backward passes, before the program's own."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class _Pass:
         self.arrived: dict[Leaf, Comparison] = {}
         self.step = 0  # the number of this backward, if the sensitivity is measured
         self.answers: Answers = {}
-        self.is_plain = False  # there is no question, and nothing stands at a kink
+        self.is_plain = False  # there is no question, and no node is at a kink
 
 
 class Asking:
@@ -135,9 +135,9 @@ class Asking:
         self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes made under create_graph
         self._running: dict[int, _Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
 
-    @harmless("what stands at a kink")
+    @harmless("a kink")
     def before_call(self, function: Function, args: Arguments, kwargs: Keywords, backwards: int) -> object:
-        """What stands at a kink, for a call whose node will not keep it."""
+        """The elements at a kink, for a call whose node will not keep them."""
         if self.meter is None or function not in NOTED_CALLS or not self.meter.is_due(backwards + 1):
             return None
         with quietly():

@@ -16,7 +16,7 @@ from .grads import Leaving, are_readable
 from .leaves import Leaves
 from .tally import Tally
 
-_NODES = 16  # looked at for the op that made the other factor
+_NODES_LOOKED_AT = 16  # looked at for the op that made the other factor
 
 
 class Zeros:
@@ -53,7 +53,7 @@ class Zeros:
 
     def _near(self, nodes: list[GraphNode]) -> Iterable[Tally]:
         """The tallies of these nodes, and of the nodes behind those that hand on."""
-        for _ in range(_NODES):
+        for _ in range(_NODES_LOOKED_AT):
             if not nodes:
                 return
             node = nodes.pop(0)
@@ -64,7 +64,7 @@ class Zeros:
                 nodes += [before for before, _ in node.next_functions if before is not None]
 
     def cause(self, leaf: int, sites: Sequence[Site], site_of: Callable[[Tally], Site]) -> tuple[Site, str] | None:
-        """What makes the zeros of this leaf: an op whose result is 0 everywhere, or the product itself."""
+        """The op that makes the zeros of this leaf: an op whose result is 0 everywhere, or the product itself."""
         for tally, factors in self._factors.items():
             if not tally.zeroed & leaf or tally.passed & leaf:
                 continue

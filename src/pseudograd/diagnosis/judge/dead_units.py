@@ -8,7 +8,7 @@ from ..records import Partly
 
 # As a share of the units. Ten linear layers as torch initialises them, each with a relu and no norm behind it, have up to 0.72 dead in the
 # first ten steps and learn all the same; with He's initialisation or a norm it is at most 0.35.
-MOST = 0.75
+DEAD_SHARE = 0.75
 _LEAST_UNITS = 8  # of fewer units, most may be dead by chance
 _LEAST_BACKWARDS = 3
 _LEAST_CHANCES = 128  # gradients that could have come to each unit
@@ -20,12 +20,12 @@ _SATURATE = ("relu", "clamp", "sign", "heaviside", "jumprelu", "round")
 def are_dead(partly: Partly) -> bool:
     """Are most units dead, after enough chances, behind an op that can hold them where its slope is 0?"""
     site = partly.cause
-    if partly.is_looked_up or site is None or partly.share < MOST:
+    if partly.is_looked_up or site is None or partly.share < DEAD_SHARE:
         return False
     if partly.units < _LEAST_UNITS or partly.backwards < _LEAST_BACKWARDS:
         return False
     is_function = site.is_own or not site.op[:1].islower()  # a custom Function has the name of its class
-    saturates = is_function or (site.family in _SATURATE and site.cut_share >= MOST * partly.share)
+    saturates = is_function or (site.family in _SATURATE and site.cut_share >= DEAD_SHARE * partly.share)
     return saturates and site.elements / partly.units >= _LEAST_CHANCES
 
 

@@ -10,7 +10,7 @@ from ....torch_table.eras import ERAS, installed_era
 from ....torch_table.forms import FAMILIES
 from ....wording import listed, percent, shortened
 from ...count.other_conventions import POOL, OtherConvention, other_of
-from ...count.sensitivity import HIGH, Sensitivity
+from ...count.sensitivity import HIGH_SHARE, Sensitivity
 from ...records import Finding
 from .. import advice
 from .kind import Evidence, Kind
@@ -25,14 +25,14 @@ def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
     """ "decides": it stays high, in the update or on a parameter that does not move, or the other convention would not let one begin to
     move; "falls" where it was high and is not; "some" between; "unknown" after few steps; nothing where it is below a tenth.
     """
-    if max(record.peak for record in (line, *parameters)) < HIGH:
+    if max(record.peak for record in (line, *parameters)) < HIGH_SHARE:
         return ""
     stopped = _stopped(parameters)
     if line.level >= DECIDES or _stuck(parameters) or stopped:
         return "decides" if len(line.steps) >= _LEAST or stopped else "unknown"
     if len(line.steps) < _LEAST:
         return "unknown"
-    return "some" if line.level >= HIGH or any(record.level >= DECIDES for record in parameters) else "falls"
+    return "some" if line.level >= HIGH_SHARE or any(record.level >= DECIDES for record in parameters) else "falls"
 
 
 def _stuck(parameters: Sequence[Sensitivity]) -> list[str]:
@@ -71,10 +71,10 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 def _amount(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
     def share_of(record: Sensitivity) -> float:
-        return record.level if judged in ("decides", "some") and record.level >= HIGH else record.peak
+        return record.level if judged in ("decides", "some") and record.level >= HIGH_SHARE else record.peak
 
     whose, most = "this update", line
-    if share_of(line) < HIGH:
+    if share_of(line) < HIGH_SHARE:
         most = max(parameters, key=share_of, default=line)
         whose = f"the update of {most.parameter}"
     share = share_of(most)
