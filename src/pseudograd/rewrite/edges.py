@@ -24,8 +24,8 @@ from ..geometry import (
     pieces_of_numbers,
     replace_edge,
 )
-from ..rule import BOUNDED, PRIMITIVES, Gradients, Pull, RangePieces, Rule, Wants, register
-from ..torch_table.conventions import share
+from ..rule import BOUNDED, PRIMITIVES, Gradients, RangePieces, Rule, Wants, register
+from ..torch_table.conventions import measured_rule, share
 from ..torch_table.eras import ERAS, Era
 from ..torch_table.forms import EDGE_FAMILIES, FAMILIES
 
@@ -134,35 +134,16 @@ def rule_named(edge: str, elsewhere: str) -> str:
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
-        of_tensors = None if pin.era.between is None else _between_tensors
-        OF_NUMBERS[name] = _make_rule(name, pin, _pull_of_numbers, _between_numbers, BOUNDED)
-        OF_TENSORS[name] = _make_rule(name, pin, _pull_of_tensors, of_tensors, BOUNDED, compares=False)
+        pull, find_range = partial(_pull_of_numbers, pin), partial(_between_numbers, pin)
+        OF_NUMBERS[name] = measured_rule(name, pull, BOUNDED, find_range=find_range)
+        pull = partial(_pull_of_tensors, pin)
+        of_tensors = None if pin.era.between is None else partial(_between_tensors, pin)
+        OF_TENSORS[name] = measured_rule(name, pull, BOUNDED, compares=False, find_range=of_tensors)
         for family, rules in OF_PAIRS.items():
-            ((pull, _),) = FAMILIES[family].pinned.values()
-            between = partial(_between_pair, family == "fmin")
-            rules[name] = _make_rule(name, pin, partial(_pull_of_pair, pull), between, ("x", "other"))
+            ((pull_of_family, _),) = FAMILIES[family].pinned.values()
+            pull, between = partial(_pull_of_pair, pull_of_family, pin), partial(_between_pair, family == "fmin", pin)
+            rules[name] = measured_rule(name, pull, ("x", "other"), find_range=between)
     return name
-
-
-def _make_rule(
-    name: str,
-    pin: Pin,
-    pull: Pull,
-    between: Callable[..., RangePieces] | None,
-    keeps: tuple[str, ...],
-    compares: bool = True,
-) -> Rule:
-    return Rule(
-        name=name,
-        formula="0",
-        source="torch's derivatives.yaml",
-        pull=partial(pull, pin),
-        reference=lambda *arguments, **parameters: (),
-        is_linear=True,
-        keeps=keeps,
-        compares=compares,
-        find_range=None if between is None else partial(between, pin),
-    )
 
 
 # The primitives of every family that an edge pins, with the rules of pinned edges, under names of their own.

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..record import Record
-from ..rule import BOUNDED, PRIMITIVES, Gradients, Primitive, Rule, register
+from ..rule import BOUNDED, PRIMITIVES, Gradients, Primitive, RangePieces, Rule, register
 from .eras import OPEN_ERA, installed_era, installed_version
 
 FRAMEWORKS = {"jax": "0.10", "tensorflow": "2.21"}  # with the version that was measured
@@ -64,9 +64,9 @@ class Family(Record):
 class Kink(Record):
     """Where a function of torch has no slope, and how it runs under a pin of its family.
 
-    arrange: as in StandIn, where a pin runs another primitive than override. write(convention, own, *values): the result of a function that
+    arrange: as in Form, where a pin runs another primitive than override. write(convention, own, *values): the result of a function that
         is written out, with own(*tensors) for torch's function, on other tensors where they are given; None leaves torch alone.
-    example: arguments that stand at the kink. nodes: as in Node, where they are others. is_noted: its nodes keep too little, so
+    example: arguments that stand at the kink. nodes: as in Form, where they are others. is_noted: its nodes keep too little, so
         `diagnose` notes its calls.
     pick(node, inputs): for a function or node that serves several families, the family of this call and the primitive that stands in; None
         for a call without a known kink. node: None for a call that is yet to run.
@@ -93,10 +93,9 @@ def pin(
 
     Without `forward` the primitive `name` exists; its forward and what it saves are taken.
     """
-    saves: Any = "as torch"
+    saves: Literal["as torch", "a copy"] = "as torch"
     if forward is None:
-        known = PRIMITIVES[name]
-        forward, saves = known.forward, "a copy" if known.saves == "a copy" else "as torch"
+        forward, saves = PRIMITIVES[name].forward, "a copy" if PRIMITIVES[name].saves == "a copy" else "as torch"
     pinned = register(Primitive(name=f"{name}, pinned", inputs=inputs, forward=forward, rules={}, saves=saves))
     family.pinned[pinned.name] = Pinned(pull, compares)
     return name
@@ -108,18 +107,31 @@ def make_rules(family: Family, convention: str) -> None:
     The name of the rule is the convention. Numbers are read from the name: a compiler makes symbols of floats that it finds in a table.
     """
     for name, pinned in family.pinned.items():
-        rules: Any = PRIMITIVES[name].rules
-        if convention not in rules:
-            rules[convention] = Rule(
-                name=convention,
-                formula="torch's own, with another slope at the kink",
-                source="torch, JAX and TensorFlow as `pseudograd_kinks` has measured them",
-                pull=partial(pinned.pull, convention),
-                reference=lambda *arguments, **parameters: (),
-                is_linear=True,
-                keeps=PRIMITIVES[name].inputs,
-                compares=pinned.compares,
-            )
+        primitive = PRIMITIVES[name]
+        if convention not in primitive.rules:
+            pull = partial(pinned.pull, convention)
+            primitive.rules[convention] = measured_rule(convention, pull, primitive.inputs, pinned.compares)  # type: ignore[index]
+
+
+def measured_rule(
+    name: str,
+    pull: Callable[..., Gradients],
+    keeps: tuple[str, ...],
+    compares: bool = True,
+    find_range: Callable[..., RangePieces] | None = None,
+) -> Rule:
+    """A rule that no user names: what a version of torch or another framework was measured to do."""
+    return Rule(
+        name=name,
+        formula="torch's own, with another slope at the kink",
+        source="torch's derivatives.yaml; JAX and TensorFlow as `pseudograd_kinks` has measured them",
+        pull=pull,
+        reference=lambda *arguments, **parameters: (),
+        is_linear=True,
+        keeps=keeps,
+        compares=compares,
+        find_range=find_range,
+    )
 
 
 IN_PLACE = " in place"

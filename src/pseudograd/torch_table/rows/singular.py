@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ... import engine
 from ...ops.shared_rules import alias
-from ...rule import Gradients, Primitive, Rule, Wants, call_for, register
-from ..conventions import NAN, OWN, SLOPE, Convention, Family, Kink, pin, share
+from ...rule import Gradients, Primitive, Wants, call_for, register
+from ..conventions import NAN, OWN, SLOPE, Convention, Family, Kink, measured_rule, pin, share
 from ..private import in_forward_mode
 from ..records import MISSING, Form, Takes, pass_on, pass_pair
 from .ordered import Own, pin_form, replace_gradient, values_of
@@ -56,16 +56,7 @@ _GATE = register(
         inputs=("x", "is_at"),
         forward=lambda x, is_at: alias(x),
         rules={
-            value: Rule(
-                name=value,
-                formula="what the framework has",
-                source="measured",
-                pull=partial(_pull_gate, value),
-                reference=lambda *arguments, **parameters: (),
-                is_linear=True,
-                keeps=("is_at",),
-                compares=False,
-            )
+            value: measured_rule(value, partial(_pull_gate, value), ("is_at",), compares=False)
             for value in (NAN, "0.0", "-inf")
         },
     )
