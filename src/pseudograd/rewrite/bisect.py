@@ -218,8 +218,9 @@ class _Runner:
             run = programs.run(self.command, job, stdin=stdin, is_quiet=True)
         status = run.status
         if self.checked_by is not None:
-            how: dict[str, Any] = {"shell": True, "stdin": subprocess.DEVNULL, "capture_output": True}
-            status = subprocess.run(self.checked_by, check=False, **how).returncode
+            status = subprocess.run(
+                self.checked_by, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            ).returncode
         self._add_sites(run.parts)
         if status and not self.stderr:
             self.stderr = tuple(run.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])

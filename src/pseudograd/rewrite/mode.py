@@ -74,7 +74,7 @@ class Rewrite(Entered):
 
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
-    ) -> Any:
+    ) -> object:
         if kwargs is None:
             kwargs = {}
         # Attributes are most of what torch asks, and of no table.

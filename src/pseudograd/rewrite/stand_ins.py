@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
 
 from .. import engine
 from ..rule import Call
 from ..torch_table.private import in_forward_mode, is_functionalized, transforms_are_active
-from ..torch_table.records import only_backward_tells
+from ..torch_table.records import Inputs, only_backward_tells
 
 _is_compiling = torch.compiler.is_compiling
 
 
-def run_stand_in(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
+def run_stand_in(call: Call, inputs: Inputs, in_place: bool) -> Tensor:
     """Run the primitive. Where torch saves nothing of x a program may change it; in compiled code nothing is changed in place."""
     if in_place:
         return engine.run_in_place(call, *inputs)
@@ -24,7 +23,7 @@ def run_stand_in(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
     return engine.run(call, x, *inputs[1:])
 
 
-def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
+def why_not(call: Call, inputs: Inputs, in_place: bool) -> str | None:
     """Why torch's own op has to run; None where ours can. Torch raises its own errors, and we raise none of ours."""
     x = inputs[0]
     if not _is_compiling() and transforms_are_active() and is_functionalized():
@@ -45,7 +44,7 @@ def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
     return _why_not_in_place(inputs) if in_place else None
 
 
-def _why_not_in_place(inputs: tuple[Any, ...]) -> str | None:
+def _why_not_in_place(inputs: Inputs) -> str | None:
     x = inputs[0]
     if not x.is_floating_point():
         return "in place on integers"

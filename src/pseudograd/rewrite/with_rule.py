@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor, fx, nn
 from .. import engine
 from ..rule import OPS, PRIMITIVES, Primitive, RuleLike, RuleObject, call_named, make_call
 from ..torch_table.forms import COMPOSITE_MODULES, MODULES
-from ..torch_table.records import Form
+from ..torch_table.private import is_tracing
+from ..torch_table.records import Form, Inputs
 from .override import override
 from .stand_ins import run_stand_in, why_not
 
@@ -23,7 +24,7 @@ class WithRule:
 
     kind: type[nn.Module]  # which it replaces
     form: Form
-    rewritten: tuple[Any, ...]  # the spec of the call
+    rewritten: Inputs  # the spec of the call
 
     def forward(self: Any, input: Tensor) -> Tensor:
         return self._run(super().forward, input)  # type: ignore[misc]
@@ -32,7 +33,7 @@ class WithRule:
         """torch.fx gets one node that calls this module, as for torch's own: into the forward of others it looks, and sees no rule."""
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, fx.Proxy) and isinstance(x.tracer, fx.Tracer):
-            return x.tracer.call_module(self, functools.partial(_make_node, x.tracer, self), args, kwargs)
+            return x.tracer.call_module(self, partial(_make_node, x.tracer, self), args, kwargs)
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def _run(self: Any, own: Callable[..., Tensor], x: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ class WithRule:
             if not torch.compiler.is_compiling():
                 _warn(f"{self._get_name()} has torch's own gradient here: {why}")
             return own(x)
-        return run_stand_in(call, inputs, in_place)  # type: ignore[no-any-return]
+        return run_stand_in(call, inputs, in_place)
 
     def _get_name(self) -> str:
         return kind_of(self).__name__
@@ -79,7 +80,7 @@ class CompositeWithRule(WithRule):
 
     rewritten: tuple[str, RuleLike]  # the family of override, and its rule
 
-    def forward(self: Any, *args: object, **kwargs: object) -> Any:
+    def forward(self: Any, *args: object, **kwargs: object) -> Tensor:
         own = super(WithRule, self).forward  # type: ignore[misc]
         if _is_tracing_script():
             return own(*args, **kwargs)
@@ -94,18 +95,23 @@ class CompositeWithRule(WithRule):
 
 def _is_tracing_script() -> bool:
     """Does torch.jit.trace run? It warns where the program may be trained."""
-    if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+    if not is_tracing():
         return False
     if torch.is_grad_enabled():
         _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
     return True
 
 
-@functools.cache
+_classes: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they replace
+
+
 def class_with_rule(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class that replaces this one; the same each time, because pickle finds it here by its name."""
-    form, mixin = (MODULES[kind], WithRule) if kind in MODULES else (COMPOSITE_MODULES[kind], CompositeWithRule)
-    return type(f"{kind.__name__}WithRule", (mixin, kind), {"__module__": __name__, "kind": kind, "form": form})
+    """The same class each time, because pickle finds it here by its name."""
+    if kind not in _classes:
+        form, mixin = (MODULES[kind], WithRule) if kind in MODULES else (COMPOSITE_MODULES[kind], CompositeWithRule)
+        members = {"__module__": __name__, "kind": kind, "form": form}
+        _classes[kind] = type(f"{kind.__name__}WithRule", (mixin, kind), members)
+    return _classes[kind]
 
 
 def __getattr__(name: str) -> object:
@@ -154,7 +160,7 @@ def names_of(kinds: Iterable[type[nn.Module]] = MODULES) -> str:
     return ", ".join(f"nn.{kind.__name__}" for kind in kinds)
 
 
-def kind_of(module: Any) -> type[nn.Module]:
+def kind_of(module: nn.Module | WithRule) -> type[nn.Module]:
     """The class that a user knows the module by."""
     return module.kind if isinstance(module, WithRule) else type(module)
 

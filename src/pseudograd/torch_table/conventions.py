@@ -143,7 +143,7 @@ def pinned_primitive(name: str, in_place: bool = False) -> Primitive:
     return PRIMITIVES[f"{name}, pinned"] if primitive is None else primitive
 
 
-def share(grad: Tensor, part: float) -> Any:
+def share(grad: Tensor, part: float) -> Tensor | float:
     """A part of grad. No part of an infinite grad is 0."""
     return grad if part == 1.0 else 0.0 if part == 0.0 else grad * part
 

@@ -45,11 +45,11 @@ class Kinked(NamedTuple):
 
 FORMS: list[Form] = []
 # By the function that torch hands to a TorchFunctionMode: those that override or an edge acts on, and those that a pin of a family acts on.
-SPELLINGS: dict[Any, Spelling] = {}
-KINKED: dict[Any, tuple[Kinked, ...]] = {}
+SPELLINGS: dict[object, Spelling] = {}
+KINKED: dict[object, tuple[Kinked, ...]] = {}
 FAMILIES: dict[str, Family] = {}
-MODULES: dict[type[Any], Form] = {}  # ReLU6 is a Hardtanh: the exact class decides
-COMPOSITE_MODULES: dict[type[Any], Form] = {}
+MODULES: dict[type[torch.nn.Module], Form] = {}  # ReLU6 is a Hardtanh: the exact class decides
+COMPOSITE_MODULES: dict[type[torch.nn.Module], Form] = {}
 
 
 def add(form: Form) -> Form:

@@ -226,7 +226,7 @@ NAMES.append(
 )
 
 
-def step_hooks(optimizer: object) -> list[Any]:
+def step_hooks(optimizer: object) -> list[dict[int, object]]:
     """Around the steps of every optimiser, before and after, and of this one alone; none where torch keeps them elsewhere."""
     own = vars(optimizer)
     before, after = own.get("_optimizer_step_pre_hooks"), own.get("_optimizer_step_post_hooks")
@@ -332,7 +332,7 @@ WRAPPED_MODULES = ("module", "_orig_mod")  # in DistributedDataParallel, and in 
 NAMES.append(Name("torch.nn.Module._modules", "sites have no module", lambda: "_modules" in vars(nn.Module())))
 
 
-def children_of(module: object) -> dict[str, Any]:
+def children_of(module: object) -> dict[str, nn.Module]:
     """The modules in a module, by name."""
     return getattr(module, "_modules", {})
 
@@ -484,7 +484,7 @@ hooks_after_accumulation = _attribute(
 )
 
 
-def hooks_of(tensor: object) -> dict[int, Any]:
+def hooks_of(tensor: object) -> dict[int, object]:
     """The program's own hooks on a tensor."""
     return _hooks_of(tensor) or {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,21 @@ from ...arguments import APPROXIMATE
 from ...rule import Gradients, Pull
 from ..conventions import IN_PLACE, OWN, SLOPE, Convention, Family, Kink, is_zero, pin, pull_with_kink, share
 from ..private import hardtanh, in_forward_mode, saved, transforms_are_active
-from ..records import CUTS, MISSING, NN, TENSORS, Arrange, Arranged, Form, Takes, X, edge_case, pass_on, stand_in
+from ..records import (
+    CUTS,
+    MISSING,
+    NN,
+    TENSORS,
+    Arrange,
+    Arranged,
+    Form,
+    Inputs,
+    Takes,
+    X,
+    edge_case,
+    pass_on,
+    stand_in,
+)
 
 _aten = torch.ops.aten
 _ALPHA: Takes = {"input": MISSING, "alpha": 1.0}
@@ -25,7 +40,7 @@ def _is_at_bounds(x: Tensor, min: float, max: float) -> Tensor:
     return (x == min) | (x == max)
 
 
-def _slope_between(grad: Tensor, x: Tensor, min: Any, max: Any) -> Tensor:
+def _slope_between(grad: Tensor, x: Tensor, min: float, max: float) -> Tensor:
     return torch.where((x <= min) | (x >= max), 0.0, grad)
 
 
@@ -42,20 +57,20 @@ def _slope_of_hardsigmoid(grad: Tensor, x: Tensor, min: object, max: object) -> 
 def _pull_hardsigmoid(pull: Pull) -> Pull:
     """hardsigmoid(x) is clamp(x, -3, 3) / 6 + 1/2."""
 
-    def pulled(grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, **parameters: object) -> Gradients:
+    def pulled(grad: Tensor, x: Tensor, min: float, max: float, *, y: Tensor, **parameters: object) -> Gradients:
         clamped = torch.where(x < min, min, torch.where(x > max, max, x))
         return pull(grad * (1.0 / 6.0), x, min, max, y=clamped, **parameters)  # torch multiplies by it
 
     return pulled
 
 
-def _arrange_hardtanh(x: Tensor, min_val: Any, max_val: object) -> Arranged | None:
+def _arrange_hardtanh(x: Tensor, min_val: float, max_val: float) -> Arranged | None:
     if min_val > max_val:  # an error in torch.nn.functional
         return None
     return "torch.hardtanh", (x, min_val, max_val)
 
 
-def _pick_hardtanh(node: object, inputs: tuple[Any, ...]) -> tuple[str, str]:
+def _pick_hardtanh(node: object, inputs: Inputs) -> tuple[str, str]:
     """nn.ReLU6 is a hardtanh, and relu6 has its node."""
     is_relu6 = inputs[1] == 0 and inputs[2] == 6
     return ("relu6", "torch.relu6") if is_relu6 else ("hardtanh", "torch.hardtanh")
@@ -106,7 +121,7 @@ def _saturating(
 _SELU = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-def _slope_of_leaky_relu(grad: Tensor, x: Tensor, negative_slope: Any) -> Tensor:
+def _slope_of_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float) -> Tensor:
     return torch.where(x > 0, grad, grad * negative_slope)
 
 
@@ -114,7 +129,7 @@ def _slope_of_elu(grad: Tensor, x: Tensor, alpha: object, of_result: bool = Fals
     return _aten.elu_backward(grad, alpha, 1.0, 1.0, of_result, x)
 
 
-def _slope_of_celu(grad: Tensor, x: Tensor, alpha: Any, of_result: bool = False) -> Tensor:
+def _slope_of_celu(grad: Tensor, x: Tensor, alpha: float, of_result: bool = False) -> Tensor:
     return _aten.elu_backward(grad, alpha, 1.0, 1.0 / alpha, of_result, x)
 
 
@@ -127,7 +142,13 @@ def _slope_of_abs(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def _exponential(
-    name: str, slope: Any, forward: Any, *others: str, tensorflow: Convention | None = None, note: str = "", **kink: Any
+    name: str,
+    slope: Callable[..., Tensor],
+    forward: Callable[..., Tensor],
+    *others: str,
+    tensorflow: Convention | None = None,
+    note: str = "",
+    **kink: Any,
 ) -> Kink:
     """elu, celu or selu. In place torch has the slope of the result, which rounds otherwise."""
 

@@ -33,7 +33,9 @@ def values_of(own: Own) -> Any:
         return own()
 
 
-def _write_extreme(kind: Any, convention: str, own: Own, x: Tensor, dim: object, keepdim: Any) -> object:
+def _write_extreme(
+    kind: Callable[..., object], convention: str, own: Own, x: Tensor, dim: object, keepdim: bool
+) -> object:
     """A maximum or minimum over a dimension: JAX and TensorFlow share the gradient among the tied entries."""
     if convention != SHARED or not isinstance(dim, int) or x.dim() == 0:
         return None
@@ -119,7 +121,7 @@ def _write_median(convention: str, own: Own, x: Tensor, dim: object, keepdim: ob
 
 
 def _write_quantile(
-    ignores_nan: bool, convention: str, own: Own, x: Tensor, q: object, dim: object, keepdim: object, interpolation: Any
+    ignores_nan: bool, convention: str, own: Own, x: Tensor, q: object, dim: object, keepdim: object, interpolation: str
 ) -> object:
     """As torch 2.13: sort, then go from one neighbour to the other. jnp.quantile has a stable sort."""
     if convention == OPEN_ERA or not (dim is None or isinstance(dim, int)):
@@ -140,7 +142,11 @@ def _write_quantile(
     low, high, weight = _neighbours(rank, interpolation)
     shape = (*ordered.shape[:-1], parts.shape[0])
     below = ordered.gather(-1, low.expand(shape))
-    chosen = below if high is None else torch.lerp(below, ordered.gather(-1, high.expand(shape)), weight.expand(shape))
+    chosen = (
+        below
+        if high is None or weight is None
+        else torch.lerp(below, ordered.gather(-1, high.expand(shape)), weight.expand(shape))
+    )
     chosen = chosen.movedim(-1, 0)  # the ranks come first
     if keepdim:
         chosen = chosen.unsqueeze(axis + 1) if dim is not None and x.dim() > 0 else chosen.reshape(-1, *[1] * x.dim())
@@ -154,7 +160,7 @@ def _last_rank(ordered: Tensor, ignores_nan: bool) -> Tensor:
     return ((ordered == ordered).sum(-1, keepdim=True) - 1).to(ordered.dtype)
 
 
-def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None, Any]:
+def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The ranks below and above, and the weight of the one above."""
     if interpolation in ("lower", "higher", "nearest"):
         rounded = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}[interpolation]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..records import MISSING, Form, Run
+from ..records import MISSING, Form, Inputs, Run
 
 
 def _write_rnn_relu_cell(
@@ -20,7 +20,7 @@ def _write_rnn_relu_cell(
 
 
 def _run_layer(
-    run: Run, weights: tuple[Any, ...], input: Tensor, first: Tensor, sizes: list[int], is_backward: bool
+    run: Run, weights: Inputs, input: Tensor, first: Tensor, sizes: list[int], is_backward: bool
 ) -> tuple[Tensor, Tensor]:
     """One direction of one layer: the outputs of all steps behind one another, and the last hidden state of each sequence.
 
