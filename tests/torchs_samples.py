@@ -38,7 +38,7 @@ def _not_a_leaf(x: Any) -> Any:
     return x.clone() if learns else x
 
 
-def _without_expecttest() -> None:
+def import_without_expecttest() -> None:
     with contextlib.suppress(ImportError):
         import expecttest  # noqa: F401
     if "expecttest" not in sys.modules:
@@ -49,7 +49,7 @@ def _without_expecttest() -> None:
 
 def of_functions(dtypes: tuple[torch.dtype, ...] = DTYPES, only: Callable[[str], bool] = bool) -> Iterator[Sample]:
     """Every function under each name that it has: as function, as method, in place. only: of these names."""
-    _without_expecttest()
+    import_without_expecttest()
     from torch.testing._internal.common_methods_invocations import op_db
 
     for info in op_db:
@@ -70,7 +70,7 @@ def _of_function(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
 
 def of_modules(only: Callable[[str], bool] = bool) -> Iterator[Sample]:
     """Every module of torch.nn in float64, in training and not."""
-    _without_expecttest()
+    import_without_expecttest()
     from torch.testing._internal.common_modules import module_db
 
     how: dict[str, Any] = {"device": "cpu", "dtype": torch.float64, "requires_grad": True}
@@ -78,7 +78,7 @@ def of_modules(only: Callable[[str], bool] = bool) -> Iterator[Sample]:
         for training in (True, False) if only(info.name) else ():
             for sample in info.module_inputs_func(info, training=training, **how):
                 if sample.forward_input is not None and sample.forward_input.args:
-                    made = sample.constructor_input
-                    module: nn.Module = info.module_cls(*made.args, **made.kwargs).double().train(training)
+                    arguments = sample.constructor_input
+                    module: nn.Module = info.module_cls(*arguments.args, **arguments.kwargs).double().train(training)
                     first, *others = sample.forward_input.args
                     yield Sample(info.name, module, first, tuple(others), sample.forward_input.kwargs)

@@ -89,12 +89,12 @@ def test_sigmoid() -> None:
             assert theirs[x <= -3.6].isnan().all(), "the plain formula does not overflow here, so this shows nothing"
         for scale in (1 / 25, 1.0, 1e-3):
             for sign in (1.0, -1.0):
-                found = _grad(
+                grad_x = _grad(
                     lambda x, s=scale: pg.heaviside(x, rule=pg.rules.sigmoid(scale=s)), x, torch.full_like(x, sign)
                 )
-                assert found.isfinite().all()
-                assert (found * sign >= 0).all()
-                assert found[x == 0].item() == torch.tensor(sign / 4 / scale, dtype=torch.float32).to(dtype).item()
+                assert grad_x.isfinite().all()
+                assert (grad_x * sign >= 0).all()
+                assert grad_x[x == 0].item() == torch.tensor(sign / 4 / scale, dtype=torch.float32).to(dtype).item()
         leaf = x.clone().requires_grad_()
         (first,) = torch.autograd.grad(pg.sign(leaf, rule="sigmoid").sum(), leaf, create_graph=True)
         assert torch.autograd.grad(first.sum(), leaf)[0].isfinite().all()

@@ -18,14 +18,14 @@ INF, NAN = torch.inf, torch.nan
 BOUNDS = ((-1.0, 1.0), (-0.3, 0.7), (0, 1), (-INF, 0.5), (0.25, 0.25))
 
 
-def _with_pseudograd() -> Callable[..., Tensor]:
+def import_recipe() -> Callable[..., Tensor]:
     names: dict[str, object] = {}
     exec(RECIPE, names)
     assert names["clamp"] is pseudograd.clamp
     return names["clamp"]
 
 
-def _without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
+def import_fallback(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
     monkeypatch.setitem(sys.modules, "pseudograd", None)
     names: dict[str, object] = {}
     exec(RECIPE, names)
@@ -39,19 +39,19 @@ def _without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
 def test_the_fallback_is_exact(
     bounds: tuple[float, float], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, fallback = _with_pseudograd(), _without(monkeypatch)
+    ours, fallback = import_recipe(), import_fallback(monkeypatch)
     edges = torch.tensor([b for b in bounds if abs(b) < INF], dtype=dtype)
     beside = [torch.nextafter(edges, torch.full_like(edges, side)) for side in (-INF, INF)]
     special = torch.tensor([0.0, -0.0, 300.0, -300.0, 3e4, INF, -INF, NAN], dtype=dtype)
     x = torch.cat([edges, *beside, edges - 0.25, edges + 0.25, special])
     for g in (1.0, -1.0, 0.0, 1e-5, -1e-5, INF, -INF):
-        found = []
+        outcomes = []
         for clamp in (ours, fallback):
             leaf = x.clone().requires_grad_()
             y = clamp(leaf, *bounds)
             (grad,) = torch.autograd.grad(y, leaf, torch.full_like(x, g))
-            found.append((y.detach(), grad, clamp(x, *bounds)))
-        for mine, theirs in zip(*found, strict=True):
+            outcomes.append((y.detach(), grad, clamp(x, *bounds)))
+        for mine, theirs in zip(*outcomes, strict=True):
             assert mine.dtype is theirs.dtype is dtype
             assert torch.equal(mine.isnan(), theirs.isnan())
             assert torch.equal(mine.nan_to_num(nan=0.5), theirs.nan_to_num(nan=0.5))
@@ -61,7 +61,7 @@ def test_the_fallback_is_exact(
 def test_the_fallback_leaves_its_input_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.tensor([-2.0, 2.0], requires_grad=True)
     middle = x * 1
-    _without(monkeypatch)(middle, -1, 1).sum().backward()
+    import_fallback(monkeypatch)(middle, -1, 1).sum().backward()
     assert middle.tolist() == [-2, 2]
     assert x.grad is not None
     assert x.grad.tolist() == [0, 1]

@@ -194,7 +194,7 @@ def test_a_checkpoint_that_ends_in_a_call_that_was_made_before(context: str, way
 def test_where_torch_hides_its_checkpoints_no_bits_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """There a recomputation runs under the contexts of the backward, and must keep what torch keeps."""
     monkeypatch.setattr(kernels.table, "checkpoint_frame", None)
-    kernels.table._changed()
+    kernels.table._note_change()
     try:
         for context in CONTEXTS.values():
             with context():
@@ -202,7 +202,7 @@ def test_where_torch_hides_its_checkpoints_no_bits_are_saved(monkeypatch: pytest
                     assert [dtype for dtype, _ in saved(way, LARGE)] == [torch.float32] * count
     finally:
         monkeypatch.undo()
-        kernels.table._changed()
+        kernels.table._note_change()
 
 
 def test_a_pin_to_the_installed_era_alone_is_not_there() -> None:

@@ -43,22 +43,22 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _searched(count: int, needed: set[int]) -> tuple[set[int], list[str]]:
-    """What is found, and what was asked for on the way, as the digits of the places."""
+    """What is answer, and what was asked for on the way, as the digits of the places."""
     runs: list[str] = []
 
     def is_enough(keys: list[Key]) -> bool:
         runs.append("".join(key[0] for key in keys))
         return needed <= {int(key[0]) for key in keys}
 
-    found = _find_smallest(is_enough, [(str(number),) for number in range(count)])
-    return {int(key[0]) for key in found}, runs
+    answer = _find_smallest(is_enough, [(str(number),) for number in range(count)])
+    return {int(key[0]) for key in answer}, runs
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 16, 33, 100])
 def test_one_place_is_found_in_two_runs_for_each_halving(count: int) -> None:
     for culprit in range(count):
-        found, runs = _searched(count, {culprit})
-        assert found == {culprit}
+        answer, runs = _searched(count, {culprit})
+        assert answer == {culprit}
         assert len(runs) <= 2 * math.ceil(math.log2(count)), (count, culprit, runs)
 
 
@@ -206,24 +206,24 @@ def test_every_run_gets_the_whole_standard_input(is_file: bool, tmp_path: Path) 
     file = tmp_path / "input"
     file.write_bytes(b"before" + text)
     with open(file, "rb") as source:
-        given = source.fileno()
-        os.lseek(given, 6, os.SEEK_SET)
+        descriptor = source.fileno()
+        os.lseek(descriptor, 6, os.SEEK_SET)
         feeder = None
         if not is_file:
-            given, end = os.pipe()
+            descriptor, end = os.pipe()
             feeder = threading.Thread(target=_feed, args=(end, text), daemon=True)
             feeder.start()
-        stdin = StandardInput(given)
+        stdin = StandardInput(descriptor)
         for wanted in (text, text[:10], b"", text):
             with stdin.open_for_run() as handed:
-                reading = given if handed is None else handed
+                reading = descriptor if handed is None else handed
                 read = b""
                 while len(read) < len(wanted):
                     read += os.read(reading, len(wanted) - len(read))
             assert read == wanted
         if feeder is not None:
             feeder.join()
-            os.close(given)
+            os.close(descriptor)
 
 
 ENDS_AT_ONCE = """\

@@ -290,16 +290,16 @@ def test_in_place_is_as_torchs_own_for_whoever_holds_the_tensor(name: str) -> No
 
 def saved(f, *inputs: Tensor) -> list[tuple[object, ...]]:
     """What a call hands to autograd to keep, in order, and whether that is an input itself or a copy."""
-    kept: list[tuple[object, ...]] = []
-    given = {value.data_ptr() for value in inputs}
+    packed: list[tuple[object, ...]] = []
+    inputs_at = {value.data_ptr() for value in inputs}
 
     def pack(tensor: Tensor) -> Tensor:
-        kept.append((tuple(tensor.shape), tensor.dtype, tensor.data_ptr() in given))
+        packed.append((tuple(tensor.shape), tensor.dtype, tensor.data_ptr() in inputs_at))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         f(*inputs)
-    return kept
+    return packed
 
 
 SAVED = {
@@ -481,7 +481,7 @@ AT_EDGE = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
 OF_ERA = {"torch<=2.13": [0.0, 1.0, 1.0, 1.0, 0.0], "torch>=2.14": [0.0, 0.0, 1.0, 0.0, 0.0]}
 
 
-def at_edge(f: Callable[[Tensor], Tensor] = clamp_to_one) -> list[float]:
+def edge_slopes(f: Callable[[Tensor], Tensor] = clamp_to_one) -> list[float]:
     x = AT_EDGE.clone().requires_grad_()
     return torch.autograd.grad(f(x).sum(), x)[0].tolist()
 
@@ -490,18 +490,18 @@ def _compiled(pin: Any) -> list[float]:
     torch._dynamo.reset()
     f = torch.compile(lambda x: clamp_to_one(x * 1), backend="aot_eager", fullgraph=True)
     with pin:
-        return at_edge(f)
+        return edge_slopes(f)
 
 
 def _around(pin: Any) -> list[float]:
     with pin:
-        return at_edge()
+        return edge_slopes()
 
 
 HOW: dict[str, Callable[[Any], list[float]]] = {
     "a block": _around,
-    "a decorator": lambda pin: pin(at_edge)(),
-    "a checkpoint": lambda pin: at_edge(lambda x: pin(checkpoint)(clamp_to_one, x, use_reentrant=False)),
+    "a decorator": lambda pin: pin(edge_slopes)(),
+    "a checkpoint": lambda pin: edge_slopes(lambda x: pin(checkpoint)(clamp_to_one, x, use_reentrant=False)),
     "compiled": _compiled,
 }
 
@@ -518,5 +518,5 @@ def test_a_pin_to_any_era_decides_inside_another_context(outer: str, how: str, e
         for pin in (made_before, pin_edge(era)):
             assert HOW[how](pin) == OF_ERA[era]
         with pin_edge("half"):
-            assert at_edge() == [0.0, 0.5, 1.0, 0.5, 0.0]
-    assert at_edge() == OF_ERA[installed_era()]
+            assert edge_slopes() == [0.0, 0.5, 1.0, 0.5, 0.0]
+    assert edge_slopes() == OF_ERA[installed_era()]

@@ -113,23 +113,23 @@ class Way(NamedTuple):
 
 def ways_of(form: Form) -> list[Way]:
     """Every spelling with all choices of arguments that torch takes; at least one of each."""
-    found = []
+    every_way: list[Way] = []
     for function, spelling in SPELLINGS.items():
         if spelling.form is not form:
             continue
         ways = [
             Way(f"{function} {number}", spelling, function, partial(_built, choice), is_by_name)
             for is_by_name in (False, True)
-            for given in range([*form.takes.values()].count(MISSING), len(form.takes) + 1)
-            for number, choice in enumerate(itertools.product(*(ARGUMENTS[name] for name in [*form.takes][:given])))
-            if given > 1 or not is_by_name
+            for count in range([*form.takes.values()].count(MISSING), len(form.takes) + 1)
+            for number, choice in enumerate(itertools.product(*(ARGUMENTS[name] for name in [*form.takes][:count])))
+            if count > 1 or not is_by_name
         ]
         refusals = {way: _refusal(way) for way in ways}
         taken = [way for way, refusal in refusals.items() if not refusal]
         has_derivative = not any("derivative" in refusal for refusal in refusals.values())
         assert taken or not has_derivative, f"torch takes none of the arguments for {function}: {form.takes}"
-        found += taken
-    return found
+        every_way += taken
+    return every_way
 
 
 def _built(choice: tuple[Callable[[], Any], ...]) -> list[Any]:
@@ -170,7 +170,7 @@ def contexts_of(switch: str) -> Iterator[tuple[Rewriting, Replacement]]:
         yield context, context.replacements[switch]
 
 
-def by_the_primitive(replacement: Replacement) -> StandsIn:
+def run_primitives(replacement: Replacement) -> StandsIn:
     """Torch's values with the gradients that the formula of what stands in gives; torch's own where nothing does."""
 
     def stands_in(spelling: Spelling, function: Any, arguments: list[Any]) -> Any:
@@ -208,7 +208,7 @@ def check(form: Form, switch: str) -> int:
         for context, replacement in contexts if at == 0 else [contexts[at % len(contexts)]]:
             with context:
                 result = way.run()
-            _assert_same(f"{way.name} under {context}", result, plain, way.run(by_the_primitive(replacement)))
+            _assert_same(f"{way.name} under {context}", result, plain, way.run(run_primitives(replacement)))
             calls += 1
     return calls
 
@@ -254,8 +254,8 @@ def test_every_module_under_every_rule(kind: type[torch.nn.Module]) -> None:
             if type(model[0]) is kind:
                 continue
             assert torch.equal(model(x), y)
-            (found,) = torch.autograd.grad(model(x), x, grad)
-            assert torch.equal(found, wanted), (switch, rule)
+            (converted,) = torch.autograd.grad(model(x), x, grad)
+            assert torch.equal(converted, wanted), (switch, rule)
 
 
 # --- rows that come later ---------------------------------------------------------------------------------------------

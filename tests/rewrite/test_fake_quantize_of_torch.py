@@ -28,13 +28,13 @@ def _at_the_ends(scale: Tensor, zero_point: Tensor, grid: tuple[int, int], dtype
     return torch.cat([near, far], 1).to(dtype)
 
 
-def _gradients(x: Tensor, f: Callable[..., Tensor], given: tuple[object, ...]) -> tuple[Tensor, Tensor]:
+def _gradients(x: Tensor, f: Callable[..., Tensor], arguments: tuple[object, ...]) -> tuple[Tensor, Tensor]:
     """The stand-in's and torch's own, for grads of both signs."""
     grad = torch.where(torch.rand(x.shape) < 0.5, -2.0, 3.0).to(x.dtype)
     x = x.clone().requires_grad_()
-    (theirs,) = torch.autograd.grad(f(x, *given), x, grad)
+    (theirs,) = torch.autograd.grad(f(x, *arguments), x, grad)
     with pg.override(fake_quantize="zero"):
-        (ours,) = torch.autograd.grad(f(x, *given), x, grad)
+        (ours,) = torch.autograd.grad(f(x, *arguments), x, grad)
     return ours, theirs
 
 
@@ -53,9 +53,9 @@ def test_per_channel(kind: torch.dtype, dtype: torch.dtype) -> None:
         if kind is not torch.int32:
             fraction = torch.tensor([0.5, 0.25, 0.0]) * (case % 2) + torch.rand(3) * (case % 3 == 0)
             zero_point = (zero_point + fraction).clamp(low, high)
-        axis, given = case % 2, (scale, zero_point.to(kind), case % 2, *grid)
-        x = _at_the_ends(scale, given[1], grid, dtype)
-        ours, theirs = _gradients(x if axis == 0 else x.mT, torch.fake_quantize_per_channel_affine, given)
+        axis, arguments = case % 2, (scale, zero_point.to(kind), case % 2, *grid)
+        x = _at_the_ends(scale, arguments[1], grid, dtype)
+        ours, theirs = _gradients(x if axis == 0 else x.mT, torch.fake_quantize_per_channel_affine, arguments)
         assert torch.equal(ours, theirs), (case, int((ours != theirs).sum()))
         blocked, passed = blocked + int((theirs == 0).sum()), passed + int((theirs != 0).sum())
     assert min(blocked, passed) > 2000
@@ -75,10 +75,13 @@ def test_per_tensor(kind: torch.dtype | None, dtype: torch.dtype) -> None:
             int(torch.randint(low, min(high, 1000) + 1, (1,))),
         )
         x = _at_the_ends(torch.tensor([scale]), torch.tensor([zero_point]), grid, dtype)
-        given: tuple[object, object] = (scale, zero_point)
+        arguments: tuple[object, object] = (scale, zero_point)
         if kind is not None:
             fraction = 0.75 * (kind is torch.float32) * (1 if zero_point > 0 else -1)
             wide = torch.float64 if case % 2 else torch.float32
-            given = torch.tensor(scale, dtype=wide), torch.tensor(zero_point + fraction, dtype=torch.float64).to(kind)
-        ours, theirs = _gradients(x[x.isfinite()], torch.fake_quantize_per_tensor_affine, (*given, *grid))
-        assert torch.equal(ours, theirs), (case, given, int((ours != theirs).sum()))
+            arguments = (
+                torch.tensor(scale, dtype=wide),
+                torch.tensor(zero_point + fraction, dtype=torch.float64).to(kind),
+            )
+        ours, theirs = _gradients(x[x.isfinite()], torch.fake_quantize_per_tensor_affine, (*arguments, *grid))
+        assert torch.equal(ours, theirs), (case, arguments, int((ours != theirs).sum()))

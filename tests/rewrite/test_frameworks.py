@@ -307,7 +307,7 @@ def test_what_a_pin_leaves_it_reports(pin: tuple[str | None, dict[str, str]]) ->
 
 @folded
 @pytest.mark.parametrize(
-    ("given", "named", "error", "text"),
+    ("arguments", "named", "error", "text"),
     [
         (("jaxx",), {}, UnknownNameError, r"edge must be one of .*, got 'jaxx'. Did you mean 'jax'\?"),
         ((["jax"],), {}, UnknownNameError, r"edge must be one of .*, got \['jax'\]"),
@@ -323,6 +323,6 @@ def test_what_a_pin_leaves_it_reports(pin: tuple[str | None, dict[str, str]]) ->
         ((), {"abs": 1, "nan": True}, ValueError, "nan must come with a framework, got None"),
     ],
 )
-def test_wrong_calls(given: tuple[Any, ...], named: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_wrong_calls(arguments: tuple[Any, ...], named: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=f"pin_edge: {text}"):
-        pin_edge(*given, **named)
+        pin_edge(*arguments, **named)

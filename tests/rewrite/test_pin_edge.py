@@ -58,7 +58,7 @@ def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
 def test_an_edge_changes_the_edge_alone(name: str, edge: str, elsewhere: str) -> None:
     function, bounds = CASES[name]
     with forced(edge, elsewhere):
-        found = gradients(function, bounds)
+        pinned = gradients(function, bounds)
     wanted = [list(grads) for grads in MEASURED[elsewhere][name]]
     numbers = [float(b.detach()[0]) if isinstance(b, torch.Tensor) else b for b in bounds]
     y = function(
@@ -72,7 +72,7 @@ def test_an_edge_changes_the_edge_alone(name: str, edge: str, elsewhere: str) ->
             for which, grads in enumerate(wanted[1:]):
                 tensors = [position for position, b in enumerate(bounds) if isinstance(b, torch.Tensor)]
                 grads[i] = (1 - SHARES[edge]) * g + 0.0 if tensors[which] == at.index(True) else 0.0
-    assert found == wanted
+    assert pinned == wanted
 
 
 @folded
@@ -123,8 +123,8 @@ def test_the_bound_is_where_torch_rounds_it_to(dtype: torch.dtype) -> None:
         assert torch.equal(torch.autograd.grad(torch.clamp(x, 0.3, 0.7).sum(), x)[0], plain)
     for edge, share in SHARES.items():
         with pin_edge(edge):
-            found = torch.autograd.grad(torch.clamp(x, 0.3, 0.7).sum(), x)[0]
-        assert found.tolist() == [0.0, share, 1.0, share, 0.0, 0.0]
+            grads = torch.autograd.grad(torch.clamp(x, 0.3, 0.7).sum(), x)[0]
+        assert grads.tolist() == [0.0, share, 1.0, share, 0.0, 0.0]
 
 
 def test_tensor_bounds_are_compared_in_the_dtype_of_two() -> None:

@@ -36,17 +36,17 @@ def _left(era: str, is_compiled: bool) -> set[str]:
 
 def _wanted(era: str) -> dict[str, Outcome]:
     """Where the last version of the era has a gradient, and the installed torch, too."""
-    found = {}
+    outcomes = {}
     for id, point in POINTS.items():
         wanted, here = point.outcome("torch", LAST[era]), measure(point, EAGER)
         if wanted is not None and wanted.gradient is not None and here is not None and here.gradient is not None:
-            found[id] = wanted
-    return found
+            outcomes[id] = wanted
+    return outcomes
 
 
 def _differs_between_eras(point: Point) -> bool:
-    one, other = (point.outcome("torch", version) for version in LAST.values())
-    return one is not None and other is not None and not one.same_as(other)
+    first, second = (point.outcome("torch", version) for version in LAST.values())
+    return first is not None and second is not None and not first.same_as(second)
 
 
 def _compiles(point: Point) -> bool:

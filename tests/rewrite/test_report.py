@@ -1,4 +1,4 @@
-"""report(): what was rewritten and where, and what was seen and could not be. And rules chosen by site."""
+"""report(): what was rewritten and where, and what was sites and could not be. And rules chosen by site."""
 
 from __future__ import annotations
 
@@ -141,17 +141,17 @@ class Net(nn.Module):
 
 
 def test_a_site_tells_line_module_and_bounds() -> None:
-    seen: list[Site] = []
+    sites: list[Site] = []
 
     def choose(site: Site) -> None:
-        seen.append(site)
+        sites.append(site)
 
     x = leaf()
     with override(clamp=choose, relu=choose):
         Net()(x)
         torch.minimum(torch.ones(3), x)
         torch.clamp(x, min=torch.zeros(3))
-    assert [(s.op, s.family, s.module) for s in seen] == [
+    assert [(s.op, s.family, s.module) for s in sites] == [
         ("relu", "relu", "first.0"),
         ("hardtanh", "relu", "first.1"),
         ("relu", "relu", "last"),
@@ -159,29 +159,29 @@ def test_a_site_tells_line_module_and_bounds() -> None:
         ("minimum", "clamp", None),
         ("clamp", "clamp", None),
     ]
-    assert [(s.min, s.max) for s in seen[:4]] == [(0.0, None), (-1.0, 1.0), (0.0, None), (-3, 3)]
-    assert seen[4].min is None
-    assert torch.equal(seen[4].max, torch.ones(3))
-    assert torch.equal(seen[5].min, torch.zeros(3))
-    assert all(s.where.startswith("tests/rewrite/test_report.py:") for s in seen)
+    assert [(s.min, s.max) for s in sites[:4]] == [(0.0, None), (-1.0, 1.0), (0.0, None), (-3, 3)]
+    assert sites[4].min is None
+    assert torch.equal(sites[4].max, torch.ones(3))
+    assert torch.equal(sites[5].min, torch.zeros(3))
+    assert all(s.where.startswith("tests/rewrite/test_report.py:") for s in sites)
 
 
 def test_a_site_under_a_transform_knows_its_bound() -> None:
     """What a transform has wrapped is x."""
-    seen: list[Site] = []
+    sites: list[Site] = []
     zeros = torch.zeros(3)
 
     def choose(site: Site) -> None:
-        seen.append(site)
+        sites.append(site)
 
     with override(clamp=choose):
         for f in (lambda x: torch.maximum(x, zeros), lambda x: torch.maximum(zeros, x)):
             torch.func.grad(lambda x, f=f: f(x).sum())(leaf().detach())
-    assert [(site.min.tolist(), site.max) for site in seen] == [([0.0] * 3, None)] * 2
-    seen.clear()
+    assert [(site.min.tolist(), site.max) for site in sites] == [([0.0] * 3, None)] * 2
+    sites.clear()
     with override(clamp=choose):
         torch.func.grad(lambda x: torch.maximum(x * 0, x).sum())(leaf().detach())
-    assert [(site.min, site.max) for site in seen] == [(None, None)]  # either may be
+    assert [(site.min, site.max) for site in sites] == [(None, None)]  # either may be
 
 
 def test_a_chosen_rule_that_does_not_exist_is_an_error() -> None:

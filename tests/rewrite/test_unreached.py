@@ -1,4 +1,4 @@
-"""What hides an op of the table is written out, or says that it is not reached: held against what was found on every torch."""
+"""What hides an op of the table is written out, or says that it is not reached: held against what was known on every torch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_what_was_found_has_a_row_that_says_what_it_hides(version: str) -> None:
 
 
 def test_no_row_is_there_that_nobody_found() -> None:
-    found = {function.rpartition(".")[2] for rows in FOUND.values() for function in rows}
-    assert found == {*BY_NAME}
+    known = {function.rpartition(".")[2] for rows in FOUND.values() for function in rows}
+    assert known == {*BY_NAME}
 
 
 def _learnt(x: Tensor) -> Tensor:
-    found: Tensor = torch._fake_quantize_learnable_per_tensor_affine(x, torch.ones(1), torch.zeros(1), 0, 255, 1.0)
-    return found
+    known: Tensor = torch._fake_quantize_learnable_per_tensor_affine(x, torch.ones(1), torch.zeros(1), 0, 255, 1.0)
+    return known
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])

@@ -217,18 +217,18 @@ def _networks() -> Iterator[tuple[nn.RNN, tuple[Any, ...]]]:
         x = torch.randn(*([5, 3] if kind == "alone" else [4, 5, 3] if first else [5, 4, 3]), dtype=torch.float64)
         if kind == "alone":
             del hidden[1]
-        given: Any = x if kind != "packed" else nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=first)
-        yield net, (given, torch.randn(*hidden, dtype=torch.float64))
+        batch: Any = x if kind != "packed" else nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=first)
+        yield net, (batch, torch.randn(*hidden, dtype=torch.float64))
 
 
 def test_every_recurrent_network_is_torchs_own_and_takes_a_rule() -> None:
     count = 0
-    for net, given in _networks():
+    for net, inputs in _networks():
 
         def derivatives() -> list[Tensor]:
             torch.manual_seed(1)  # of its dropout
-            leaves = tree_leaves(net(*given))  # noqa: B023
-            total = torch.stack([(one.double() ** 2).sum() for one in leaves if isinstance(one, Tensor)]).sum()
+            leaves = tree_leaves(net(*inputs))  # noqa: B023
+            total = torch.stack([(leaf.double() ** 2).sum() for leaf in leaves if isinstance(leaf, Tensor)]).sum()
             return [total, *torch.autograd.grad(total, list(net.parameters()))]  # noqa: B023
 
         plain = derivatives()
@@ -237,9 +237,9 @@ def test_every_recurrent_network_is_torchs_own_and_takes_a_rule() -> None:
         assert {site.op for site in context.report().rewritten} == {"relu"}
         assert context.report().missed == ()
         with override(relu="identity"):
-            found = derivatives()
-        assert torch.equal(found[0], plain[0])
-        assert not torch.equal(found[1], plain[1])
+            changed = derivatives()
+        assert torch.equal(changed[0], plain[0])
+        assert not torch.equal(changed[1], plain[1])
         count += 1
     assert count == 48
 
@@ -262,15 +262,15 @@ def test_a_quantiser_with_its_observer_takes_a_rule_and_moves_it_once() -> None:
     x = torch.tensor([-1.0, 0.2, 5.0], requires_grad=True)
     state = [torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([0.1]), torch.zeros(1, dtype=torch.int32)]
     for rule, wanted in (("zero", [0.0, 1.0, 0.0]), ("identity", [1.0, 1.0, 1.0])):
-        seen = [one.clone() for one in state]
+        moved = [tensor.clone() for tensor in state]
         on = torch.tensor([1])
         with override(fake_quantize=rule):
-            y = torch.fused_moving_avg_obs_fake_quant(x, on, on, *seen, 0.1, 0, 255, 0)
-            later = torch.fused_moving_avg_obs_fake_quant(10 * x, on, on, *seen, 0.5, 0, 255, 0)
+            y = torch.fused_moving_avg_obs_fake_quant(x, on, on, *moved, 0.1, 0, 255, 0)
+            later = torch.fused_moving_avg_obs_fake_quant(10 * x, on, on, *moved, 0.5, 0, 255, 0)
         assert torch.autograd.grad(y.sum() + 0 * later.sum(), x)[0].tolist() == wanted
         # min: 0 + .1 * (-1 - 0), then -.1 + .5 * (-10 + .1); max: 1 + .1 * (5 - 1), then 1.4 + .5 * (50 - 1.4)
-        assert seen[0].item() == pytest.approx(-5.05)
-        assert seen[1].item() == pytest.approx(25.7)
+        assert moved[0].item() == pytest.approx(-5.05)
+        assert moved[1].item() == pytest.approx(25.7)
 
 
 # --- a loss with a rule -----------------------------------------------------------------------------------------------

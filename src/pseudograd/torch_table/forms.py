@@ -102,16 +102,12 @@ def overlap(switches: Iterable[str], others: Iterable[str]) -> bool:
     return any(switches.intersection(form.switches) and others.intersection(form.switches) for form in FORMS)
 
 
-def is_spelling_of(function: object, form: Form) -> bool:
-    """Does this function of torch do what the form does, and nothing else?"""
+def is_reached_by(function: object, form: Form) -> bool:
+    """Does this function of torch do what the form does, or is it written out with an op like the form's inside?"""
     spelling = SPELLINGS.get(function)
-    return spelling is not None and not spelling.form.hides and spelling.form.shares_a_switch_with(form)
-
-
-def reaches_inside(function: object, form: Form) -> bool:
-    """Is this a function that is written out, with an op like the form's inside?"""
-    spelling = SPELLINGS.get(function)
-    return spelling is not None and spelling.form.write is not None and spelling.form.shares_a_switch_with(form)
+    if spelling is None or (spelling.form.hides and spelling.form.write is None):
+        return False
+    return spelling.form.shares_a_switch_with(form)
 
 
 def edge_family(form: Form) -> str:

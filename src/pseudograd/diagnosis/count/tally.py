@@ -82,7 +82,7 @@ class Tally:
     def within(self) -> str | None:
         """The call of torch that makes a node of this form where no override reaches it."""
         form, calling = torch_forms.form_of_node(self.op), self.calling
-        if form is None or torch_forms.is_spelling_of(calling, form) or torch_forms.reaches_inside(calling, form):
+        if form is None or torch_forms.is_reached_by(calling, form):
             return None
         return name_of_call(calling)
 
