@@ -12,7 +12,7 @@ import torch
 
 from ..dynamo import when_dynamo_arrives
 from ..formula import Depth
-from ..listen import checkpoints
+from ..listen import checkpoints, patches
 from ..listen.harmless import harmless
 
 NOT_COMPILED = "diagnose: the context must be entered outside code that torch.compile runs"
@@ -32,7 +32,7 @@ def eagerly() -> Iterator[None]:
     try:
         with _entering:
             when_dynamo_arrives(_arrived)
-        with checkpoints.note_surroundings():
+        with patches.in_contexts:
             yield
     finally:
         with _lock:

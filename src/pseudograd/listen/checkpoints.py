@@ -1,14 +1,13 @@
 """A checkpoint runs its forward twice. The second run gets the surroundings of the first one, wherever and in whatever thread it is.
 
-Torch compares what the two runs save: under another rule, or compiled where the first was not, they would save other tensors. Torch is
-patched while somebody has entered `note_surroundings`. A checkpoint keeps its notes as long as its graph lives, and needs no patch for it.
+Torch compares what the two runs save: under another rule, or compiled where the first was not, they would save other tensors. Checkpoints
+note their surroundings while a context of ours is entered. A checkpoint keeps its notes as long as its graph lives, without a patch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import patches
@@ -22,32 +21,13 @@ class Surrounding(NamedTuple):
 
 
 _surroundings: dict[str, Surrounding] = {}
-_lock = threading.RLock()
-_count = 0
 
 
 def surround(
     what: str, note: Callable[[], object], under: Callable[[Any], contextlib.AbstractContextManager[object]]
 ) -> None:
-    """Every checkpoint notes this from now on, while anybody has entered `note_surroundings`."""
+    """Every checkpoint notes this from now on, while a context of ours is entered."""
     _surroundings[what] = Surrounding(note, under)
-
-
-@contextlib.contextmanager
-def note_surroundings() -> Iterator[None]:
-    """While it is entered, checkpoints note their surroundings, and recompute without any where nobody has noted."""
-    global _count
-    with _lock:
-        if not _count:
-            patches.apply_all(_REPLACEMENTS)
-        _count += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _count -= 1
-            if not _count:
-                patches.remove_all(_REPLACEMENTS)
 
 
 class _Function:
@@ -81,13 +61,12 @@ class _Surrounded:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(note_surroundings())
+            stack.enter_context(patches.in_contexts)
             for what, surrounding in _surroundings.items():
                 stack.enter_context(surrounding.under(self._notes.get(what)))
             return self._function(*args, **kwargs)
 
 
-_REPLACEMENTS: dict[patches.Patch, Callable[[object], object]] = {
-    patch: lambda hidden, name=patch.attribute: _Function(name)  # type: ignore[misc]
-    for patch in patches.CHECKPOINTS
-}
+_FUNCTIONS = {patch: _Function(patch.attribute) for patch in patches.CHECKPOINTS}
+for _patch, _function in _FUNCTIONS.items():
+    patches.in_contexts.replacements[_patch] = lambda hidden, function=_function: function  # type: ignore[misc]

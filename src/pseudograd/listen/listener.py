@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..formula import own
 from ..torch_table.private import (
     has_mode_stack,
+    is_tracing,
     marks_of_profiles,
     mode_stack,
     node_creation_hook,
@@ -25,7 +26,7 @@ from ..torch_table.private import (
     take_off_the_stack,
 )
 from ..torch_table.records import Arguments, Keywords
-from . import functions
+from . import fast_paths, functions, patches  # noqa: F401  (fast_paths adds its patches)
 from .around import Ending, backwards, clearings, swaps
 from .harmless import Errors, harmless, leave, listen, note
 from .quietly import unheard
@@ -76,7 +77,7 @@ class Listener(TorchFunctionMode):
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
         subscriber = self.subscriber
-        if func in SILENT or not subscriber.is_on or own.depth or unheard.depth or is_compiling():
+        if func in SILENT or not subscriber.is_on or own.depth or unheard.depth or is_compiling() or is_tracing():
             return self.run(func, args, kwargs)
         before = None
         try:
@@ -120,6 +121,7 @@ def listening(listener: Listener) -> Iterator[None]:
             stack.enter_context(node_creation_hook(subscriber.on_node))
         if subscriber.on_function is not None:
             stack.enter_context(functions.watched(subscriber.on_function))
+        stack.enter_context(patches.in_contexts)
         stack.enter_context(listener)
         yield
 

@@ -82,6 +82,30 @@ def remove_all(patches: Iterable[Patch]) -> None:
                 patch._owner = patch._replacement = patch._hidden = None
 
 
+class SharedPatches:
+    """Replacements that are applied while anybody has entered them, in whatever thread."""
+
+    def __init__(self) -> None:
+        self.replacements: dict[Patch, Callable[[Any], object]] = {}
+        self._lock = threading.RLock()
+        self._count = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._count:
+                apply_all(self.replacements)
+            self._count += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                remove_all(self.replacements)
+
+
+in_contexts = SharedPatches()  # entered by each `override`, `pin_edge`, diagnosis and listener
+
+
 def _awaits(module: str) -> Callable[[], bool]:
     """Does an import hook of ours wait for this module?"""
     return lambda: any(getattr(finder, "awaits", None) == module for finder in sys.meta_path)
@@ -118,6 +142,16 @@ BACKWARD = [
 CHECKPOINTS = [
     Patch(f"torch.utils.checkpoint.{name}", "a checkpoint recomputes as its forward ran", _CONTEXTS)
     for name in ("CheckpointFunction._backward_cls.run_function", "_CheckpointFrame.recompute_fn")
+]
+FAST_PATHS = [
+    Patch(
+        f"torch.nn.modules.{name}.forward", "in evaluation they take torch's fast path, which a mode closes", _CONTEXTS
+    )
+    for name in (
+        "activation.MultiheadAttention",
+        "transformer.TransformerEncoderLayer",
+        "transformer.TransformerEncoder",
+    )
 ]
 APPLY = Patch(
     "torch.autograd.Function.apply", "what runs inside a custom Function makes no graph", f"{_DIAGNOSES} and {_RUNS}"

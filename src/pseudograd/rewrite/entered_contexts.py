@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from ..listen import checkpoints
+from ..listen import checkpoints, fast_paths, patches  # noqa: F401  (fast_paths adds its patches)
 from ..listen.around import backwards
 from ..torch_table import private as torch_private
 from ..torch_table.records import Form
@@ -49,7 +49,6 @@ class _Thread(threading.local):
 _thread = _Thread()
 _lock = threading.Lock()
 _count = 0  # of modes, in all threads
-_checkpoints = contextlib.ExitStack()
 
 
 def modes() -> tuple[Entered, ...]:
@@ -83,7 +82,7 @@ def enter(mode: Entered | None, unpinned: frozenset[str]) -> None:
         mode.taken_off = functools.partial(_take_off, (mode,))
     with _lock:
         if not _count:
-            _checkpoints.enter_context(checkpoints.note_surroundings())
+            patches.in_contexts.__enter__()
             backwards.subscribe(_restore)
         _count += 1
     _thread.modes = (*_thread.modes, mode)
@@ -111,7 +110,7 @@ def leave(mode: Entered | None, unpinned: frozenset[str]) -> None:
     with _lock:
         _count -= 1
         if _count == 0:
-            _checkpoints.close()
+            patches.in_contexts.__exit__()
             backwards.unsubscribe(_restore)
 
 

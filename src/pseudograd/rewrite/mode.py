@@ -13,7 +13,7 @@ from ..formula import own
 from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
 from ..torch_table.conventions import OWN
 from ..torch_table.forms import KINKED, SPELLINGS, is_pinned_inside
-from ..torch_table.private import node_number, pop_mode, push_mode
+from ..torch_table.private import is_tracing, node_number, pop_mode, push_mode
 from ..torch_table.records import EDGE, Arguments, Form, Function, Keywords, Spelling, has_rule
 from ..user_function import UserFunction
 from . import at_once, pins, sites
@@ -81,7 +81,7 @@ class Rewrite(Entered):
         if type(func) is not MethodWrapperType and not _is_dynamo_compiling():
             memory = prepared.get(self)
             known = None if memory is None else memory.get(func)
-            if known is not None:
+            if known is not None and not is_tracing():
                 result = at_once.run_known(self, known, args, kwargs)
                 if result is not None:
                     return result
@@ -90,6 +90,10 @@ class Rewrite(Entered):
     def _anew(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
         """A call that was not seen before, or has to be read each time."""
         log, is_traced = None if _is_compiling() else self.log, _is_dynamo_compiling()
+        if (
+            not is_traced and is_tracing()
+        ):  # a trace keeps values; a custom Function in it would differ from torch's check of it
+            return self._leave_in_trace(func, args, kwargs)
         if self.kinks and (is_traced or not own.depth):
             if func is _NORM_OF_A_TENSOR:  # a function in Python, which Dynamo finds in no table
                 func = torch.norm
@@ -202,6 +206,12 @@ class Rewrite(Entered):
         self, spelling: Spelling, rule: str, why: str, func: Function, args: Arguments, kwargs: Keywords
     ) -> object:
         self.note(spelling.name, spelling.form.switches, rule, why)
+        return func(*args, **kwargs)
+
+    def _leave_in_trace(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
+        spelling = SPELLINGS.get(func)
+        if spelling is not None and not own.depth and self._replacement(spelling) is not None:
+            self.note(spelling.name, spelling.form.switches, "", "torch.jit.trace keeps the values and drops the rule")
         return func(*args, **kwargs)
 
     def note(self, op: str, switches: tuple[str, ...], rule: str, why: str | None) -> None:
