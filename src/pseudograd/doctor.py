@@ -16,7 +16,7 @@ from .torch_table.records import EdgeCase
 
 
 def examine() -> dict[str, Any]:
-    """The findings as plain data: versions, one row for each form of call, one for each kernel."""
+    """The findings as plain data: versions, a row for each form of call, a row for each kernel."""
     from . import __version__
 
     era = installed_era()

@@ -1,26 +1,26 @@
-"""What Dynamo has to be told of us, when somebody first imports it: importing it ourselves would cost 0.7 s."""
+"""Dynamo has to know some functions of ours, once somebody imports it: importing it ourselves would cost 0.7 s."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 from .import_hook import WhenImported
 
 _NAME = "torch._dynamo"
-_awaiting: list[Callable[[Any], None]] = []
+_awaiting: list[Callable[[ModuleType], object]] = []
 
 
-def tell(dynamo: object) -> None:
-    """Run what awaits it, once."""
+def tell(dynamo: ModuleType) -> None:
+    """Run all that awaits it, once."""
     acts, _awaiting[:] = list(_awaiting), []
     for act in acts:
         act(dynamo)
 
 
-def when_dynamo_arrives(act: Callable[[object], None]) -> None:
+def when_dynamo_arrives(act: Callable[[ModuleType], object]) -> None:
     """Call act(torch._dynamo): now if it is there, else once it has been imported."""
     _awaiting.append(act)
     if _NAME in sys.modules:

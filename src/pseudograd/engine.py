@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -781,7 +782,7 @@ def _apply_in_graph(*leaves: object) -> Tensor:
     return _apply_functional(call, inputs)
 
 
-def _register(imported: Any) -> None:
+def _register(imported: ModuleType) -> None:
     imported.allow_in_graph(_apply_in_graph)
     imported.assume_constant_result(_warn_of_export)
 

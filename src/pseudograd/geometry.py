@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -144,7 +144,7 @@ def read_sides(written: object) -> Sides:
 
 def _parse_side(written: object) -> Side:
     is_pair = isinstance(written, (tuple, list)) and not isinstance(written, Constant)
-    numbers: list[Any] = [*written] if isinstance(written, (tuple, list)) else [written]
+    numbers: list[float] = [*written] if isinstance(written, (tuple, list)) else [written]  # type: ignore[list-item]
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
         raise ValueError(f"finite numbers, not {written!r}")
     if is_pair and len(numbers) != 2:

@@ -3,51 +3,55 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    Act = Callable[[ModuleType], object]
 
 
 class WhenImported:
-    """Calls act(module) once the module has been imported. `wait` puts it before the finders that find the module.
+    """A finder that calls act(module) once the module has been imported. `wait` puts it before the finders that find the module.
 
-    It stays until an import has succeeded: find_spec may be called without one, and an import may fail and be tried again.
+    It stays until an import has succeeded: find_spec may be called without an import, and an import may fail and be tried again.
     """
 
-    def __init__(self, module: str, act: Callable[[Any], object]) -> None:
+    def __init__(self, module: str, act: Act) -> None:
         self.awaits, self.act = module, act
 
     def wait(self) -> None:
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != self.awaits:
             return None
-        finders: list[Any] = sys.meta_path  # type: ignore[assignment]
-        behind = finders.index(self) + 1 if self in finders else 0
-        for finder in finders[behind:]:
+        behind = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0  # type: ignore[arg-type, operator]
+        for finder in sys.meta_path[behind:]:
             spec = getattr(finder, "find_spec", lambda *_: None)(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _Loader(spec.loader, self)
-                return spec
+                return spec  # type: ignore[no-any-return]
         return None
 
 
 class _Loader:
     """The module's own loader, and the act after it has run the module."""
 
-    def __init__(self, loader: Any, hook: WhenImported) -> None:
+    def __init__(self, loader: Loader, hook: WhenImported) -> None:
         self.loader, self.hook = loader, hook
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.loader, name)
 
-    def exec_module(self, module: Any) -> None:
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        finders: list[Any] = sys.meta_path  # type: ignore[assignment]
-        if self.hook in finders:
-            finders.remove(self.hook)
+        if self.hook in sys.meta_path:
+            sys.meta_path.remove(self.hook)  # type: ignore[arg-type]
             self.hook.act(module)

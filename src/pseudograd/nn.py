@@ -26,10 +26,10 @@ from .rule import RuleLike
 class _Layer(Module):
     """A module that calls `_op` with the options that it was made with."""
 
-    _op: ClassVar[Callable[..., Any]]
+    _op: ClassVar[Callable[..., object]]
     __signature__: ClassVar[inspect.Signature]
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         super().__init__()
         try:
             bound = _signature_of_layer(type(self)._op).bind(*args, **options)
@@ -78,20 +78,20 @@ class _Layer(Module):
         raise engine.no_script(type(self).__name__)
 
 
-def _signature_of_layer(op: Callable[..., Any], **more: object) -> inspect.Signature:
+def _signature_of_layer(op: Callable[..., object], **more: object) -> inspect.Signature:
     """The parameters of an op without x, and `more` keywords with their defaults."""
     options = list(inspect.signature(op).parameters.values())[1:]
     extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in more.items()]
     return inspect.Signature([*options, *extra])
 
 
-def _make_layer(name: str, op: Callable[..., Any], example: str) -> type[_Layer]:
+def _make_layer(name: str, op: Callable[..., object], example: str) -> type[_Layer]:
     """The module of an op. Its docstring repeats what the docstring of the op says of the arguments."""
     contents = {"_op": staticmethod(op), "__signature__": _signature_of_layer(op), "__doc__": _describe(op, example)}
     return type(name, (_Layer,), {"__module__": __name__, **contents})
 
 
-def _describe(op: Callable[..., Any], example: str) -> str | None:
+def _describe(op: Callable[..., object], example: str) -> str | None:
     text = inspect.getdoc(op)
     if text is None:  # under python -OO
         return None
@@ -190,7 +190,7 @@ class FakeQuantize(_Layer):
     _op = staticmethod(ops.fake_quantize)
     __signature__ = _signature_of_layer(ops.fake_quantize, use_grad_scaling=False)
 
-    def __init__(self, *args: Any, use_grad_scaling: bool = False, **options: Any) -> None:
+    def __init__(self, *args: object, use_grad_scaling: bool = False, **options: object) -> None:
         super().__init__(*args, **options)
         self.use_grad_scaling = use_grad_scaling
         if use_grad_scaling and self.quant_max <= 0:
@@ -198,7 +198,7 @@ class FakeQuantize(_Layer):
 
     @classmethod
     def from_tensor(
-        cls, x: Tensor, bits: int = 8, *, signed: bool = True, axis: int | None = None, **options: Any
+        cls, x: Tensor, bits: int = 8, *, signed: bool = True, axis: int | None = None, **options: object
     ) -> FakeQuantize:
         """For the values of `x`: the integers of `bits` bits, and a learned scale that starts at 2 * mean|x| / sqrt(quant_max).
 

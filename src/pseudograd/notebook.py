@@ -5,13 +5,17 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _TEXT = "overflow-x: auto; white-space: pre; line-height: 1.35; font-size: 0.85em"
 _PAGE = "width: 100%; height: 36em; border: 1px solid #8884; border-radius: 4px"
 
 
-def shown(text: str, figure: Callable[[], object] | None = None) -> str:
+def shown(text: str, figure: Callable[[], Figure] | None = None) -> str:
     """The text as it is printed. figure: makes the picture above it; without matplotlib there is none."""
     picture = "" if figure is None else _svg(figure)
     return f'{picture}<pre style="{_TEXT}">{html.escape(text)}</pre>'
@@ -22,16 +26,16 @@ def framed(page: str) -> str:
     return f'<iframe style="{_PAGE}" srcdoc="{html.escape(page)}"></iframe>'
 
 
-def figure_of(draw: Callable[[Any], object], size: tuple[float, float]) -> Any:
+def figure_of(draw: Callable[[Axes], object], size: tuple[float, float]) -> Figure:
     """A figure that no notebook shows a second time, drawn by draw(axes)."""
-    from matplotlib.figure import Figure
+    from matplotlib import figure as figures
 
-    figure = Figure(figsize=size, layout="constrained")
+    figure = figures.Figure(figsize=size, layout="constrained")
     draw(figure.subplots())
     return figure
 
 
-def _svg(figure: Callable[[], Any]) -> str:
+def _svg(figure: Callable[[], Figure]) -> str:
     buffer = io.StringIO()
     try:
         figure().savefig(buffer, format="svg")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import dataclass_transform
 
@@ -21,7 +21,7 @@ class Record:
     """
 
     _names: ClassVar[tuple[str, ...]] = ()
-    _defaults: ClassVar[dict[str, Any]] = {}
+    _defaults: ClassVar[dict[str, object]] = {}
 
     def __init_subclass__(cls, kw_only: bool = False) -> None:
         own = tuple(cls.__annotations__)

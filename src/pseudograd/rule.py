@@ -7,7 +7,7 @@ The file has more than 300 lines because the records and the tables that find th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -22,9 +22,8 @@ from .user_function import UserFunction, function_named, key_of
 Gradients = tuple[Tensor | None, ...]
 Pull = Callable[..., Gradients]
 Wants = tuple[bool, ...]  # for each input: does anybody ask for its gradient?
-RangePieces = tuple[
-    Any, Any, Pieces
-]  # the bounds of x, None for one that is absent, and the split of grad in each region
+# The bounds of x, None for one that is absent, and the split of grad in each region.
+RangePieces = tuple[Any, Any, Pieces]
 
 
 class RuleObject(NamedTuple):
@@ -135,7 +134,9 @@ class Picture(Record):
     jumps: tuple[float, ...] = ()
     low: float = -2.0
     high: float = 2.0
-    of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
+    of: Callable[[Tensor], tuple[object, ...]] | None = (
+        None  # all inputs from x, where x alone is not the first of them
+    )
 
 
 BOUNDED = ("x", "min", "max")  # the inputs of a clamp
@@ -236,7 +237,7 @@ class Call:
         # Is x between a min and a max, and says the row what passes on the two sides?
         self.is_about_range = rule.sides is not None and primitive.inputs == BOUNDED
         self.served: Any = None  # by which residuals and kernels: `kernels` remembers it here
-        self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before
+        self.admitted: set[tuple[object, ...]] = set()  # arguments that passed the op's checks before
         ordered = [parameters[key] for key in rule.parameters]
         self._values = [(value.key or value.call) if isinstance(value, UserFunction) else value for value in ordered]
         self._pull = primitive.through(rule.pull) if primitive.through else rule.pull
@@ -267,7 +268,7 @@ class Call:
             self._pieces = pieces_of_sides(sides, "closed" if self.rule.ignores_edge else self.edge, self.maximize)
         return self._pieces
 
-    def find_range(self, inputs: tuple[Any, ...]) -> RangePieces | None:
+    def find_range(self, inputs: Sequence[Any]) -> RangePieces | None:
         """The bounds of x and the split of grad in each region; None for a rule that says neither."""
         if self.rule.find_range is not None:
             return self.rule.find_range(*inputs[1:])

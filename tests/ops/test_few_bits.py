@@ -129,22 +129,6 @@ def test_other_tensors_save_x(kind: str) -> None:
     assert [tensor.shape for tensor in saved_by(lambda x: pg.gelu(x, rule="fewbit"), x)] == [x.shape]
 
 
-@pytest.mark.parametrize("way", ["gelu, 3 bits", "leaky_relu", "sign"])
-def test_a_trace_of_torch_jit_saves_x(way: str) -> None:
-    """Sizes are tensors there: reading one leaves a warning, and a number that holds for one x only."""
-    f, _ = WAYS[way]
-    x, _ = inputs()
-    saved: list[Tensor] = []
-
-    def note(x: Tensor) -> Tensor:
-        saved.extend(values.saved_by(f, (x,)))
-        return f(x)
-
-    traced = torch.jit.trace(note, x.clone().requires_grad_(), check_trace=False)
-    assert [tensor.dtype for tensor in saved] == [x.dtype]
-    assert_same(traced(x[:4500]), f(x[:4500]))
-
-
 class Watching(TorchDispatchMode):
     """Notes the names of the operators, and counts new tensors of `elements` or more."""
 
@@ -375,22 +359,3 @@ def test_a_checkpoint_and_compiled_code_follow_the_switch() -> None:
     compiled = torch.compile(functional.gelu, backend="aot_eager", fullgraph=True)
     with pg.override(gelu=THREE):
         assert_same(gradient(compiled, x, grad), gradient(WAYS["gelu, 3 bits"][0], x, grad))
-
-
-def test_convert_saves_bits_in_the_modules_of_a_model() -> None:
-    model = nn.Sequential(nn.GELU("tanh"), nn.SiLU(inplace=True), nn.LeakyReLU(0.3), nn.Hardsigmoid(), nn.ReLU())
-    x, _ = inputs()
-    expected = model(x)
-    with pg.convert(model, "fewbit") as conversion:
-        assert conversion.paths == ("0", "1")
-        assert repr(model[1]) == "SiLU(inplace=True, rule=fewbit(bits=2))"
-    with pg.convert(model, "inward") as conversion:
-        assert conversion.paths == ("3", "4")
-    few = {nn.GELU: THREE, nn.SiLU: "fewbit", nn.LeakyReLU: "exact", nn.Hardsigmoid: "exact"}
-    with pg.convert(model, few):
-        assert_same(model(x), expected)
-        saved = saved_by(model[:4], x)
-    assert sum(tensor.nbytes for tensor in saved) == (3 + 2 + 1 + 1) * 632
-    assert {tensor.dtype for tensor in saved} == {torch.uint8}
-    with pytest.raises(ValueError, match="rule must be one of exact, fewbit, got 'inward'"):
-        pg.convert(model, {nn.GELU: "inward"})

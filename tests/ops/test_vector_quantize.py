@@ -165,9 +165,7 @@ def test_the_bound_is_infinite_where_nothing_is_certain() -> None:
     ("vectors", "codes", "dtypes", "is_lowered"),
     [
         ([1.0, -3.0, 5.0], [0.0, 4.0, -4.0], (SINGLE, SINGLE), False),
-        ([1.0, -3.0, 5.0], [0.0], (SINGLE, SINGLE), False),
         ([1e19, -1e19], [1e19], (SINGLE, SINGLE), False),
-        ([1e-10], [-1.0, 1.0], (DOUBLE, DOUBLE), False),
         ([1e-10], [-1.0, 1.0], (SINGLE, DOUBLE), False),
         ([1e-10], [-1.0, 1.0], (DOUBLE, SINGLE), False),
         ([1e-10], [-1.0, 1.0], (SINGLE, SINGLE), True),
@@ -195,17 +193,6 @@ def test_the_size_of_a_chunk_changes_nothing(chunk: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(search, "CHUNK", chunk)
     for shift in (0, 1000):
         indices_of(x + shift, codebook + shift)
-
-
-def test_chunks_have_a_row_at_least_and_are_as_large_as_they_may_be() -> None:
-    def sizes(rows: int, numbers_per_row: int) -> list[int]:
-        return [part.stop - part.start for part in search._chunks(rows, numbers_per_row)]
-
-    assert sizes(3, 2 * search.CHUNK) == [1, 1, 1]
-    assert sizes(3, search.CHUNK // 2) == [2, 1]
-    assert sizes(search.CHUNK, 1) == [search.CHUNK]
-    assert sizes(0, 5) == []
-    assert sizes(search.CHUNK + 1, 0) == [search.CHUNK, 1]
 
 
 @pytest.mark.parametrize(("size", "shift", "scale"), [(8, 1e3, 1e-2), (64, 1e4, 1e-2), (64, 1e5, 0.5), (64, -1e6, 4.0)])
@@ -297,15 +284,6 @@ def test_inputs_are_unchanged_and_their_strides_do_not_matter() -> None:
         expanded = vector_quantize(x[:1].expand(4, 3, 6), codebook)
         assert (expanded[0].shape, expanded[1].shape) == ((4, 3, 6), (4, 3))
         assert expanded[1].unique().tolist() == expected[1][:1].tolist()
-
-
-def test_nothing_is_turned_without_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_rotated", None)
-    x, codebook = problem()
-    expected = codebook[least_by_definition(x, codebook)]
-    assert torch.equal(vector_quantize(x, codebook, rule="rotation")[0], expected)
-    with torch.no_grad():
-        assert torch.equal(vector_quantize(x.requires_grad_(), codebook, rule="rotation")[0], expected)
 
 
 def test_one_vector_no_vector_and_one_code() -> None:
@@ -455,18 +433,6 @@ def test_vmap_equals_a_loop(rule: str, in_dims: tuple[int | None, int | None], i
         assert torch.allclose(results[2][k], alone[2], rtol=1e-13, atol=1e-13)
 
 
-def test_vmap_over_vectors_is_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    search_finite = search._search_finite
-    monkeypatch.setattr(search, "_search_finite", lambda x, codes: (sizes.append(len(x)), search_finite(x, codes))[1])
-    x, codebook = problem(12)
-    indices = torch.vmap(lambda rows: vector_quantize(rows, codebook)[1])(x.unflatten(0, (3, 4)))
-    assert torch.equal(indices.flatten(), least_by_definition(x, codebook))
-    codes, indices = torch.vmap(lambda row: vector_quantize(row, codebook, rule="rotation"))(x)
-    assert torch.equal(codes, codebook[least_by_definition(x, codebook)])
-    assert sizes == [12, 12]
-
-
 # --- where there is no turn ---------------------------------------------------------------------------------------------
 
 NO_TURN = {
@@ -571,15 +537,6 @@ def test_the_codebook_gets_no_gradient_and_few_tensors_are_saved(rule: str, tens
     assert codebook.grad is None
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_x_in_half_and_codes_in_single_as_under_autocast(rule: str) -> None:
-    x, codebook = torch.randn(6, 4).half().requires_grad_(), torch.randn(5, 4)
-    codes, indices = vector_quantize(x, codebook, rule=rule)
-    codes.sum().backward()
-    assert (codes.dtype, x.grad.dtype) == (torch.float32, torch.float16)
-    assert torch.equal(indices, least_by_definition(x, codebook))
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_losses_are_mean_squares_with_one_side_constant(dtype: torch.dtype) -> None:
     x, codebook = (v.requires_grad_() for v in problem(6, 4, 5, dtype))
@@ -602,20 +559,6 @@ def test_losses_are_mean_squares_with_one_side_constant(dtype: torch.dtype) -> N
     assert torch.allclose(learned.double(), committed.double(), **close)
     assert torch.allclose(codebook.grad.double(), expected, **close)
     assert x.grad is None
-
-
-def test_a_codebook_learns_its_clusters() -> None:
-    """The three parts together, as in a VQ-VAE: vectors around four corners, codes that start elsewhere."""
-    corners = torch.tensor([[4.0, 4.0], [4.0, -4.0], [-4.0, 4.0], [-4.0, -4.0]])
-    x = corners.repeat(25, 1) + 0.1 * torch.randn(100, 2)
-    codebook = (0.5 * corners).requires_grad_()
-    optimizer = torch.optim.SGD([codebook], lr=1.0)
-    for _ in range(100):
-        optimizer.zero_grad()
-        codebook_loss(x, codebook, vector_quantize(x, codebook)[1]).backward()
-        optimizer.step()
-    means = torch.stack([x[k::4].mean(0) for k in range(4)])
-    assert torch.allclose(codebook.detach(), means, atol=1e-3)
 
 
 def test_rules_are_names_and_names_of_the_field_are_translated() -> None:
