@@ -18,8 +18,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import pseudograd
-from pseudograd.diagnosis.count.other_conventions import other_of
 from pseudograd.diagnosis.judge.findings.convention import group_by_line, verdict
+from pseudograd.rewrite.other_conventions import other_of
 from pseudograd.torch_table.eras import ERAS
 
 STEPS, SEEDS = 100, 3

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 import pseudograd as pg
 from pseudograd import doctor
-from pseudograd.diagnosis.count.other_conventions import other_of
 from pseudograd.rewrite import edges
+from pseudograd.rewrite.other_conventions import other_of
 from pseudograd.rule import PRIMITIVES, forget_calls
 from pseudograd.torch_table import eras as torch_eras
 from pseudograd.torch_table import forms

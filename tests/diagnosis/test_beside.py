@@ -23,11 +23,11 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.whatif import Asking
 
 from ..choices import folded
-from .test_harmless import assert_nothing_is_left
+from .test_harmless import assert_nothing_is_left, elsewhere, trained, twice
 
 QUESTIONS: dict[str, Any] = {"alone": None, "whatif": {"inward": {"clamp": "inward"}, "closed": "closed"}}
 Results = list[Any]
-PROGRAMS: dict[str, Callable[[], Results]] = {}
+PROGRAMS: dict[str, Callable[[], Results]] = {"trained": trained, "elsewhere": elsewhere, "twice": twice}
 
 
 def program(f: Callable[[], Results]) -> Callable[[], Results]:
@@ -68,20 +68,6 @@ def initialised_by_data_and_averaged() -> Results:
         optimizer.step()
         ema.update_parameters(net)
     return [*ema.parameters(), *net.parameters()]
-
-
-@program
-def swapped_and_lazy() -> Results:
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        net = nn.Linear(3, 3)
-        grads = step(net, torch.randn(2, 3))
-        net.double()
-        net.load_state_dict(nn.Linear(3, 3).double().state_dict())
-        grads += step(net, torch.randn(2, 3).double())
-    finally:
-        torch.__future__.set_swap_module_params_on_conversion(False)
-    return grads + step(nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()), torch.randn(5, 3))
 
 
 @program
@@ -167,15 +153,6 @@ def selective_checkpoints() -> Results:
 
 
 @program
-def checkpointed_buffers() -> Results:
-    norm, layer, x = nn.BatchNorm1d(4), nn.Linear(4, 4), torch.randn(8, 4)
-    for reentrant in (False, True, False):
-        y = checkpoint(lambda x: nn.functional.dropout(norm(layer(x))), x * layer.bias, use_reentrant=reentrant)
-        y.clamp(-1, 1).sum().backward()
-    return [*norm.buffers(), *(p.grad for p in (*norm.parameters(), *layer.parameters()))]
-
-
-@program
 def hooks() -> Results:
     net, x, log = nn.Linear(3, 3), torch.randn(2, 3), list[Any]()
     net.weight.register_hook(lambda grad: log.append(grad.clone()))
@@ -195,14 +172,6 @@ def hooks() -> Results:
     return [*log, *step(net, x)]
 
 
-@program
-def a_penalty() -> Results:
-    net, x = nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(), nn.Linear(3, 1)), torch.randn(4, 3, requires_grad=True)
-    (grad,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
-    ((grad.norm(dim=1) - 1) ** 2).mean().clamp(0, 10).backward()
-    return [p.grad for p in net.parameters()]
-
-
 class Meddling(torch.autograd.Function):
     """Its backward draws random numbers, and changes what arrives."""
 
@@ -216,25 +185,13 @@ class Meddling(torch.autograd.Function):
 
 
 @program
-def failing_and_meddling() -> Results:
-    net, texts = nn.Linear(3, 3), []
-
-    def fails(grad: Tensor) -> Tensor:
-        raise ValueError("of the program")
-
-    y = net(torch.randn(2, 3))
-    y.register_hook(fails)
-    loss = net(torch.randn(2, 3)).exp().sum()
-    loss.backward()
-    for broken in (y.sum().backward, loss.backward, lambda: torch.clamp("x", 0, 1), lambda: net(torch.randn(2, 4))):  # type: ignore[call-overload]
-        try:
-            broken()
-        except (RuntimeError, TypeError, ValueError) as error:
-            texts.append(type(error).__name__)
+def a_backward_that_draws_and_changes() -> Results:
     w, root = nn.Parameter(torch.ones(4)), torch.ones(4)
     for _ in range(2):
         Meddling.apply(w.clamp(-1, 2)).backward(root)
-    return [*texts, *(p.grad for p in net.parameters()), w.grad, root]
+    with pytest.raises(TypeError):
+        torch.clamp("x", 0, 1)  # type: ignore[call-overload]
+    return [w.grad, root]
 
 
 def outcome(f: Callable[[], Results]) -> Results:

@@ -85,11 +85,9 @@ def test_nested_diagnoses_count_the_program_and_not_each_other(program: str, wha
 
 @every_program
 def test_a_rule_acts_around_and_inside_a_diagnosis(program: str) -> None:
-    for contexts in (
-        (lambda: pg.override(clamp="identity"), diagnose),
-        (diagnose, lambda: pg.override(clamp="identity")),
-    ):
-        with contexts[0]() as outer, contexts[1]() as inner:
+    rule, asking = lambda: pg.override(clamp="identity"), lambda: diagnose(whatif={"closed": "closed"})
+    for outside, inside in ((rule, asking), (asking, rule)):
+        with outside() as outer, inside() as inner:
             assert step(program) == [1.0] * 5
         (d,) = [context for context in (outer, inner) if isinstance(context, Diagnosis)]
         assert d.errors == []

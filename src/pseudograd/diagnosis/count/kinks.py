@@ -15,6 +15,7 @@ from ... import formula
 from ...listen.nodes import GraphNode, node_of
 from ...rewrite import entered_contexts
 from ...rewrite.mode import Rewrite
+from ...rewrite.other_conventions import POOL, other_of
 from ...rewrite.pins import call_of, prepare, run_pinned
 from ...rule import Call
 from ...torch_table.conventions import text_of
@@ -23,7 +24,6 @@ from ...torch_table.forms import FAMILIES, KINKED, Kinked, SavedValues, kink_of_
 from ...torch_table.private import input_metadata, is_batched, is_fake, is_wrapped, saved, wrapped_node
 from ...torch_table.records import Arguments, Function, Keywords
 from .further_backward import CHECKPOINT, REENTRANT, Gradients
-from .other_conventions import POOL, other_of
 from .replaced_nodes import pull_under
 from .tally import SLICE_NODE, form_of_slice
 

@@ -15,12 +15,12 @@ from torch import Tensor
 from ...errors import must
 from ...listen.frames import NOWHERE, Place, named
 from ...listen.nodes import GraphNode
+from ...rewrite.other_conventions import other_of, within
 from ...torch_table.private import local
 from .further_backward import Comparison, Gradients, Graph, compare_gradients
 from .kinks import KinkNode, find_kinks, why_hidden
 from .leaf import Leaf
 from .norms import Series, Steps, numbers_of, sample
-from .other_conventions import other_of, within
 from .tally import Tally
 
 HIGH_SHARE = 0.1  # below a tenth nothing has ever been seen to depend on it

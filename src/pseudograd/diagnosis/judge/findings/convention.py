@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ....rewrite.other_conventions import POOL, OtherConvention, other_of
 from ....torch_table.conventions import FRAMEWORKS, text_of
 from ....torch_table.eras import ERAS, installed_era
 from ....torch_table.forms import FAMILIES
 from ....wording import listed, percent, shortened
-from ...count.other_conventions import POOL, OtherConvention, other_of
 from ...count.sensitivity import HIGH_SHARE, Sensitivity
 from ...records import Finding
 from .. import advice

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ... import formula
-from ...rewrite.pins import call_of, prepare
-from ...torch_table.conventions import text_of
-from ...torch_table.eras import ERAS, OPEN_ERA, installed_era
-from ...torch_table.forms import FAMILIES, KINKED, SPELLINGS, Kinked, is_pinned_inside
+from .. import formula
+from ..torch_table.conventions import text_of
+from ..torch_table.eras import ERAS, OPEN_ERA, installed_era
+from ..torch_table.forms import FAMILIES, KINKED, SPELLINGS, Kinked, is_pinned_inside
+from .pins import call_of, prepare
 
 POOL, LAST = "max_pool", "the last of equal entries"  # torch, JAX and TensorFlow take the first; the last is no worse
 
