@@ -105,12 +105,6 @@ def test_select_and_ignore_choose_the_findings(
     assert places(write_report(capfd, *options)) == [known[code] for code in codes]
 
 
-def test_a_line_whose_first_code_is_left_out_says_the_next(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("two.py").write_text(PROGRAM.replace("[0.5, 4.0]", "[3.0, 4.0]"))
-    assert places(write_report(capfd, program="two.py")) == [("PG203", 0), ("PG203", 8)]
-    assert places(write_report(capfd, "--ignore", "PG203", program="two.py")) == [("PG204", 8)]
-
-
 def test_a_baseline_passes_what_is_known_and_fails_what_is_new(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--write-baseline", "known.json", "--fail-on", "any", "train.py")[0] == 0
     status, _, err = run(capfd, "--baseline", "known.json", "train.py")

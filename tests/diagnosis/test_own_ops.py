@@ -45,14 +45,6 @@ def test_an_op_of_ours_has_its_name(name: str, detail: str) -> None:
     assert not any("Pseudograd" in op for op in ops)
 
 
-def test_a_line_with_two_rules_is_called_by_its_op_alone() -> None:
-    x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
-    with pg.diagnose() as d:
-        for rule in ("zero", "inward"):
-            pg.clamp(x, 0, 1, rule=rule).sum().backward()
-    assert [site.op for site in d.sites] == ["clamp"]
-
-
 # --- next steps -------------------------------------------------------------------------------------------------------
 
 

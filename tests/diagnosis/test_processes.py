@@ -135,35 +135,6 @@ def test_signals_end_it_as_without_us_and_the_report_is_written(sent: int, statu
     assert json.loads(Path("report.json").read_text())["backwards"] == 2
 
 
-LOADER = """\
-import base, torch
-from torch.utils.data import DataLoader
-
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return 2
-    def __getitem__(self, at):
-        import gc, sys
-        process = sys.modules.get("pseudograd.listen.program.process")
-        if process:
-            assert all(part.follower is None for part in gc.get_objects() if type(part) is process.Process)
-        return torch.ones(1)
-
-if __name__ == "__main__":
-    for start in {starts}:
-        assert len(list(DataLoader(Data(), num_workers=1, multiprocessing_context=start))) == 2
-    base.train()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-def test_workers_that_load_data_are_not_followed(run: Ran) -> None:
-    starts = ["spawn", *(["fork"] if hasattr(os, "fork") else [])]
-    status, err, report = run(LOADER.format(starts=starts))
-    assert (status, len(report["processes"])) == (0, 1), err
-
-
 def test_a_process_without_torch_is_left_alone(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,17 +88,6 @@ def test_an_edit_of_the_named_line_brings_the_gradient_back(name: str, script: A
 
 
 # facts measured without any tracer: the share of zeros, by torch
-ZEROS = {"2.13.0": (0.009766, 0.015625), "2.15.0": (0.09082, 0.080078)}
-
-
-def test_the_numbers_are_those_that_leaf_gradients_show() -> None:
-    for version, zeros in ZEROS.items():
-        assert [row[1] for row in REPORTS[version]["torchao_int4"]["whatif"]["as it is"]] == list(zeros)
-        assert REPORTS[version]["kornia_gamma"]["whatif"]["as it is"][0][1] == (0.0 if version == "2.13.0" else 0.5)
-        assert REPORTS[version]["swinv2"]["starved"] == 2
-        assert REPORTS[version]["torchmetrics_sam"]["findings"] == [
-            ["guard", "torchmetrics/functional/image/sam.py:77"]
-        ]
 
 
 @pytest.mark.filterwarnings("ignore")

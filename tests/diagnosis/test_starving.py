@@ -152,22 +152,6 @@ def test_a_gradient_that_the_program_puts_there_itself(compute: Callable[[nn.Mod
     assert starved(d) == []
 
 
-def test_a_closure_computes_within_the_step() -> None:
-    model, batch = net(), x()
-    optimizer = torch.optim.LBFGS(model.parameters(), 0.1)
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        return loss
-
-    with diagnose(model) as d:
-        for _ in range(3):
-            optimizer.step(closure)
-    assert starved(d) == []
-
-
 @pytest.mark.parametrize("is_before", [True, False])
 def test_an_optimiser_that_steps_in_the_backward(is_before: bool) -> None:
     model = net()

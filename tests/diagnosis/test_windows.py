@@ -86,16 +86,6 @@ def test_no_finding_where_the_window_is_wide_or_none_was_asked_for(bandwidth: fl
     assert not _narrow(_diagnosed(bandwidth, rule))
 
 
-def test_layers_that_share_a_line_are_told_apart() -> None:
-    torch.manual_seed(0)
-    layers = nn.ModuleList([Autoencoder(64, 0.1), Autoencoder(64, 50.0)])
-    with pg.diagnose(layers) as d:
-        for layer in layers:
-            layer(torch.randn(256, 64), 0.05).sum().backward()
-    (finding,) = _narrow(d)
-    assert finding.evidence.startswith("64 of 64 thresholds of 1.threshold (100 %)")
-
-
 @pytest.mark.parametrize("shape", [(), (8, 1), (6,)])
 def test_thresholds_of_every_shape(shape: tuple[int, ...]) -> None:
     threshold = nn.Parameter(torch.full(shape, 30.0))

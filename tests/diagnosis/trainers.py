@@ -74,9 +74,9 @@ def train_by_hand(net: nn.Module, *batch: Tensor, count: int = STEPS, rate: floa
     return steps(net, lambda: net(*batch), count, rate and torch.optim.SGD(net.parameters(), rate))
 
 
-def compiled(net: nn.Module, *batch: Tensor, backend: str = "eager") -> Diagnosis:
+def compiled(net: nn.Module, *batch: Tensor) -> Diagnosis:
     torch._dynamo.reset()
-    fast = torch.compile(net, backend=backend)
+    fast = torch.compile(net, backend="eager")
     return steps(net, lambda: fast(*batch))
 
 
@@ -153,7 +153,7 @@ def train_by_lightning(net: nn.Module, *batch: Tensor) -> Diagnosis:
     return d
 
 
-def train_by_hugging_face(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnosis:
+def train_by_hugging_face(net: nn.Module, *batch: Tensor) -> Diagnosis:
     from transformers import Trainer, TrainingArguments
 
     names = [name for name, _ in zip("xyz", batch, strict=False)]
@@ -176,7 +176,6 @@ def train_by_hugging_face(net: nn.Module, *batch: Tensor, **arguments: Any) -> D
             use_cpu=True,
             save_strategy="no",
             disable_tqdm=True,
-            **arguments,
         )
         Trainer(Wrapped(), chosen, train_dataset=rows).train()
     return d

@@ -53,9 +53,7 @@ def _take_the_stance() -> None:
             try:
                 _stance = torch.compiler.set_stance("force_eager")
             except RuntimeError as error:
-                raise RuntimeError(
-                    "diagnose: the context must be entered outside code that torch.compile runs"
-                ) from error
+                raise RuntimeError(NOT_COMPILED) from error
 
 
 _take_it_later = harmless("compiled code")(_take_the_stance)  # in the middle of a program
@@ -77,29 +75,20 @@ def _surround_as_noted(was_eager: bool | None) -> Iterator[None]:
         yield
     finally:
         if undo is not None:
-            _undo(undo)
+            harmless("a checkpoint")(undo)()
 
 
 @harmless("a checkpoint")
 def _match(was_eager: bool | None) -> Callable[[], object] | None:
     """Returns what undoes it."""
     own = _stance
-    if was_eager and own is None and _dynamo_is_here():
+    if was_eager and own is None and "torch._dynamo" in sys.modules:
         stance = torch.compiler.set_stance("force_eager")
         return lambda: stance.__exit__(None, None, None)
     if not was_eager and own is not None:
         own.__exit__(None, None, None)
         return own.__enter__  # type: ignore[no-any-return]
     return None
-
-
-@harmless("a checkpoint")
-def _undo(undo: Callable[[], object]) -> None:
-    undo()
-
-
-def _dynamo_is_here() -> bool:
-    return "torch._dynamo" in sys.modules
 
 
 checkpoints.surround("diagnosis", lambda: _count > 0, _surround_as_noted)

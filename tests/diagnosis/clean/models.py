@@ -182,11 +182,3 @@ def a_recurrent_net_over_windows_of_a_long_text() -> Diagnosis:
             nn.utils.clip_grad_norm_(net.parameters(), 0.25)
             optimizer.step()
     return d
-
-
-@clean()
-@trains(lambda: Parts(encode=nn.Linear(8, 32), decode=nn.Linear(32, 8)), lambda: (torch.randn(128, 8),))
-def a_sparse_autoencoder_with_the_largest_codes(net: Parts, x: Tensor) -> Tensor:
-    best, at = functional.relu(net.encode(x - net.decode.bias)).topk(6, -1)
-    code = torch.zeros(len(x), 32).scatter(-1, at, best)
-    return functional.mse_loss(net.decode(code), x)

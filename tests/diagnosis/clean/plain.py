@@ -38,15 +38,6 @@ def a_classifier_with_everything_that_regularises() -> Diagnosis:
 
 
 @clean()
-@trains(lambda: Parts(body=mlp(8, 32, 1)), rows)
-def a_regression_with_weights_from_its_own_error(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    """Iteratively reweighted: the weights are data."""
-    error = net.body(x)[:, 0] - y
-    weights = 1 / error.detach().abs().clamp(min=0.1)
-    return (weights * error.square()).mean() + 0.1 * functional.smooth_l1_loss(error, torch.zeros(len(y)))
-
-
-@clean()
 def a_frozen_backbone() -> Diagnosis:
     net = nn.Sequential(mlp(8, 32, 16), nn.Linear(16, 3))
     net[0].requires_grad_(False).eval()
@@ -97,14 +88,6 @@ def a_hinge_and_a_triplet(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     h = net.body(x)
     triplet = functional.triplet_margin_loss(h[:20], h[20:40], h[40:60], margin=1.0)
     return functional.multi_margin_loss(h, y) + triplet + functional.relu(0.5 - h[:, 0] * h[:, 1]).mean()
-
-
-@clean()
-@trains(lambda: Parts(body=mlp(8, 32, 3)), rows)
-def labels_that_are_rare(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    """Focal loss: a guard that nothing meets prevents log(0)."""
-    p = net.body(x).softmax(-1).gather(1, y[:, None]).clamp(min=1e-8)
-    return (-((1 - p) ** 2) * p.log()).mean()
 
 
 @clean()

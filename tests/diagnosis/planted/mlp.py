@@ -47,13 +47,6 @@ def every_relu_is_dead(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(net.head(hidden), y)
 
 
-@planted("starved", "first.weight", "first.bias")
-@trains(lambda: Parts(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), classes)
-def a_hard_sigmoid_is_saturated(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    gate = functional.hardsigmoid(net.first(x) + 20)  # fault: hard sigmoid saturated
-    return functional.cross_entropy(net.head(gate), y)
-
-
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias")
 @trains(lambda: Parts(body=mlp(8, 16, 16), head=nn.Linear(16, 1)), lambda: classes(kinds=2))
 def a_binary_head_has_a_softmax_of_one_class(net: Parts, x: Tensor, y: Tensor) -> Tensor:
@@ -157,21 +150,6 @@ def a_kernel_is_far_too_narrow(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     distances = (x[:, None] - net.centres).square().sum(-1)
     near = torch.exp(-distances / 1e-6)  # fault: exp that underflows
     return functional.cross_entropy(net.head(near), y)
-
-
-@planted("starved", "level")
-@trains(lambda: Classifier(level=nn.Parameter(torch.full((3,), 0.1))), classes)
-def a_floor_above_every_value(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
-    scale = torch.maximum(net.level, torch.tensor(1.0))  # fault: maximum with a larger constant
-    return functional.cross_entropy(net.head(net.body(x)) * scale, y)
-
-
-@planted("cut")
-@trains(Classifier, classes)
-def two_columns_of_a_weight_are_clamped_in_place(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
-    logits = net.head(net.body(x)) * 10
-    logits[:, :2].clamp_(-0.1, 0.1)  # fault: in-place clamp of a view
-    return functional.cross_entropy(logits, y)
 
 
 @planted("starved", "first.weight", "first.bias")

@@ -48,22 +48,6 @@ def spikes_without_a_surrogate(net: Parts, current: Tensor, y: Tensor) -> Tensor
     return functional.cross_entropy(total, y)
 
 
-@planted("cut")
-@trains(
-    lambda: Parts(stiffness=nn.Parameter(torch.tensor(5.0)), damping=nn.Parameter(torch.tensor(0.1))),
-    lambda: (torch.cos(torch.arange(20) * 0.2),),
-)
-def a_spring_with_a_friction_cone(net: Parts, measured: Tensor) -> Tensor:
-    x, v, path = torch.tensor(1.0), torch.tensor(0.0), []
-    for _ in range(len(measured)):
-        pull = -net.stiffness * x - net.damping * v
-        force = torch.clamp(pull, -0.5, 0.5)  # fault: actuator limit in a simulation
-        v = v + 0.1 * force
-        x = x + 0.1 * v
-        path.append(x)
-    return functional.mse_loss(torch.stack(path), measured)
-
-
 @planted("starved", "weight.weight", "weight.bias")
 @trains(
     lambda: Parts(weight=nn.Linear(6, 6), head=nn.Linear(6, 2)), lambda: (torch.randn(16, 6), torch.randint(2, (16,)))

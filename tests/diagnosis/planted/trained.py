@@ -30,21 +30,6 @@ class Net(Parts):
         return functional.cross_entropy(self.head(self.hidden(x)), y)
 
 
-@planted("starved", "scale", needs="transformers.trainer")
-@trains(Net, batch, trainers.train_by_hugging_face, method="hidden")
-def hugging_face_trains_a_scale_beyond_its_clamp(net: Net, x: Tensor) -> Tensor:
-    bounded = net.scale.clamp(0.1, 2.0)  # fault: scale beyond its clamp, Hugging Face
-    return functional.silu(net.second(net.first(x))) * bounded
-
-
-@planted("starved", "first.weight", "first.bias", needs="lightning")
-@trains(Net, batch, trainers.train_by_lightning, method="hidden")
-def lightning_trains_a_layer_under_no_grad(net: Net, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        h = net.first(x)  # fault: no_grad around a trained layer, Lightning
-    return functional.silu(net.second(functional.silu(h))) * net.scale
-
-
 @planted("starved", "first.weight", "first.bias", needs="accelerate")
 @trains(Net, batch, trainers.accelerated, method="hidden")
 def accelerated_with_rounded_activations(net: Net, x: Tensor) -> Tensor:
@@ -82,14 +67,6 @@ def half_precision_without_a_scaler(net: Net, x: Tensor, y: Tensor) -> Tensor:
         logits = net.head(net.hidden(x))
     wide = logits.float()  # fault: half precision gradients underflow
     return functional.cross_entropy(wide, y) * 1e-8
-
-
-@planted("cut")
-@trains(Net, batch, trainers.scaled_half_precision)
-def half_precision_with_clipped_logits(net: Net, x: Tensor, y: Tensor) -> Tensor:
-    logits = net.head(net.hidden(x) * 10)
-    bounded = logits.clamp(-2.0, 2.0)  # fault: clipped logits, half precision
-    return functional.cross_entropy(bounded.float(), y)
 
 
 @planted("starved", "scale", ranks=2)
