@@ -1,4 +1,4 @@
-"""What a rule chosen by site is told of a call: the line, the module path and the bounds."""
+"""The site of a call, by which a user's function may choose its rule: the line, the module path and the bounds."""
 
 from __future__ import annotations
 

@@ -19,24 +19,24 @@ from .override import override
 from .stand_ins import run_stand_in, why_not
 
 
-class WithRule:
+class WithRule(nn.Module):
     """Mixed into the class of a module: its forward, through the engine. All else is shared with the module that it replaces."""
 
     kind: type[nn.Module]  # which it replaces
     form: Form
     rewritten: Inputs  # the spec of the call
 
-    def forward(self: Any, input: Tensor) -> Tensor:
-        return self._run(super().forward, input)  # type: ignore[misc]
+    def forward(self, input: Tensor) -> Tensor:
+        return self._run(super().forward, input)
 
-    def __call__(self: Any, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """torch.fx gets one node that calls this module, as for torch's own: into the forward of others it looks, and sees no rule."""
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, fx.Proxy) and isinstance(x.tracer, fx.Tracer):
             return x.tracer.call_module(self, partial(_make_node, x.tracer, self), args, kwargs)
-        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return super().__call__(*args, **kwargs)
 
-    def _run(self: Any, own: Callable[..., Tensor], x: Tensor) -> Tensor:
+    def _run(self, own: Callable[..., Tensor], x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
             if _is_held(self, x.tracer):
                 return _make_node(x.tracer, self, x)
@@ -67,8 +67,8 @@ class WithRule:
         rule = repr(RuleObject(call.rule.name, parameters)) if parameters else call.rule.name
         return rule if call.edge is None else f"{rule}/{call.edge}"
 
-    def extra_repr(self: Any) -> str:
-        own = super().extra_repr()  # type: ignore[misc]
+    def extra_repr(self) -> str:
+        own = super().extra_repr()
         return ", ".join([*([own] if own else []), f"rule={self._rule_text()}"])
 
     def __prepare_scriptable__(self) -> None:
@@ -80,8 +80,8 @@ class CompositeWithRule(WithRule):
 
     rewritten: tuple[str, RuleLike]  # the family of override, and its rule
 
-    def forward(self: Any, *args: object, **kwargs: object) -> Tensor:
-        own = super(WithRule, self).forward  # type: ignore[misc]
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
+        own: Callable[..., Tensor] = super(WithRule, self).forward
         if _is_tracing_script():
             return own(*args, **kwargs)
         family, rule = self.rewritten
@@ -151,8 +151,7 @@ def module_with_rule(old: nn.Module, rule: RuleLike) -> nn.Module:
 def _twin(old: nn.Module, rewritten: tuple[object, ...]) -> nn.Module:
     kind = class_with_rule(kind_of(old))
     new = kind.__new__(kind)
-    new.__dict__.update(old.__dict__)
-    new.rewritten = rewritten  # type: ignore[assignment]
+    new.__dict__.update({**old.__dict__, "rewritten": rewritten})
     return new
 
 
@@ -160,18 +159,19 @@ def names_of(kinds: Iterable[type[nn.Module]] = MODULES) -> str:
     return ", ".join(f"nn.{kind.__name__}" for kind in kinds)
 
 
-def kind_of(module: nn.Module | WithRule) -> type[nn.Module]:
+def kind_of(module: nn.Module) -> type[nn.Module]:
     """The class that a user knows the module by."""
     return module.kind if isinstance(module, WithRule) else type(module)
 
 
-def _is_held(module: nn.Module, tracer: Any) -> bool:
+def _is_held(module: nn.Module, tracer: object) -> bool:
     """Has the traced model a path to the module?"""
-    held = tracer.root.modules() if isinstance(tracer, fx.Tracer) else ()
-    return any(other is module for other in held) and tracer.root is not module
+    if not isinstance(tracer, fx.Tracer) or tracer.root is module:
+        return False
+    return any(other is module for other in tracer.root.modules())
 
 
-def _make_node(tracer: fx.Tracer, module: nn.Module, *args: object, **kwargs: object) -> object:
+def _make_node(tracer: Any, module: nn.Module, *args: object, **kwargs: object) -> object:
     return tracer.create_proxy("call_module", tracer.path_of_module(module), args, kwargs)
 
 
