@@ -88,6 +88,8 @@ def transforms_and_forward_mode() -> Results:
         *per_sample.values(),
         *jvp,
         torch.func.hessian(lambda x: cubes(x).sum())(x[0]),
+        torch.func.vmap(torch.func.jacrev(cubes))(x),
+        torch.func.vmap(torch.func.hessian(lambda x: cubes(x).sum()))(x),
         functional.jacobian(cubes, x[0], vectorize=True),
         functional.jacobian(cubes, x[0], create_graph=True).detach(),
         functional.vhp(lambda x: cubes(x).sum(), x[0], x[0])[1],
@@ -289,3 +291,14 @@ def test_a_view_whose_node_torch_hides_is_left_alone() -> None:
             optimizer.step()
     assert d.errors == []
     assert d.findings == []
+
+
+@pytest.mark.parametrize("in_dim", [0, 1])
+def test_a_jacobian_under_vmap_is_counted(in_dim: int) -> None:
+    """Every row of each Jacobian has one gradient; those of x outside the bounds are cut."""
+    x = torch.linspace(-1, 1, 18).reshape(3, 6)
+    with diagnose() as d:
+        torch.func.vmap(torch.func.jacrev(lambda row: row.clamp(-0.5, 0.5) * 2), in_dims=in_dim)(x)
+    (clamp,) = [site for site in d.sites if site.op == "clamp"]
+    assert not d.errors
+    assert (clamp.arrived, clamp.cut) == (x.numel(), int((x.abs() > 0.5).sum()))

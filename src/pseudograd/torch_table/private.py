@@ -173,11 +173,17 @@ def physical(value: Tensor) -> Tensor:
     """The tensor below every transform's wrapper, with the dimensions that vmap hides in front; the part that this process holds of a
     tensor that is spread over several.
     """
+    dimensions = []  # that vmap hides, of each tensor below the wrapper
     while is_wrapped(value):
         if _unwrapped is None:
             return value
-        below = _unwrapped(value)
-        value = below.movedim(_batched_dimension(value), 0) if _is_batched_here(value) else below
+        if _is_batched_here(value):
+            dimensions.append(_batched_dimension(value))
+        value = _unwrapped(value)
+    for front, dimension in enumerate(
+        reversed(dimensions)
+    ):  # moved below all wrappers: no transform may be active here
+        value = value.movedim(front + dimension, front)
     return value if type(value) is Tensor else local(value)
 
 
