@@ -106,12 +106,14 @@ def _gradients(f: Callable[..., Any], *learned: Tensor) -> list[Tensor]:
     x = X.clone().requires_grad_()
     y = f(x)
     y = y[0] if isinstance(y, tuple) else y
-    found = torch.autograd.grad((y * GRAD.reshape(y.shape)).sum() if y.dim() else y, (x, *learned), allow_unused=True)
-    return [y.detach(), *[torch.zeros(()) if grad is None else grad for grad in found]]
+    gradients = torch.autograd.grad(
+        (y * GRAD.reshape(y.shape)).sum() if y.dim() else y, (x, *learned), allow_unused=True
+    )
+    return [y.detach(), *[torch.zeros(()) if grad is None else grad for grad in gradients]]
 
 
-def _same(found: list[Tensor], expected: list[Tensor]) -> bool:
-    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+def _same(tensors: list[Tensor], expected: list[Tensor]) -> bool:
+    return len(tensors) == len(expected) and all(map(torch.equal, tensors, expected))
 
 
 def test_every_public_function_is_here() -> None:

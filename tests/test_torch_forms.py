@@ -31,14 +31,7 @@ from pseudograd.torch_table.eras import (
     measure,
 )
 from pseudograd.torch_table.forms import SPELLINGS, edge_cases
-from pseudograd.torch_table.records import (
-    CUTS,
-    EDGE,
-    MISSING,
-    EdgeCase,
-    Form,
-    edge_case,
-)
+from pseudograd.torch_table.records import CUTS, EDGE, MISSING, EdgeCase, Form, edge_case
 
 from .choices import folded
 
@@ -52,8 +45,8 @@ def test_the_table_is_what_this_torch_does(way: EdgeCase) -> None:
 
 
 @pytest.fixture
-def asked_anew() -> Iterator[None]:
-    """The installed era is found once; here it is found again."""
+def installed_era_anew() -> Iterator[None]:
+    """The installed era is measured once; here it is measured again."""
     installed_era.cache_clear()
     yield
     installed_era.cache_clear()
@@ -73,7 +66,7 @@ def asked_anew() -> Iterator[None]:
     ],
 )
 def test_the_installed_era_is_what_torch_does_and_else_its_version(
-    version: str, share: float, era: str, monkeypatch: pytest.MonkeyPatch, asked_anew: None
+    version: str, share: float, era: str, monkeypatch: pytest.MonkeyPatch, installed_era_anew: None
 ) -> None:
     """The version decides between eras that do the same with number bounds, and where torch does what no era did."""
     monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "closed", 0.5, ERAS[OPEN_ERA].of_tensors))
@@ -86,7 +79,7 @@ def test_the_installed_era_is_what_torch_does_and_else_its_version(
 
 
 @pytest.mark.parametrize(
-    ("asked", "era"),
+    ("versions", "era"),
     [
         ("torch<=2.13", CLOSED_ERA),
         ("torch<=2.9", CLOSED_ERA),
@@ -97,32 +90,32 @@ def test_the_installed_era_is_what_torch_does_and_else_its_version(
         ("torch>=2.14", OPEN_ERA),
     ],
 )
-def test_the_era_that_versions_belong_to(asked: str, era: str) -> None:
-    assert era_named(asked) == era
-    with pg.pin_edge(asked):
+def test_the_era_that_versions_belong_to(versions: str, era: str) -> None:
+    assert era_named(versions) == era
+    with pg.pin_edge(versions):
         assert measure(WAYS["clamp(x, min=0)"].f) == WAYS["clamp(x, min=0)"].slopes_in(era)
 
 
-@pytest.mark.parametrize("asked", ["torch==2.7", "torch>=1.13", "torch==2.99", "torch<=3.0"])
-def test_versions_that_nobody_measured_are_an_error(asked: str) -> None:
+@pytest.mark.parametrize("versions", ["torch==2.7", "torch>=1.13", "torch==2.99", "torch<=3.0"])
+def test_versions_that_nobody_measured_are_an_error(versions: str) -> None:
     with pytest.raises(ValueError, match=r"pin_edge: edge must name a version from 2.8 to 2.15") as caught:
-        pg.pin_edge(asked)
-    assert repr(asked) in str(caught.value)
+        pg.pin_edge(versions)
+    assert repr(versions) in str(caught.value)
 
 
-@pytest.mark.parametrize("asked", ["torch>=2.12", "torch<=2.14", "torch>=2.8"])
-def test_versions_of_two_eras_are_an_error(asked: str) -> None:
+@pytest.mark.parametrize("versions", ["torch>=2.12", "torch<=2.14", "torch>=2.8"])
+def test_versions_of_two_eras_are_an_error(versions: str) -> None:
     with pytest.raises(ValueError, match="must name versions that do the same") as caught:
-        pg.pin_edge(asked)
+        pg.pin_edge(versions)
     assert all(repr(era) in str(caught.value) for era in ERAS)
 
 
-@pytest.mark.parametrize("asked", ["torch~=2.13", "torch", "2.13", "Torch>=2.14", "", None, 2.13])
-def test_what_is_no_version_is_unknown(asked: Any) -> None:
+@pytest.mark.parametrize("versions", ["torch~=2.13", "torch", "2.13", "Torch>=2.14", "", None, 2.13])
+def test_a_name_that_is_no_version_is_unknown(versions: object) -> None:
     with pytest.raises(
         ValueError, match=r"pin_edge: edge must be one of closed, half, jax, open, tensorflow, torch<=2.13, torch>=2.14"
     ):
-        pg.pin_edge(asked)
+        pg.pin_edge(versions)
 
 
 # --- a third era, and one more function -------------------------------------------------------------------------------
@@ -149,16 +142,12 @@ def _forget_rules(era: Era) -> None:
 
 
 def test_a_third_era_is_right_everywhere(third_era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [era_of(version) for version in ("2.13.0", "2.15.0", "2.16.0", "3.0")] == [
-        CLOSED_ERA,
-        OPEN_ERA,
-        third_era.name,
-        third_era.name,
-    ]
+    eras = [era_of(version) for version in ("2.13.0", "2.15.0", "2.16.0", "3.0")]
+    assert eras == [CLOSED_ERA, OPEN_ERA, third_era.name, third_era.name]
     assert era_named("torch==2.17") == era_named("torch>=2.16") == third_era.name
     assert era_named("torch>=2.14") == OPEN_ERA, "the name of an era stays its name"
-    for asked in (third_era.name, "torch==2.16"):
-        with pg.pin_edge(asked) as context:
+    for versions in (third_era.name, "torch==2.16"):
+        with pg.pin_edge(versions) as context:
             assert measure(lambda x, b: torch.clamp(x, min=0.0)) == (0.5, None)
             assert measure(lambda x, b: torch.clamp(x, min=b)) == (1.0, 0.0)
             assert measure(torch.fmax) == (0.25, 0.75)
@@ -183,9 +172,9 @@ def test_diagnose_tells_of_a_third_record(third_era: Era, monkeypatch: pytest.Mo
     w = torch.nn.Parameter(torch.tensor([0.0, 0.0, 0.5, 1.0]))
     with pg.diagnose(whatif={"later": third_era.name}) as d:
         (w * 1).clamp_min(0.0).sum().backward()
-    (site,) = [one for one in d.sites if one.op == "clamp_min"]
+    (site,) = [site for site in d.sites if site.op == "clamp_min"]
     assert site.eras == {CLOSED_ERA: 1.0, OPEN_ERA: 0.0, third_era.name: 0.5}
-    (edge,) = [one for one in d.findings if one.code == "edge"]
+    (edge,) = [finding for finding in d.findings if finding.code == "edge"]
     assert all(f"{name} passes" in edge.evidence for name in ERAS)
     pinned = eval(edge.next_step.removeprefix("with pseudograd.").split(":")[0], {"pin_edge": pg.pin_edge})
     with pinned:
@@ -207,7 +196,7 @@ def taught() -> Iterator[Form]:
     library.define("bounded(Tensor input, float low) -> Tensor")
     library.impl("bounded", lambda x, low: x.clamp_min(low), "CompositeExplicitAutograd")
 
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+    def keep(ctx: Any, inputs: tuple[torch.Tensor, float], output: object) -> None:
         ctx.save_for_backward(inputs[0])
         ctx.low = inputs[1]
 
@@ -331,25 +320,25 @@ def _form(name: str) -> Form:
         ("sign", [], []),
     ],
 )
-def test_what_x_gets_at_a_bound_in_each_era(name: str, of_numbers: list[float], of_tensors: list[float]) -> None:
+def test_each_era_gives_x_its_share_at_a_bound(name: str, of_numbers: list[float], of_tensors: list[float]) -> None:
     for has_tensor_bound, shares in ((False, of_numbers), (True, of_tensors)):
-        wanted = dict(zip((CLOSED_ERA, OPEN_ERA), shares, strict=True)) if shares else {}
-        assert forms.shares_at_the_edge(_form(name), has_tensor_bound) == wanted
+        expected = dict(zip((CLOSED_ERA, OPEN_ERA), shares, strict=True)) if shares else {}
+        assert forms.shares_at_the_edge(_form(name), has_tensor_bound) == expected
 
 
-def test_what_a_node_keeps_is_read_as_the_call_was() -> None:
+def test_the_saved_values_of_a_node_are_read_as_the_call_was() -> None:
     x, low = torch.tensor([-2.0, 0.5], requires_grad=True), torch.zeros(2)
     y, z = torch.clamp(x, -1.0, 1.0), torch.clamp_min(x, low)
-    kept = forms.saved_values(_form("clamp"), y.grad_fn)
-    assert kept is not None
-    assert (kept.values[0] is x, kept.values[1:]) == (True, [-1.0, 1.0])
-    assert (kept.primitive, kept.inputs[0] is x, kept.inputs[1:]) == ("torch.clamp", True, (-1.0, 1.0))
-    kept = forms.saved_values(_form("clamp_min"), z.grad_fn)
-    assert kept is not None
-    assert (kept.primitive, kept.inputs[1].tolist(), kept.inputs[2]) == ("torch.clamp_min", [0.0, 0.0], None)
+    saved = forms.saved_values(_form("clamp"), y.grad_fn)
+    assert saved is not None
+    assert (saved.values[0] is x, saved.values[1:]) == (True, [-1.0, 1.0])
+    assert (saved.primitive, saved.inputs[0] is x, saved.inputs[1:]) == ("torch.clamp", True, (-1.0, 1.0))
+    saved = forms.saved_values(_form("clamp_min"), z.grad_fn)
+    assert saved is not None
+    assert (saved.primitive, saved.inputs[1].tolist(), saved.inputs[2]) == ("torch.clamp_min", [0.0, 0.0], None)
 
 
-def test_a_node_that_keeps_too_little_says_nothing() -> None:
+def test_a_node_that_saves_too_little_gives_nothing() -> None:
     x = torch.tensor([-2.0, 0.5], requires_grad=True)
     assert forms.saved_values(_form("relu"), torch.relu(x).grad_fn) is None
     assert forms.saved_values(_form("clamp"), torch.relu(x).grad_fn) is None

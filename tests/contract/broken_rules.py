@@ -15,7 +15,7 @@ CLAMP = OPS["clamp"]
 Bound = float | Tensor | None
 
 
-def _with(rule: str, change: Callable[..., Sequence[Tensor | None]]) -> Rule:
+def _change(rule: str, change: Callable[..., Sequence[Tensor | None]]) -> Rule:
     """The rule, with its gradients replaced by change(gradients, grad, x, min, max, y)."""
     right = CLAMP.rules[rule].pull
 
@@ -28,12 +28,12 @@ def _with(rule: str, change: Callable[..., Sequence[Tensor | None]]) -> Rule:
 
 def change_x(rule: str, change: Callable[..., Tensor]) -> Rule:
     """Its gradient to x becomes change(grad_x, grad, x, y)."""
-    return _with(rule, lambda gs, grad, x, lo, hi, y: (None if gs[0] is None else change(gs[0], grad, x, y), *gs[1:]))
+    return _change(rule, lambda gs, grad, x, lo, hi, y: (None if gs[0] is None else change(gs[0], grad, x, y), *gs[1:]))
 
 
 def change_bounds(rule: str, change: Callable[..., Sequence[Tensor | None]]) -> Rule:
     """Its gradients to the bounds become change(grad_min, grad_max, x, y)."""
-    return _with(rule, lambda gs, grad, x, lo, hi, y: gs if y is None else (gs[0], *change(gs[1], gs[2], x, y)))
+    return _change(rule, lambda gs, grad, x, lo, hi, y: gs if y is None else (gs[0], *change(gs[1], gs[2], x, y)))
 
 
 def _open(gradients: Sequence[Tensor], grad: Tensor, x: Tensor, low: Bound, high: Bound, y: Tensor) -> Any:
@@ -57,7 +57,7 @@ BROKEN: dict[str, Rule] = {
     "product instead of comparison": change_x("inward", lambda g, grad, x, y: grad * (grad * (x - y) >= 0)),
     "product with an underflow": change_x("inward", lambda g, grad, x, y: torch.where(grad * (x - y) < 0, 0.0, grad)),
     "closed where open is meant": change_x("zero", lambda g, grad, x, y: torch.where(x == y, grad, g)),
-    "open where closed is meant": _with("zero", _open),
+    "open where closed is meant": _change("zero", _open),
     "NaN blocked": change_x("zero", lambda g, grad, x, y: torch.where(x.isnan(), 0.0, g)),
     "NaN grad blocked": change_x("inward", lambda g, *_: torch.nan_to_num(g, 0.0, torch.inf, -torch.inf)),
     "infinite grad cut down": change_x("identity", lambda g, *_: g.clamp(-1e4, 1e4)),

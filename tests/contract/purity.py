@@ -1,4 +1,4 @@
-"""What a rule's pull may not call, and every function that a pull can reach: through calls, tables, closures and partials, in all files.
+"""The calls that are forbidden in a rule's pull, and every function that a pull can reach: through calls, tables, closures and partials.
 
 A formula of a rule is made of comparisons, `where` and arithmetic. A function of torch that has an edge of its own would bring into the
 rule what the installed torch does there, which differs from version to version.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ _NOT_AGAIN = {"item", "tolist", "backward", "numpy"}  # after these nothing can 
 FORBIDDEN = {*_CLAMPING, *(f"{name}_" for name in _CLAMPING)} - _ONLY_CALLED | _NOT_AGAIN
 
 
-def pulls() -> dict[str, Any]:
+def pulls() -> dict[str, object]:
     """Every rule of every primitive, through what stands before it there, and how a user's function becomes one."""
     for edge in (*ERAS, *SHARES):
         for era in ERAS:
@@ -48,69 +48,67 @@ def pulls() -> dict[str, Any]:
     return {**rules, **of_users}
 
 
-def faults(start: Any) -> list[str]:
-    """What must not be called, of what can be reached from here: `file:line function: name`."""
-    found = []
-    for reached in reachable(start):
-        if isinstance(reached, FunctionType):
-            for code in _codes(reached.__code__):
-                where = f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno} {reached.__qualname__}"
-                found += [f"{where}: {name}" for name in _forbidden_in(code)]
-        elif _is_of_torch(reached) and reached.__name__ in FORBIDDEN | _ONLY_CALLED:
-            found.append(f"{reached.__module__}: {reached.__name__}")
-    return found
+def faults(start: object) -> list[str]:
+    """The forbidden calls that can be reached from here: `file:line function: name`."""
+    lines = []
+    for value in reachable(start):
+        if isinstance(value, FunctionType):
+            for code in _codes(value.__code__):
+                location = f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno} {value.__qualname__}"
+                lines += [f"{location}: {name}" for name in _forbidden_in(code)]
+        elif _is_of_torch(value) and value.__name__ in FORBIDDEN | _ONLY_CALLED:
+            lines.append(f"{value.__module__}: {value.__name__}")
+    return lines
 
 
-def functions(start: Any) -> list[FunctionType]:
-    """Those of our files that can be reached."""
-    found = [reached for reached in reachable(start) if isinstance(reached, FunctionType)]
-    return [function for function in found if "pseudograd" in function.__code__.co_filename]
+def functions(start: object) -> list[FunctionType]:
+    """The functions of our files that can be reached."""
+    values = [value for value in reachable(start) if isinstance(value, FunctionType)]
+    return [function for function in values if "pseudograd" in function.__code__.co_filename]
 
 
-def reachable(start: Any) -> list[Any]:
-    """Functions of ours, and what they name of torch's."""
-    seen: dict[int, Any] = {}
+def reachable(start: object) -> list[Any]:
+    """Functions of ours, and the functions of torch that they name."""
+    values: dict[int, object] = {}
     waiting = [start]
     while waiting:
-        found = waiting.pop()
-        if id(found) not in seen:
-            seen[id(found)] = found
-            waiting += _behind(found)
-    return [found for found in seen.values() if isinstance(found, FunctionType) or _is_of_torch(found)]
+        value = waiting.pop()
+        if id(value) not in values:
+            values[id(value)] = value
+            waiting += _neighbours(value)
+    return [value for value in values.values() if isinstance(value, FunctionType) or _is_of_torch(value)]
 
 
-def _behind(found: Any) -> Iterator[Any]:
-    """What it may call or read next."""
-    if isinstance(found, FunctionType):
-        if found.__module__.startswith(("pseudograd", "tests")):
-            yield from _named_in(found)
-    elif isinstance(found, partial):
-        yield from (found.func, *found.args, *found.keywords.values())
-    elif isinstance(found, type):
-        if found.__module__.startswith(("pseudograd", "tests")):
-            yield from vars(found).values()
-    elif isinstance(found, property):
-        yield from (one for one in (found.fget, found.fset) if one)
-    elif isinstance(found, (staticmethod, classmethod)) or hasattr(found, "__wrapped__"):
-        yield found.__wrapped__ if hasattr(found, "__wrapped__") else found.__func__
-    elif isinstance(found, Rule):
-        yield found.pull
-    elif isinstance(found, Record):
-        yield from (type(found), *vars(found).values())
-    elif isinstance(found, Mapping):
-        yield from found.values()
-    elif isinstance(found, (tuple, list, set, frozenset)):
-        yield from found
+def _neighbours(value: Any) -> Iterable[object]:
+    """The values that this value may call or read next."""
+    if isinstance(value, (FunctionType, type)) and not value.__module__.startswith(("pseudograd", "tests")):
+        return ()
+    if isinstance(value, FunctionType):
+        return _named_in(value)
+    if isinstance(value, partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, type):
+        return vars(value).values()
+    if isinstance(value, property):
+        return [function for function in (value.fget, value.fset) if function]
+    if isinstance(value, (staticmethod, classmethod)) or hasattr(value, "__wrapped__"):
+        return [value.__wrapped__ if hasattr(value, "__wrapped__") else value.__func__]
+    if isinstance(value, Rule):
+        return [value.pull]
+    if isinstance(value, Record):
+        return type(value), *vars(value).values()
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (tuple, list, set, frozenset)) else ()
 
 
-def _named_in(function: FunctionType) -> Iterator[Any]:
-    """Its closure, its defaults, its globals; of a module that it names, what it reads there."""
+def _named_in(function: FunctionType) -> Iterator[object]:
+    """Its closure, its defaults, its globals; of a module that it names, the attributes that it reads."""
     yield from (cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell))
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    read = [one for code in _codes(function.__code__) for one in _instructions(code)]
-    attributes = {one.argval for one in read if one.opname in _READS_AN_ATTRIBUTE}
-    for name in {one.argval for one in read if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
+    yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    read = [instruction for code in _codes(function.__code__) for instruction in _instructions(code)]
+    attributes = {step.argval for step in read if step.opname in _READS_AN_ATTRIBUTE}
+    for name in {step.argval for step in read if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
         value = function.__globals__.get(name)
         if isinstance(value, ModuleType):
             if value.__name__.startswith(("pseudograd", "tests")):
@@ -124,7 +122,7 @@ def _instructions(code: CodeType) -> list[dis.Instruction]:
     return list(dis.get_instructions(code))
 
 
-def _is_filled(cell: Any) -> bool:
+def _is_filled(cell: CellType) -> bool:
     try:
         return cell.cell_contents is not None
     except ValueError:
@@ -157,20 +155,15 @@ def _changes_in_place(name: str, is_call: bool) -> bool:
     return is_call and name.endswith("_") and not name.startswith("_")
 
 
-def _texts_of(constant: Any) -> Iterable[str]:
-    return (
-        [constant]
-        if isinstance(constant, str)
-        else [c for c in constant if isinstance(c, str)]
-        if isinstance(constant, tuple)
-        else []
-    )
+def _texts_of(constant: object) -> list[str]:
+    constants = constant if isinstance(constant, tuple) else (constant,)
+    return [text for text in constants if isinstance(text, str)]
 
 
-def _is_of_torch(found: Any) -> bool:
-    if isinstance(found, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+def _is_of_torch(value: Any) -> bool:
+    if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
-    module = getattr(found, "__module__", None) or ""
+    module = getattr(value, "__module__", None) or ""
     return (
-        callable(found) and hasattr(found, "__name__") and isinstance(module, str) and module.split(".")[0] == "torch"
+        callable(value) and hasattr(value, "__name__") and isinstance(module, str) and module.split(".")[0] == "torch"
     )

@@ -28,30 +28,32 @@ REACHED = {_name_of(function): (function, pull) for pull in PULLS.values() for f
 
 def test_rules_are_pure() -> None:
     faults = {name: purity.faults(pull) for name, pull in PULLS.items()}
-    assert {name: found for name, found in faults.items() if found} == {}
+    assert {name: lines for name, lines in faults.items() if lines} == {}
     assert len(faults) > 300
 
 
 def test_what_is_forbidden_is_what_the_table_of_torch_has_with_an_edge() -> None:
-    asked = {"clamp", "clip", "clamp_", "clamp_min", "minimum", "maximum", "fmax", "relu", "relu6", "hardtanh", "item"}
-    assert asked <= purity.FORBIDDEN
+    clamping = {
+        "clamp",
+        "clip",
+        "clamp_",
+        "clamp_min",
+        "minimum",
+        "maximum",
+        "fmax",
+        "relu",
+        "relu6",
+        "hardtanh",
+        "item",
+    }
+    assert clamping <= purity.FORBIDDEN
     assert not {"where", "abs", "round", "sign"} & purity.FORBIDDEN
 
 
 def test_all_files_with_rules_are_read() -> None:
     files = {name.partition(":")[0] for name in REACHED}
-    assert files >= {
-        *(
-            "absolute.py",
-            "activations.py",
-            "bound_rules.py",
-            "grad_transforms.py",
-            "jump.py",
-            "policy.py",
-            "quantize.py",
-        ),
-        *("replace.py", "rounding.py", "shared_rules.py", "steps.py", "edges.py", "clamps.py", "eras.py"),
-    }
+    names = "absolute activations bound_rules grad_transforms jump policy quantize replace rounding shared_rules steps edges"
+    assert files >= {f"{name}.py" for name in f"{names} clamps eras".split()}
     for function in (policy._limit, policy._replace, steps._triangle):
         assert _name_of(function) in REACHED
 
@@ -65,12 +67,12 @@ def _planted(x: Tensor) -> Tensor:
 def test_clamp_in_any_function_that_a_pull_reaches_is_found(name: str) -> None:
     """In a function that is made inside it, which nobody calls: so the rule stays as it is."""
     function, pull = REACHED[name]
-    whole = function.__code__
-    function.__code__ = whole.replace(co_consts=(*whole.co_consts, _planted.__code__))
+    code = function.__code__
+    function.__code__ = code.replace(co_consts=(*code.co_consts, _planted.__code__))
     try:
         assert any("clamp" in fault for fault in purity.faults(pull))
     finally:
-        function.__code__ = whole
+        function.__code__ = code
     assert purity.faults(pull) == []
 
 

@@ -46,7 +46,7 @@ def _checks(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "derivatives", lambda: derivatives.check_double_backward(case)
 
 
-def _in_the_table(monkeypatch: pytest.MonkeyPatch, op: Op) -> Op:
+def _add_to_table(monkeypatch: pytest.MonkeyPatch, op: Op) -> Op:
     monkeypatch.setitem(OPS, op.name, op)
     return op
 
@@ -54,7 +54,7 @@ def _in_the_table(monkeypatch: pytest.MonkeyPatch, op: Op) -> Op:
 @folded
 @pytest.mark.parametrize("name", broken_rules.BROKEN)
 def test_a_broken_rule_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    op = _in_the_table(monkeypatch, broken_rules.broken_op(name, broken_rules.BROKEN[name]))
+    op = _add_to_table(monkeypatch, broken_rules.broken_op(name, broken_rules.BROKEN[name]))
     assert next(_failures(op, broken_rules.BROKEN[name].name), None) is not None, f"no check finds: {name}"
 
 
@@ -68,19 +68,19 @@ def test_a_broken_rule_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_a_whole_rule_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the test above would prove nothing. Two edges, up and down; at all of them the rule is clamp's own, which test_values tests."""
-    whole = broken_rules.broken_op(f"whole {name}", broken_rules.CLAMP.rules[name], edges=("closed", "inward"))
-    assert list(_failures(_in_the_table(monkeypatch, whole), name)) == []
+    right = broken_rules.broken_op(f"whole {name}", broken_rules.CLAMP.rules[name], edges=("closed", "inward"))
+    assert list(_failures(_add_to_table(monkeypatch, right), name)) == []
 
 
 def test_a_rule_that_claims_to_be_linear_is_caught_by_additivity(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = broken_rules.BROKEN["claims to be linear"]
-    op = _in_the_table(monkeypatch, broken_rules.broken_op("claims to be linear", rule))
+    op = _add_to_table(monkeypatch, broken_rules.broken_op("claims to be linear", rule))
     assert "additive" in set(_failures(op, rule.name))
 
 
 def test_an_inexact_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = broken_rules.CLAMP.rules["zero"]
-    op = _in_the_table(monkeypatch, broken_rules.broken_op("detach trick", rule, forward=broken_rules.inexact_forward))
+    op = _add_to_table(monkeypatch, broken_rules.broken_op("detach trick", rule, forward=broken_rules.inexact_forward))
     assert "forward" in set(_failures(op, rule.name))
 
 
@@ -95,7 +95,7 @@ def test_an_inexact_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broken_kernel_fails(backward: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     """The formula behind it is whole, so only the comparison of both paths can tell."""
     name = backward.__name__
-    op = _in_the_table(monkeypatch, broken_rules.broken_op(name, broken_rules.CLAMP.rules["inward"]))
+    op = _add_to_table(monkeypatch, broken_rules.broken_op(name, broken_rules.CLAMP.rules["inward"]))
     kernel = broken_rules.kernel_of(backward, name)
     kernels.register(kernel)
     try:
@@ -177,8 +177,8 @@ def test_a_row_that_says_something_else_fails() -> None:
             for case in cases_of(OPS["clamp"])
             if case.rule.name == name and (case.parameters or name != "leaky_inward")
         )
-        given = (("low", 0.25), ("high", 0.5)) if name == "leaky_inward" else case.parameters
-        case = case._replace(parameters=given)
+        if name == "leaky_inward":
+            case = case._replace(parameters=(("low", 0.25), ("high", 0.5)))
         sides.check_sides(case, torch.float32)
         rule = case.rule.replaced(sides=sides_of)
         op = case.op.replaced(name=f"said wrong: {name}", rules={**case.op.rules, name: rule})

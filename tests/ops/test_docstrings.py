@@ -18,9 +18,9 @@ import pseudograd.optim
 import pseudograd.rewrite
 
 MODULES = [
-    f"{package.__name__}.{found.name}"
+    f"{package.__name__}.{module.name}"
     for package in (pseudograd.ops, pseudograd.look, pseudograd.comparison, pseudograd.rewrite)
-    for found in pkgutil.iter_modules(package.__path__)
+    for module in pkgutil.iter_modules(package.__path__)
 ] + ["pseudograd.rules", "pseudograd.optim", "pseudograd.nn", "pseudograd.diagnosis", "pseudograd.integrations.pytest"]
 # Our docstrings go on with "Source:" right below an example, which doctest would take for a part of the output.
 EXAMPLE = re.compile(r"^ *Example:\n(.*?)^ *Source:", re.MULTILINE | re.DOTALL)
@@ -28,14 +28,14 @@ EXAMPLE = re.compile(r"^ *Example:\n(.*?)^ *Source:", re.MULTILINE | re.DOTALL)
 
 def _documented() -> dict[str, object]:
     """Every public function and class of the package's own modules that has a docstring."""
-    found: dict[str, object] = {}
+    documented: dict[str, object] = {}
     for name in MODULES:
         module = importlib.import_module(name)
         for key, value in vars(module).items():
             is_ours = getattr(value, "__module__", None) == name and not key.startswith("_")
             if is_ours and (inspect.isfunction(value) or inspect.isclass(value)) and value.__doc__:
-                found[f"{name}.{key}"] = value
-    return found
+                documented[f"{name}.{key}"] = value
+    return documented
 
 
 WITH_EXAMPLE = {name: f for name, f in _documented().items() if EXAMPLE.search(inspect.cleandoc(f.__doc__ or ""))}
@@ -45,10 +45,10 @@ WITH_EXAMPLE = {name: f for name, f in _documented().items() if EXAMPLE.search(i
 @pytest.mark.parametrize("name", WITH_EXAMPLE)
 def test_example_runs(name: str) -> None:
     function = WITH_EXAMPLE[name]
-    found = EXAMPLE.search(inspect.cleandoc(function.__doc__ or ""))
-    assert found is not None
+    match = EXAMPLE.search(inspect.cleandoc(function.__doc__ or ""))
+    assert match is not None
     names = {**vars(inspect.getmodule(function)), "torch": torch}
-    test = doctest.DocTestParser().get_doctest(found[1], names, name, name, 0)
+    test = doctest.DocTestParser().get_doctest(match[1], names, name, name, 0)
     assert test.examples
     printed: list[str] = []
     result = doctest.DocTestRunner().run(test, out=printed.append)

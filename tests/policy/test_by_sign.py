@@ -97,37 +97,6 @@ def test_second_derivatives_under_vmap_and_compile_are_those_of_the_two_rules() 
     torch._dynamo.reset()
 
 
-@pytest.mark.program
-@pytest.mark.usefixtures("table_as_it_was")
-def test_a_rule_of_your_own_for_one_sign_and_the_cell_run_again() -> None:
-    """Eagerly, compiled, and compiled over functorch: the new function, with the parameters asked for."""
-
-    def register(factor: float) -> None:
-        @pg.register_rule("policy_loss", formula="-factor * grad * A", source="this test", is_linear=True)
-        def scaled(
-            grad: Tensor, ratio: Tensor, advantage: Tensor, min: float, max: float, *, times: float = 1.0
-        ) -> Tensor:
-            return -factor * times * grad * advantage
-
-    lr, a = torch.tensor([0.5, 0.5]), torch.tensor([1.0, -1.0])
-
-    def loss(lr: Tensor) -> Tensor:
-        return pg.policy.loss(lr, a, rule={"positive": pg.rules.scaled(times=3.0), "negative": "scaled"}).sum()
-
-    ways: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
-        "eager": lambda: lambda lr: slopes(loss, lr)[1] / -1,
-        "grad": lambda: grad(loss),
-        "compiled grad": lambda: torch.compile(grad(loss), backend="aot_eager", fullgraph=True),
-        "compiled": lambda: lambda lr: slopes(torch.compile(loss, backend="aot_eager", fullgraph=True), lr)[1] / -1,
-    }
-    for factor in (1.0, 2.0):
-        register(factor)
-        for name, way in ways.items():
-            torch._dynamo.reset()
-            assert way()(lr).tolist() == [-3 * factor, factor], name
-    torch._dynamo.reset()
-
-
 # --- around it --------------------------------------------------------------------------------------------------------
 
 
