@@ -218,7 +218,9 @@ class Leaf:
                 self.whole_moved = self.whole_moved | moves(grad) if has_numbers(grad) else True
 
     def look_at_grad(self) -> bool:
-        """Look at `.grad` after a backward. Returns whether it must be looked at again."""
+        """Look at `.grad` after a backward, unless an optimiser does. Returns whether it must be looked at again."""
+        if self.is_in_optimizer and (self.entries.is_complete or not self.has_whole):
+            return False
         tensor = self.tensor()
         grad = None if tensor is None else tensor.grad
         if grad is not None and has_numbers(grad):

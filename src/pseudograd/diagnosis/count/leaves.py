@@ -153,12 +153,7 @@ class Leaves:
             self._looked_at += [leaf for leaf in self.all[self._followed :] if leaf is not None and leaf.is_parameter]
             self._followed = len(self.all)
         if self._looked_at:
-            self._looked_at = [leaf for leaf in self._looked_at if self._needs_look(leaf)]
-
-    @staticmethod
-    def _needs_look(leaf: Leaf) -> bool:
-        is_known = leaf.is_in_optimizer and (leaf.entries.is_complete or not leaf.has_whole)
-        return not is_known and leaf.look_at_grad()
+            self._looked_at = [leaf for leaf in self._looked_at if leaf.look_at_grad()]
 
     def _bit_of(self, tensor: Tensor) -> int | None:
         entry = self._bits.get(id(tensor))

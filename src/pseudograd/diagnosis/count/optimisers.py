@@ -113,12 +113,7 @@ class Optimisers:
         if rest is None or rest.is_on or not set_to_none or not self._hears():
             return None
         rest.begin()
-        return self._after_clearing
-
-    @harmless("a zero_grad of an optimiser")
-    def _after_clearing(self, result: object) -> None:
-        assert self.rest is not None
-        self.rest.end()
+        return harmless("a zero_grad of an optimiser")(lambda result: rest.end())
 
     def _hears(self) -> bool:
         return self._is_on() and not unheard.depth and not is_compiling()

@@ -99,9 +99,7 @@ class Recorder(Subscriber):
         self.after_backward: Callable[[int], None] | None = None
         self._clamps: Clamps | None = None
         self._zeros: Zeros | None = None
-        self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
         self._local = _Thread()
-        self._order = 0
         self._is_incomplete = False  # was something of the program not heard since the last backward?
         self._ran_at: set[Place] = set()  # the places at which a gradient has arrived
 
@@ -195,12 +193,6 @@ class Recorder(Subscriber):
             self.zeros.look(tally, current_node(), leaving, arriving, self.suspects)
         elif is_counted and is_first:
             self._ran_at.add(tally.place)
-            self._note_order(tally)
-
-    def _note_order(self, tally: Tally) -> None:
-        with self._lock:
-            self._order += 1
-            tally.order = self._order
 
     @quiet("the gradients at a node")
     def _hand_on(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
@@ -234,9 +226,8 @@ class Recorder(Subscriber):
 
     @quiet("the gradients at a hook")
     def _count_hook(self, tally: Tally, upstream: int, arrived: deque[Tensor], leaving: Tensor) -> None:
-        is_first = not tally.calls
-        if arrived and tally.count_hook(leaving, arrived.pop(), self.is_full, upstream) and is_first:
-            self._note_order(tally)
+        if arrived:
+            tally.count_hook(leaving, arrived.pop(), self.is_full, upstream)
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
 

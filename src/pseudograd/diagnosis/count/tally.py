@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -40,6 +41,7 @@ _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sig
 # Ops that neither move nor mix elements, so that positions tell what is cut. For speed alone.
 _NAMES = "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
 _ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
+_orders = itertools.count(1)
 _MOST_CALLS = 8  # different calls of one line whose rules are remembered
 
 OWN_NODE = "PseudogradBackward"
@@ -54,7 +56,7 @@ class Tally:
         self.op, self.place = op, place
         self.form: Form | None = None
         self.calls = 0
-        self.order = 0  # of its first call among those of a backward
+        self.order = 0  # of its first call among the first calls of all tallies
         self.leaves = 0  # the set of leaves upstream
         self.has_tensor_bound = False
         self.is_known = False  # are the regions of x counted?
@@ -84,7 +86,7 @@ class Tally:
         form, calling = torch_forms.form_of_node(self.op), self.calling
         if form is None or torch_forms.is_reached_by(calling, form):
             return None
-        return name_of_call(calling)
+        return "code that no mode sees" if calling is None else getattr(calling, "__name__", None) or str(calling)
 
     def count(self, leaving: Leaving, arriving: Leaving, is_full: bool, leaves: Leaves) -> bool | None:
         """Count a call of a node, which is looked at only if that is needed.
@@ -113,7 +115,7 @@ class Tally:
                 return False
             self.add(sums)
             tells_sides = has_sides(sums)
-        self.calls += 1
+        self._note_call()
         if node is not None:
             if is_first:
                 self.form = form
@@ -126,15 +128,18 @@ class Tally:
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
         return True
 
-    def count_hook(self, leaving: Tensor, arriving: Tensor, is_full: bool, upstream: int) -> bool:
-        """Count a call of a hook of the program. Returns False if its gradients cannot be compared."""
+    def count_hook(self, leaving: Tensor, arriving: Tensor, is_full: bool, upstream: int) -> None:
+        """Count a call of a hook of the program."""
         sums = count((leaving,), (arriving,), is_full) if are_readable((arriving,)) else None
-        if sums is None:
-            return False
-        self.leaves |= upstream
+        if sums is not None:
+            self._note_call()
+            self.leaves |= upstream
+            self.add(sums)
+
+    def _note_call(self) -> None:
+        if not self.calls:
+            self.order = next(_orders)
         self.calls += 1
-        self.add(sums)
-        return True
 
     def add(self, sums: Sums) -> None:
         with self._lock:
@@ -172,7 +177,8 @@ class Tally:
         if x.numel():
             source = leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
             x, threshold, grad = (physical(value).detach() for value in (x, threshold, leaving[1]))
-            self.windows.setdefault(source, Windows()).add(x, threshold, bandwidth, grad)
+            window = self.windows.setdefault(source, Windows(threshold))
+            window.add(x, threshold, bandwidth, grad)
 
     def eras(self) -> dict[str, float]:
         """The share that each era of torch passes exactly at the bound; empty for an op without eras, or where it is pinned."""
@@ -187,11 +193,6 @@ class Tally:
         for counts in () if self._kernel is None else self._kernel.read():
             parts.append(add_inside(dict(counts)))
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
-
-
-def name_of_call(function: object) -> str:
-    """The name of a function of torch. Nobody sees which function runs in TorchScript and C++."""
-    return "code that no mode sees" if function is None else getattr(function, "__name__", None) or str(function)
 
 
 # --- an op in place on a view: autograd makes one node for it, of the whole base --------------------------------------
@@ -248,29 +249,24 @@ class Windows:
     The tensors stay on their device until they are read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threshold: Tensor) -> None:
         self.calls = 0
         self.bandwidth = 0.0
-        self._moved: Tensor | None = None  # did the threshold ever get a gradient other than 0?
-        self._nearest: Tensor | None = None  # the distance to the x that came nearest
+        self._moved = torch.zeros_like(
+            threshold, dtype=torch.bool
+        )  # did the threshold ever get a gradient other than 0?
+        self._distances = torch.full_like(threshold, torch.inf)  # to the x that came nearest
 
     def add(self, x: Tensor, threshold: Tensor, bandwidth: float, grad: Tensor) -> None:
         """grad: the gradient of the threshold."""
-        moved, nearest = grad != 0, _nearest(x, threshold)
         self.calls += 1
         self.bandwidth = bandwidth
-        self._moved = moved if self._moved is None else self._moved | moved
-        self._nearest = nearest if self._nearest is None else torch.minimum(self._nearest, nearest)
-
-    @property
-    def _distances(self) -> Tensor:
-        assert self._nearest is not None, "a call was added"
-        return self._nearest
+        self._moved |= grad != 0
+        self._distances = torch.minimum(self._distances, _nearest(x, threshold))
 
     @property
     def _starve(self) -> Tensor:
         """The thresholds without any gradient, and with no x nearer than half the bandwidth."""
-        assert self._moved is not None, "a call was added"
         return ~self._moved & (self._distances > self.bandwidth / 2)
 
     @property
