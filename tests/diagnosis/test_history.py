@@ -84,10 +84,7 @@ def test_the_page_holds_json_that_a_browser_reads(tmp_path: Path) -> None:
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None
     assert "Infinity" not in data[1]
-    rows = json.loads(data[1])["history"]
-    assert {"parameter", "norm", "zero", "sensitivity", "stalled"} == set(rows[0])
-    for name in ("history-section", "history", "history-heads", "history-note", "history-more"):
-        assert text.count(f'id="{name}"') == 1
+    assert {"parameter", "norm", "zero", "sensitivity", "stalled"} == set(json.loads(data[1])["history"][0])
 
 
 @browser.needs_browser
