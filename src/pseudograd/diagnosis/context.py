@@ -25,7 +25,7 @@ from .records import FIELDS, Report
 if TYPE_CHECKING:
     from .count.whatif import Asking
     from .judge.deliberate import Deliberate
-    from .judge.results import Results
+    from .judge.findings import Results
 
 
 class Readable(Report):
@@ -144,7 +144,7 @@ class Diagnosis(Readable):
         """The fields of the report: made when somebody reads them, and kept when the context has ended."""
         if name not in FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        from .judge.results import Results
+        from .judge.findings import Results
 
         results = self._final or Results(self._recorder, self._deliberate, self._stalls)
         if self._has_ended:

@@ -1,17 +1,15 @@
-"""One report of several processes: the parts that they hand over, put together."""
+"""One report about several processes, from the parts that they hand over."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..listen.program.follow import Part
 from .context import Readable
 from .ranks import Difference, differences, listed
-from .records import FIELDS, Finding, Report, Site, Starved, Structural
-
-Record = TypeVar("Record")
+from .records import FIELDS, Finding, Report, Site, Structural
 
 
 class ProgramReport(Readable):
@@ -62,51 +60,45 @@ def _merge_fields(parts: Sequence[Part]) -> dict[str, object]:
     # Processes whose parameters have the same names train one model; else a parameter is named with its process.
     are_replicas = len({frozenset(content["parameters"]) for content in contents}) == 1
     fields = {name: _join([content[name] for content in contents]) for name in FIELDS}
-    fields["sites"] = [_sum_sites(sites) for sites in _grouped(contents, "sites", _site_key)]
-    fields["structural"] = [_merge_cuts(cuts) for cuts in _grouped(contents, "structural", _cut_key)]
-    fields["findings"] = _merge_findings(parts)
-    fields["starved"] = _merge_starved(parts, are_replicas)
+    site_key = ("op", "where", "user_where", "expression", "module")
+    fields["sites"] = [_sum_sites([site for _, site in rows]) for rows in _group(parts, "sites", *site_key)]
+    cut_key = ("kind", "where", "user_where", "expression")
+    fields["structural"] = [_merge_cuts([cut for _, cut in rows]) for rows in _group(parts, "structural", *cut_key)]
+    finding_key = ("code", "where", "expression")
+    fields["findings"] = [_merge_finding(rows, len(parts)) for rows in _group(parts, "findings", *finding_key)]
+    fields["starved"] = [
+        record
+        for rows in _group(parts, "starved", "parameter")
+        for record in ([rows[0][1]] if len(rows) == len(parts) and are_replicas else _name_parameters(rows))
+    ]
     for name in ("partly", "norms", "stalled", "history", "sensitivity"):
         is_common = are_replicas and (name != "partly" or all(content[name] == first[name] for content in contents))
-        fields[name] = (
-            list(first[name]) if is_common else _name_parameters((part, part.content[name]) for part in parts)
-        )
+        rows = [(part, record) for part in parts for record in part.content[name]]
+        fields[name] = list(first[name]) if is_common else _name_parameters(rows)
     if not are_replicas:
         fields["parameters"] = [f"{part}: {name}" for part in parts for name in part.content["parameters"]]
     fields["whatif"] = {
-        question: _name_parameters((part, part.content["whatif"].get(question, ())) for part in parts)
+        question: _name_parameters([(part, row) for part in parts for row in part.content["whatif"].get(question, ())])
         for question in dict.fromkeys(question for content in contents for question in content["whatif"])
     }
     return fields
 
 
-def _name_parameters(rows: Iterable[tuple[Part, Iterable[Any]]]) -> list[Any]:
+def _name_parameters(rows: Iterable[tuple[Part, Any]]) -> list[Any]:
     """Records of several processes, each with its process in the name of its parameter."""
     return [
         dataclasses.replace(record, parameter=f"{part}: {record.parameter or 'all parameters'}")
-        for part, records in rows
-        for record in records
+        for part, record in rows
     ]
 
 
-def _grouped(contents: Iterable[Any], name: str, key: Callable[[Record], object]) -> list[list[Record]]:
-    groups: dict[object, list[Record]] = {}
-    for content in contents:
-        for record in content[name]:
-            groups.setdefault(key(record), []).append(record)
-    return list(groups.values())
-
-
-def _merge_starved(parts: Sequence[Part], are_replicas: bool) -> list[Starved]:
-    """Once, if a parameter of one model starves in every process; else by process."""
-    by_name: dict[str, list[tuple[Part, list[Starved]]]] = {}
+def _group(parts: Sequence[Part], name: str, *fields: str) -> list[list[tuple[Part, Any]]]:
+    """The records of a field of the report by their values of these fields, each with its process."""
+    groups: dict[object, list[tuple[Part, Any]]] = {}
     for part in parts:
-        for record in part.content["starved"]:
-            by_name.setdefault(record.parameter, []).append((part, [record]))
-    starved: list[Starved] = []
-    for rows in by_name.values():
-        starved += rows[0][1] if len(rows) == len(parts) and are_replicas else _name_parameters(rows)
-    return starved
+        for record in part.content[name]:
+            groups.setdefault(tuple(getattr(record, field) for field in fields), []).append((part, record))
+    return list(groups.values())
 
 
 def _join(values: Sequence[Any]) -> object:
@@ -124,28 +116,17 @@ def _join(values: Sequence[Any]) -> object:
     return different
 
 
-def _merge_findings(parts: Sequence[Part]) -> list[Finding]:
-    """Findings of one line are one, with the numbers of the process where its share is largest."""
-    by_line: dict[object, list[tuple[Part, Finding]]] = {}
-    for part in parts:
-        for finding in part.content["findings"]:
-            by_line.setdefault((finding.code, finding.where, finding.expression), []).append((part, finding))
-    findings = []
-    for rows in by_line.values():
-        part, most = max(rows, key=lambda row: row[1].share)
-        who = [str(part) for part, _ in rows]
-        if len(set(who)) < len(parts):
-            says = f"in {listed(who)} alone"
-        elif any(finding.evidence != most.evidence for _, finding in rows):
-            says = f"the numbers are those of {part}"
-        else:
-            says = f"in each of {len(parts)} processes alike"
-        findings.append(dataclasses.replace(most, also=(says, *most.also)))
-    return findings
-
-
-def _site_key(site: Site) -> object:
-    return site.op, site.where, site.user_where, site.expression, site.module
+def _merge_finding(rows: Sequence[tuple[Part, Finding]], processes: int) -> Finding:
+    """The findings of one line become one, with the numbers of the process where its share is largest."""
+    part, most = max(rows, key=lambda row: row[1].share)
+    who = [str(part) for part, _ in rows]
+    if len(set(who)) < processes:
+        says = f"in {listed(who)} alone"
+    elif any(finding.evidence != most.evidence for _, finding in rows):
+        says = f"the numbers are those of {part}"
+    else:
+        says = f"in each of {processes} processes alike"
+    return dataclasses.replace(most, also=(says, *most.also))
 
 
 def _sum_sites(sites: Sequence[Site]) -> Site:
@@ -157,10 +138,6 @@ def _sum_sites(sites: Sequence[Site]) -> Site:
         sums[name] = sum(counts) if counts else None
     sides = {side: sum(site.sides.get(side, 0) for site in sites) for side in sites[0].sides}
     return dataclasses.replace(sites[0], **sums, sides=sides)
-
-
-def _cut_key(cut: Structural) -> object:
-    return cut.kind, cut.where, cut.user_where, cut.expression
 
 
 def _merge_cuts(cuts: Sequence[Structural]) -> Structural:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ....wording import shortened
-from ...records import Finding, Site
-from .kind import Evidence, Kind
+from ...records import Finding
+from .kind import Evidence, Kind, part
 
-__all__ = ["CODES", "KINDS", "Evidence", "Kind", "describe", "find_all", "fold", "sort_findings"]
+__all__ = ["CODES", "KINDS", "Evidence", "Kind", "Results", "describe"]
 
 
 def _rows() -> tuple[Kind, ...]:
@@ -27,14 +27,31 @@ KINDS = _rows()  # by their order
 CODES = tuple(sorted(kind.as_code for kind in KINDS))  # by number, for the table that `lint` shares
 
 
-def find_all(evidence: Evidence) -> list[Finding]:
-    """With those that are deliberate: they are muted."""
-    findings = [finding for kind in KINDS for finding in kind.find(evidence)]
-    codes = evidence.deliberate.codes
-    return [replace(finding, is_muted=True) if finding.number in codes else finding for finding in findings]
+class Results(Evidence):
+    """Each field of `Report` by its name. `Diagnosis` makes one when its context has ended."""
+
+    @part
+    def _all_findings(self) -> Iterable[Finding]:
+        """Findings that somebody declared deliberate are among them, muted."""
+        findings = [finding for kind in KINDS for finding in kind.find(self)]
+        codes = self.deliberate.codes
+        return [replace(finding, is_muted=True) if finding.number in codes else finding for finding in findings]
+
+    @part
+    def findings(self) -> Iterable[Finding]:
+        """In the order in which a backward meets their lines. Findings at no line of a backward come last."""
+        order: dict[tuple[str, str], int] = {}
+        for number, site in enumerate(self.sites):
+            order.setdefault((site.where, site.expression), number)
+        folded = _fold(finding for finding in self._all_findings if not finding.is_muted)
+        return sorted(folded, key=lambda finding: order.get((finding.where, finding.expression), len(order)))
+
+    @property
+    def muted(self) -> int:
+        return len(_fold(finding for finding in self._all_findings if finding.is_muted))
 
 
-def fold(findings: Iterable[Finding]) -> list[Finding]:
+def _fold(findings: Iterable[Finding]) -> list[Finding]:
     """One finding for each line: of the kind with the smallest order, with the evidence of the others."""
     rows = {kind.code: kind for kind in KINDS}
     groups: dict[object, list[Finding]] = {}
@@ -49,14 +66,6 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
         issue = next((finding.issue for finding in group if finding.issue), None)
         folded.append(replace(first, also=rest, issue=issue, module=shortened(modules, 4) or None))
     return folded
-
-
-def sort_findings(findings: Iterable[Finding], sites: Sequence[Site]) -> list[Finding]:
-    """In the order in which a backward meets their lines; findings at no line of a backward come last."""
-    order: dict[tuple[str, str], int] = {}
-    for number, site in enumerate(sites):
-        order.setdefault((site.where, site.expression), number)
-    return sorted(findings, key=lambda finding: order.get((finding.where, finding.expression), len(order)))
 
 
 def describe(findings: Iterable[Finding]) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""What a row of this folder is, and the evidence that its findings are made from."""
+"""A row of this folder, which is one kind of finding, and the evidence that its findings are made from."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from pseudograd_notices.code import Code
 
 from ....listen.frames import Place, named
 from ....listen.harmless import harmless
+from ...count.leaf import Leaf
 from ...count.recorder import Recorder
 from ...count.sensitivity import Sensitivity
-from ...count.stalls import Stalls
+from ...count.stalls import Stall, Stalls
 from ...count.tally import Tally
 from ...count.values import Values
-from ...records import Finding, Partly, Site, Starved, Structural
+from ...count.whatif import Change
+from ...records import Copied, Finding, Partly, Site, Starved, Structural
 from ...sites import expression_at, site_of, structural_of
+from ..copied import copies
+from ..dead_units import calm_lines
 from ..deliberate import Deliberate
+from ..norms import History, Norm, histories, norms_of
 from ..starving import Starving
 
 Record = TypeVar("Record")
@@ -35,7 +40,7 @@ def part(read: Callable[[Any], Iterable[Record]]) -> cached_property[list[Record
 
 
 class Evidence:
-    """What findings are made from: everything that one diagnosis has recorded."""
+    """The fields of `Report` without its findings, and the numbers that findings are made from."""
 
     def __init__(self, recorder: Recorder, deliberate: Deliberate, stalls: Stalls) -> None:
         self.recorder, self.noted, self.leaves = recorder, recorder.noted, recorder.leaves
@@ -79,6 +84,60 @@ class Evidence:
     @part
     def sensitivity(self) -> Iterable[Sensitivity]:
         return self.asking.meter.records() if self.asking and self.asking.meter else []
+
+    @property
+    def backwards(self) -> int:
+        return self.recorder.backwards
+
+    @property
+    def errors(self) -> list[str]:
+        return self.noted.lines
+
+    @part
+    def calm(self) -> Iterable[str]:
+        return [*self.starving.calm(), *calm_lines(self.partly)]
+
+    @part
+    def copied(self) -> Iterable[Copied]:
+        return copies(tally for tally in self.tallies if tally.calls)
+
+    @property
+    def _measured(self) -> list[Leaf]:
+        """The parameters whose norms were measured."""
+        return [leaf for _, leaf in self.leaves if leaf.sizes is not None]
+
+    @part
+    def norms(self) -> Iterable[Norm]:
+        return norms_of(self._measured)
+
+    @part
+    def stalled(self) -> Iterable[Stall]:
+        return [steps.record for steps in self.stalls.parameters() if not steps.keeps_rest]
+
+    @part
+    def history(self) -> Iterable[History]:
+        return histories(self._measured, self.sensitivity, self.stalled)
+
+    @part
+    def parameters(self) -> Iterable[str]:
+        yield from (leaf.name for _, leaf in self.leaves)
+        yield from (leaf.name for crowd in self.leaves.crowds.values() for leaf in crowd.members.values())
+
+    @property
+    def whatif(self) -> dict[str, list[Change]]:
+        return self.asking.answers() if self.asking else {}
+
+    @property
+    def inexact(self) -> dict[str, list[str]]:
+        return self.asking.inexact if self.asking else {}
+
+    @property
+    def untouched(self) -> list[str]:
+        return self.asking.untouched if self.asking else []
+
+    @property
+    def unsensed(self) -> dict[str, int]:
+        return dict(self.asking.meter.refused) if self.asking and self.asking.meter else {}
 
 
 @dataclass(frozen=True)
