@@ -32,10 +32,10 @@ class Report(NamedTuple):
 
 
 def reports() -> list[Report]:
-    return [read(page) for page in sorted(FOLDER.glob("*.md")) if page.name != "README.md"]
+    return [read_report(page) for page in sorted(FOLDER.glob("*.md")) if page.name != "README.md"]
 
 
-def read(page: Path) -> Report:
+def read_report(page: Path) -> Report:
     text = page.read_text(encoding="utf-8")
     program = re.search(r"```python\n(.*?)```", text, re.S)
     diff = re.search(r"```diff\n(?:--- (\S+)\n)?-(.*?)\n\+(.*?)\n```", text)
@@ -62,9 +62,9 @@ def printed(python: str, report: Report, *, mended: bool) -> str:
 def _copied_package(python: str, report: Report, folder: Path) -> None:
     """The package beside the program, where it is found first, with the one line changed."""
     package = report.file.split("/")[0]
-    asked = f"import importlib.util as u; print(u.find_spec({package!r}).submodule_search_locations[0])"
-    found = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
-    shutil.copytree(found, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    code = f"import importlib.util as u; print(u.find_spec({package!r}).submodule_search_locations[0])"
+    installed = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    shutil.copytree(installed, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / report.file
     path.write_text(_changed(path.read_text(encoding="utf-8"), report), encoding="utf-8")
 
@@ -75,8 +75,8 @@ def _changed(text: str, report: Report) -> str:
 
 
 def torch_of(python: str) -> str:
-    asked = "import torch; print(torch.__version__.split('+')[0])"
-    return subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
+    code = "import torch; print(torch.__version__.split('+')[0])"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def table(report: Report, pythons: dict[str, str]) -> str:
@@ -95,9 +95,9 @@ def main() -> int:
     other = []
     for report in reports():
         before = report.page.read_text(encoding="utf-8")
-        found = table(report, pythons)
-        after = _TABLE.sub(lambda match, found=found: match[1] + found + match[2], before)
-        print(report.page.name, found, sep="\n")
+        rows = table(report, pythons)
+        after = _TABLE.sub(lambda match, rows=rows: match[1] + rows + match[2], before)
+        print(report.page.name, rows, sep="\n")
         if after != before:
             other.append(report.page.name)
         if not options.dry_run:

@@ -13,6 +13,7 @@ from pseudograd_notices.code import Code
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "codes.md"
+Label = dict[str, Any]
 LABELS = ROOT / "tests" / "lint" / "labels.jsonl"
 
 
@@ -44,23 +45,23 @@ def precision() -> str:
         "|---|---|---|---|---|",
     ]
     for code in LINT:
-        told = "yes" if code.is_default else "no"
-        figures = " | ".join(_shares(one for one in labels if one["code"] == code.number))
-        rows.append(f"| [{code.number}](codes.md#{code.number.lower()}) | {code.name} | {told} | {figures} |")
+        by_default = "yes" if code.is_default else "no"
+        figures = " | ".join(_shares(label for label in labels if label["code"] == code.number))
+        rows.append(f"| [{code.number}](codes.md#{code.number.lower()}) | {code.name} | {by_default} | {figures} |")
     default = {code.number for code in LINT if code.is_default}
-    fitted, fresh = _shares(one for one in labels if one["code"] in default)
-    count = len(labels), sum(one["fresh"] for one in labels), len({one["package"] for one in labels})
+    fitted, fresh = _shares(label for label in labels if label["code"] in default)
+    count = len(labels), sum(label["fresh"] for label in labels), len({label["package"] for label in labels})
     rows += ["", f"The default rules together: {fitted} where they were fitted, {fresh} where they were not. "]
     rows[-1] += "{} labels, {} of them fresh, in {} packages.".format(*count)
     return "\n".join(rows)
 
 
-def _shares(labels: Iterable[dict[str, Any]]) -> tuple[str, str]:
-    """Of the packages that the rules were fitted to, and of fresh ones."""
-    some = list(labels)
-    return _share([one for one in some if not one["fresh"]]), _share([one for one in some if one["fresh"]])
-
-
-def _share(some: list[dict[str, Any]]) -> str:
-    right = sum(one["verdict"] for one in some)
-    return f"{right} of {len(some)} ({right / len(some):.2f})" if some else "none was found"
+def _shares(labels: Iterable[Label]) -> list[str]:
+    """The share of true findings in the packages that the rules were fitted to, and in fresh ones."""
+    verdicts: dict[bool, list[bool]] = {False: [], True: []}
+    for label in labels:
+        verdicts[label["fresh"]].append(label["verdict"])
+    return [
+        f"{sum(true)} of {len(true)} ({sum(true) / len(true):.2f})" if true else "none was found"
+        for true in verdicts.values()
+    ]

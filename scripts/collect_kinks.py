@@ -87,7 +87,7 @@ def _join(folder: Path) -> dict[str, Any]:
     measured: dict[str, dict[str, dict[str, Any]]] = {}
     for name in ENVIRONMENTS:
         framework = name.partition("-")[0]
-        result = _read_result(folder / f"{name}.json", name)
+        result = _stored_result(folder / f"{name}.json", name)
         version = parse_version(result["version"])
         about = {key: result[key] for key in ("version", "routes", "processor") if key in result}
         measured.setdefault(framework, {})[dotted(version)] = about
@@ -98,7 +98,7 @@ def _join(folder: Path) -> dict[str, Any]:
     return join(_stored(), outcomes, measured)
 
 
-def _read_result(file: Path, name: str) -> dict[str, Any]:
+def _stored_result(file: Path, name: str) -> dict[str, Any]:
     """The result of the last run; without one on this machine, what the table says."""
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ hidden in it. Run it once with each torch; it replaces the findings of that vers
 python scripts/find_composites.py            write the file
 python scripts/find_composites.py --check    fail if something is hidden that nobody writes out and no row names
 
-What is hidden in a `where`, a masked fill or a kernel with a backward of its own leaves no node of the table: that is not found.
+What is hidden in a `where`, a masked fill or a kernel with a backward of its own leaves no node of the table: that is not rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from figures_by_version import keep
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pseudograd import override, pin_edge
-from pseudograd.listen.nodes import Ranges, behind, of
+from pseudograd.listen.nodes import Ranges, nodes_of, reachable_from
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import ERAS, installed_era
@@ -51,9 +51,9 @@ class Watching(TorchFunctionMode):
         self._ranges.start_afresh()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result, made = self._ranges.run_call(func, args, kwargs or {})
-        self.seen.update(made)
-        for form in forms_of(made):
+        result, nodes = self._ranges.run_call(func, args, kwargs or {})
+        self.seen.update(nodes)
+        for form in forms_of(nodes):
             own = SPELLINGS.get(func)
             if own is None or own.form.hides or not own.form.shares_a_switch_with(form):
                 self.hidden.setdefault(func, []).append(form)
@@ -92,25 +92,19 @@ def _ours() -> Iterator[Sample]:
     x, on = torch.randn(3, 4, requires_grad=True), torch.ones(1, dtype=torch.int32)
     observed = (on, on, torch.zeros(1), torch.ones(1), torch.ones(1), torch.zeros(1, dtype=torch.int32))
     for function, *args in (
-        (torch.nn.functional.gumbel_softmax,),
-        (torch.celu,),
-        (torch.selu,),
-        (torch.rrelu,),
-        (torch.threshold, 0.5, 0.0),
+        (torch.nn.functional.gumbel_softmax,), (torch.celu,), (torch.selu,), (torch.rrelu,), (torch.threshold, 0.5, 0.0),
         (torch.fused_moving_avg_obs_fake_quant, *observed, 0.1, 0, 255, 0),
         (torch._fake_quantize_learnable_per_tensor_affine, torch.ones(1), torch.zeros(1), 0, 255, 1.0),
         (torch._fake_quantize_learnable_per_channel_affine, torch.ones(3), torch.zeros(3), 0, 0, 255, 1.0),
-        (torch.margin_ranking_loss, torch.zeros(3, 4), torch.ones(3, 4)),
-        (torch.hinge_embedding_loss, -torch.ones(3, 4)),
-        (torch.cosine_embedding_loss, torch.ones(3, 4), -torch.ones(3)),
-        (torch.triplet_margin_loss, torch.zeros(3, 4), torch.ones(3, 4)),
-    ):
+        (torch.margin_ranking_loss, torch.zeros(3, 4), torch.ones(3, 4)), (torch.hinge_embedding_loss, -torch.ones(3, 4)),
+        (torch.cosine_embedding_loss, torch.ones(3, 4), -torch.ones(3)), (torch.triplet_margin_loss, torch.zeros(3, 4), torch.ones(3, 4)),
+    ):  # fmt: skip
         yield Sample(function.__name__, function, x, tuple(args), {})
 
 
 def find(samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
     """By function: the ops that it hides, in how many of the samples, in how many of these a context reaches all, and has it a row?"""
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     calls = refused = 0
     for sample in samples:
         watching = Watching()
@@ -121,26 +115,20 @@ def find(samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
             refused += 1
             continue
         calls += 1
-        nobodys = (node for node in behind(_learning(result)) if node not in watching.seen)
-        unseen = [form.names[0] for form in forms_of(nobodys)]
+        tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        learning = [tensor for tensor in tensors if tensor.requires_grad and nodes_of(tensor)]
+        unseen = [
+            form.names[0] for form in forms_of(node for node in reachable_from(learning) if node not in watching.seen)
+        ]
         assert not unseen, f"{sample.of}: made by no call that a mode sees: {unseen}"
         for function, forms in watching.hidden.items():
-            row = found.setdefault(_name(function), {"hides": [], "samples": 0, "reached": 0, "row": False})
+            name = resolve_name(function) or f"torch.{function.__name__}"
+            row = rows.setdefault(name, {"hides": [], "samples": 0, "reached": 0, "row": function in SPELLINGS})
             row["hides"] = sorted({*row["hides"], *(form.names[0] for form in forms)})
             row["samples"] += 1
             row["reached"] += all(is_reached(sample, form) for form in forms)
-            row["row"] = function in SPELLINGS
     print(f"torch {torch.__version__}: {calls} samples ran, {refused} raised")
-    return dict(sorted(found.items()))
-
-
-def _name(function: Any) -> str:
-    return resolve_name(function) or f"torch.{function.__name__}"
-
-
-def _learning(result: Any) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(result)
-    return [one for one in leaves if isinstance(one, torch.Tensor) and one.requires_grad and of(one)]
+    return dict(sorted(rows.items()))
 
 
 def main() -> int:
@@ -150,14 +138,14 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     random.seed(0)
-    found = find(itertools.chain(of_functions(), of_modules(), _ours()))
-    for name, row in found.items():
+    rows = find(itertools.chain(of_functions(), of_modules(), _ours()))
+    for name, row in rows.items():
         print(f"  {name}: {', '.join(row['hides'])}, {row['reached']} of {row['samples']} reached")
-    without = [name for name, row in found.items() if not row.pop("row")]
+    without = [name for name, row in rows.items() if not row.pop("row")]
     if without:
         print(f"no row of torch_composites names {', '.join(without)}", file=sys.stderr)
     if not options.check:
-        keep(FOUND, found)
+        keep(FOUND, rows)
     return 1 if without else 0
 
 

@@ -2,7 +2,6 @@
 
 python scripts/generate_docs.py           run every task of `compare`, draw, and rewrite the generated parts and pages
 python scripts/generate_docs.py --ops     the same without running `compare`
-python scripts/generate_docs.py --strip   only the pictures at the top of the README, from a run of their task alone
 python scripts/generate_docs.py --check   fail if a generated text differs or a picture is missing; runs no task and draws nothing
 """
 
@@ -44,28 +43,20 @@ from tests.look.functions import Silu  # noqa: E402  the page and its tests audi
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import report as speed_report  # noqa: E402  the page of speed, from what `make bench` kept
 
-README = ROOT / "README.md"
-REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
-DIAGNOSES = ROOT / "docs" / "diagnoses.json"
-COMPOSITES = ROOT / "docs" / "composites.json"
-REPAIRS = ROOT / "docs" / "repairs.json"
-DIAGNOSE = ROOT / "docs" / "diagnose.md"
-OVERRIDE = ROOT / "docs" / "override.md"
-AUDIT = ROOT / "docs" / "audit.md"
-LINT = ROOT / "docs" / "lint.md"
-FILLED = (
-    README,
-    DIAGNOSE,
-    AUDIT,
-    LINT,
-    OVERRIDE,
-    policy_page.PAGE,
-    ROOT / "docs" / "limits.md",
-    ROOT / "docs" / "start" / "picture.md",
+DOCS = ROOT / "docs"
+REAL_PACKAGES, DIAGNOSES, COMPOSITES, REPAIRS = (
+    DOCS / f"{name}.json" for name in ("real_packages", "diagnoses", "composites", "repairs")
 )
-AUDIT_FIGURE = ROOT / "docs" / "audit_silu.png"
+FILLED = (
+    ROOT / "README.md",
+    *(
+        DOCS / f"{name}.md"
+        for name in ("diagnose", "audit", "lint", "override", "policy_clips", "limits", "start/picture")
+    ),
+)
+AUDIT_FIGURE = DOCS / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
-STRIP = ROOT / "docs" / "compare" / "strip.png"
+STRIP = DOCS / "compare" / "strip.png"
 _IN_README = ("zero", "identity", "inward", "leaky")  # so that a rule more is no line more there
 
 
@@ -73,10 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--ops", action="store_true")
-    parser.add_argument("--strip", action="store_true")
     options = parser.parse_args()
-    if options.strip:
-        return _draw_strip()
     if not (options.check or options.ops):
         _run_compare()
     if not options.check:
@@ -86,13 +74,9 @@ def main() -> int:
         policy_page.draw()
         kinks_page.draw()
         speed_report.draw()
-    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in FILLED}
-    generated = {**filled, which_rule.PAGE: which_rule.text()}
-    generated[codes_page.PAGE] = codes_page.text()
-    generated[playground_page.PAGE] = playground_page.text()
-    generated[gallery_page.PAGE] = gallery_page.text()
-    generated |= {kinks_page.PAGE: kinks_page.text(), kinks_page.TABLE_PAGE: kinks_page.table_page()}
-    texts = {**generated, **op_pages.pages(), **speed_report.pages()}
+    texts = {page: _fill(page.read_text(encoding="utf-8")) for page in FILLED}
+    texts |= {page.PAGE: page.text() for page in (which_rule, codes_page, playground_page, gallery_page, kinks_page)}
+    texts |= {kinks_page.TABLE_PAGE: kinks_page.table_page(), **op_pages.pages(), **speed_report.pages()}
     if options.check:
         return _check(texts)
     for path, text in texts.items():
@@ -103,17 +87,8 @@ def main() -> int:
 def _check(texts: dict[Path, str]) -> int:
     """1 if a file differs from its text, shows a picture that is not there, or belongs to no op."""
     wrong = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    wrong += [
-        path
-        for path in (
-            *op_pages.pictures(),
-            *speed_report.pictures(),
-            AUDIT_FIGURE,
-            policy_page.PICTURE,
-            kinks_page.PICTURE,
-        )
-        if not path.is_file()
-    ]
+    figures = (AUDIT_FIGURE, policy_page.PICTURE, kinks_page.PICTURE)
+    wrong += [path for path in (*op_pages.pictures(), *speed_report.pictures(), *figures) if not path.is_file()]
     known = {*texts, *op_pages.pictures(), *(op_pages.FOLDER / name for name in op_pages.BY_HAND)}
     wrong += [path for path in op_pages.FOLDER.iterdir() if path not in known]
     for path in wrong:
@@ -121,7 +96,7 @@ def _check(texts: dict[Path, str]) -> int:
     return 1 if wrong else 0
 
 
-def _filled(text: str) -> str:
+def _fill(text: str) -> str:
     """Replace what stands between `<!-- NAME: generated -->` and `<!-- end -->` by the part of that name."""
 
     def part(match: re.Match[str]) -> str:
@@ -171,13 +146,7 @@ def _support_matrix() -> str:
     for name, transform in _TRANSFORMS.items():
         names_by_outcome.setdefault(tuple(_outcome(transform, f) for f in columns.values()), []).append(name)
     rows += [f"| {', '.join(names)} | {' | '.join(outcomes)} |" for outcomes, names in names_by_outcome.items()]
-    return "\n".join(
-        [
-            *rows,
-            "",
-            "`clip_grad` is directional too, and has no forward mode.",
-        ]
-    )
+    return "\n".join([*rows, "", "`clip_grad` is directional too, and has no forward mode."])
 
 
 def _sum_of_other_linear_ops(x: Tensor) -> Tensor:
@@ -235,26 +204,19 @@ def _packages() -> str:
     """Two published packages and a loss of torch's own before and after torch 2.14, and pinned: what two scripts measured."""
     losses, diagnoses = (json.loads(file.read_text(encoding="utf-8")) for file in (REAL_PACKAGES, DIAGNOSES))
     before, after = losses
-    starving = {
-        name: f"{of[case]['starved']} of {of[case]['parameters']}"
-        for name, of, case in (
-            ("before", diagnoses[before], "x_transformers"),
-            ("after", diagnoses[after], "x_transformers"),
-            ("pinned", diagnoses[after], "x_transformers_pinned"),
-        )
-    }
+    cases = (before, "x_transformers"), (after, "x_transformers"), (after, "x_transformers_pinned")
+    figures = [diagnoses[version][case] for version, case in cases]
+    starving = [f"{figure['starved']} of {figure['parameters']}" for figure in figures]
     columns = losses[before]["plain"], losses[after]["plain"], losses[after][CLOSED_ERA]
-    of_torchao = [", ".join(f"{float(loss):.3f}" for loss in of["torchao int2 losses"]) for of in columns]
-    of_scorer = [of["pairs in order"] for of in columns]
-    return "\n".join(
-        [
-            f"| | torch {before} | torch {after} | torch {after}, `pin_edge({CLOSED_ERA!r})` |",
-            "|---|---|---|---|",
-            f"| torchao, 2-bit weights: final losses of three seeds | {' | '.join(of_torchao)} |",
-            f"| x-transformers, polar positions: parameters that never train | {' | '.join(starving.values())} |",
-            f"| `F.margin_ranking_loss`, scorer that starts with zeros: pairs in the right order | {' | '.join(of_scorer)} |",
-        ]
-    )
+    of_torchao = [", ".join(f"{float(loss):.3f}" for loss in column["torchao int2 losses"]) for column in columns]
+    of_scorer = [column["pairs in order"] for column in columns]
+    ranking = "`F.margin_ranking_loss`, scorer that starts with zeros: pairs in the right order"
+    return f"""\
+| | torch {before} | torch {after} | torch {after}, `pin_edge({CLOSED_ERA!r})` |
+|---|---|---|---|
+| torchao, 2-bit weights: final losses of three seeds | {" | ".join(of_torchao)} |
+| x-transformers, polar positions: parameters that never train | {" | ".join(starving)} |
+| {ranking} | {" | ".join(of_scorer)} |"""
 
 
 def _families() -> str:
@@ -283,21 +245,17 @@ def _conventions() -> str:
 
 
 def _composites() -> str:
-    """What scripts/find_composites.py counts_by_version: by function, in how many samples of each torch, and do contexts reach it?"""
+    """What scripts/find_composites.py counted: by function, in how many samples of each torch, and do contexts reach it?"""
     counts_by_version = json.loads(COMPOSITES.read_text(encoding="utf-8"))
     versions = sorted(counts_by_version, key=lambda version: [int(part) for part in version.split(".")])
-    rows = [
-        f"| function | hides | {' | '.join(f'torch {version}' for version in versions)} | reached |",
-        "|---|---|" + "---|" * (len(versions) + 1),
-    ]
-    for name in sorted({name for of in counts_by_version.values() for name in of}):
-        of = [counts_by_version[version].get(name) for version in versions]
-        hides = ", ".join(
-            f"`{function}`" for function in sorted({hidden for row in of if row for hidden in row["hides"]})
-        )
-        counts = " | ".join(str(row["samples"]) if row else "–" for row in of)
-        is_reached = all(row["reached"] == row["samples"] for row in of if row)
-        rows.append(f"| `{name}` | {hides} | {counts} | {'yes' if is_reached else 'no, and that is said'} |")
+    heads = " | ".join(f"torch {version}" for version in versions)
+    rows = [f"| function | hides | {heads} | reached |", "|---|---|" + "---|" * (len(versions) + 1)]
+    for name in sorted({name for counts in counts_by_version.values() for name in counts}):
+        counts = [counts_by_version[version].get(name) for version in versions]
+        hides = _quoted(sorted({hidden for row in counts if row for hidden in row["hides"]}))
+        samples = " | ".join(str(row["samples"]) if row else "–" for row in counts)
+        is_reached = all(row["reached"] == row["samples"] for row in counts if row)
+        rows.append(f"| `{name}` | {hides} | {samples} | {'yes' if is_reached else 'no, and that is said'} |")
     return "\n".join(rows)
 
 
@@ -400,20 +358,6 @@ def _run_compare() -> None:
             target.write_bytes((page.parent / name).read_bytes())
 
 
-def _draw_strip() -> int:
-    """1, and nothing drawn, if this processor or torch ends at other numbers than README tells."""
-    from pseudograd_tasks.report.figures import strip, strip_figure
-    from pseudograd_tasks.report.sources import run_tasks
-
-    picture = strip(run_tasks(["retarget"]))
-    assert picture is not None
-    if picture.sentence != _finding():
-        print(f"The kept run says otherwise: {_finding()}\nThis one: {picture.sentence}", file=sys.stderr)
-        return 1
-    strip_figure(picture).savefig(STRIP, metadata={"Software": None})
-    return 0
-
-
 def _draw_three_gradients() -> None:
     """One forward, three gradients."""
     from matplotlib.figure import Figure
@@ -422,7 +366,7 @@ def _draw_three_gradients() -> None:
     titles = [f'clamp(x, -1, 1, rule="{rule}")' for rule in rules]
     figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=110)
     pg.plot(rules, -1, 1, panels="rules", title=titles, ax=figure.add_subplot())
-    figure.savefig(ROOT / "docs" / "three_gradients.png", metadata={"Software": None})
+    figure.savefig(DOCS / "three_gradients.png", metadata={"Software": None})
 
 
 if __name__ == "__main__":

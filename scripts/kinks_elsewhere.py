@@ -27,15 +27,14 @@ def main() -> int:
     framework, points, result = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
     warnings.simplefilter("ignore")
     version, names, routes = {"jax": _jax, "tensorflow": _tensorflow}[framework]()
-    found: dict[str, dict[str, Any]] = {}
+    outcomes: dict[str, object] = {}
     for at, point in enumerate(points):
         if at % 50 == 0:
             print(f"  point {at} of {len(points)}", file=sys.stderr, flush=True)
         if framework in point["expressions"]:
-            found[point["id"]] = {
-                route: _outcome(point, framework, names, gradient) for route, gradient in routes.items()
-            }
-    result.write_text(json.dumps({"version": version, "routes": list(routes), "outcomes": found}))
+            by_route = {route: _outcome(point, framework, names, gradient) for route, gradient in routes.items()}
+            outcomes[point["id"]] = by_route
+    result.write_text(json.dumps({"version": version, "routes": list(routes), "outcomes": outcomes}))
     return 0
 
 
@@ -48,14 +47,14 @@ def _outcome(point: dict[str, Any], framework: str, names: dict[str, Any], gradi
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         return {"error": f"{type(error).__name__}: {re.sub('0x[0-9a-f]+', '0x…', first)[:160]}".rstrip(": ")}
-    return {"gradient": [None if row is None else [_kept(value) for value in row] for row in rows]}
+    return {"gradient": [None if row is None else [_as_json(value) for value in row] for row in rows]}
 
 
 def _floats(value: Any) -> Any:
-    return [_floats(one) for one in value] if isinstance(value, list) else float(value)
+    return [_floats(item) for item in value] if isinstance(value, list) else float(value)
 
 
-def _kept(value: float) -> float | str:
+def _as_json(value: float) -> float | str:
     return float(value) if math.isfinite(value) else str(float(value))
 
 

@@ -178,8 +178,8 @@ def draw() -> None:
     heads = ["torch 2.8-2.13", "torch 2.14-2.15", *(f"{NAMES[f]} {TABLE.versions(f)[-1]}" for f in FRAMEWORKS[1:])]
     for row, id in enumerate(COMMON):
         for column, (framework, version) in enumerate(COLUMNS):
-            found = TABLE.points[id].gradient(framework, version)
-            _square(axes, column, row, None if found is None else found[0][0])
+            gradient = TABLE.points[id].gradient(framework, version)
+            _square(axes, column, row, None if gradient is None else gradient[0][0])
     axes.set_xlim(-0.5, len(COLUMNS) - 0.5)
     axes.set_ylim(len(COMMON) - 0.5, -0.5)
     axes.set_xticks(range(len(COLUMNS)), heads)

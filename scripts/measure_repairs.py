@@ -1,8 +1,7 @@
-"""Does a finding name the line? Six published packages, one training step each: the line that `diagnose` names is edited, and the gradient
+"""Does a finding name the line? Four published packages, one training step each: the line that `diagnose` names is edited, and the gradient
 is back. Before and after are kept in docs/repairs.json, for each torch that this was run with; docs/diagnose.md shows them.
 
-pip install kornia==0.9.0; pip install --no-deps snntorch==1.0.0 transformers==5.23.0 nflows==0.14 stable-baselines3==2.9.2 \
-    pytorch-msssim==1.0.0   (and what they import)
+pip install kornia==0.9.0; pip install --no-deps snntorch==1.0.0 nflows==0.14 stable-baselines3==2.9.2   (and what they import)
 python scripts/measure_repairs.py
 """
 
@@ -16,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from figures_by_version import keep, measure_installed
 from torch import Tensor, nn
 
 from pseudograd import diagnose
+from pseudograd.diagnosis.context import Diagnosis
 
 ROOT = Path(__file__).resolve().parent.parent
 FOUND = ROOT / "docs" / "repairs.json"
@@ -39,21 +38,6 @@ def snntorch() -> tuple[Tensor, Named]:
         spikes, memory = neuron(layer(torch.rand(3, 4)), memory)
         total = total + (memory - 0.5).pow(2).mean() + spikes.mean()
     return total, {"beta": neuron.beta}
-
-
-def gpt_oss() -> tuple[Tensor, Named]:
-    """Experts whose gate has grown beyond the limit of 7."""
-    module = importlib.import_module("transformers.models.gpt_oss.modeling_gpt_oss")
-    config = importlib.import_module("transformers").GptOssConfig(
-        hidden_size=8, intermediate_size=8, num_local_experts=2
-    )
-    experts = module.GptOssExperts(config)
-    with torch.no_grad():
-        for parameter in experts.parameters():
-            parameter.normal_()
-        experts.gate_up_proj_bias.fill_(40.0)
-    gated = experts._apply_gate(torch.randn(5, 8) @ experts.gate_up_proj[0] + experts.gate_up_proj_bias[0])
-    return gated.pow(2).mean(), {"gate_up_proj": experts.gate_up_proj}
 
 
 def nflows() -> tuple[Tensor, Named]:
@@ -79,14 +63,6 @@ def stable_baselines3() -> tuple[Tensor, Named]:
     return log_probability.mean(), {"log_std.weight": actor.log_std.weight, "log_std.bias": actor.log_std.bias}
 
 
-def pytorch_msssim() -> tuple[Tensor, Named]:
-    """Two images with opposite structure: every level is negative, and relu cuts all of it."""
-    module = importlib.import_module("pytorch_msssim.ssim")
-    image = torch.rand(1, 1, 176, 176)
-    other = (1 - image).requires_grad_()
-    return 1 - module.ms_ssim(other, image, data_range=1.0), {"image": other}
-
-
 def kornia() -> tuple[Tensor, Named]:
     """A colour shift that is learned: the image it gives leaves (0, 1)."""
     module = importlib.import_module("kornia.enhance.shift_rgb")
@@ -107,7 +83,6 @@ class Case:
 
 CASES = (
     Case(snntorch, "snntorch._neurons.leaky", "self.beta.clamp(0, 1)", "self.beta"),
-    Case(gpt_oss, "transformers.models.gpt_oss.modeling_gpt_oss", "gate.clamp(min=None, max=self.limit)", "gate"),
     Case(
         nflows,
         "nflows.transforms.nonlinearities",
@@ -115,46 +90,39 @@ CASES = (
         "inputs * (1 - 2 * self.eps) + self.eps",
     ),
     Case(stable_baselines3, "stable_baselines3.sac.policies", "th.clamp(log_std, LOG_STD_MIN, LOG_STD_MAX)", "log_std"),
-    Case(pytorch_msssim, "pytorch_msssim.ssim", "mcs.append(torch.relu(cs))", "mcs.append(cs.abs())"),
     Case(kornia, "kornia.enhance.shift_rgb", ".clamp_(min=0, max=1)", ""),
 )
 
 
-def zeros(case: Case) -> tuple[dict[str, float], Any]:
+def zeros(case: Case) -> tuple[dict[str, float], Diagnosis]:
     """The share of zeros in the gradient of each tensor, and the diagnosis."""
     torch.manual_seed(0)
     with diagnose() as d:
         loss, tensors = case.run()
         loss.backward()
-    return {name: _zeros(tensor.grad) for name, tensor in tensors.items()}, d
+    shares = {
+        name: 1.0 if tensor.grad is None else round((tensor.grad == 0).double().mean().item(), 4)
+        for name, tensor in tensors.items()
+    }
+    return shares, d
 
 
-def _zeros(grad: Tensor | None) -> float:
-    return 1.0 if grad is None else round((grad == 0).double().mean().item(), 4)
-
-
-def measured(case: Case) -> dict[str, Any]:
+def measured(case: Case) -> dict[str, object]:
     module = importlib.import_module(case.module)
     before, d = zeros(case)
     source = inspect.getsource(module)
-    line = next(number for number, text in enumerate(source.splitlines(), 1) if case.old in text)
-    place = f"{case.module.replace('.', '/')}.py:{line}"
-    named = [finding.code for finding in d.findings if finding.where.endswith(place)]
     lines = source.splitlines(keepends=True)
-    lines[line - 1] = lines[line - 1].replace(case.old, case.new)
+    at = next(at for at, text in enumerate(lines) if case.old in text)
+    location = f"{case.module.replace('.', '/')}.py:{at + 1}"
+    codes = [finding.code for finding in d.findings if finding.where.endswith(location)]
+    lines[at] = lines[at].replace(case.old, case.new)
     exec(compile("".join(lines), module.__file__ or "", "exec"), vars(module))
     try:
         after, _ = zeros(case)
     finally:
         exec(compile(source, module.__file__ or "", "exec"), vars(module))
-    return {
-        "line": place,
-        "findings": named,
-        "old": case.old,
-        "new": case.new,
-        "zeros before": before,
-        "zeros after": after,
-    }
+    change = {"line": location, "findings": codes, "old": case.old, "new": case.new}
+    return {**change, "zeros before": before, "zeros after": after}
 
 
 def main() -> int:

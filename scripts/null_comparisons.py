@@ -108,12 +108,13 @@ def partial(count: int) -> dict[str, int]:
 
 
 def _parts_equals(report: Comparison, groups: dict[str, int]) -> bool:
+    """Does a verdict, the verdict on the edge or the list of the best part two variants of one group?"""
     for number in report.values:
-        verdicts = {name: report.verdict(name, number).verdict for name in report.others}
-        if any(verdict != "no difference" and groups[name] == groups[INSTALLED] for name, verdict in verdicts.items()):
+        alike = [name for name in report.others if groups[name] == groups[INSTALLED]]
+        if any(report.verdict(name, number).verdict != "no difference" for name in alike):
             return True
-        edge_counts = bool(report.edges()) and groups[ERAS[0]] == groups[ERAS[1]]
-        if edge_counts and report.edge_verdict(number) != "no difference":
+        has_edges = bool(report.edges()) and groups[ERAS[0]] == groups[ERAS[1]]
+        if has_edges and report.edge_verdict(number) != "no difference":
             return True
         leaders = report.leaders(number)
         best = min(groups[name] for name in leaders)
@@ -149,15 +150,12 @@ def rates(counts: dict[str, int]) -> dict[str, Any]:
     return {**counts, "rate": round(claiming / of, 4), "at_most": round(bound(claiming, of), 4)}
 
 
-def measured(count: int, repeats: int) -> dict[str, Any]:
+def measured(count: int, repeats: int) -> dict[str, object]:
     by_kind = null(count)
     every = {key: sum(counts[key] for counts in by_kind.values()) for key in ("comparisons", "claiming")}
-    return {
-        "level": LEVEL,
-        "null": {"all": rates(every), **{kind: rates(counts) for kind, counts in by_kind.items()}},
-        "partial": rates(partial(count)),
-        "power": power(repeats),
-    }
+    by_kind = {"all": every, **by_kind}
+    rates_by_kind = {kind: rates(counts) for kind, counts in by_kind.items()}
+    return {"level": LEVEL, "null": rates_by_kind, "partial": rates(partial(count)), "power": power(repeats)}
 
 
 def main() -> None:

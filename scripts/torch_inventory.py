@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,29 +26,26 @@ ELSEWHERE = {
 HEAD = "# Sphinx inventory version 2\n# Project: torch\n# Version: stable\n# The remainder of this file is compressed using zlib.\n"
 
 
-def public() -> Iterator[Any]:
+def public() -> Iterator[object]:
     """Everything with a docstring on the reference pages."""
-    for name in pg.__all__:
-        found = getattr(pg, name)
-        if inspect.ismodule(found):
-            yield from (getattr(found, one) for one in dir(found) if not one.startswith("_"))
-        else:
-            yield found
+    for value in (getattr(pg, name) for name in pg.__all__):
+        names = [name for name in dir(value) if not name.startswith("_")] if inspect.ismodule(value) else []
+        yield from (getattr(value, name) for name in names) if names else [value]
 
 
 def names() -> list[str]:
-    """Of torch, as they stand in our docstrings, where they are functions or classes."""
-    texts = " ".join(inspect.getdoc(one) or "" for one in public())
-    mentioned = {one.rstrip(".") for one in re.findall(r"\btorch(?:\.\w+)+", texts)}
-    return sorted(one for one in mentioned | {*ELSEWHERE} if _is_callable(one))
+    """The functions and classes of torch that our docstrings name."""
+    texts = " ".join(inspect.getdoc(value) or "" for value in public())
+    mentioned = {name.rstrip(".") for name in re.findall(r"\btorch(?:\.\w+)+", texts)}
+    return sorted(name for name in mentioned | {*ELSEWHERE} if _is_callable(name))
 
 
 def _is_callable(name: str) -> bool:
     try:
-        found = attrgetter(name.removeprefix("torch."))(torch)
+        value = attrgetter(name.removeprefix("torch."))(torch)
     except AttributeError:
         return False
-    return callable(found) and not isinstance(found, torch.dtype)
+    return callable(value) and not isinstance(value, torch.dtype)
 
 
 def content() -> bytes:

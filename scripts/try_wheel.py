@@ -31,8 +31,8 @@ def main() -> int:
     x = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
     for era, wanted in (("torch<=2.13", [1.0, 1.0, 1.0]), ("torch>=2.14", [0.0, 1.0, 0.0])):
         with pg.pin_edge(era):
-            (found,) = torch.autograd.grad(x.clamp(0, 1).sum(), x)
-        assert found.tolist() == wanted, (era, found)
+            (gradient,) = torch.autograd.grad(x.clamp(0, 1).sum(), x)
+        assert gradient.tolist() == wanted, (era, gradient)
     with pg.diagnose() as d:
         (torch.nn.Parameter(torch.tensor([5.0, 0.5])).clamp(0, 1) * 3).sum().backward()
     assert d.sites[-1].cut == 1

@@ -19,7 +19,7 @@ PAGES = [page.stem for page in sorted(FOLDER.glob("*.md")) if page.stem != "READ
 @pytest.mark.parametrize("page", PAGES)
 def test_a_program_prints_what_its_page_says(page: str, script: Any) -> None:
     upstream = script("check_upstream")
-    report = upstream.read(FOLDER / f"{page}.md")
+    report = upstream.read_report(FOLDER / f"{page}.md")
     for package in ("snntorch", "torchmetrics", "x_transformers"):
         if package in report.program and importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
