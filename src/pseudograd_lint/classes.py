@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .names import FUNCTIONS, Module, changes_in_place, find_keyword, is_constant, key_of, last_name, words
-from .values import fill_value, strip_moves, tensor_values
+from .values import filled_values, strip_moves, tensor_values
 
 _MAKERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.nn.UninitializedParameter")
 _EMPTY = ("torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor")
@@ -73,7 +73,7 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
         if tensor is not None:
             values = tensor_values(module, tensor)
         else:
-            values = _fill_values(module, value, value.args) if isinstance(value, ast.Call) else None
+            values = filled_values(module, value) if isinstance(value, ast.Call) else None
         is_filled = tensor is not None and module.called_name(module.resolve(tensor)) in _EMPTY  # by another line
         if not (value is not None and _is_off_by_default(module, value)) and not (is_filled and values is None):
             starts.append((binding.end[0], values))
@@ -81,13 +81,6 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
     start = known.pop() if len(known) == 1 else None
     line = max((line for line, _ in starts), default=node.lineno)
     return Parameter(key, line, start or frozenset()) if is_parameter else None
-
-
-def _fill_values(module: Module, call: ast.Call, arguments: list[ast.expr]) -> frozenset[float] | None:
-    """What `x.fill_(2)` and `nn.init.constant_(x, 2)` write."""
-    fills = [fill for name in ("val", "value") if (fill := find_keyword(call, name)) is not None]
-    value = fill_value(module, last_name(call), [*arguments, *fills]) if changes_in_place(last_name(call)) else None
-    return None if value is None else frozenset({value})
 
 
 def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[Write]:
@@ -108,7 +101,7 @@ def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[
         is_called = isinstance(call.func, ast.Name) or key_of(load) != key
         if changes_in_place(name):
             if part is not call.func and is_own:
-                yield call.lineno, _fill_values(module, call, call.args[1:])
+                yield call.lineno, filled_values(module, call)
             elif not (key_of(load) or "self.").startswith("self."):
                 yield call.lineno, None
         elif is_own and is_called and ("init" in method or "reset" in method):

@@ -22,17 +22,14 @@ from .values import number, strip_moves
 
 # --- where it stands --------------------------------------------------------------------------------------------------
 
-# What runs before training, or writes text.
-_QUIET_FUNCTIONS = words(
-    "__init__ __repr__ __str__ extra_repr reset_parameters _reset_parameters init_weights _init_weights reset initialize"
-)
-# By their names these run without a gradient: schedules, samplers, environments, metrics, bookkeeping, inference.
+# By their names these run before training, write text, or run without a gradient: schedules, samplers, metrics, bookkeeping, inference.
 _QUIET_CLASSES = re.compile(
     r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
 )
 _QUIET_NAMES = re.compile(
     r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate|predict|infer|inference|generate"
     r"|preprocess|visuali[sz]e|draw|validate|test)(_.*)?|.*_(state|stats|std|metrics?)|.*reward.*"
+    r"|__(init|repr|str)__|extra_repr|_?reset(_parameters)?|_?init_weights"
 )
 _QUIET_FOLDERS = words(
     "metrics optim optimizer optimizers trackers tracking datasets preprocessing evaluation eval inference visualization tests "
@@ -87,7 +84,7 @@ def is_quiet_scope(module: Module, node: ast.AST) -> bool:
         return is_function_of_autograd(module, node) or any(map(_QUIET_CLASSES.fullmatch, class_names(node)))
     if not isinstance(node, FUNCTIONS):
         return False
-    is_named = node.name in _QUIET_FUNCTIONS or _QUIET_NAMES.fullmatch(node.name) is not None
+    is_named = _QUIET_NAMES.fullmatch(node.name) is not None
     return is_named or any(map(_is_no_grad, node.decorator_list)) or _is_quiet_helper(module, node.name)
 
 

@@ -6,9 +6,9 @@ import ast
 import math
 import operator
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from .names import Module, find_keyword, last_name, words
+from .names import Module, last_name, words
 
 _CONSTANTS = {
     f"{module}.{name}": getattr(math, name) for module in ("math", "numpy", "torch") for name in words("pi inf e nan")
@@ -80,8 +80,9 @@ def format_number(value: float) -> str:
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
 
-_FILLED = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
-_FILL_VALUE = ("full", "full_like", "new_full")
+_ZEROS = words("zero zeros zeros_like new_zeros")
+_ONES = words("ones ones_like new_ones")
+_FILLS = words("full full_like new_full fill constant")
 _TYPED = ("tensor", "as_tensor", "Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "scalar_tensor")
 # Every value of the result is one of the input, and the gradient of it goes there.
 _MOVES = words(
@@ -134,28 +135,25 @@ def tensor_values(module: Module, node: ast.expr, depth: int = 10) -> frozenset[
         if not left or not right or min(len(left), len(right)) > 1 or (isinstance(node.op, ast.Div) and 0.0 in right):
             return None
         return frozenset(single(_BINARY[type(node.op)](a, b)) for a in left for b in right)
-    return _filled(module, node) if isinstance(node, ast.Call) else None
-
-
-def _filled(module: Module, node: ast.Call) -> frozenset[float] | None:
+    if not isinstance(node, ast.Call):
+        return None
     name, full_name = last_name(node), module.called_name(node)
     if not full_name.startswith("torch.") and (full_name or not name.startswith(("new_", "zero_", "fill_"))):
         return None
-    if name in _FILLED:
-        return frozenset({_FILLED[name]})
-    if name in _FILL_VALUE:
-        fill = find_keyword(node, "fill_value") or (node.args[1] if len(node.args) > 1 else None)
-        return None if fill is None else tensor_values(module, fill)
-    if name in _TYPED:  # `torch.Tensor(3)` is three of nobody knows what
-        is_size = name[0].isupper() and not isinstance(node.args[0] if node.args else None, (ast.List, ast.Tuple))
-        return tensor_values(module, node.args[0]) if node.args and not is_size else None
-    value = fill_value(module, name, node.args)
-    return None if value is None else frozenset({value})
+    if name not in _TYPED:
+        return filled_values(module, node)
+    is_size = name[0].isupper() and not isinstance(node.args[0] if node.args else None, (ast.List, ast.Tuple))
+    return (
+        tensor_values(module, node.args[0]) if node.args and not is_size else None
+    )  # `torch.Tensor(3)` is three unknown ones
 
 
-def fill_value(module: Module, name: str, arguments: Sequence[ast.expr]) -> float | None:
-    """What `zeros_`, `fill_(2)` and `constant_(2)` write; None for what is not known."""
-    if name in ("zeros_", "zero_", "ones_"):
-        return float(name == "ones_")
-    value = number(module, arguments[0]) if name in ("fill_", "constant_") and arguments else None
-    return None if value is None else single(value)
+def filled_values(module: Module, call: ast.Call) -> frozenset[float] | None:
+    """The value that `zeros(3)`, `full((3,), 2)`, `x.fill_(2)` and `nn.init.constant_(x, 2)` write; None for what is not known."""
+    name = last_name(call).rstrip("_")
+    if name in _ZEROS or name in _ONES:
+        return frozenset({float(name in _ONES)})
+    fills = [keyword.value for keyword in call.keywords if keyword.arg in ("fill_value", "val", "value")] or call.args[
+        -1:
+    ]
+    return tensor_values(module, fills[0]) if name in _FILLS and fills else None

@@ -32,16 +32,13 @@ _WORTH_A_PROCESS = 400  # files
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
+    add = command.add_argument
+    add("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
     add_output(command)
-    command.add_argument(
-        "--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read"
-    )
-    command.add_argument(
-        "--stdin-filename", metavar="FILE", default="<stdin>", help="what the standard input is called"
-    )
-    command.add_argument("--jobs", type=int, metavar="N", default=0, help="processes (default: two for many files)")
-    command.add_argument("--exit-zero", action="store_true", help="status 0 with findings, too")
+    add("--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read")
+    add("--stdin-filename", metavar="FILE", default="<stdin>", help="what the standard input is called")
+    add("--jobs", type=int, metavar="N", default=0, help="processes (default: two for many files)")
+    add("--exit-zero", action="store_true", help="status 0 with findings, too")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,18 +57,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_paths(options: argparse.Namespace) -> None:
     if options.jobs < 0:
-        raise ValueError(
-            f"lint: --jobs must be at least 1, or 0 for the default, got {options.jobs}. Name how many processes."
-        )
+        must = "must be at least 1, or 0 for the default"
+        raise ValueError(f"lint: --jobs {must}, got {options.jobs}. Name how many processes.")
     for path in options.paths:
-        if path == "-" or os.path.exists(path):
-            continue
-        if os.path.islink(path):
-            raise ValueError(
-                f"lint: PATH must exist, got {path!r}, a link to {os.readlink(path)!r} that leads nowhere. "
-                "Mend or remove the link."
-            )
-        raise ValueError(f"lint: PATH must exist, got {path!r}. Name files, folders or - for the standard input.")
+        if path != "-" and not os.path.exists(path):
+            remedy = ". Name files, folders or - for the standard input."
+            if os.path.islink(path):
+                remedy = f", a link to {os.readlink(path)!r} that leads nowhere. Mend or remove the link."
+            raise ValueError(f"lint: PATH must exist, got {path!r}{remedy}")
 
 
 def _check_all(options: argparse.Namespace, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem], int]:
