@@ -30,7 +30,7 @@ class Hiding(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in HIDDEN:
             return None
-        return next((spec for one in self.finders if (spec := one.find_spec(name, path, target)) is not None), None)
+        return next((spec for finder in self.finders if (spec := finder.find_spec(name, path, target)) is not None), None)
 
     def find_distributions(self, *args, **how):
         return importlib.machinery.PathFinder.find_distributions(*args, **how)
@@ -44,7 +44,7 @@ def run(clamp, seed):
     clamp(x, 0, 1).sum().backward()
     return seed + float(x.grad.sum())
 
-def told(f, *args, **how):
+def print_error(f, *args, **how):
     try:
         f(*args, **how)
     except ImportError as error:
@@ -69,14 +69,14 @@ for command in (["doctor"], ["rules"], ["rules", "clamp"], ["kinks"], ["explain"
     print(main(command) == 0, file=sys.stderr)
 """
 TELLS = """
-told(pg.plot, "inward")
-told(pg.audit(torch.relu, -1, 1).plot)
-told(pg.compare(run, rules=["inward"], seeds=2).to_frame)
-told(pg.compare(run, rules=["inward"], seeds=2).plot)
-told(pg.tune, run, rules=["leaky(0.01..1)"], budget=40)
+print_error(pg.plot, "inward")
+print_error(pg.audit(torch.relu, -1, 1).plot)
+print_error(pg.compare(run, rules=["inward"], seeds=2).to_frame)
+print_error(pg.compare(run, rules=["inward"], seeds=2).plot)
+print_error(pg.tune, run, rules=["leaky(0.01..1)"], budget=40)
 import importlib
-told(importlib.import_module, "pseudograd.integrations.lightning")
-told(importlib.import_module, "pseudograd.integrations.transformers")
+print_error(importlib.import_module, "pseudograd.integrations.lightning")
+print_error(importlib.import_module, "pseudograd.integrations.transformers")
 from pseudograd.cli import main
 print(main(["compare"]))
 """
@@ -104,8 +104,8 @@ def test_everything_in_code_works_with_torch_alone(tmp_path: Path) -> None:
 def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
     done = _run(TELLS, tmp_path)
     assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert told[:-1] == [
+    lines = done.stdout.splitlines()
+    assert lines[:-1] == [
         f'{where} must be installed, got none. Run pip install "pseudograd[{extra}]".'
         for where, extra in (
             ("plot: matplotlib", "report"),
@@ -117,7 +117,7 @@ def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
             ("pseudograd.integrations.transformers: transformers", "transformers"),
         )
     ]
-    assert told[-1] == "2"
+    assert lines[-1] == "2"
     assert 'must be installed, got none. Run pip install "pseudograd[report]".' in done.stderr
 
 
@@ -131,7 +131,7 @@ def _project() -> Any:
 
 def test_every_extra_that_a_text_names_is_there() -> None:
     project = _project()
-    assert [one.partition(">")[0] for one in project["dependencies"]] == ["torch", "typing-extensions"]
+    assert [name.partition(">")[0] for name in project["dependencies"]] == ["torch", "typing-extensions"]
     named = {
         extra
         for folder in ("src", "docs", "examples")

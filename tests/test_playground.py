@@ -42,8 +42,8 @@ def test_moving_the_bounds_is_moving_x(rule: dict[str, Any], low: float, high: f
                     expected[place] = values[row]
             leaf = x.clone().requires_grad_()
             y = pg.clamp(leaf, low, high, rule=rule["name"], edge=edge)
-            found = torch.autograd.grad(y, leaf, torch.full_like(x, grad))[0]
-            assert torch.allclose(found, expected, atol=2e-4)
+            gradient = torch.autograd.grad(y, leaf, torch.full_like(x, grad))[0]
+            assert torch.allclose(gradient, expected, atol=2e-4)
 
 
 def test_one_bound_is_moved_as_it_is() -> None:
@@ -51,8 +51,8 @@ def test_one_bound_is_moved_as_it_is() -> None:
     for rule in DATA["lower_bound"]["rules"]:
         leaf = (x + 1.5).requires_grad_()  # the bound of the curves is -1, here 0.5
         leaf.data[[abs(at + 1) < 1e-9 for at in DATA["lower_bound"]["x"]]] = 0.5
-        found = torch.autograd.grad(pg.lower_bound(leaf, 0.5, rule=rule["name"]).sum(), leaf)[0]
-        assert torch.allclose(found, torch.tensor(rule["slopes"]["closed"][0], dtype=torch.float64), atol=2e-4)
+        gradient = torch.autograd.grad(pg.lower_bound(leaf, 0.5, rule=rule["name"]).sum(), leaf)[0]
+        assert torch.allclose(gradient, torch.tensor(rule["slopes"]["closed"][0], dtype=torch.float64), atol=2e-4)
 
 
 def test_a_jump_has_a_value_before_at_and_behind_it() -> None:
@@ -80,16 +80,16 @@ def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
     ask('');
     const x = document.getElementById('x');
     x.value = -1.5; x.dispatchEvent(new Event('input')); found.push(said());
-    const rules = [...document.querySelectorAll('[name=rule]')].map((one) => one.value);
+    const rules = [...document.querySelectorAll('[name=rule]')].map((input) => input.value);
     const widest = Math.max(...[...document.querySelectorAll('body *')].map((e) => e.getBoundingClientRect().right));
     document.title = JSON.stringify({found, drawn, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
     """
-    seen = json.loads(title_of(shown(PAGE, script, tmp_path, "--window-size=400,900")).replace("&amp;", "&"))
-    gradients = [re.search(r"dL/dx = ([−\d.]+)\.", text)[1] for text in seen["found"]]  # type: ignore[index]
+    state = json.loads(title_of(shown(PAGE, script, tmp_path, "--window-size=400,900")).replace("&amp;", "&"))
+    gradients = [re.search(r"dL/dx = ([−\d.]+)\.", text)[1] for text in state["found"]]  # type: ignore[index]
     assert gradients == ["1", "0", "0.3", "0.5", "0", "1", "0"]
-    assert seen["drawn"] == list(OPS)
-    assert "moves x to 1.25" in seen["found"][0]
-    assert "does not move x" in seen["found"][1]
-    assert seen["rules"] == list(OPS["clamp"].rules)
-    assert "x=-1.5" in seen["hash"]
-    assert seen["widest"] <= seen["room"] + 1
+    assert state["drawn"] == list(OPS)
+    assert "moves x to 1.25" in state["found"][0]
+    assert "does not move x" in state["found"][1]
+    assert state["rules"] == list(OPS["clamp"].rules)
+    assert "x=-1.5" in state["hash"]
+    assert state["widest"] <= state["room"] + 1

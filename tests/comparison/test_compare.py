@@ -117,7 +117,7 @@ def test_project_is_asked_of_a_run_that_takes_it() -> None:
 
 
 def test_every_run_starts_from_its_seed_and_the_caller_goes_on_as_before() -> None:
-    def drawn() -> tuple[float, ...]:
+    def draw_numbers() -> tuple[float, ...]:
         return torch.rand(1).item(), random.random(), np.random.rand()
 
     def seed_all(seed: int) -> None:
@@ -127,15 +127,15 @@ def test_every_run_starts_from_its_seed_and_the_caller_goes_on_as_before() -> No
 
     def run(clamp: Clamp, seed: int) -> dict[str, float]:
         clamp(torch.zeros(1), 0, 1)
-        return {"seed": seed, **dict(zip(("torch", "random", "numpy"), drawn(), strict=True))}
+        return {"seed": seed, **dict(zip(("torch", "random", "numpy"), draw_numbers(), strict=True))}
 
     seed_all(5)
-    expected = drawn()
+    expected = draw_numbers()
     seed_all(5)
     comparison = pg.compare(run, rules=["inward"], seeds=[7, 3])
-    assert drawn() == expected
+    assert draw_numbers() == expected
     seed_all(3)
-    assert {rows[1:] for rows in rows_of(pg.compare(run, rules=["inward"], seeds=[3])).values()} == {drawn()}
+    assert {rows[1:] for rows in rows_of(pg.compare(run, rules=["inward"], seeds=[3])).values()} == {draw_numbers()}
     assert set(comparison.values["seed"].values()) == {(7.0, 3.0)}
 
 
@@ -295,7 +295,7 @@ def test_all_numbers_and_pairs_are_one_family() -> None:
     ) in str(comparison)
 
 
-def of_rows(**rows: tuple[float, ...]) -> Comparison:
+def make_comparison(**rows: tuple[float, ...]) -> Comparison:
     seeds = tuple(range(len(rows["base"])))
     return Comparison("mine", {"loss": "lower"}, seeds, {"loss": rows}, baseline="base")
 
@@ -305,7 +305,9 @@ def test_the_best_is_told_of_pairs_and_its_equals_stay_beside_it() -> None:
 
     def ordered(seeds: int) -> Comparison:
         level = {"a": 0.0, "a again": 0.0, "b": 2.0, "base": 4.0, "c": 6.0}
-        return of_rows(**{name: tuple(value + 0.1 * seed for seed in range(seeds)) for name, value in level.items()})
+        return make_comparison(
+            **{name: tuple(value + 0.1 * seed for seed in range(seeds)) for name, value in level.items()}
+        )
 
     # Three planned, of a share of 0.7; three pairs, of 0.3. With eight seeds a, b and c are told from base; all is left to pairs.
     assert ordered(7).too_few_seeds
@@ -320,13 +322,15 @@ def test_the_best_median_is_not_the_best_where_another_is_told_to_be_better() ->
     """Three seeds in the middle are a little lower, all others higher: the median is lower, and the test finds it worse."""
     steady = (0.5,) * 4 + (1.0,) * 3 + (1.5,) * 5
     risky = (0.6, 0.61, 0.62, 0.63, 0.99, 0.98, 0.97, 2.5, 2.6, 2.7, 2.8, 2.9)
-    comparison = of_rows(steady=steady, risky=risky, base=tuple(value + 20 for value in steady))
+    comparison = make_comparison(steady=steady, risky=risky, base=tuple(value + 20 for value in steady))
     assert comparison.median("risky") < comparison.median("steady")
     assert comparison.family.difference("loss", "steady", "risky").verdict == "better"
     assert comparison.leaders() == ("steady",)
     gauss = random.Random(1).gauss
     close = {"inward": 0.0, "leaky": 0.05, "base": 9.0}  # what cannot be told from the best is not said to be worse
-    comparison = of_rows(**{name: tuple(value + gauss(0, 1) for _ in range(10)) for name, value in close.items()})
+    comparison = make_comparison(
+        **{name: tuple(value + gauss(0, 1) for _ in range(10)) for name, value in close.items()}
+    )
     assert set(comparison.leaders()) == {"inward", "leaky"}
 
 
@@ -359,7 +363,7 @@ def _raising(clamp: Clamp) -> float:
     raise KeyError("weights")
 
 
-def _with_names_that_change(clamp: Clamp, seed: int) -> dict[str, float]:
+def _change_names(clamp: Clamp, seed: int) -> dict[str, float]:
     slope_at(clamp, 0.0)
     return {"loss": 1.0} if seed == 0 else {"loss": 1.0, "extra": 2.0}
 
@@ -401,7 +405,7 @@ TYPE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 VALUE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
     ("run must end without an error in at least one variant, got \"KeyError: 'weights'\".", _raising, {}),
-    ("run must return loss as with zero/closed and seed 0, got 'loss, extra with", _with_names_that_change, {}),
+    ("run must return loss as with zero/closed and seed 0, got 'loss, extra with", _change_names, {}),
     ("run must call the clamp that it is given, got '<lambda>'. It never did, so every rule gave", LAMBDA, {}),
     ("must call a function of torch that override(round=...) reaches, got '<l", UNEDITED, {"replace": "round"}),
     ("rule must be one of", slopes, {"rules": ["ste"]}),

@@ -37,15 +37,17 @@ def slope_at_bound(clamp: Clamp, *bounds: object) -> float:
     return float(x.grad)
 
 
-def at_the_bound(clamp: Clamp, seed: int) -> float:
+def noisy_slope_at_bound(clamp: Clamp, seed: int) -> float:
     """What the edge passes, and noise of the seed which is the same for all."""
     return slope_at_bound(clamp) + torch.randn(()).item()
 
 
 @pytest.mark.usefixtures("third")
 def test_compare_runs_every_era_and_judges_each_pair_of_them() -> None:
-    handed = pg.compare(at_the_bound, rules=["inward"], seeds=12, better="higher")
-    rewritten = pg.compare(lambda seed: at_the_bound(torch.clamp, seed), rules=["inward"], replace="clamp", seeds=1)
+    handed = pg.compare(noisy_slope_at_bound, rules=["inward"], seeds=12, better="higher")
+    rewritten = pg.compare(
+        lambda seed: noisy_slope_at_bound(torch.clamp, seed), rules=["inward"], replace="clamp", seeds=1
+    )
     assert handed.variants == (*THREE, "inward", "torch.clamp", "no clamp")
     assert rewritten.variants == (*THREE, "inward", "torch.clamp")
     for comparison in (handed, rewritten):
@@ -64,7 +66,7 @@ def test_compare_runs_every_era_and_judges_each_pair_of_them() -> None:
 
 @pytest.mark.usefixtures("third")
 def test_tune_keeps_every_era_to_the_end() -> None:
-    tuning = pg.tune(at_the_bound, budget=60, rules=["inward", "leaky", "sign"])
+    tuning = pg.tune(noisy_slope_at_bound, budget=60, rules=["inward", "leaky", "sign"])
     assert tuning.final.eras == THREE
     assert tuning.spent <= 60
     assert not tuning.final.too_few_seeds

@@ -63,7 +63,7 @@ def test_the_simulation_reads_claims_as_a_person_does(script: ModuleType) -> Non
 
     names = script.names_of(5)
     level = np.arange(5.0)[:, None] + np.zeros(12)
-    told = script.claims(script.comparison([level], names, 12))
-    assert any(re.match("Best: ", line) for line in told)
-    assert sum(" worse (p = " in line or " better (p = " in line for line in told) == 3
+    claims = script.claims(script.comparison([level], names, 12))
+    assert any(re.match("Best: ", line) for line in claims)
+    assert sum(" worse (p = " in line or " better (p = " in line for line in claims) == 3
     assert script.claims(script.comparison([np.zeros((5, 12))], names, 12)) == []

@@ -54,14 +54,14 @@ class Steps:
     rules = ()
 
     def __init__(self, factor: float = 1.0) -> None:
-        self.factor, self.made = factor, 0
+        self.factor, self.runs = factor, 0
 
     @property
     def depends_on(self) -> Any:
         return [self.factor]
 
     def measure(self, run: Run) -> Outcome:
-        self.made += 1
+        self.runs += 1
         value = self.factor * (100 * len(run.variant) + 10 * run.seed + (run.steps or 0))
         curve = {"curve": torch.arange(3.0) * value}
         return Outcome({"value": value}, curve, (value, value), reached=Reached(own=(("f", "a.py:1"),)))
@@ -94,10 +94,10 @@ def plan(experiment: Steps) -> list[tuple[Steps, Run]]:
 def test_outcomes_come_in_the_order_of_the_plan_from_whatever_submits() -> None:
     executor = Backwards()
     runner = Runner("compare", [Steps()], lambda *_: executor.run(), executor, None)
-    made = list(runner.outcomes(plan(Steps())))
-    assert [run for _, run, _ in made] == [("a", 3, None), ("bb", 3, None), ("a", 1, None), ("bb", 1, None)]
-    assert [outcome.numbers["value"] for *_, outcome in made] == [130.0, 230.0, 110.0, 210.0]
-    assert [outcome.arrays["curve"].tolist() for *_, outcome in made][:2] == [[0.0, 130.0, 260.0], [0.0, 230.0, 460.0]]
+    rows = list(runner.outcomes(plan(Steps())))
+    assert [run for _, run, _ in rows] == [("a", 3, None), ("bb", 3, None), ("a", 1, None), ("bb", 1, None)]
+    assert [outcome.numbers["value"] for *_, outcome in rows] == [130.0, 230.0, 110.0, 210.0]
+    assert [outcome.arrays["curve"].tolist() for *_, outcome in rows][:2] == [[0.0, 130.0, 260.0], [0.0, 230.0, 460.0]]
 
 
 def test_a_stored_run_is_found_whole_and_not_made_again(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_a_stored_run_is_found_whole_and_not_made_again(tmp_path: Path) -> None:
         return [outcome for *_, outcome in runner.outcomes(runs, **progress)]
 
     first, again, other = Steps(), Steps(), Steps(2.0)
-    made = outcomes(first, plan(first)[:3], done=2, total=9)
+    earlier = outcomes(first, plan(first)[:3], done=2, total=9)
     assert calls == [(Run("a", 3), 2, 9), (Run("bb", 3), 3, 9), (Run("a", 1), 4, 9)]
-    comparison = outcomes(again, plan(again))
+    later = outcomes(again, plan(again))
     assert calls == [(Run("bb", 1), 3, 4)]
-    for ours, theirs in zip(made, comparison[:3], strict=True):
+    for ours, theirs in zip(earlier, later[:3], strict=True):
         assert torch.equal(ours.arrays.pop("curve"), theirs.arrays.pop("curve"))
         assert ours == theirs
-    assert (first.made, again.made) == (3, 1)
+    assert (first.runs, again.runs) == (3, 1)
     assert outcomes(again, [(again, Run("a", 3, 5))])[0].numbers["value"] == 135.0  # another length is another run
     assert outcomes(other, [(other, Run("a", 3))])[0].numbers["value"] == 260.0  # and so is another experiment
 
@@ -127,10 +127,10 @@ def test_a_comparison_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     stops.touch()
 
     def run(clamp: Clamp, seed: int) -> float:
-        made = log.read_text() if log.exists() else ""
-        if len(made) == 17 and stops.exists():
+        dots = log.read_text() if log.exists() else ""
+        if len(dots) == 17 and stops.exists():
             raise KeyboardInterrupt
-        log.write_text(made + ".")
+        log.write_text(dots + ".")
         return noisy(clamp, seed)
 
     keep = tmp_path / "kept"

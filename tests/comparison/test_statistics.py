@@ -104,25 +104,25 @@ def test_too_few_seeds_are_said() -> None:
     assert [seeds_needed(count) for count in (0, 1, 1.6, 1.61, 2, 8)] == [6, 6, 6, 7, 7, 9]
 
 
-def made(p: float, least_p: float = 0.001) -> Difference:
+def difference_with(p: float, least_p: float = 0.001) -> Difference:
     return Difference(1.0, 1.0, p, least_p, BETTER, (10, 10))
 
 
 def test_exactly_at_the_level_a_difference_is_told() -> None:
-    assert (made(0.05, 0.05).verdict, made(0.05, 0.05).too_few_seeds) == (BETTER, False)
-    assert made(0.0501, 0.05).verdict == NO_DIFFERENCE
-    assert made(1.0, 0.0501).too_few_seeds
+    assert (difference_with(0.05, 0.05).verdict, difference_with(0.05, 0.05).too_few_seeds) == (BETTER, False)
+    assert difference_with(0.0501, 0.05).verdict == NO_DIFFERENCE
+    assert difference_with(1.0, 0.0501).too_few_seeds
 
 
 def test_holm_corrects_as_in_his_paper() -> None:
     """Worked by hand: 0.01, 0.04, 0.03, 0.005 become 0.03, 0.06, 0.06, 0.02."""
-    differences = {str(p): made(p) for p in (0.01, 0.04, 0.03, 0.005)}
+    differences = {str(p): difference_with(p) for p in (0.01, 0.04, 0.03, 0.005)}
     corrected = holm(differences)
     assert [row.p for row in corrected.values()] == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert [row.verdict for row in corrected.values()] == [BETTER, NO_DIFFERENCE, NO_DIFFERENCE, BETTER]
     assert {row.comparisons for row in corrected.values()} == {4}
     assert list(corrected) == list(differences)
-    assert [row.p for row in holm(dict.fromkeys("ab", made(0.6))).values()] == [1.0, 1.0]
+    assert [row.p for row in holm(dict.fromkeys("ab", difference_with(0.6))).values()] == [1.0, 1.0]
 
 
 def test_holm_does_not_count_equal_runs_and_says_when_seeds_became_too_few() -> None:
@@ -135,12 +135,14 @@ def test_holm_does_not_count_equal_runs_and_says_when_seeds_became_too_few() -> 
 
 def test_holm_shares_the_level_by_weight_and_stops_where_one_is_not_told() -> None:
     """Worked by hand: of 3 parts a has 2, and 0.02 * 3 / 2 = 0.03; then b alone has the whole level."""
-    weighted = holm({"a": made(0.02), "b": made(0.012)}, {"a": 2.0, "b": 1.0})
+    weighted = holm({"a": difference_with(0.02), "b": difference_with(0.012)}, {"a": 2.0, "b": 1.0})
     assert [row.p for row in weighted.values()] == pytest.approx([0.03, 0.03])
     assert [row.level for row in weighted.values()] == pytest.approx([0.05 * 2 / 3, 0.05])
-    assert [row.level for row in holm(dict.fromkeys("abc", made(0.03))).values()] == pytest.approx([0.05 / 3] * 3)
-    assert [row.comparisons for row in holm(dict.fromkeys("ab", made(0.05, 0.05))).values()] == [2, 2]
-    at_the_level = holm(dict.fromkeys("ab", made(0.025)))  # told, so that it passes its share on
+    assert [row.level for row in holm(dict.fromkeys("abc", difference_with(0.03))).values()] == pytest.approx(
+        [0.05 / 3] * 3
+    )
+    assert [row.comparisons for row in holm(dict.fromkeys("ab", difference_with(0.05, 0.05))).values()] == [2, 2]
+    at_the_level = holm(dict.fromkeys("ab", difference_with(0.025)))  # told, so that it passes its share on
     assert [(row.p, row.level) for row in at_the_level.values()] == [(0.05, 0.025), (0.05, 0.05)]
 
 

@@ -251,17 +251,17 @@ def test_a_file_that_was_edited_since_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_no_mode_hook_or_graph_of_the_program_sees_it(tmp_path: Path) -> None:
-    cls, seen = _class(tmp_path, classes.POPULAR), []
+    cls, calls = _class(tmp_path, classes.POPULAR), []
 
     class Counting(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(func)
+            calls.append(func)
             return func(*args, **(kwargs or {}))
 
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x), lambda x: x)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: calls.append(x), lambda x: x)
     with pg.override(clamp="identity"), Counting(), hooks, torch.inference_mode():
         assert what_is(cls) is not None
-    assert seen == []
+    assert calls == []
     assert torch.is_grad_enabled()
 
 

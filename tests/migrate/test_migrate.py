@@ -117,8 +117,8 @@ def _file(folder: Path, text: str, name: str = "old.py") -> Path:
 )
 def test_a_class_is_known_by_what_it_computes(tmp_path: Path, text: str, known: str | None) -> None:
     head = "import torch\nimport torch as th\nfrom torch.autograd import Function\n"
-    (found,) = make_migration(_file(tmp_path, head + text)).classes
-    assert (found.match.familiar if found.match else None) == known
+    (old,) = make_migration(_file(tmp_path, head + text)).classes
+    assert (old.match.familiar if old.match else None) == known
 
 
 GUARDS = [
@@ -133,16 +133,16 @@ GUARDS = [
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_class_that_guards_the_gradient_stays(tmp_path: Path, guard: str) -> None:
     text = "import torch\n" + POPULAR.replace("x, = ctx", f"g = {guard}\n        x, = ctx")
-    made = make_migration(_file(tmp_path, text))
-    assert made.after == text
-    assert "ClampWithGrad is no class that pseudograd.familiar has: it stays" in str(made)
+    migration = make_migration(_file(tmp_path, text))
+    assert migration.after == text
+    assert "ClampWithGrad is no class that pseudograd.familiar has: it stays" in str(migration)
 
 
 def test_a_class_with_default_bounds_stays(tmp_path: Path) -> None:
     text = f"import torch\n{POPULAR.replace('low, high):', 'low=0, high=1.5):', 1)}y = ClampWithGrad.apply(torch.ones(1))\n"
-    made = make_migration(_file(tmp_path, text))
-    assert made.after == text
-    assert "is ClampWithGrad, but has default arguments (low=0, high=1.5): it stays" in str(made)
+    migration = make_migration(_file(tmp_path, text))
+    assert migration.after == text
+    assert "is ClampWithGrad, but has default arguments (low=0, high=1.5): it stays" in str(migration)
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_a_class_with_default_bounds_stays(tmp_path: Path) -> None:
 def test_a_class_inside_a_block_gives_way_to_an_import_there(tmp_path: Path, around: str) -> None:
     inside = "\n" + "".join(f"    {line}\n" if line else "\n" for line in REPLACE.splitlines())
     text = f"import torch\n\n{around}"
-    made = make_migration(_file(tmp_path, text.replace("{}", inside)))
-    assert made.after == text.replace("{}", "\n    from pseudograd.familiar import ReplaceGrad\n")
-    compile(made.after, "new.py", "exec")
+    migration = make_migration(_file(tmp_path, text.replace("{}", inside)))
+    assert migration.after == text.replace("{}", "\n    from pseudograd.familiar import ReplaceGrad\n")
+    compile(migration.after, "new.py", "exec")
 
 
 def test_nothing_of_the_script_runs_but_its_imports_of_torch(tmp_path: Path) -> None:
@@ -188,12 +188,12 @@ def test_the_sentence_names_where_the_class_differs(tmp_path: Path) -> None:
 @pytest.mark.program
 def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
     old = _file(tmp_path, SCRIPT)
-    made = make_migration(old)
-    assert made.after.count("import") == SCRIPT.count("import") + 1
-    lines = made.after.splitlines()
+    migration = make_migration(old)
+    assert migration.after.count("import") == SCRIPT.count("import") + 1
+    lines = migration.after.splitlines()
     assert lines[4] == "from pseudograd.familiar import ClampWithGrad, ReplaceGrad"
-    assert "class" not in made.after
-    new = _file(tmp_path, made.after, "new.py")
+    assert "class" not in migration.after
+    new = _file(tmp_path, migration.after, "new.py")
     first, second = (
         subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True).stdout
         for file in (old, new)
@@ -204,9 +204,9 @@ def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize("use", ["class More(ClampWithGrad): pass", "print(ClampWithGrad)", "ClampWithGrad.forward(1)"])
 def test_a_class_that_is_used_for_more_stays(tmp_path: Path, use: str) -> None:
     text = f"import torch\n{POPULAR}{use}\n"
-    made = make_migration(_file(tmp_path, text))
-    assert made.after == text
-    assert "uses more of it than `ClampWithGrad.apply`: it stays" in str(made)
+    migration = make_migration(_file(tmp_path, text))
+    assert migration.after == text
+    assert "uses more of it than `ClampWithGrad.apply`: it stays" in str(migration)
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,9 @@ def test_a_class_that_is_used_for_more_stays(tmp_path: Path, use: str) -> None:
 def test_what_the_files_beside_it_use(tmp_path: Path, other: str, stays: bool) -> None:
     _file(tmp_path, other, "other.py")
     text = f"import torch\n{POPULAR}"
-    made = make_migration(_file(tmp_path, text))
-    assert (made.after == text) == stays
-    assert ("but other.py:2 uses more of it than `ClampWithGrad.apply`: it stays" in str(made)) == stays
+    migration = make_migration(_file(tmp_path, text))
+    assert (migration.after == text) == stays
+    assert ("but other.py:2 uses more of it than `ClampWithGrad.apply`: it stays" in str(migration)) == stays
 
 
 def test_line_ends_and_names_beside_it_stay(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_a_notebook_is_edited_cell_by_cell(tmp_path: Path) -> None:
         "%%time\nnot python",
     )
     file = _file(tmp_path, _notebook(*cells), "old.ipynb")
-    made = make_migration(file)
-    after: Any = json.loads(made.after)
+    migration = make_migration(file)
+    after: Any = json.loads(migration.after)
     sources = ["".join(cell["source"]) for cell in after["cells"]]
     assert sources == [
         "# ü",
@@ -261,7 +261,7 @@ def test_a_notebook_is_edited_cell_by_cell(tmp_path: Path) -> None:
         "# a clamp\nfrom pseudograd.familiar import ClampWithGrad\nclamp = ClampWithGrad.apply",
         cells[2],
     ]
-    assert "+from pseudograd.familiar import ClampWithGrad" in made.diff
+    assert "+from pseudograd.familiar import ClampWithGrad" in migration.diff
 
 
 ODD = (
@@ -274,21 +274,21 @@ ODD = (
 
 def test_what_is_ipython_s_alone_stops_nothing(tmp_path: Path) -> None:
     """And a cell that is no Python at all is left as it is."""
-    made = make_migration(_file(tmp_path, _notebook(*ODD), "old.ipynb"))
-    sources = ["".join(cell["source"]) for cell in json.loads(made.after)["cells"]][1:]
+    migration = make_migration(_file(tmp_path, _notebook(*ODD), "old.ipynb"))
+    sources = ["".join(cell["source"]) for cell in json.loads(migration.after)["cells"]][1:]
     assert sources == [
         ODD[0],
         "from pseudograd.familiar import ClampWithGrad\nclamp = ClampWithGrad.apply\n",
         *ODD[2:],
     ]
-    assert "old.ipynb:cell 2:1: ClampWithGrad is ClampWithGrad" in str(made)
+    assert "old.ipynb:cell 2:1: ClampWithGrad is ClampWithGrad" in str(migration)
 
 
 @pytest.mark.parametrize("use", ["if ClampWithGrad.forward", "if print(ClampWithGrad)", "print(ClampWithGrad)"])
 def test_a_use_in_another_cell_counts_also_where_it_cannot_be_read(tmp_path: Path, use: str) -> None:
-    made = make_migration(_file(tmp_path, _notebook("import torch", POPULAR, use), "old.ipynb"))
-    assert made.after == made.before
-    assert ("a cell that cannot be read uses it: it stays" in str(made)) == use.startswith("if")
+    migration = make_migration(_file(tmp_path, _notebook("import torch", POPULAR, use), "old.ipynb"))
+    assert migration.after == migration.before
+    assert ("a cell that cannot be read uses it: it stays" in str(migration)) == use.startswith("if")
     gone = make_migration(_file(tmp_path, _notebook("import torch", POPULAR, "if ClampWithGrad.apply"), "other.ipynb"))
     assert gone.after != gone.before
 
@@ -298,18 +298,18 @@ def test_a_notebook_keeps_how_it_was_stored(tmp_path: Path, indent: int | None) 
     stored = json.loads(_notebook("import torch", POPULAR + "# ü"))
     for is_ascii in (True, False):
         text = json.dumps(stored, indent=indent, ensure_ascii=is_ascii)
-        made = make_migration(_file(tmp_path, text, "old.ipynb"))
-        after = json.loads(made.after)
-        assert made.after == json.dumps(after, indent=indent, ensure_ascii=is_ascii)
+        migration = make_migration(_file(tmp_path, text, "old.ipynb"))
+        after = json.loads(migration.after)
+        assert migration.after == json.dumps(after, indent=indent, ensure_ascii=is_ascii)
         assert after != stored
 
 
 def test_a_class_that_is_defined_twice_stays(tmp_path: Path) -> None:
-    """Which of the two a use means is not to be told; and the other may be no copy."""
+    """Which of the two a use means is not to be reason; and the other may be no copy."""
     text = f"import torch\n{POPULAR}{IDENTITY.replace('Straight', 'ClampWithGrad')}y = ClampWithGrad.apply\n"
-    made = make_migration(_file(tmp_path, text))
-    assert made.after == text
-    assert "defines ClampWithGrad again: it stays" in str(made)
+    migration = make_migration(_file(tmp_path, text))
+    assert migration.after == text
+    assert "defines ClampWithGrad again: it stays" in str(migration)
 
 
 def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
@@ -343,11 +343,11 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [(None, "No such file"), ("def", "invalid syntax"), ("\xff", "codec"), ("class A(Function", "was never closed")],
 )
 def test_what_is_no_script_is_told_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, reason: str
 ) -> None:
     good, bad = _file(tmp_path, SCRIPT), tmp_path / "bad.py"
     if text is not None:
@@ -355,5 +355,5 @@ def test_what_is_no_script_is_told_and_nothing_is_written(
     code, _, err = answer(capsys, "migrate", "--apply", str(good), str(bad))
     assert code == 2
     assert "migrate: PATH must be a script or a notebook" in err
-    assert told in err
+    assert reason in err
     assert good.read_text() == SCRIPT
