@@ -7,7 +7,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from pseudograd.torch_table.private import is_batched, is_fake, is_wrapped
+from pseudograd.torch_table.private import is_batched, is_opaque, is_wrapped
 
 _ROW = 4096  # entries of a row, into which a long tensor is folded
 _FOLDED = 1 << 16  # entries of a long tensor
@@ -30,7 +30,7 @@ def is_readable(value: object) -> TypeGuard[Tensor]:
         isinstance(value, Tensor)
         and not (value.is_meta or value.is_nested or is_batched(value) or is_wrapped(value))
         and value.layout is torch.strided
-        and (type(value) in (Tensor, torch.nn.Parameter) or not (is_fake(value) or hasattr(value, "placements")))
+        and (type(value) in (Tensor, torch.nn.Parameter) or not (is_opaque(value) or hasattr(value, "placements")))
     )
 
 

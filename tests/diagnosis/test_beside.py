@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from pseudograd.diagnosis import diagnose
@@ -302,3 +303,42 @@ def test_a_jacobian_under_vmap_is_counted(in_dim: int) -> None:
     (clamp,) = [site for site in d.sites if site.op == "clamp"]
     assert not d.errors
     assert (clamp.arrived, clamp.cut) == (x.numel(), int((x.abs() > 0.5).sum()))
+
+
+class _Counting(Tensor):
+    """A class of the program around a tensor, which counts the calls that it sees."""
+
+    calls = 0
+
+    @staticmethod
+    def __new__(cls, data: Tensor) -> Tensor:
+        return Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype)
+
+    def __init__(self, data: Tensor) -> None:
+        self.data_ = data
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        cls.calls += 1
+        args, kwargs = tree_map_only(_Counting, lambda value: value.data_, (args, kwargs or {}))
+        return tree_map_only(Tensor, _Counting, func(*args, **kwargs))
+
+
+@pytest.mark.parametrize("settings", [{}, {"whatif": {"inward": {"clamp": "inward"}}}, {"sensitivity": True}], ids=str)
+def test_a_tensor_that_sees_its_calls_sees_none_of_a_diagnosis(settings: dict[str, Any]) -> None:
+    def calls() -> int:
+        _Counting.calls = 0
+        parameter = nn.Parameter(_Counting(torch.linspace(-1, 1, 5)))
+        optimizer = torch.optim.SGD([parameter], 0.1, foreach=False)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (parameter.clamp(-0.6, 0.6).relu() * 2).sum().backward()
+            optimizer.step()
+        return _Counting.calls
+
+    alone = calls()
+    with diagnose(**settings) as d:
+        inside = calls()
+    assert inside == alone
+    assert not d.errors
+    assert not [finding.code for finding in d.findings]

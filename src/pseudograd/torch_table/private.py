@@ -99,12 +99,15 @@ _has_export_flag = (
 )
 
 
-def is_fake(value: object) -> bool:
-    """Has it a shape and no numbers, as in a program that traces itself?"""
+_NO_DISPATCH = Tensor.__torch_dispatch__
+
+
+def is_opaque(value: object) -> bool:
+    """Does its own class see the calls that read its numbers, or has it none, as a fake tensor? The local part of a DTensor is plain."""
     if type(value) is Tensor or type(value) is nn.Parameter:
         return False
-    module = sys.modules.get("torch._subclasses.fake_tensor")  # where there is one, it was imported
-    return module is not None and bool(module.is_fake(value))
+    dispatch = getattr(type(value), "__torch_dispatch__", _NO_DISPATCH)
+    return dispatch != _NO_DISPATCH and not hasattr(value, "_local_tensor")
 
 
 def fake_mode_of(tensor: Tensor) -> AbstractContextManager[object]:

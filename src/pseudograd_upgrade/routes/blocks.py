@@ -23,7 +23,7 @@ from pseudograd.listen.quietly import quietly, unheard
 from pseudograd.torch_table.private import (
     allow_recompilations,
     compiler_named,
-    is_fake,
+    is_opaque,
     let_inductor_draw_as_eager_mode_does,
     mode_stack,
     push_mode,
@@ -48,7 +48,7 @@ class BlockRecorder(Recorder):
 
     def on_backward(self, roots: Any, grads: object, inputs: object) -> Callable[[object], object]:
         """Ignores a compiler's own backward, of tensors without values."""
-        return bool if any(map(is_fake, roots)) else super().on_backward(roots, grads, inputs)
+        return bool if any(map(is_opaque, roots)) else super().on_backward(roots, grads, inputs)
 
     def next_node(self) -> int:
         if self._ranges.may_hide_some():

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...kernels.native import counts as kernel
 from ...rule import BOUNDED, PRIMITIVES
 from ...torch_table.forms import SavedValues
-from ...torch_table.private import is_batched, is_fake, physical
+from ...torch_table.private import is_batched, is_opaque, physical
 from .norms import Number
 
 SIDES = ("below", "at", "inside", "above")
@@ -87,9 +87,9 @@ def has_sides(sums: Sums) -> bool:
 
 def are_readable(values: Iterable[object]) -> bool:
     """Can the tensors among these be read element by element? Not on the device "meta", nor fake ones of a trace, nor nested ones."""
-    for value in values:  # each gradient comes here, so the first question of `is_fake` is repeated here
+    for value in values:  # each gradient comes here, so the first question of `is_opaque` is repeated here
         if isinstance(value, Tensor) and (
-            value.is_meta or value.is_nested or is_batched(value) or (type(value) is not Tensor and is_fake(value))
+            value.is_meta or value.is_nested or is_batched(value) or (type(value) is not Tensor and is_opaque(value))
         ):
             return False
     return True

@@ -17,7 +17,7 @@ from ...torch_table.private import (
     hooks_after_accumulation,
     hooks_of,
     is_batched,
-    is_fake,
+    is_opaque,
     is_wrapped,
     local,
 )
@@ -253,7 +253,7 @@ class Leaf:
 
 def has_numbers(grad: Tensor) -> bool:
     """Can its numbers be read? Not under a transform, nor on the device "meta"."""
-    return not (is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta)
+    return not (is_wrapped(grad) or is_batched(grad) or is_opaque(grad) or grad.is_meta)
 
 
 def moves(grad: Tensor) -> Flag:

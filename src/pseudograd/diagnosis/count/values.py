@@ -135,7 +135,7 @@ class Clamps:
             return None  # the first call of a relu is enough
         with quietly():
             inputs = _inputs_of_clamp(spelling, args, kwargs or {})
-            if inputs is None or not are_readable(inputs):
+            if inputs is None:
                 return None
             if values is None:
                 values = self.all[key] = Values(spelling, place, *inputs)
@@ -165,11 +165,14 @@ class Clamps:
 
 
 def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Bound, Bound] | None:
-    """x and its bounds, as tensors below every wrapper; None if it is no clamp of floating point numbers."""
+    """x and its bounds, as tensors below every wrapper; None if it is no clamp of floating point numbers that can be read."""
     if spelling.form.switches[0] not in _CLAMPS:
         return None
     call = spelling.read(args, kwargs)
     if call is None or PRIMITIVES[call.primitive].inputs != BOUNDED or not call.inputs[0].is_floating_point():
         return None
-    x, low, high = (physical(value).detach() if isinstance(value, Tensor) else value for value in call.inputs)
+    inputs = [physical(value) if isinstance(value, Tensor) else value for value in call.inputs]
+    if not are_readable(inputs):
+        return None
+    x, low, high = (value.detach() if isinstance(value, Tensor) else value for value in inputs)
     return x, low, high

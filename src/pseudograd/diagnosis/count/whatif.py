@@ -20,7 +20,7 @@ from ...ops.bound_rules import DEFAULT_RULE
 from ...rewrite.mode import Replacement
 from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
-from ...torch_table.private import is_batched, is_fake, is_wrapped, number_of, tells_unpack_hooks
+from ...torch_table.private import is_batched, is_opaque, is_wrapped, number_of, tells_unpack_hooks
 from ...torch_table.records import Arguments, Form, Function, Keywords
 from . import further_backward
 from .further_backward import Comparison, Graph, RefusalError, are_same, compare_gradients
@@ -164,6 +164,9 @@ class Asking:
         if any(isinstance(grad, Tensor) and is_batched(grad) for grad in grads):
             return
         current.step = number if is_due else 0
+        if any(isinstance(value, Tensor) and is_opaque(value) for value in (*roots, *grads)):
+            current.reasons.add("a class of the program would see the calls of a further pass")
+            return
         try:
             with quietly():
                 self._run(current, roots, grads, behind)
@@ -207,7 +210,7 @@ class Asking:
         current = self._pass_of_thread()
         if current is None or current.is_plain or grad is None or grad.is_meta:
             return
-        if is_batched(grad) or is_wrapped(grad) or is_fake(grad):
+        if is_batched(grad) or is_wrapped(grad) or is_opaque(grad):
             return
         if leaf in current.arrived:
             current.reasons.add(f"{leaf.name} gets its gradient in several parts")
