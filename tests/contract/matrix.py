@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import functional
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pseudograd.testing.contract import all_inputs
 from pseudograd.testing.contract.cases import Case
@@ -81,6 +82,11 @@ def compiled_autograd(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     return leaf.grad
 
 
+def gradient_by_make_fx(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    """Traced at other values than those it is asked at."""
+    return make_fx(lambda x, weight: gradient_by_backward(f, x, weight))(x * 0.5, weight)(x, weight)
+
+
 def traced_by_jit(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     """check_trace=False: torch's own check runs the function on inputs that require no grad and finds another graph."""
     return gradient_by_backward(torch.jit.trace(f, (x.clone().requires_grad_(),), check_trace=False), x, weight)
@@ -133,7 +139,7 @@ FIRST: dict[str, Way] = {
     "autocast": autocast,
     "saved_tensors_hooks": transforms.gradient_by_saved_tensors_hooks,
     "grad(create_graph=True)": transforms.gradient_by_create_graph,
-    "make_fx": transforms.gradient_by_make_fx,
+    "make_fx": gradient_by_make_fx,
     "jit.trace": traced_by_jit,
     "deepcopy of a module": copied,
     "pickle of a module": pickled,

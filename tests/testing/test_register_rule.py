@@ -95,11 +95,6 @@ def test_a_rule_in_the_clamp_family_does_what_it_says_outside_only() -> None:
     assert "elastic" not in OPS["relu"].rules
 
 
-def everywhere(grad: Tensor, x: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
-    """A window without an end, which makes NaN of what is infinite."""
-    return -grad * threshold * x / x / bandwidth
-
-
 def test_it_is_a_rule_of_every_op_of_the_family_whichever_was_named() -> None:
     _register("relu", fading)
     x = torch.tensor([-3.0, 2.0], requires_grad=True)

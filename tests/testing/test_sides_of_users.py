@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +14,9 @@ from pseudograd.look.rule_table import what_is_saved
 from pseudograd.rule import OPS
 from pseudograd.testing import check_rule
 from pseudograd.testing.contract import values
+from pseudograd.testing.contract.cases import cases_of
 from pseudograd.testing.measure.gradients import saved_by
-from pseudograd.testing.measure.inputs import DTYPES, special_grads
+from pseudograd.testing.measure.inputs import DTYPES
 
 from ..choices import folded
 
@@ -34,48 +33,6 @@ def _registered(table_as_it_was: None) -> None:
     pg.register_rule("clamp", formula="tilted", source="a test", is_linear=False, sides=lambda out: ((out, 1.25), 1.0))(
         tilted
     )
-
-
-def reference(x: float, grad: float, edge: str, maximize: bool, fl: Any) -> float:
-    """For one number, between -1 and 1, with out=0.7."""
-    if maximize:
-        return -reference(x, -grad, edge, False, fl)
-    if x < -1:
-        return fl(grad * 0.7) if grad > 0 else fl(grad * 1.25) if grad < 0 else grad
-    if x > 1:
-        return 1.0
-    if abs(x) == 1 and edge != "closed":
-        if edge == "inward":
-            return 0.0 if grad * x < 0 else grad
-        return 0.0 if edge == "open" else fl(0.5 * grad)
-    return grad
-
-
-def pairs(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor]:
-    """x at the bounds, beside them, zero of both signs, infinite and NaN, with every special grad."""
-    info = torch.finfo(dtype)
-    special = [
-        -torch.inf,
-        -3.0,
-        -1 - 2 * info.eps,
-        -1.0,
-        -1 + info.eps,
-        -0.0,
-        0.0,
-        1.0,
-        1 + 2 * info.eps,
-        9.0,
-        torch.inf,
-        torch.nan,
-    ]
-    both = list(itertools.product(special, special_grads(dtype).tolist()))
-    both = (both * (count // len(both) + 1))[:count]
-    x, grad = torch.tensor(both, dtype=torch.float64).to(dtype).unbind(1)
-    return x.contiguous(), grad.contiguous()
-
-
-def same(ours: Tensor, expected: Tensor) -> bool:
-    return bool(((ours == expected) | (ours.isnan() & expected.isnan())).all())
 
 
 RULE = "tilted"
@@ -112,14 +69,8 @@ def test_it_runs_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_contract() -> None:
-    values.check_saved(next(case for case in _cases()))
+    values.check_saved(next(case for case in cases_of(OPS["clamp"]) if case.rule.name == RULE))
     check_rule(pg.rules.tilted(out=0.7), op="lower_bound")
-
-
-def _cases() -> Iterator[Any]:
-    from pseudograd.testing.contract.cases import cases_of
-
-    return (case for case in cases_of(OPS["clamp"]) if case.rule.name == RULE)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +107,3 @@ def test_sides_are_those_of_a_range() -> None:
 
     with pytest.raises(ValueError, match="register_rule: sides must be left out for round, got"):
         pg.register_rule("round", formula="f", source="s", is_linear=True, sides=lambda: (1.0, 1.0))(whole)
-
-
-# --- an audit reads rows ----------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import grad, jacrev, vjp, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 Function = Callable[..., Tensor]
@@ -165,15 +164,6 @@ def gradient_by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: 
     return gradient_by_backward(hooked, tensors, weight)
 
 
-@_accept_one_tensor
-def gradient_by_make_fx(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
-    """Traced at other values than those it is asked at."""
-    traced = make_fx(lambda tensors, weight: gradient_by_backward(f, tensors, weight))
-    elsewhere = [tensor * 0.5 for tensor in tensors]
-    return tuple(traced(elsewhere, weight)(tensors, weight))
-
-
-# All but gradient_by_make_fx, which takes ten times as long as the others together.
 REVERSE: tuple[Way, ...] = (
     gradient_by_create_graph,
     gradient_by_func_grad,
