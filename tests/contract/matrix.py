@@ -84,7 +84,8 @@ def compiled_autograd(f: Any, x: Tensor, weight: Tensor) -> Tensor:
 
 def gradient_by_make_fx(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     """Traced at other values than those it is asked at."""
-    return make_fx(lambda x, weight: gradient_by_backward(f, x, weight))(x * 0.5, weight)(x, weight)
+    elsewhere = x * 0.5 if isinstance(x, Tensor) else [tensor * 0.5 for tensor in x]
+    return make_fx(lambda x, weight: gradient_by_backward(f, x, weight))(elsewhere, weight)(x, weight)
 
 
 def traced_by_jit(f: Any, x: Tensor, weight: Tensor) -> Tensor:
