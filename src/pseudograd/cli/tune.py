@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..listen.program.signals import stoppable
 from ..parse_rule import items
 from ._arguments import add_import, add_own_case, current_folder, imported, own_case
+
+if TYPE_CHECKING:
+    from ..comparison.runs import Run
 
 PLACE = 40
 HELP = "find the rule for a training of yours with a budget of runs"
@@ -42,6 +45,6 @@ def run(options: argparse.Namespace) -> int:
         return 0
 
 
-def _print_progress(run: Any, done: int, of: int) -> None:
+def _print_progress(run: Run, done: int, of: int) -> None:
     if sys.stderr.isatty():
         print(f"\rtune: {run.variant}, seed {run.seed}: {done} of {of} of this round\033[K", end="", file=sys.stderr)

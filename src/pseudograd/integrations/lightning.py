@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+from torch import nn
 
 from ..errors import not_installed
 from .sampling import Sampler
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 # A trainer takes the callbacks of its own package alone: the package that the program has imported is meant.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -37,10 +42,10 @@ class DiagnoseCallback(Sampler, _package().Callback):  # type: ignore[misc]
     Source: new in pseudograd. The numbers are those of `Diagnosis.metrics()`, in every logger of the trainer.
     """
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, *batch: object) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: nn.Module, *batch: object) -> None:
         self.before(trainer.global_step, pl_module)
 
-    def on_train_batch_end(self, trainer: Any, *batch: object) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *batch: object) -> None:
         def log(metrics: dict[str, float]) -> None:
             for logger in trainer.loggers:
                 logger.log_metrics(metrics, step=trainer.global_step)

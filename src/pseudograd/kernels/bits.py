@@ -42,7 +42,7 @@ from ..geometry import (
 from ..rule import BOUNDED, Call, Gradients, Wants, remember
 from ..torch_table.private import saves
 from .residuals import Inputs, Residual, Saved
-from .table import are_plain, can_have_names, register
+from .table import PLAIN, are_plain, can_have_names, register
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 X_ALONE = (True, False, False)
@@ -348,7 +348,6 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     return find_code(call, inputs, wants) is not None
 
 
-PLAIN = (Tensor, torch.nn.Parameter)
 _MOST = torch.finfo(torch.float64).max
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +73,7 @@ def _pass_between(grad: Tensor, x: Tensor, low: float | None, high: float | None
     return result if low is None else _threshold_backward_out(result, x, low, grad_input=result)
 
 
-def _bounds(low: Any, high: Any, dtype: torch.dtype) -> tuple[float | None, float | None]:
+def _bounds(low: bits.Bound, high: bits.Bound, dtype: torch.dtype) -> tuple[bits.Bound, bits.Bound]:
     return (None if low is None else rounded_to(low, dtype), None if high is None else rounded_to(high, dtype))
 
 
@@ -136,16 +135,12 @@ def _are_of_one_dtype(x: Tensor, low: object, high: object) -> bool:
     return dtype in _SMALLEST and getattr(low, "dtype", dtype) is getattr(high, "dtype", dtype) is dtype
 
 
-def _are_finite_numbers(x: Tensor, low: Any, high: Any) -> bool:
+def _are_finite_numbers(x: Tensor, *bounds: bits.Bound | Tensor) -> bool:
     """And not crossed, which only a rewritten call can bring: the formulas know that x is then replaced by max."""
-    if x.dtype not in _SMALLEST:
+    numbers = [bound for bound in bounds if isinstance(bound, (float, int))]
+    if x.dtype not in _SMALLEST or len(numbers) + bounds.count(None) < len(bounds):
         return False
-    for bound in (low, high):
-        if not (bound is None or isinstance(bound, (float, int))):
-            return False
-    low = high if low is None else low
-    high = low if high is None else high
-    return -math.inf < low <= high < math.inf
+    return all(-math.inf < number < math.inf for number in numbers) and numbers == sorted(numbers)
 
 
 def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:

@@ -6,7 +6,7 @@ plain formula. Compiled and functorch calls keep the inputs and run the formula.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -35,7 +35,7 @@ class Prepared(Record):
     decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     settings: Tensor
     call: Call
-    code: Any
+    code: object
     low: float | None
     high: float | None
     passes: bool
@@ -51,9 +51,9 @@ class CodedBetween(Record):
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int]]
-    decode: Callable[[Tensor, Tensor, Any, int], Tensor]
-    columns: tuple[Any, ...]
-    code: Any
+    decode: Callable[..., Tensor]
+    columns: tuple[Tensor | None, ...]
+    code: object
     residual: Residual
 
 
@@ -67,8 +67,8 @@ class PreparedBetween(Record):
 
     forward: Callable[..., Tensor]
     backward: Callable[..., Tensor]
-    columns: tuple[Any, ...]
-    inputs: Callable[[Any], list[Any]]
+    columns: tuple[Tensor, ...]
+    inputs: Callable[[Sequence[Any]], list[Any]]
     call: Call
     coded: Callable[[Wants], CodedBetween | None]
 
@@ -95,7 +95,7 @@ class Kernel(Record):
     forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Saved] | None] | None = None
     forward_in_place: Callable[[Call, Inputs, Wants], Saved | None] | None = None
     device: str = ""
-    prepare: Callable[[Call, Any, Any, torch.dtype], Prepared | None] | None = None
+    prepare: Callable[[Call, object, object, torch.dtype], Prepared | None] | None = None
     prepare_between: Callable[[Call, Inputs], PreparedBetween | None] | None = None
     value: Callable[[Call, Inputs], Tensor | None] | None = None
     priority: int = 0
@@ -111,6 +111,7 @@ class _Served(Record):
 
 
 can_have_names = hasattr(Tensor, "has_names")
+PLAIN = (Tensor, torch.nn.Parameter)
 _residuals: list[Residual] = []
 _kernels: list[Kernel] = []
 _accounts: dict[str, Callable[[], dict[str, str]]] = {}
@@ -264,9 +265,11 @@ def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     return None
 
 
-def _first_residual(residuals: tuple[Residual, ...], coded: Any, wants: Wants) -> CodedBetween | None:
+def _first_residual(
+    residuals: tuple[Residual, ...], coded: Callable[[Wants], CodedBetween | None], wants: Wants
+) -> CodedBetween | None:
     """A code only where the call would keep the same one unprepared."""
-    recipe: CodedBetween | None = coded(wants)
+    recipe = coded(wants)
     return recipe if recipe is not None and residuals[:1] == (recipe.residual,) else None
 
 
@@ -274,15 +277,14 @@ def _first_residual(residuals: tuple[Residual, ...], coded: Any, wants: Wants) -
 _device_by_keys: dict[int, str] = {}
 
 
-def device_of(values: Iterable[Any]) -> str:
+def device_of(values: Iterable[object]) -> str:
     """The type of the device of numbers and plain tensors, which have strided memory of their own that holds their values.
 
     There out= and raw pointers are safe. "none" if a tensor is not plain, "several" if they are on more devices than one.
     """
     device = ""
     for value in values:
-        kind = type(value)
-        if kind is Tensor or kind is torch.nn.Parameter:
+        if type(value) in PLAIN and isinstance(value, Tensor):
             keys = dispatch_keys(value).raw_repr()
             own = _device_by_keys[keys] if keys in _device_by_keys else _device(value, keys)
             if own == _NONE:

@@ -16,7 +16,7 @@ Subscriber = Callable[..., Ending | None]
 class Around:
     """A hook around the functions that `patches` name. read(arguments of a call): those that a subscriber gets."""
 
-    def __init__(self, replaced: Iterable[patches.Patch], read: Callable[..., tuple[Any, ...]]) -> None:
+    def __init__(self, replaced: Iterable[patches.Patch], read: Callable[..., tuple[object, ...]]) -> None:
         self._patches, self._receive = tuple(replaced), read
         self._lock = threading.RLock()
         self.subscribers: tuple[Subscriber, ...] = ()
@@ -40,7 +40,7 @@ class Around:
             if not remaining:
                 patches.remove_all(self._patches)
 
-    def _announced(self, function: Callable[..., Any]) -> Callable[..., object]:
+    def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function, updated=())
         def call(*args: object, **kwargs: object) -> object:
             arguments, subscribers = self._receive(*args, **kwargs), self.subscribers

@@ -87,7 +87,7 @@ class Ranges:
 _names: dict[type, str] = {}  # of the classes that torch has for its own nodes
 
 
-def name_of(node: Any) -> str:
+def name_of(node: GraphNode) -> str:
     """`node.name()`, without making the text anew for each node. For speed alone."""
     kind = type(node)
     name = _names.get(kind)

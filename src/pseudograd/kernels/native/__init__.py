@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def _load() -> tuple[str, str, Any]:
     return "active", _LEVELS[operators.choose(len(_LEVELS) - 1)], operators
 
 
-def _version_of(operators: Any) -> int:
+def _version_of(operators: _Operators) -> int:
     """Asked before all else, because no other operator may be what it was; 1 for those that could not tell."""
     try:
         return int(operators.version())
@@ -99,7 +99,12 @@ constants = lru_cache(maxsize=256)(tensor_of)
 
 
 def settings_of(
-    code: Code, column: int = X, low: float | None = None, high: float | None = None, dtype: Any = None, flags: int = 0
+    code: Code,
+    column: int = X,
+    low: float | None = None,
+    high: float | None = None,
+    dtype: torch.dtype = torch.float64,
+    flags: int = 0,
 ) -> Tensor:
     """column: whose slopes. flags: _WITH_Y, _NO_MIN, _NO_MAX. The bounds are rounded to the dtype."""
     if low is high is None:
@@ -418,11 +423,11 @@ def _serves_curve(call: Call) -> bool:
 
 if operators is not None:
     bits.devices.add("cpu")
-    _how: dict[str, Any] = {"device": "cpu", "priority": 30}
-    _ready: dict[str, Any] = {"prepare": _prepare, "prepare_between": _prepare_between}
+    kernel = partial(Kernel, "native", device="cpu", priority=30)
+    ready = partial(kernel, INPUTS, backward=_pull_inputs, prepare=_prepare, prepare_between=_prepare_between)
     register(
-        Kernel("native", BITS, bits.suits, _pull_bits, _encode, _encode_in_place, **_how),
-        Kernel("native", INPUTS, _serves_range, _pull_inputs, value=_clamp_between_tensors, **_ready, **_how),
-        Kernel("native", INPUTS, lambda call: call.rule.find_range is not None, _pull_inputs, **_ready, **_how),
-        Kernel("native", INPUTS, _serves_curve, _pull_curve, **_how),
+        kernel(BITS, bits.suits, _pull_bits, _encode, _encode_in_place),
+        ready(_serves_range, value=_clamp_between_tensors),
+        ready(lambda call: call.rule.find_range is not None),
+        kernel(INPUTS, _serves_curve, _pull_curve),
     )

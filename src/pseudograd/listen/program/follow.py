@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ...errors import must
 
@@ -97,7 +97,7 @@ def run(
     command: Sequence[str],
     job: Mapping[str, object],
     *,
-    stdin: object = None,
+    stdin: IO[bytes] | int | None = None,
     is_quiet: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Run:
@@ -143,7 +143,9 @@ def _followed(job: Mapping[str, object], around: Mapping[str, str]) -> Iterator[
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _process(command: Sequence[str], environment: dict[str, str], stdin: Any, is_quiet: bool) -> tuple[int, bytes]:
+def _process(
+    command: Sequence[str], environment: dict[str, str], stdin: IO[bytes] | int | None, is_quiet: bool
+) -> tuple[int, bytes]:
     """Its exit status as a shell counts it, and what it printed to stderr where it is quiet."""
     sys.stdout.flush()
     sys.stderr.flush()

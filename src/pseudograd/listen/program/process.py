@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from .. import patches, warned
@@ -25,6 +26,9 @@ from .files import write
 
 _PATIENCE = 10.0  # seconds: SIGTERM and os._exit do not wait longer for a device that hangs
 _DATA_WORKER = "torch.utils.data._utils.worker"
+
+
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Follower(Protocol):
@@ -207,12 +211,12 @@ def _before_sigterm(process: Process) -> None:
         return signal.SIG_DFL if handler is stop else handler
 
     @functools.wraps(set_handler)
-    def setting(number: Any, handler: Any) -> object:
+    def setting(number: int, handler: Handler) -> object:
         is_default = number == signal.SIGTERM and handler == signal.SIG_DFL
         return visible(set_handler(number, stop if is_default else handler))
 
     @functools.wraps(handler_of)
-    def getting(number: Any) -> object:
+    def getting(number: int) -> object:
         return visible(handler_of(number))
 
     if handler_of(signal.SIGTERM) == signal.SIG_DFL:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class Case(NamedTuple):
         return call_for(self.op, rule, self.edge, self.maximize)
 
     @property
-    def all_parameters(self) -> dict[str, Any]:
+    def all_parameters(self) -> dict[str, object]:
         return self.rule.keywords(self.edge if self.op.edges else None, dict(self.parameters))
 
     @property
@@ -81,7 +81,7 @@ class Case(NamedTuple):
         return any(values[name] is None for name in self.rule.requires)
 
 
-def rounding_to(dtype: torch.dtype) -> Any:
+def rounding_to(dtype: torch.dtype) -> Callable[[float], float]:
     """Round a Python float to dtype, by torch itself; nothing to do for float64."""
     return _ROUND[dtype]
 

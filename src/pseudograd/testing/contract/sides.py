@@ -1,7 +1,5 @@
 """Does the geometry in a rule's row say what its formula gives?"""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -11,7 +9,7 @@ from ...geometry import Reversal, Side, Slope, slope_times
 from ...kernels import bits
 from ...ops.bounds import unify_bounds
 from ...rule import Call
-from ..measure.inputs import random_pairs, special_pairs
+from ..measure.inputs import Inputs, random_pairs, special_pairs
 from .cases import Case
 from .equality import assert_same_values
 
@@ -30,7 +28,7 @@ def check_sides(case: Case, dtype: torch.dtype) -> None:
             assert_same_values(gradient, expected, f"{sample.name}, sides", x=inputs[0], grad=grad)
 
 
-def row_gradient(call: Call, inputs: tuple[Any, ...], grad: Tensor) -> Tensor:
+def row_gradient(call: Call, inputs: Inputs, grad: Tensor) -> Tensor:
     """What x gets by `Call.pieces` alone."""
     x, low, high = inputs
     pieces = call.pieces
@@ -53,7 +51,7 @@ def row_gradient(call: Call, inputs: tuple[Any, ...], grad: Tensor) -> Tensor:
     return result
 
 
-def _part(side: Side, grad: Tensor, call: Call, inputs: tuple[Any, ...]) -> Tensor:
+def _part(side: Side, grad: Tensor, call: Call, inputs: Inputs) -> Tensor:
     if isinstance(side, Slope) and Reversal in map(type, side):
         positive, negative = (
             _reverse(factor, grad, *inputs)
@@ -65,7 +63,7 @@ def _part(side: Side, grad: Tensor, call: Call, inputs: tuple[Any, ...]) -> Tens
     return slope_times(bits.round_side(side, call, grad.dtype), grad)
 
 
-def _reverse(reversal: Reversal, grad: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
+def _reverse(reversal: Reversal, grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
     """-grad * min(1, distance / (width * (max - min))), each step rounded; 0 where that range is not positive and finite."""
     span = rounded(high - low, grad)
     scale = rounded(rounded(reversal.width, grad) * span, grad) + torch.zeros_like(grad)

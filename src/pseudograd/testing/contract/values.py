@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,14 +19,22 @@ from ..measure.gradients import (
     gradient_by_vjp,
     saved_by,
 )
-from ..measure.inputs import random_pairs, requiring_grad, special_pairs, tensors_of
+from ..measure.inputs import Inputs, random_pairs, requiring_grad, special_pairs, tensors_of
 from .cases import Case, rounding_to
 from .equality import assert_same_bits, assert_same_values
+
+
+class Units(NamedTuple):
+    """By how many units in the last place numbers may differ, and what these are units of, where that is larger than the number."""
+
+    ulps: int
+    of: Tensor | float
+
 
 SAVES_NOTHING = {"identity", "replace", "scale", "reverse", "clip"}  # as long as no bound asks for a gradient
 
 
-def plain(case: Case, inputs: tuple[object, ...]) -> Tensor:
+def plain(case: Case, inputs: Inputs) -> Tensor:
     """What torch computes; an op without such a function is compared with its own forward, recording against not recording."""
     with torch.no_grad():
         return (case.op.plain_torch or case.op.forward)(*inputs)
@@ -49,7 +57,7 @@ def check_forward(case: Case, dtype: torch.dtype) -> None:
             assert_same_bits(tensor, old, f"{sample.name}, an input after the call")
 
 
-def forward_by_vjp(case: Case, inputs: tuple[object, ...]) -> Tensor:
+def forward_by_vjp(case: Case, inputs: Inputs) -> Tensor:
     return torch.func.vjp(lambda x: case(x, *inputs[1:]), inputs[0])[0]
 
 
@@ -65,13 +73,13 @@ def check_random(case: Case, dtype: torch.dtype) -> None:
         _check_pairs(case, *random_pairs(sample.build(dtype), dtype), sample.name, functorch=dtype is torch.float32)
 
 
-def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, functorch: bool = True) -> None:
+def _check_pairs(case: Case, inputs: Inputs, grad: Tensor, name: str, functorch: bool = True) -> None:
     # A user's reference rounds once, at the end: what over- or underflows between the steps may differ.
     if case.ulps >= OF_A_USER:
         keep = _is_moderate(inputs[0]) & _is_moderate(grad)
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = reference_gradients(case, inputs, grad)
-    units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
+    units = Units(case.ulps, case.unit_of(grad))
     for kernel in that_serve(case.call()):  # each alone, or it would not run where another one is preferred
         what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
         with only(kernel), bits.save_bits_from(bits.least if kernel.residual is INPUTS else 0):
@@ -80,19 +88,19 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
             else:
                 what = f"{what} on {kernel.device}"
                 fused = _gradients_off_device(kernel, case, inputs, grad)
-        assert_equals_reference(fused, expected[: len(fused)], inputs, grad, what, **units)
+        assert_equals_reference(fused, expected[: len(fused)], inputs, grad, what, units)
     fused = gradient_by_backward_of_first(case.function(), inputs, grad)
-    assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", **units)
+    assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", units)
     gradients = gradient_by_backward(case.function(), inputs, grad)
-    assert_equals_reference(gradients, expected, inputs, grad, f"{name}, backward", **units)
+    assert_equals_reference(gradients, expected, inputs, grad, f"{name}, backward", units)
     formula = gradient_by_backward(case.function(), inputs, grad, create_graph=True)
-    assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", **units)
+    assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", units)
     if functorch:
         gradients = gradient_by_vjp(case.function(), inputs, grad)
-        assert_equals_reference(gradients, expected, inputs, grad, f"{name}, functorch", **units)
+        assert_equals_reference(gradients, expected, inputs, grad, f"{name}, functorch", units)
 
 
-def _gradients_off_device(kernel: Kernel, case: Case, inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+def _gradients_off_device(kernel: Kernel, case: Case, inputs: Inputs, grad: Tensor) -> Gradients:
     """The gradient of the first tensor by a kernel for another device, called with tensors on CPU; none where it declines them."""
     call = case.call()
     if case.op.inputs == BOUNDED:
@@ -157,7 +165,7 @@ def assert_near(gradients: list[Tensor | None], unreduced: list[Tensor], inputs:
         assert not finite or bool(((ours.double() - total).abs() <= torch.finfo(leaf.dtype).eps * size).all()), what
 
 
-def formula_gradients(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
+def formula_gradients(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor) -> Gradients:
     return gradient_by_backward(f, inputs, grad, create_graph=True)
 
 
@@ -206,9 +214,7 @@ def check_saved(case: Case) -> None:
                 assert saved_by(case.function(), leaves) == []
 
 
-def _check_saved_inputs(
-    case: Case, leaves: tuple[object, ...], wants: tuple[bool, ...], saved: list[Tensor], name: str
-) -> None:
+def _check_saved_inputs(case: Case, leaves: Inputs, wants: tuple[bool, ...], saved: list[Tensor], name: str) -> None:
     names = case.rule.inputs_read(wants) if any(wants) else ()
     inputs = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names]
     pointers = {v.data_ptr() for v in inputs if isinstance(v, Tensor)}
@@ -227,7 +233,7 @@ def _asks(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def reference_gradients(case: Case, inputs: tuple[object, ...], grad: Tensor) -> list[Tensor]:
+def reference_gradients(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
     """One number at a time, unreduced: the shape of the result for every tensor input."""
     fl = rounding_to(grad.dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
@@ -245,13 +251,12 @@ def reference_gradients(case: Case, inputs: tuple[object, ...], grad: Tensor) ->
 def assert_equals_reference(
     gradients: Gradients,
     expected: list[Tensor],
-    inputs: tuple[Any, ...],
+    inputs: Inputs,
     grad: Tensor,
     what: str,
-    ulps: int = 0,
-    of: Tensor | float = 0.0,
+    units: Units,
 ) -> None:
     """No difference on any pair."""
     shown = {"x": inputs[0].expand(grad.shape), "grad": grad}
     for position, (ours, theirs) in enumerate(zip(gradients, expected, strict=True)):
-        assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=ulps, of=of, **shown)
+        assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=units.ulps, of=units.of, **shown)

@@ -1,17 +1,16 @@
 """The gradients of a function by backward and by functorch, what it saves, whether they add up, and its second derivatives."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .inputs import requiring_grad, tensors_among, tensors_of
+from .inputs import Inputs, requiring_grad, tensors_among, tensors_of
 
 Gradients = list[Tensor | None]
 
 
-def gradient_by_backward(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor, **how: bool) -> Gradients:
+def gradient_by_backward(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor, **how: bool) -> Gradients:
     """One gradient per tensor input, through the recording path; create_graph=True forces the formula. grad is cast to what f returns."""
     leaves = requiring_grad(inputs)
     y = f(*leaves)
@@ -19,7 +18,7 @@ def gradient_by_backward(f: Callable[..., Tensor], inputs: tuple[object, ...], g
     return [None if g is None else g.detach() for g in gradients]
 
 
-def gradient_by_backward_of_first(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+def gradient_by_backward_of_first(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor) -> Gradients:
     """Only the first input requires grad: what the kernels for tensor bounds are made for."""
     leaf = inputs[0].detach().clone().requires_grad_()
     y = f(leaf, *inputs[1:])
@@ -28,12 +27,12 @@ def gradient_by_backward_of_first(f: Callable[..., Tensor], inputs: tuple[Any, .
     return list(torch.autograd.grad(y, [leaf], grad, allow_unused=True))
 
 
-def gradient_by_vjp(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
+def gradient_by_vjp(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor) -> Gradients:
     """Through functorch."""
     return list(torch.func.vjp(tensors_among(f, inputs), *tensors_of(inputs))[1](grad))
 
 
-def saved_by(f: Callable[..., Tensor], inputs: tuple[object, ...]) -> list[Tensor]:
+def saved_by(f: Callable[..., Tensor], inputs: Inputs) -> list[Tensor]:
     """The tensors that one call gives to autograd to keep."""
     saved: list[Tensor] = []
 
@@ -47,7 +46,7 @@ def saved_by(f: Callable[..., Tensor], inputs: tuple[object, ...]) -> list[Tenso
 
 
 def additivity(
-    f: Callable[..., Tensor], inputs: tuple[object, ...], shape: torch.Size, size: float = 1.0
+    f: Callable[..., Tensor], inputs: Inputs, shape: torch.Size, size: float = 1.0
 ) -> list[tuple[Tensor, ...]]:
     """For each input the gradients for grads a, b and a + b, which are exact in binary, none 0, a and b of opposite signs."""
     inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
@@ -57,7 +56,7 @@ def additivity(
 
 
 def second_derivatives(
-    f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor, weights: Iterable[float]
+    f: Callable[..., Tensor], inputs: Inputs, grad: Tensor, weights: Iterable[float]
 ) -> list[Tensor]:
     """Of the weighted sum of the gradients that the tensor inputs get: by each of these inputs, then by grad; 0 of a constant."""
     leaves, grad = requiring_grad(inputs), grad.clone().requires_grad_()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,10 +44,10 @@ def values(f: Function, x: Tensor) -> Tensor:
 
 def _values_at(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
     """f at several tensors of points, in one call."""
-    return values(f, torch.cat(points)).split([len(x) for x in points])  # type: ignore[no-any-return]
+    return values(f, torch.cat(points)).split([len(x) for x in points])
 
 
-def nearest(eps: float, low: Any, high: Any) -> Any:
+def nearest(eps: float, low: Number, high: Number) -> Number:
     """Between two points: what is smooth changes little over it, and rounding less; and its 256 numbers show a slope."""
     return eps**0.5 * (high - low) + 256 * eps * max(abs(low), abs(high))
 
@@ -73,7 +73,7 @@ def _central(f: Function, x: Tensor, step: Tensor) -> Tensor:
 
 def agree(right: Number, left: Number) -> Number:
     """Do two one-sided slopes show the same derivative, to the accuracy of a small step?"""
-    return abs(right - left) < 1e-3 * (1 + abs(right))  # type: ignore[no-any-return,operator]
+    return abs(right - left) < 1e-3 * (1 + abs(right))  # type: ignore[operator]
 
 
 # --- where it is not smooth -----------------------------------------------------------------------------------------
