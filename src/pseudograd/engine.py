@@ -324,9 +324,8 @@ class Pseudograd(Function):
         if residual is INPUTS:  # written out, because a function call costs as much as a line of this
             _remember(ctx, call, INPUTS, select_inputs(call, inputs, wants))
             # Torch's own takes less time than to call a kernel for a few elements.
-            if (
-                not kernels.have_values(call) or _is_watched() or inputs[0].numel() < bits.least
-            ):  # sizes last: a trace sees them
+            # A trace would see a size that is read here.
+            if _is_watched() or inputs[0].numel() < bits.least or not kernels.have_values(call):
                 return call.primitive.forward(*inputs)
             y = kernels.value(call, inputs)
             return call.primitive.forward(*inputs) if y is None else y
