@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from suite import figures, page
-from suite.results import FOLDER, Run, newest, read
+from suite.results import FOLDER, Run, load_run, newest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     if path is None:
         parser.error(f"there are no results in {FOLDER.relative_to(ROOT)} yet, run benchmarks/speed.py")
     try:
-        run = read(path)
+        run = load_run(path)
     except ValueError as error:
         parser.error(str(error))
     folder = options.folder or DOCS
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     figures.draw(run, folder)
     (folder / "speed.md").write_text(page.text(run), encoding="utf-8")
     if options.folder is None:
-        README.write_text(replace_part(README.read_text(encoding="utf-8"), page.for_readme(run)), encoding="utf-8")
+        README.write_text(replace_part(README.read_text(encoding="utf-8"), page.readme_part(run)), encoding="utf-8")
     print(f"{folder / 'speed.md'}")
     return 0
 
@@ -51,7 +51,7 @@ def replace_part(text: str, part: str) -> str:
 
 def newest_run() -> Run | None:
     path = newest()
-    return None if path is None else read(path)
+    return None if path is None else load_run(path)
 
 
 def pages() -> dict[Path, str]:
@@ -66,7 +66,7 @@ def pictures() -> list[Path]:
 
 def part() -> str:
     run = newest_run()
-    return page.NOT_MEASURED if run is None else page.for_readme(run)
+    return page.NOT_MEASURED if run is None else page.readme_part(run)
 
 
 def draw() -> None:

@@ -36,7 +36,7 @@ def suite() -> Iterator[Any]:
 @pytest.fixture
 def newest_run(suite: Any) -> Any:
     """The run that the page of the docs is made of."""
-    return suite.results.read(KEPT)
+    return suite.results.load_run(KEPT)
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_a_tiny_run_is_written_and_judged(suite: Any, tmp_path: Path, monkeypatc
         monkeypatch.setattr(suite.speed, "promises", lambda _, promise=promise: (promise,))
         assert suite.speed.main([*options, "--check"]) == status
         assert suite.speed.main(options) == 0
-    run = suite.results.read(file)
+    run = suite.results.load_run(file)
     assert (run.selection, run.rounds, {case.size for case in run.cases}) == ("some", 2, {10, 1000})
     native = run.cases[suite.cases.Case("clamp", 1000)]["native"]
     assert set(native) == {"microseconds", "quartiles", "over", "saved_bytes"}
@@ -81,7 +81,7 @@ def test_quick_measures_what_promises_name_and_a_full_run_is_kept(suite: Any, tm
     )
     assert suite.results.newest() is None
     suite.speed.main([])
-    assert suite.results.read(suite.results.newest()).selection == "full"
+    assert suite.results.load_run(suite.results.newest()).selection == "full"
 
 
 # --- what is measured -----------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_the_page_and_the_readme_say_what_the_newest_results_say(suite: Any, new
     quick = replace(newest_run, selection="quick", cases=few)
     assert suite.figures.names(quick) == []
     assert "speed.png" not in suite.page.text(quick)
-    assert suite.page.for_readme(quick) == suite.page.NOT_MEASURED
+    assert suite.page.readme_part(quick) == suite.page.NOT_MEASURED
 
 
 @pytest.mark.program

@@ -201,7 +201,7 @@ def _is_profiled(case: Case, routes: Measured) -> bool:
 NOT_MEASURED = "Speed and memory: `make bench` measures them and writes a page; no results are kept here yet."
 
 
-def for_readme(run: Run) -> str:
+def readme_part(run: Run) -> str:
     """The picture, and what it says in numbers."""
     million = run.cases.get(Case("clamp", PROFILED), {}).get("inward")
     network = run.cases.get(Case("network"), {})

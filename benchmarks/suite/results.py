@@ -35,7 +35,7 @@ class Run:
     promises: tuple[dict[str, Any], ...]
 
 
-def read(path: Path) -> Run:
+def load_run(path: Path) -> Run:
     """ValueError, in one line, if it is no such file."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def read(path: Path) -> Run:
 
 def newest() -> Path | None:
     """The file in benchmarks/results that was measured last."""
-    times = {path: read(path).when for path in FOLDER.glob("*.json")}
+    times = {path: load_run(path).when for path in FOLDER.glob("*.json")}
     return max(times, key=lambda path: times[path]) if times else None
 
 

@@ -133,7 +133,7 @@ def _compiled(function: Callable[..., Tensor]) -> Route:
     return route
 
 
-def _in_place(function: Callable[..., Tensor]) -> Route:
+def _inplace_route(function: Callable[..., Tensor]) -> Route:
     """On a copy, as a leaf may not be written to; the copy is part of the time of every route."""
 
     def route(work: Workload) -> Forward:
@@ -213,7 +213,7 @@ ROUTES: dict[str, dict[str, Route]] = {
         "inward": _unary(pg.lower_bound, 0.0),
     },
     "relu": {"floor": _floor, "native": _unary(torch.relu), "inward": _unary(pg.relu, rule="inward")},
-    "clamp_": {"native": _in_place(torch.clamp_), "inward": _in_place(pg.clamp_)},
+    "clamp_": {"native": _inplace_route(torch.clamp_), "inward": _inplace_route(pg.clamp_)},
     "heaviside": {
         "floor": _floor,
         "spike": _unary(_Spike.apply),

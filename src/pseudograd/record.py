@@ -1,6 +1,6 @@
-"""A base for the records that a program has read before its first call.
+"""A base class for the records that every import of pseudograd loads.
 
-`dataclasses.dataclass` writes and compiles methods for each class, a millisecond each at every import; these share theirs.
+`dataclasses.dataclass` compiles methods for each class, which takes a millisecond for each. The records here share one set of methods.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class Record:
-    """What `dataclass(frozen=True, eq=False, repr=False)` makes of a class: its annotations are the fields, a record equals only itself.
+    """A class like those of `dataclass(frozen=True, eq=False, repr=False)`. Its annotations are the fields. A record equals only itself.
 
-    kw_only is for type checkers: at run time fields may also be given by position. A default is shared by all records, never changed.
+    Only type checkers read kw_only: at run time, fields may also come by position. All records share a default, so nobody may change it.
     """
 
     _names: ClassVar[tuple[str, ...]] = ()
@@ -30,16 +30,16 @@ class Record:
 
     def __init__(self, *values: object, **named: object) -> None:
         names = self._names
-        fields = {**self._defaults, **dict(zip(names, values)), **named}  # noqa: B905  the rest have names or defaults
+        fields = {**self._defaults, **dict(zip(names, values)), **named}  # noqa: B905  the other fields have names or defaults
         if fields.keys() != set(names) or len(values) > len(names) or not named.keys().isdisjoint(names[: len(values)]):
-            needed = ", ".join(name for name in names if name not in self._defaults)
+            required = ", ".join(name for name in names if name not in self._defaults)
             wrong = ", ".join(fields.keys() ^ set(names)) or "none"
-            raise TypeError(f"{type(self).__name__} needs {needed}, each once; wrong or missing: {wrong}")
+            raise TypeError(f"{type(self).__name__} needs {required}, each once; wrong or missing: {wrong}")
         vars(self).update(fields)
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """For what a record derives from its fields: it may still put it into vars(self)."""
+        """Subclasses compute further values from the fields here, and add them to vars(self)."""
 
     def __setattr__(self, name: str, value: object = None) -> None:
         raise AttributeError(
@@ -49,5 +49,5 @@ class Record:
     __delattr__ = __setattr__  # type: ignore[assignment]
 
     def replaced(self, **changes: object) -> Self:
-        """Another record, with these fields instead."""
+        """A new record with changed fields."""
         return type(self)(**{**{name: vars(self)[name] for name in self._names}, **changes})

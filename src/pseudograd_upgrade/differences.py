@@ -68,7 +68,7 @@ def compare_events(
         common = {event.key for event in old.steps[step]} & theirs.keys()
         only_old: list[Event] = []
         position = 0
-        for event in _without_leaves(old.steps[step]):
+        for event in _drop_leaves(old.steps[step]):
             if event.key not in theirs:
                 only_old.append(event)
                 continue
@@ -76,7 +76,7 @@ def compare_events(
             at, other = theirs[event.key]
             distances = _distances(event, other)
             if _is_beyond_rounding(event, distances, moves.get(event.key, 0.0), _usual(recent), roundings):
-                passed = _without_leaves(new.steps[step][position:at])
+                passed = _drop_leaves(new.steps[step][position:at])
                 only_new = tuple(event for event in passed if event.key not in common)
                 is_reordered = at < position or len(only_new) < len(passed)
                 first = Difference(step, event, other, max(distances), tuple(only_old), only_new, is_reordered)
@@ -88,7 +88,7 @@ def compare_events(
     return Comparison(None, largest, count, tuple(other_ops))
 
 
-def _without_leaves(events: Sequence[Event]) -> list[Event]:
+def _drop_leaves(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.origin.kind != LEAF]
 
 
@@ -99,7 +99,7 @@ def _usual(distances: Sequence[float]) -> float:
 
 def _measure_moves(moves: dict[object, float], events: Sequence[Event], others: Sequence[Event]) -> None:
     by_key = {event.key: event for event in others}
-    for event in _without_leaves(events):
+    for event in _drop_leaves(events):
         if event.key in by_key:
             moves[event.key] = max(moves.get(event.key, 0.0), *_distances(event, by_key[event.key]))
 

@@ -157,10 +157,7 @@ NO_NUMBER = (
     "Return what the training ends with, such as its loss."
 )
 NO_FUNCTION = f"--task must name a function that can be imported, got '{MINE}:nothing'. module '{MINE}' has no attribute 'nothing'."
-FAMILIES = "clamp, fake_quantize, gelu, hardsigmoid, leaky_relu, relu, round, sign, silu"
-NO_FAMILY = f"replace must be one of {FAMILIES}, got 'clmp'. Did you mean 'clamp'?"
 NO_REPORT = "--against must be results.json as compare wrote it, got"
-TOO_SMALL = "budget must pay for one run of each, at least 15, got 3. Fewer rules need less; 69 give the last round seeds enough to tell."
 NO_LOSS = "--loss must return numbers with a gradient, one or one for each element, got a Tensor of torch.float64 and shape (2,)."
 # By the arguments: the line on stderr, after the name of the command.
 WRONG = {
@@ -172,14 +169,7 @@ WRONG = {
     "compare --replace clamp": "--replace must come with --task, got 'clamp'.",
     "compare --time-limit 3": "--time-limit must come with --task, got 3.0.",
     f"compare --variants {MINE}:STEPS": f"--variants must come with --task, got '{MINE}:STEPS'.",
-    f"compare --task {MINE}:step_out --variants {MINE}:STEPS --baseline c": "baseline must be one of a, b, got 'c'.",
     "compare --jobs 0": "--jobs must be at least 1, got 0.",
-    f"compare --task {MINE}:step_out --seeds 0": "seeds must be at least 1, got 0.",
-    f"compare --task {MINE}:step_out --better up": "better must be one of higher, lower, got 'up'.",
-    f"compare --task {MINE}:step_out --better loss=lower": (
-        "better must say which is better of score, got {'loss': 'lower'}."
-    ),
-    f"compare --task {MINE}:unedited --replace clmp": NO_FAMILY,
     "compare --against nowhere.json": (
         f"{NO_REPORT} 'nowhere.json'. No such file or directory: name the results.json of a report."
     ),
@@ -189,7 +179,6 @@ WRONG = {
         "--out must be a folder of its own, got '.'. Name a new one, such as report."
     ),
     "tune --budget 30": "--task must be given, got none. Name your training as MODULE:FUNCTION.",
-    f"tune --task {MINE}:step_out --budget 3": TOO_SMALL,
 }
 
 
@@ -285,18 +274,6 @@ def test_without_resume_an_older_run_is_forgotten() -> None:
     with pytest.raises(ValueError, match=r"compare: --out must hold finished runs alone, got 'report\.unfinished'\."):
         runs_so_far(Path("report"), goes_on=False)
     assert (left / "thesis.tex").read_text() == "mine"
-
-
-def test_a_damaged_run_is_made_again_and_another_loss_is_another_run() -> None:
-    store = runs_so_far(Path("report"))
-    first = run_tasks(["curve"], ["inward"], Settings(-1.0, 1.0, torch.square, "mine"), store=store)
-    assert store.count == 5
-    damaged = next(store.folder.iterdir())
-    damaged.write_bytes(damaged.read_bytes()[:40])
-    same(run_tasks(["curve"], ["inward"], Settings(-1.0, 1.0, torch.square, "mine"), store=store), first)
-    for high, count in ((1.0, 10), (2.0, 15)):
-        run_tasks(["curve"], ["inward"], Settings(-1.0, high, torch.sin, "mine"), store=store)
-        assert store.count == count
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_every_picture_has_a_text_with_its_number(page: str, results: Results) -
                 assert (html.escape(text) in texts) == (name != INSTALLED), name
 
 
-def with_decibels(results: Results, default: float, **decibels: float) -> Results:
+def set_decibels(results: Results, default: float, **decibels: float) -> Results:
     """The results with other numbers for the photo; `era` stands for all eras."""
     changed = copy.copy(results)
     changed.sections = copy.deepcopy(results.sections)
@@ -90,7 +90,7 @@ def with_decibels(results: Results, default: float, **decibels: float) -> Result
 
 def test_the_opening_is_computed(results: Results) -> None:
     first = strip(
-        with_decibels(results, 1.0, zero_closed=8.0, zero_open=20.0, inward=12.0, sign=13.0, no_clamp=math.nan)
+        set_decibels(results, 1.0, zero_closed=8.0, zero_open=20.0, inward=12.0, sign=13.0, no_clamp=math.nan)
     )
     assert first is not None
     for part in (
@@ -103,7 +103,7 @@ def test_the_opening_is_computed(results: Results) -> None:
     start = ["start, and what to come back to", "sent here first, as a screen shows it"]
     assert [tile.title for tile in first.tiles] == [*start, closed, opened, "inward", f"best here: {opened}"]
     assert len({tile.picture.shape for tile in first.tiles}) == 1
-    second = strip(with_decibels(results, 1.0, zero_closed=8.0, zero_open=8.0, inward=45.0))
+    second = strip(set_decibels(results, 1.0, zero_closed=8.0, zero_open=8.0, inward=45.0))
     assert second is not None
     assert [tile.text for tile in second.tiles][2:] == ["torch.clamp, on any torch, 8.0 dB", "inward, 45.0 dB"]
     part = "With torch.clamp it did not come back (8.0 dB), whichever torch is installed; with inward it came back"
@@ -112,11 +112,11 @@ def test_the_opening_is_computed(results: Results) -> None:
 
 
 def test_verdicts_follow_the_numbers(results: Results) -> None:
-    first = with_decibels(results, 0.5, era=5.7, inward=1.25, no_clamp=49.2).sections["retarget"].verdicts
+    first = set_decibels(results, 0.5, era=5.7, inward=1.25, no_clamp=49.2).sections["retarget"].verdicts
     assert first[0].startswith("Both eras of torch.clamp end alike, at 5.7 dB")  # the name of an only world is left out
     assert first[1].startswith("inward ends at 1.2 dB and does not beat")
     assert first[2].startswith("Better than inward here: no clamp (49.2 dB)")
-    second = with_decibels(results, 0.5, era=8.5, inward=40.25).sections["retarget"].verdicts
+    second = set_decibels(results, 0.5, era=8.5, inward=40.25).sections["retarget"].verdicts
     assert "inward ends at 40.2 dB, 31.8 dB above the better" in " ".join(second)
     canvas = results.sections["canvas"].verdicts
     assert all(sentence.startswith(("from black: ", "over-exposed: ")) for sentence in canvas)

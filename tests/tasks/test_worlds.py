@@ -94,14 +94,6 @@ def test_ascent_needs_maximize() -> None:
     assert next(identity) == next(identity)
 
 
-def test_a_far_start_has_its_last_layer_thirty_times_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_head, "STEPS", 0)
-    usual, far = (bounded_head.trained(world, torch.sigmoid) for world in ("usual start", "far start"))
-    torch.testing.assert_close(far.weights[-1], 30 * usual.weights[-1])
-    assert torch.equal(far.weights[0], usual.weights[0])
-    assert usual.weights[0].abs().max().item() == pytest.approx(32**-0.5, rel=0.01)
-
-
 def test_an_output_is_dead_only_if_its_target_varies() -> None:
     networks = digits.draw_networks(bounded_head.SEEDS, bounded_head.SIZES, 1)
     for weight in networks.weights:
@@ -133,11 +125,6 @@ def test_a_seed_of_the_arm_is_a_group_of_targets() -> None:
     assert measured.numbers["reached"] == pytest.approx(0.445, abs=0.011)
     assert len(measured.seeds) == kinematics.DRAWS
     assert all(math.isclose(value * 10, round(value * 10)) for value in measured.seeds)
-
-
-@pytest.mark.program
-def test_scipy_reaches_nearly_all_targets() -> None:
-    assert float(kinematics.scipy_reaches().double().mean()) == pytest.approx(0.96, abs=0.02)
 
 
 def test_the_answers_are_minima_of_the_box() -> None:
@@ -189,15 +176,6 @@ def test_the_expected_reward_is_the_mean_over_all_strings(monkeypatch: pytest.Mo
             probability = math.prod(table[t][before][letter] for t, (before, letter) in enumerate(steps))
             total += probability * sum(int(order[seed, before]) == letter for before, letter in steps) / 4
         assert policy.expected(logits)[seed].item() == pytest.approx(total)
-
-
-def test_drawn_strings_have_the_expected_reward() -> None:
-    shape = (policy.SEEDS, policy.LENGTH, policy.LETTERS, policy.LETTERS)
-    logits = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    generator, order = torch.Generator().manual_seed(5), policy._problem()[0]
-    drawn = torch.cat([policy._draw_strings(logits, generator) for _ in range(60)], 1)
-    rewards = policy._follows(drawn, order).double().mean((1, 2))
-    torch.testing.assert_close(rewards, policy.expected(logits), rtol=0, atol=0.03)
 
 
 def test_inward_is_ppo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,16 +252,6 @@ def test_the_nearest_code_has_the_least_distance() -> None:
     for vectors, indices in zip(z.tolist(), text_to_digit.nearest(z, codes).tolist(), strict=True):
         for vector, index in zip(vectors, indices, strict=True):
             assert index == min(range(128), key=[math.dist(vector, code) for code in codes.tolist()].__getitem__)
-
-
-def test_a_view_is_the_picture_moved_by_a_pixel_at_most() -> None:
-    pictures = torch.zeros(64, 64)
-    pictures[:, 4 * 8 + 3] = 1.0
-    views = text_to_digit.jitter(pictures, torch.Generator().manual_seed(0)).view(64, 8, 8)
-    rows, columns = (views == views.amax((1, 2), keepdim=True)).nonzero()[:, 1:].T
-    assert set(rows.tolist()) == {3, 4, 5}
-    assert set(columns.tolist()) == {2, 3, 4}
-    assert float((views - pictures.view(64, 8, 8)).abs().mean()) < 0.2
 
 
 def test_a_sheet_shows_a_column_for_each_word() -> None:

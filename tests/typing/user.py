@@ -146,19 +146,19 @@ def contexts(x: Tensor) -> None:
 
 
 def audited() -> None:
-    found = pg.audit(torch.nn.ReLU(), -1.0, 1, points=101, at=[0.25])
-    assert_type(found.rule, str | None)
-    assert_type(found.kinks[0].positive.least, float)
-    assert_type(found.vmap.share, float | None)
-    print(found, found.to_json()["shares"], found.shares["grad > 0"])
+    audit = pg.audit(torch.nn.ReLU(), -1.0, 1, points=101, at=[0.25])
+    assert_type(audit.rule, str | None)
+    assert_type(audit.kinks[0].positive.least, float)
+    assert_type(audit.vmap.share, float | None)
+    print(audit, audit.to_json()["shares"], audit.shares["grad > 0"])
 
 
 def diagnosed(model: torch.nn.Module, x: Tensor) -> None:
     with pg.diagnose(model, whatif={"inward": {"clamp": "inward"}, "newer": "torch>=2.14"}) as d:
         model(x).sum().backward()
-    assert_type([(one.code, one.where, one.next_step) for one in d.findings], list[tuple[str, str, str]])
+    assert_type([(finding.code, finding.where, finding.next_step) for finding in d.findings], list[tuple[str, str, str]])
     assert_type([(site.op, site.cut_share) for site in d.sites], list[tuple[str, float]])
-    assert_type([one.parameter for one in d.starved], list[str])
+    assert_type([starved.parameter for starved in d.starved], list[str])
     assert_type([cut.reaches_loss for cut in d.structural], list[bool | None])
     assert_type({name: [row.norm for row in rows] for name, rows in d.whatif.items()}, dict[str, list[float]])
     assert_type(str(d), str)
@@ -221,11 +221,11 @@ def trained(clamp: Callable[..., Tensor], seed: int) -> dict[str, float]:
 
 
 def own_case() -> None:
-    found = pg.compare(trained, rules=["inward", rules.leaky(0.3)], seeds=2, better={"loss": "lower"})
-    assert_type(found.verdict("inward").verdict, str)
-    assert_type(found.leaders("loss"), tuple[str, ...])
+    comparison = pg.compare(trained, rules=["inward", rules.leaky(0.3)], seeds=2, better={"loss": "lower"})
+    assert_type(comparison.verdict("inward").verdict, str)
+    assert_type(comparison.leaders("loss"), tuple[str, ...])
     if TYPE_CHECKING:  # where pandas is installed
-        found.to_frame().describe()
+        comparison.to_frame().describe()
     assert_type(pg.tune(trained, budget=12, rules=["inward"]).best, tuple[str, ...])
 
 

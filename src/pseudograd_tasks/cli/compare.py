@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pseudograd.cli._arguments import (
     add_import,
@@ -25,13 +25,17 @@ from pseudograd.ops.bound_rules import EXAMPLE
 from pseudograd.parse_rule import items
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..base import Settings
+    from ..report.results import Results
 
 PLACE = 30
 HELP = "run every rule on real problems and write a report"
 
 
 _OUT = Path("pseudograd-report")
+_EXTRAS = ("matplotlib", "rich", "sklearn", "scipy", "jinja2", "cloudpickle", "joblib")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -74,7 +78,10 @@ def run(options: argparse.Namespace) -> int:
         if options.jobs < 1:
             raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
         _check_combination(options)
-        other = _load_other(options.against)
+        if options.against is not None:
+            from ..report.against import read_other, side_by_side
+
+            other = read_other(options.against)
         try:
             results, folder, argument = _redraw(options) if options.redraw else _measure(options)
             from ..report.terminal import show
@@ -83,12 +90,10 @@ def run(options: argparse.Namespace) -> int:
             older = set_aside(results, folder)
             page = write(results, folder, argument, None if options.redraw else runs_so_far(folder))
         except KeyboardInterrupt:
-            _tell_of_finished_runs(options)
+            _count_finished_runs(options)
             raise
         show(results)
-        if other is not None:
-            from ..report.against import side_by_side
-
+        if options.against is not None:
             print(f"\n{side_by_side(results, other)}")
         if older is not None:
             print(f"\nThe older report, of other numbers, is kept: {older}")
@@ -96,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
 
 
-def _tell_of_finished_runs(options: argparse.Namespace) -> None:
+def _count_finished_runs(options: argparse.Namespace) -> None:
     from ..report.write import runs_so_far
 
     store = runs_so_far(options.out or _OUT)
@@ -106,7 +111,7 @@ def _tell_of_finished_runs(options: argparse.Namespace) -> None:
 
 
 def _check_combination(options: argparse.Namespace) -> None:
-    """An option that says nothing in this combination is an error."""
+    """An option without an effect in this combination is an error."""
     own = ("better", "edges", "replace", "seeds", "variants", "baseline", "time_limit")
     for name in ("tasks", "loss", "min", "max") if options.task else own:
         if getattr(options, name) is not None:
@@ -114,24 +119,17 @@ def _check_combination(options: argparse.Namespace) -> None:
             raise ValueError(must("compare", f"--{name.replace('_', '-')}", requirement, getattr(options, name)))
 
 
-def _load_other(file: Path | None) -> Any:
-    if file is None:
-        return None
-    from ..report.against import read_other
-
-    return read_other(file)
-
-
-def _measure(options: argparse.Namespace) -> tuple[Any, Path, str]:
-    """The results, the folder for their report, and the argument that names it."""
-    settings = _settings(options)
-    _require_report_extras()
+def _measure(options: argparse.Namespace) -> tuple[Results, Path, str]:
+    """The results, the folder for their report, and the argument that names the folder."""
     from pseudograd.comparison.compare import compare
     from pseudograd.comparison.runs import Run
     from pseudograd.comparison.variants import variants
     from pseudograd.ops.bound_rules import COMPARED_RULES
 
     from .. import find_tasks
+
+    settings = _settings(options)
+    require_extras("compare", *_EXTRAS)
     from ..report.sources import own_results, run_tasks
     from ..report.terminal import progress
     from ..report.write import check_folder, runs_so_far
@@ -141,21 +139,20 @@ def _measure(options: argparse.Namespace) -> tuple[Any, Path, str]:
     if options.task:
         case = own_case(options, "compare", rules)
         case |= {} if options.seeds is None else {"seeds": options.seeds}
-        check_folder(folder)
-        store = runs_so_far(folder, options.resume)
-        with progress() as on_step:
-
-            def on_trial(run: Run, done: int, total: int) -> None:
-                on_step(options.task, f"seed {run.seed}", run.variant, done, total)
-
-            return own_results(compare(**case, keep=store.folder, on_trial=on_trial)), folder, "--out"
-    tasks = list(find_tasks(_task_names(options.tasks)).values())
-    rules = list(COMPARED_RULES) if rules is None else rules
-    variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
+    else:
+        tasks = list(find_tasks(_task_names(options.tasks)).values())
+        chosen = list(COMPARED_RULES) if rules is None else rules
+        variants(chosen, has_leaves=False)  # the errors of unknown rules, before any work
     check_folder(folder)
     store = runs_so_far(folder, options.resume)
     with progress() as on_step:
-        return run_tasks(tasks, rules, settings, on_step, jobs=options.jobs, store=store), folder, "--out"
+        if not options.task:
+            return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs, store=store), folder, "--out"
+
+        def on_trial(run: Run, done: int, total: int) -> None:
+            on_step(options.task, f"seed {run.seed}", run.variant, done, total)
+
+        return own_results(compare(**case, keep=store.folder, on_trial=on_trial)), folder, "--out"
 
 
 def _task_names(text: str | None) -> Sequence[str]:
@@ -166,11 +163,11 @@ def _task_names(text: str | None) -> Sequence[str]:
     return tuple(TASKS) if text.strip() == "all" else items(text)
 
 
-def _redraw(options: argparse.Namespace) -> tuple[Any, Path, str]:
+def _redraw(options: argparse.Namespace) -> tuple[Results, Path, str]:
     for name in ("tasks", "rules", "loss", "min", "max", "out", "task"):
         if getattr(options, name) is not None:
             raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
-    _require_report_extras()
+    require_extras("compare", *_EXTRAS)
     from ..report.sources import load_results
 
     return load_results(options.redraw), options.redraw, "--redraw"
@@ -183,12 +180,11 @@ def _settings(options: argparse.Namespace) -> Settings:
     high = 1.0 if options.max is None else options.max
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(must("compare", "--min and --max", "be finite, --min below --max", (low, high)))
-    loss = _loss(options.loss) if options.loss else None
-    return Settings(low, high, loss, options.loss or "")
+    return Settings(low, high, _find_loss(options.loss) if options.loss else None, options.loss or "")
 
 
-def _loss(path: str) -> Callable[..., Any]:
-    """The user's loss, tried once. One that returns a single number is asked for each element by itself."""
+def _find_loss(path: str) -> Callable[[Tensor], Tensor]:
+    """The user's loss, called once on a sample. A loss that returns a single number is called for each element alone."""
     import torch
 
     from ..base import ElementByElement
@@ -205,7 +201,3 @@ def _loss(path: str) -> Callable[..., Any]:
     if not isinstance(y, torch.Tensor) or y.shape != x.shape or not y.requires_grad:
         raise ValueError(must("compare", "--loss", "return numbers with a gradient, one or one for each element", y))
     return function
-
-
-def _require_report_extras() -> None:
-    require_extras("compare", "matplotlib", "rich", "sklearn", "scipy", "jinja2", "cloudpickle", "joblib")

@@ -156,15 +156,15 @@ def _task_results(stored: Mapping[str, Any], tasks: Mapping[str, Task]) -> Resul
         for world, rows in task["worlds"].items():
             seeds = task.get("seeds", {}).get(world, {})
             worlds[world] = {
-                variant: Outcome(_read_numbers(row), seeds=tuple(map(read_number, seeds.get(variant, ()))))
+                variant: Outcome(_parse_numbers(row), seeds=tuple(map(read_number, seeds.get(variant, ()))))
                 for variant, row in rows.items()
             }
         first: dict[str, dict[str, torch.Tensor]] = {world: {} for world in worlds}
-        results.sections[name] = Section(tasks[name], _read_numbers(task["settings"]), worlds, first)
+        results.sections[name] = Section(tasks[name], _parse_numbers(task["settings"]), worlds, first)
     return results
 
 
-def _read_numbers(stored: Mapping[str, object]) -> dict[str, Any]:
+def _parse_numbers(stored: Mapping[str, object]) -> dict[str, Any]:
     return {key: read_number(value) for key, value in stored.items()}
 
 

@@ -48,15 +48,13 @@ def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> Fol
 
 def set_aside(results: Results, folder: Path) -> Path | None:
     """Where `write` puts the older report that is in `folder`; None where there is none, or it has the same numbers."""
-    if not is_report(folder) or _without_times(stored_numbers(folder)) == _without_times(
-        json.loads(results_text(results))
-    ):
+    if not is_report(folder) or _drop_times(stored_numbers(folder)) == _drop_times(json.loads(results_text(results))):
         return None
     names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
     return next(name for name in names if not (name.exists() or name.is_symlink()))
 
 
-def _without_times(report: dict[str, Any]) -> dict[str, object]:
+def _drop_times(report: dict[str, Any]) -> dict[str, object]:
     own = report.get("own")
     return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}
 

@@ -150,11 +150,11 @@ def _find_lines(graph: fx.GraphModule, caller: frames.Place) -> dict[fx.Node, Li
     lines = {}
     for node in graph.graph.nodes:
         if node.op not in ("placeholder", "output", "get_attr"):
-            last = lines[node] = _read_trace(node.stack_trace or "", _find_module(node), outer) or last
+            last = lines[node] = _parse_trace(node.stack_trace or "", _find_module(node), outer) or last
     return lines
 
 
-def _read_trace(trace: str, module: str, caller: Line) -> Line | None:
+def _parse_trace(trace: str, module: str, caller: Line) -> Line | None:
     """The line in the text of a traceback, whose last frame is the innermost."""
     calls = [(file, int(line), text) for file, line, text in _FRAME.findall(trace) if frames.is_users(file)]
     if not calls:

@@ -1,4 +1,4 @@
-"""Files of ours: written whole or not at all, and refused before any work where they could not be."""
+"""Output files of commands. A command checks its file before the work, and writes all of it or nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import must
 
 
 def checked_file(where: str, argument: str, file: Path) -> Path:
-    """The file's absolute path, for a program may change folders; an error if it could not be written in the end."""
+    """The absolute path of a file that can be written: a program may change folders later. ValueError if it cannot be written."""
     try:
         path = file.resolve()
         if path.exists() and not path.is_file():
@@ -26,7 +26,7 @@ def checked_file(where: str, argument: str, file: Path) -> Path:
 
 
 def write(where: str, argument: str, path: Path, content: str | bytes) -> None:
-    """All of it or nothing: an older file stays until the new one is whole."""
+    """Writes the whole file, or leaves an older file unchanged."""
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
         staging.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", errors="replace"))
@@ -38,7 +38,7 @@ def write(where: str, argument: str, path: Path, content: str | bytes) -> None:
 
 
 def json_text(answer: Mapping[str, object]) -> str:
-    """What a file of an answer for programs holds."""
+    """The text of a JSON file for other programs."""
     return json.dumps(answer, indent=1, ensure_ascii=False) + "\n"
 
 
