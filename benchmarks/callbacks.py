@@ -14,7 +14,6 @@ import tempfile
 import time
 import warnings
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +55,7 @@ def lightning(folder: str, every: int | None) -> float:
         def training_step(self, x: Tensor, number: int) -> Tensor:
             return self.net(x)["loss"]  # type: ignore[no-any-return]
 
-        def configure_optimizers(self) -> Any:
+        def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 1e-3)
 
     module = Lit()

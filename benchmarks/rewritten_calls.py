@@ -12,7 +12,6 @@ import statistics
 import sys
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,13 @@ WARM = 64  # calls that are not timed: until then a processor is still learning 
 
 
 class Empty(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         return func(*args, **(kwargs or {}))
 
 

@@ -16,7 +16,6 @@ import statistics
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ from suite import results as files
 from suite.cases import QUESTIONS, Case, plan
 from suite.measure import measure, measure_network
 from suite.promises import needed, promises
-from suite.results import Measured, describe_machine, machine_in_words
+from suite.results import Measured, Record, describe_machine, machine_in_words
 from suite.routes import peers
 
 
@@ -117,7 +116,7 @@ def _route_lines(measured: Measured, left_out: dict[str, str]) -> list[str]:
     return lines + [f"  {name:<18} left out: {why}" for name, why in left_out.items()]
 
 
-def _verdict_lines(verdicts: list[dict[str, Any]], missing: dict[str, str]) -> list[str]:
+def _verdict_lines(verdicts: list[Record], missing: dict[str, str]) -> list[str]:
     """A line for each promise that could be judged, one for all others, one for each route that was left out."""
     lines = []
     for verdict in verdicts:
@@ -131,7 +130,7 @@ def _verdict_lines(verdicts: list[dict[str, Any]], missing: dict[str, str]) -> l
     return lines + [f"  left out      {name} ({why})" for name, why in missing.items()]
 
 
-def round_all(value: Any) -> Any:
+def round_all(value: object) -> object:
     """To four digits: the rest is noise."""
     if isinstance(value, float):
         return float(f"{value:.4g}")

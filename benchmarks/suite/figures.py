@@ -6,12 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .cases import Case
 from .measure import PROFILED
 from .names import DASHES, route_name, shade
 from .results import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ALT_TEXTS = {
     "speed.png": "Time of a clamp against copying twice, over the number of elements; memory that a network keeps for backward",
@@ -35,7 +39,7 @@ def draw(run: Run, folder: Path) -> None:
         figure.savefig(folder / name, metadata={"Software": None})
 
 
-def _figure(width: float, height: float) -> Any:
+def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", dpi=110)
@@ -43,7 +47,7 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def front(run: Run) -> Any:
+def front(run: Run) -> Figure:
     figure = _figure(11, 4.2)
     time, memory = figure.subplots(1, 2, width_ratios=(1.25, 1), gridspec_kw={"wspace": 0.08})
     _draw_times(run, time)
@@ -63,7 +67,7 @@ def front(run: Run) -> Any:
     return figure
 
 
-def _draw_times(run: Run, panel: Any) -> None:
+def _draw_times(run: Run, panel: Axes) -> None:
     """The time of each route as a multiple of the copy floor, over the number of elements; both logarithmic."""
     measured = {case.size: routes for case, routes in run.cases.items() if case == Case("clamp", case.size)}
     sizes = sorted(size for size in measured if "floor" in measured[size])
@@ -133,7 +137,7 @@ def ratios_to_native(run: Run) -> Mapping[str, float]:
     return ratios
 
 
-def cases(run: Run) -> Any:
+def cases(run: Run) -> Figure:
     ratios = ratios_to_native(run)
     figure = _figure(9, 1.2 + 0.27 * len(ratios))
     panel = figure.subplots()
@@ -153,11 +157,11 @@ def cases(run: Run) -> Any:
     return figure
 
 
-def _write_number(panel: Any, text: str, x: float, y: float) -> None:
+def _write_number(panel: Axes, text: str, x: float, y: float) -> None:
     panel.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=9)
 
 
-def _tidy(panel: Any, axis: str) -> None:
+def _tidy(panel: Axes, axis: str) -> None:
     panel.grid(axis=axis, **_GRID)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from .cases import QUESTIONS, Case, Question
 from .figures import ALT_TEXTS, names
 from .measure import PROFILED
 from .names import route_name
-from .results import Measured, Run, machine_in_words
+from .results import Measured, Record, Run, machine_in_words
 
 _HEADS = {"dtype": "dtype", "threads": "threads", "data": "input", "layout": "layout", "size": "elements"}
 
@@ -69,7 +68,7 @@ def _pictures(drawn: list[str], name: str) -> list[str]:
 
 def _promises(run: Run) -> list[str]:
     """A row for each limit, with the case that comes closest to it or goes furthest beyond."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[object, ...], list[Record]] = {}
     for record in run.promises:
         key = record["case"].op, record["route"], record["against"], record["limit"], record["quantity"]
         groups.setdefault(key, []).append(record)
@@ -110,7 +109,7 @@ def _list_broken_limits(run: Run) -> str:
     return f" The {count} that {'fails' if len(broken) == 1 else 'fail'}: {'; '.join(texts)}."
 
 
-def _where(members: list[dict[str, Any]]) -> str:
+def _where(members: list[Record]) -> str:
     """Cases that differ in size alone stand together."""
     cases = [record["case"] for record in members]
     if len(cases) > 12:
@@ -152,7 +151,7 @@ def _section(run: Run, question: Question) -> list[str]:
     return lines
 
 
-def _cell(measured: dict[str, Any] | None, reference: str) -> str:
+def _cell(measured: Record | None, reference: str) -> str:
     if measured is None:
         return ""
     time, over = measured["microseconds"], measured["over"].get(reference)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from .cases import QUESTIONS, Case, plan
-from .results import Measured
+from .results import Measured, Record
 
 TIME, SAVED = "microseconds", "saved_bytes"
 PER_ELEMENT, MIB = "bytes per element", "MiB"
@@ -41,7 +40,7 @@ class Promise:
             return measured[SAVED] / self.case.size
         return measured[SAVED] / 2**20 if self.quantity == MIB else measured[self.quantity]
 
-    def judge(self, results: Mapping[Case, Measured]) -> dict[str, Any]:
+    def judge(self, results: Mapping[Case, Measured]) -> Record:
         """The record that a results file keeps."""
         value = self.value(results)
         return {**asdict(self), "found": value, "holds": None if value is None else value <= self.limit}

@@ -18,7 +18,8 @@ from pseudograd import kernels
 from .cases import Case
 
 FOLDER = Path(__file__).resolve().parent.parent / "results"
-Measured = dict[str, dict[str, Any]]  # of a case, by route
+Record = dict[str, Any]  # as a results file holds it
+Measured = dict[str, Record]  # of a case, by route
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Run:
     when: str
     selection: str
     rounds: int
-    machine: dict[str, Any]
+    machine: Record
     peers: dict[str, str]
     missing: dict[str, str]
     cases: dict[Case, Measured]
-    promises: tuple[dict[str, Any], ...]
+    promises: tuple[Record, ...]
 
 
 def load_run(path: Path) -> Run:
@@ -58,7 +59,7 @@ def newest() -> Path | None:
 # --- the machine ----------------------------------------------------------------------------------------------------
 
 
-def describe_machine() -> dict[str, Any]:
+def describe_machine() -> Record:
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -78,7 +79,7 @@ def has_native_kernels() -> bool:
     return any(row["kernel"] == "native" and row["state"] == "active" for row in kernels.status())
 
 
-def machine_in_words(machine: dict[str, Any]) -> list[str]:
+def machine_in_words(machine: Record) -> list[str]:
     """A line for each thing that a number may depend on."""
     memory = "memory unknown" if machine["memory_gib"] is None else f"{machine['memory_gib']} GiB"
     load = "" if machine["load"] is None else f"; load of the machine when it began: {machine['load']:g}"

@@ -12,10 +12,10 @@ import importlib.util
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 import pseudograd as pg
@@ -34,12 +34,12 @@ class _Floor(torch.autograd.Function):
     """The least that a Function which returns new tensors can do: a copy on the way forward, a copy on the way back, x saved."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:
         ctx.saved_tensors  # noqa: B018  unpacking is part of what a rule has to do
         return grad.clone()
 
@@ -48,13 +48,13 @@ class _Snippet(torch.autograd.Function):
     """What people paste: the one-sided rule as a product of signs, with a mask that multiplies."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, low: Any, high: Any) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, low: float, high: float) -> Tensor:
         ctx.save_for_backward(x)
         ctx.bounds = low, high
         return x.clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
         passes = grad * (x - x.clamp(*ctx.bounds)) >= 0
         return grad * passes, None, None
@@ -64,13 +64,13 @@ class _Formula(torch.autograd.Function):
     """The rule written down plainly, with comparisons: what a careful user would give to the compiler."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, low: Any, high: Any) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, low: float, high: float) -> Tensor:
         ctx.save_for_backward(x)
         ctx.bounds = low, high
         return torch.clamp(x, low, high)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
         low, high = ctx.bounds
         outward = ((x < low) & (grad > 0)) | ((x > high) & (grad < 0))
@@ -81,12 +81,12 @@ class _Spike(torch.autograd.Function):
     """A step with a triangle for its gradient, as those who train spiking networks write it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return (x >= 0).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return grad * torch.clamp(1.0 - x.abs(), min=0.0)
 
@@ -108,7 +108,7 @@ def _bounded(function: Callable[..., Tensor]) -> Route:
     return route
 
 
-def _unary(function: Callable[..., Tensor], *arguments: Any, **options: Any) -> Route:
+def _unary(function: Callable[..., Tensor], *arguments: object, **options: object) -> Route:
     called = functools.partial(function, **options) if options else function
 
     def route(work: Workload) -> Forward:

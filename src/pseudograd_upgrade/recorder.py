@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 from torch.optim.optimizer import Optimizer
 
 from pseudograd.dynamo import when_dynamo_arrives
@@ -38,6 +37,7 @@ _UNWRITTEN = "empty empty_like empty_strided empty_permuted new_empty new_empty_
 _VIEW_FUNCTIONS, _UNWRITTEN_FUNCTIONS = {*_VIEWS.split(), "requires_grad_"}, {*_UNWRITTEN.split()}
 ATTACHED = "pseudograd upgrade"  # the mark of a node that has a hook
 Arguments = tuple[object, ...]
+Settings = Mapping[str, Any]
 
 
 class Recorder(Subscriber):
@@ -115,14 +115,14 @@ class Recorder(Subscriber):
                     result = [below_wrappers(tensor) for tensor in tensors]
                 self._attach_all(sorted(self._ranges.since(before, result), key=number_of), place)
 
-    def _attach_all(self, new_nodes: Iterable[Any], place: frames.Place) -> None:
+    def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], place: frames.Place) -> None:
         for node in new_nodes:
             name = nodes.name_of(node)
             if name != LEAF_NODE and not name.startswith(_VIEW_NAMES) and ATTACHED not in node.metadata:
                 node.metadata[ATTACHED] = True
                 self._attach(node, self._origin(BACKWARD, name, place))
 
-    def _attach(self, node: Node, origin: int) -> None:
+    def _attach(self, node: nodes.GraphNode, origin: int) -> None:
         node.register_hook(partial(self._after_node, origin))
 
     @harmless("the gradients at a node")
@@ -239,7 +239,7 @@ class Session:
     listener = CallListener
     hears_in_backward = True  # the calls of a checkpoint
 
-    def __init__(self, settings: Mapping[str, Any], process: Process) -> None:
+    def __init__(self, settings: Settings, process: Process) -> None:
         set_seed(settings["seed"])
         if settings["threads"] is not None:
             torch.set_num_threads(settings["threads"])
@@ -254,10 +254,10 @@ class Session:
         self.listening.__enter__()
         process.mark()
 
-    def make_recorder(self, schedule: Schedule, settings: Mapping[str, Any]) -> Recorder:
+    def make_recorder(self, schedule: Schedule, settings: Settings) -> Recorder:
         return Recorder(schedule)
 
-    def prepare(self, settings: Mapping[str, Any]) -> None:
+    def prepare(self, settings: Settings) -> None:
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
         if settings["pin"] is not None:
             self.pin = changing.pin_lines(settings["pin"], settings["lines"])

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 
 from pseudograd.listen import frames
 from pseudograd.listen.harmless import harmless
+from pseudograd.listen.nodes import GraphNode
 from pseudograd.listen.program.follow import Enough
 from pseudograd.listen.quietly import quietly
 
 from .. import recorder
 from ..digests import is_readable
-from ..recorder import Arguments, Recorder, Session, function_name
+from ..recorder import Arguments, Recorder, Session, Settings, function_name
 from ..recording import BACKWARD, FORWARD, Schedule
 from .call import Call, UnwritableError, argument_text, name_function, own_memory
 
@@ -157,7 +157,7 @@ class ArgumentRecorder(Recorder):
         with quietly():
             call.grads[at] = own_memory(grad)
 
-    def _attach(self, node: Node, origin: int) -> None:
+    def _attach(self, node: GraphNode, origin: int) -> None:
         node.register_hook(partial(self._run_node, self._current, origin))
 
     def _run_node(
@@ -189,7 +189,7 @@ class ArgumentRecorder(Recorder):
 
 
 class _Session(Session):
-    def make_recorder(self, schedule: Schedule, settings: Mapping[str, Any]) -> Recorder:
+    def make_recorder(self, schedule: Schedule, settings: Settings) -> Recorder:
         return ArgumentRecorder(schedule, settings["targets"])
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from pseudograd.dynamo import when_dynamo_arrives
-from pseudograd.listen import frames, patches
+from pseudograd.listen import frames, nodes, patches
 from pseudograd.listen.harmless import harmless
 from pseudograd.listen.quietly import quietly, unheard
 from pseudograd.torch_table.private import (
@@ -31,7 +31,7 @@ from pseudograd.torch_table.private import (
 )
 
 from .. import recorder
-from ..recorder import ATTACHED, Recorder, Session
+from ..recorder import ATTACHED, Recorder, Session, Settings
 from ..recording import BACKWARD, FORWARD, Schedule
 from .segments import EAGER, Segments
 
@@ -42,7 +42,7 @@ _RECOMPILATIONS = 256  # of one code object: all modules share theirs
 class BlockRecorder(Recorder):
     """Records blocks and segments as well. A node without a known line is not an event: the other route may not have it."""
 
-    def _attach_all(self, new_nodes: Iterable[Any], place: frames.Place) -> None:
+    def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], place: frames.Place) -> None:
         if place is not frames.NOWHERE:
             super()._attach_all(new_nodes, place)
 
@@ -59,8 +59,7 @@ class BlockRecorder(Recorder):
     def end_block(self, name: str, before: int, result: object) -> None:
         with quietly():
             tensors = list(_find_tensors(result))
-            new: list[Any] = self._ranges.since(before, tensors)  # torch's types take `metadata` for a method
-            for node in new:
+            for node in self._ranges.since(before, tensors):
                 node.metadata[ATTACHED] = True
             if self.is_on:
                 place = self._places.here(4)
@@ -210,10 +209,10 @@ class _Session(Session):
     recorder: BlockRecorder
     hears_in_backward = False  # torch calls other functions there on each route
 
-    def make_recorder(self, schedule: Schedule, settings: Mapping[str, Any]) -> BlockRecorder:
+    def make_recorder(self, schedule: Schedule, settings: Settings) -> BlockRecorder:
         return BlockRecorder(schedule)
 
-    def prepare(self, settings: Mapping[str, Any]) -> None:
+    def prepare(self, settings: Settings) -> None:
         is_compiled, is_cut = settings["route"] != EAGER, settings.get("is_cut", False)
         compiler = functools.partial(_compile_graph, settings["route"]) if is_compiled else None
         lines = (settings.get("out", ()), settings.get("moved", ()))

@@ -20,7 +20,7 @@ from torch.nn.functional import multi_head_attention_forward, scaled_dot_product
 from pseudograd.listen.quietly import quietly
 
 from .. import recorder
-from ..recorder import CallListener, Session
+from ..recorder import CallListener, Session, Settings
 
 # The operators with their own kernel on CPU and on CUDA. torch makes all other drawing operators from these.
 OPERATORS = (
@@ -45,7 +45,7 @@ class _Listener(CallListener):
 class _Session(Session):
     listener = _Listener
 
-    def prepare(self, settings: Mapping[str, Any]) -> None:
+    def prepare(self, settings: Settings) -> None:
         super().prepare(settings)
         self.library = Library("aten", "IMPL")
         for name in OPERATORS:
