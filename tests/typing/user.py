@@ -156,7 +156,9 @@ def audited() -> None:
 def diagnosed(model: torch.nn.Module, x: Tensor) -> None:
     with pg.diagnose(model, whatif={"inward": {"clamp": "inward"}, "newer": "torch>=2.14"}) as d:
         model(x).sum().backward()
-    assert_type([(finding.code, finding.where, finding.next_step) for finding in d.findings], list[tuple[str, str, str]])
+    assert_type(
+        [(finding.code, finding.where, finding.next_step) for finding in d.findings], list[tuple[str, str, str]]
+    )
     assert_type([(site.op, site.cut_share) for site in d.sites], list[tuple[str, float]])
     assert_type([starved.parameter for starved in d.starved], list[str])
     assert_type([cut.reaches_loss for cut in d.structural], list[bool | None])
