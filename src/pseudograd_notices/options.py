@@ -1,4 +1,4 @@
-"""Options that `lint` and `diagnose` share, and what they mean."""
+"""Options that several commands share, and the meaning of those of `lint` and `diagnose`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from pathlib import Path, PurePath
 from .code import Code, select_codes
 from .formats import FORMATS, Report
 from .notice import Notice, baseline_text, new_notices, read_baseline
+
+
+def add_program(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
+    command.add_argument("program", metavar="SCRIPT", help="what python would run")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
 
 
 def add_output(command: argparse.ArgumentParser, example: str = "PG101", patterns: str = "") -> None:

@@ -7,7 +7,6 @@ necessary for an `answer`. `cutting` makes a program of the call that differs; `
 
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.
 USES = (
-    "pseudograd.cli._arguments",
     "pseudograd.dynamo",
     "pseudograd.errors",
     "pseudograd.listen.frames",

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-# At the start of python: runs the change once torch has been imported, in the name of a file of torch's optimisers.
-_HOOK = """
-import os, sys
+# A script that changes torch and then runs a program as python does. The change has the name of a file of torch's optimisers.
+_PYTHON = """\
+#!{python}
+import os, runpy, sys
+import torch
 
-class Planting:
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch":
-            return None
-        later = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in later)))
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            file = os.path.join(os.path.dirname(module.__file__), "optim", "planted.py")
-            with open(os.path.join(os.path.dirname(__file__), "planted.txt")) as source:
-                exec(compile(source.read(), file, "exec"), {"torch": module})
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Planting())
-"""
-# Modes see a call of the planted function as a call of torch's.
-_REPLACED = """
+CHANGE = '''
 import functools
 from torch.overrides import handle_torch_function, has_torch_function
 
-def replaced(owner, name):
+def replaced(owner, name):  # modes see a call of the planted function as a call of torch's
     known = getattr(owner, name)
     def replace(function):
         @functools.wraps(known)
@@ -46,17 +26,21 @@ def replaced(owner, name):
             return function(known, *args, **kwargs)
         setattr(owner, name, call)
     return replace
+{change}
+'''
+file = os.path.join(os.path.dirname(torch.__file__), "optim", "planted.py")
+exec(compile(CHANGE, file, "exec"), {{"torch": torch}})
+if sys.argv[1] == "-c":
+    exec(sys.argv[2], {{"__name__": "__main__"}})
+else:
+    sys.path[0], sys.argv = os.path.dirname(os.path.abspath(sys.argv[1])), sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
 def planted(change: str) -> str:
     """The path of the interpreter. change: source in which @replaced(owner, name) decorates a function that gets torch's function first."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "planted"], check=True)
-    python = Path("planted", "Scripts" if os.name == "nt" else "bin", "python").absolute()
-    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.run([python, "-c", query], capture_output=True, text=True, check=True).stdout.strip())
-    (site / "planting.py").write_text(_HOOK, encoding="utf-8")
-    (site / "planted.txt").write_text(_REPLACED + change, encoding="utf-8")
-    paths = [path for path in sys.path if "site-packages" in path]
-    (site / "planted.pth").write_text("\n".join([*paths, "import planting"]) + "\n", encoding="utf-8")
+    python = Path("planted").absolute()
+    python.write_text(_PYTHON.format(python=sys.executable, change=change), encoding="utf-8")
+    python.chmod(0o755)
     return str(python)

@@ -62,12 +62,6 @@ def add_change(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_program(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
-    command.add_argument("program", metavar="SCRIPT", help="what python would run")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
-
-
 def imported(where: str, argument: str, name: str, got: str) -> ModuleType:
     """A module of the user, looked up in the current folder too. Whatever goes wrong in it is told in one line."""
     sys.path.insert(0, os.getcwd())

@@ -6,7 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from ._arguments import add_change, add_program
+from pseudograd_notices.options import add_program
+
+from ._arguments import add_change
 
 PLACE = 70
 HELP = "which line decides how a program behaves under another edge or rule?"

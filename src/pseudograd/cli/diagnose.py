@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pseudograd_notices.notice import read_baseline
-from pseudograd_notices.options import add_output, check_format
+from pseudograd_notices.options import add_output, add_program, check_format
 
 from ..errors import must
 from ..ops.bound_rules import DEFAULT_RULE
-from ._arguments import add_program
 
 if TYPE_CHECKING:
     from ..diagnosis.tell.notices import Output

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ._arguments import add_change, add_import, add_program, imported
+from pseudograd_notices.options import add_program
+
+from ._arguments import add_change, add_import, imported
 
 PLACE = 50
 HELP = "run a program, unedited, with another edge or rule in torch's own clamps"

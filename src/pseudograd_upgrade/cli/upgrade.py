@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pseudograd.cli._arguments import add_program
+from pseudograd_notices.options import add_program
 
 PLACE = 75
 HELP = "will this training survive the new torch? Which line differs first?"
