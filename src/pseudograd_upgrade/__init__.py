@@ -26,4 +26,5 @@ USES = (
     "pseudograd.torch_table.eras",
     "pseudograd.torch_table.private",
     "pseudograd.wording",
+    "pseudograd_notices.options",
 )
