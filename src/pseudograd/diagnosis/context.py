@@ -1,4 +1,4 @@
-"""What the user holds: a context around real training code, and afterwards its report."""
+"""The context around real training code, and its report."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Diagnosis(Readable):
         self._recorder.leaves.name_all()  # now, as what holds them may be gone when somebody reads this
 
     def stop_listening(self) -> None:
-        """As at the end of the context, but from any thread and wherever the program is: what was entered stays, and hears nothing."""
+        """End the recording from any thread, wherever the program is. The modes that were entered stay and record nothing."""
         self._recorder.is_on, self._has_ended = False, True
 
     def after_backward(self, act: Callable[[int], None]) -> None:
@@ -141,7 +141,7 @@ class Diagnosis(Readable):
         self._recorder.after_backward = act
 
     def __getattr__(self, name: str) -> Any:
-        """The fields of the report: made when somebody reads them, and kept when the context has ended."""
+        """A field of the report. It is computed when somebody reads it, and once only after the context has ended."""
         if name not in FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         from .judge.findings import Results

@@ -1,4 +1,4 @@
-"""Compiled code hides its nodes: while any diagnosis is entered, it runs as it is written."""
+"""Compiled code hides its nodes, so it runs eagerly while any diagnosis is entered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def eagerly() -> Iterator[None]:
 
 
 def _arrived(dynamo: object) -> None:
-    """Only who enters a diagnosis is told that this is no place for it; a program that imports Dynamo is not."""
+    """The error is for code that enters a diagnosis, not for a program that imports Dynamo."""
     (_take_the_stance if _entering.depth else _take_it_later)()
 
 
@@ -80,7 +80,7 @@ def _surround_as_noted(was_eager: bool | None) -> Iterator[None]:
 
 @harmless("a checkpoint")
 def _match(was_eager: bool | None) -> Callable[[], object] | None:
-    """Returns what undoes it."""
+    """Returns the function that restores the stance."""
     own = _stance
     if was_eager and own is None and "torch._dynamo" in sys.modules:
         stance = torch.compiler.set_stance("force_eager")

@@ -34,7 +34,7 @@ class ProgramReport(Readable):
 
 
 def fields_of(report: Report) -> dict[str, Any]:
-    """Its fields by name: plain records, which another process can read."""
+    """The fields of a report by name: plain records, which another process can read."""
     return {name: getattr(report, name) for name in FIELDS}
 
 
@@ -102,7 +102,7 @@ def _group(parts: Sequence[Part], name: str, *fields: str) -> list[list[tuple[Pa
 
 
 def _join(values: Sequence[Any]) -> object:
-    """For fields of which no process has more to say than another."""
+    """The sum of counts, or the different values of a field, of all processes."""
     first = values[0]
     if isinstance(first, int):
         return sum(values)

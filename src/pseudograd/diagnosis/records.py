@@ -55,24 +55,24 @@ class Site:
 
     @property
     def cut_share(self) -> float:
-        """Of the elements that arrived."""
+        """The share of the arrived elements that is cut."""
         return self.cut / self.arrived if self.arrived else 0.0
 
     @property
     def cut_magnitude_share(self) -> float:
-        """Of the sum of |grad| that arrived."""
+        """The share of the sum of |grad| that is cut."""
         if not self.magnitude or not math.isfinite(self.magnitude):
             return 0.0
         return self.cut_magnitude / self.magnitude
 
     @property
     def recoverable_share(self) -> float:
-        """Of the elements that were cut."""
+        """The share of the cut elements that a step would lead back inside."""
         return (self.recoverable or 0) / self.cut if self.cut else 0.0
 
     @property
     def at_bound_share(self) -> float:
-        """Of the elements that arrived."""
+        """The share of the arrived elements that is at a bound."""
         return (self.at_bound or 0) / self.arrived if self.arrived else 0.0
 
     @property
@@ -133,7 +133,7 @@ class Partly:
 
     @property
     def share(self) -> float:
-        """Of its units: what `--fail-on` compares."""
+        """The share of its units that is dead, which `--fail-on` compares."""
         return self.dead_units / self.units if self.units else 0.0
 
 

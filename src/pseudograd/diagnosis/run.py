@@ -27,8 +27,8 @@ from .tell.notices import Output
 from .tell.page import page
 from .tell.text import rank_lines
 
-_SHOWN = 8
-_ANY = "any"  # code
+_PROCESSES_SHOWN = 8
+_ANY_CODE = "any"  # code
 FAILED = 4  # the exit status where `--fail-on` holds
 _CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 Condition = Callable[[Report], list[str]]  # the lines where it holds
@@ -40,7 +40,7 @@ _Target = tuple[
 def condition(
     text: str, is_known: Callable[[str, str, str], bool] = lambda number, where, expression: False
 ) -> Condition:
-    """From 'cut>0.5', 'starved' or 'any': the lines where it holds.
+    """The function that lists the lines where 'cut>0.5', 'starved' or 'any' holds.
 
     is_known: does a baseline hold this number at this line, with this expression? Then it does not count.
     """
@@ -50,8 +50,8 @@ def condition(
         least = float(match["share"] or 0) if match else 0.0
     except ValueError:
         match = None
-    if match is None or match["code"] not in (*kinds, _ANY):
-        remedy = f"The codes are {', '.join(kinds)} and {_ANY}; a share stands behind as in 'cut>0.5'"
+    if match is None or match["code"] not in (*kinds, _ANY_CODE):
+        remedy = f"The codes are {', '.join(kinds)} and {_ANY_CODE}; a share stands behind as in 'cut>0.5'"
         raise ValueError(must("diagnose", "--fail-on", "be a finding's code, with a share if wanted", text, remedy))
     code = match["code"]
     kind = kinds.get(code)
@@ -60,13 +60,15 @@ def condition(
         if kind is not None and kind.places is not None:
             sites = [site for site, share in kind.places(report.sites) if share > least]
             return [site.where for site in sites if not is_known(kind.number, site.where, site.expression)]
-        return [finding.where for finding in report.findings if code in (finding.code, _ANY) and finding.share > least]
+        return [
+            finding.where for finding in report.findings if code in (finding.code, _ANY_CODE) and finding.share > least
+        ]
 
     return holds
 
 
 def gate(conditions: str | Sequence[str]) -> Callable[[Report], str]:
-    """From one condition or several: a function that says which of them hold, and where; nothing if none does."""
+    """The function that says which of the conditions hold, and where; an empty text if none does."""
     texts = [conditions] if isinstance(conditions, str) else conditions
     by_text = {text: condition(text) for text in texts}
 
@@ -171,7 +173,7 @@ def _write(targets: Sequence[_Target], done: programs.Run, nothing: Report) -> t
 
 
 def _failures(fails: Condition, report: Report, done: programs.Run) -> list[str]:
-    """Why the status is 4; nothing where the gate holds. A process that was not seen to its end has not passed."""
+    """The reasons for status 4. A process that was not seen to its end has not passed."""
     where = fails(report)
     if where:
         return [f"diagnose: --fail-on holds at {', '.join(where[:5])}"]
@@ -182,17 +184,17 @@ def _failures(fails: Condition, report: Report, done: programs.Run) -> list[str]
 
 
 def _describe_processes(report: ProgramReport, done: programs.Run) -> list[str]:
-    """Which processes the report is about, if not the program itself alone."""
+    """Lines about the processes of the report, unless it is about the program alone."""
     processes, rank = report.processes, ranks.rank()
     lines = []
     if len(processes) > 1 or any(not process["is_main"] for process in processes):
         each = [f"{process['name']}: {process['backwards']:,}" for process in processes]
-        lines.append(f"diagnose: backward passes by process: {shortened(each, _SHOWN)}")
+        lines.append(f"diagnose: backward passes by process: {shortened(each, _PROCESSES_SHOWN)}")
     elif rank is not None:
         lines.append(f"diagnose: this is rank {rank[0]} of {rank[1]}; --json and --html hold all ranks")
     lines += [
         f"diagnose: {part} made backward passes and ended without a report: it was killed, it crashed, or it still runs"
-        for part in done.unseen[:_SHOWN]
+        for part in done.unseen[:_PROCESSES_SHOWN]
     ]
     return lines + [f"diagnose: not followed: {error}" for error in dict.fromkeys(done.errors)]
 

@@ -1,4 +1,4 @@
-"""What to do about a finding: a line to paste where possible, and never a line that this run knows to have no effect."""
+"""The next step of a finding: a line to paste where possible, and never a line that this run knows to have no effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...torch_table.forms import SWITCHES
 from ..count.values import Values
 from ..records import Site
 
-_UNSEEN = (
+_UNKNOWN_LINE = (
     "Enter pseudograd.diagnose in the thread that makes this call, inside the function that the thread runs: then the line is known, and "
     "override acts there."
 )
@@ -16,17 +16,17 @@ _RULES = {
     **{family: OPS[family].default_rule for family in ("clamp", "round", "sign")},
     "relu": LEAKY_RULE,
 }  # to try, by family
-_STEP = "  # around the training step"
+_AROUND_THE_STEP = "  # around the training step"
 
 
 def override(site: Site, rule: str, brings: str = "") -> str:
     """The rule at this line."""
     if site.where == "?":
-        return _UNSEEN
+        return _UNKNOWN_LINE
     if site.within is not None:
         return write_out("override", site.op, site.within)
     chosen = f"{site.family}=lambda site: {rule!r} if site.is_at({site.where!r}) else None"
-    return f"with pseudograd.override({chosen}): ...{_STEP}{brings}"
+    return f"with pseudograd.override({chosen}): ...{_AROUND_THE_STEP}{brings}"
 
 
 def try_rule(site: Site) -> str | None:
@@ -39,23 +39,23 @@ def pin(site: Site, era: str) -> str:
     """The edge of an era."""
     if site.within is not None and site.where != "?":
         return write_out("pin_edge", site.op, site.within)
-    return f"with pseudograd.pin_edge({era!r}): ...{_STEP}"
+    return f"with pseudograd.pin_edge({era!r}): ...{_AROUND_THE_STEP}"
 
 
 def write_out(context: str, op: str, within: str) -> str:
-    """If the context cannot reach the op."""
+    """The advice where the context cannot reach the op."""
     return f"Write this call out in torch's own functions: {context} does not reach the {op} inside {within}, which torch runs as one call."
 
 
 def revive(site: Site) -> str:
-    """Where an op is dead: a slope, if its family has a rule that is nowhere 0."""
+    """The advice for a dead op: a rule whose slope is nowhere 0, if its family has one."""
     if site.family in SWITCHES and LEAKY_RULE in OPS[SWITCHES[site.family]].rules:
         return override(site, LEAKY_RULE)
     return site.own_remedy or "Look at the values that enter here: print their range."
 
 
 def lead_inside(value: Values, names: list[str]) -> str:
-    """Where a value winds up outside its bounds."""
+    """The advice for a value that winds up outside its bounds."""
     low, high = value.bounds
     bounds = "(low, high)" if value.has_tensor_bound else f"({low!r}, {high!r})"
     if value.leaf or value.detached:

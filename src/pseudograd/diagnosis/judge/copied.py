@@ -16,7 +16,7 @@ from ..records import Copied
 
 
 def copies(tallies: Iterable[Tally]) -> list[Copied]:
-    """In the order in which a backward meets them."""
+    """The copies, in the order in which a backward meets them."""
     uses: dict[Any, list[str]] = {}
     for tally in sorted(tallies, key=lambda tally: tally.order):
         cls = tally.function

@@ -1,4 +1,4 @@
-"""What a person declares deliberate: by a comment at the line, by a pattern for parameters and lines, or by a code."""
+"""Findings that a person declares deliberate: by a comment, a pattern for parameters or lines, or a code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Deliberate:
         return False
 
     def place(self, place: Place) -> bool:
-        """A call: at the line that calls torch, or at the program's own line that led there."""
+        """Is the line that calls torch, or the program's own line that led there, declared deliberate?"""
         points = [point for point in (place.call, place.program) if point is not None]
         return any(_has_comment(point) or self.line(named(point)) for point in points)
 

@@ -1,4 +1,4 @@
-"""Which parameters starve, what is to blame, and which get nothing on purpose.
+"""The parameters that starve with the cut to blame, and those that get nothing on purpose.
 
 A parameter starves if it is of the model that was given, or an optimiser stepped it, and it got nothing. If an optimiser steps others and
 not this one, it belongs to a target or a teacher: one calm line says so.
@@ -30,7 +30,7 @@ _LEFT_ALONE = "run under no_grad or behind a detach alone, as a target or teache
 _UNSTEPPED = "are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
 _NOT_ASKED = "are asked for no gradient: every backward is an autograd.grad of others"
 _NO_SHIFT = "get zeros alone while the weight beside them learns: what arrives there adds up to 0"
-_OTHERS = "are not of the model given, and got no gradient"
+_NOT_GIVEN = "are not of the model given, and got no gradient"
 
 
 class Starving:
@@ -65,18 +65,18 @@ class Starving:
         return not self._have_stepped and self._was_asked(leaf)
 
     def _was_asked(self, leaf: Leaf) -> bool:
-        """If every backward is an autograd.grad of others, nobody wants its gradient."""
+        """Does the program want its gradient? Not if every backward is an autograd.grad of others."""
         return bool(self._recorder.accumulates or leaf.is_requested)
 
     def _got_nothing(self, leaf: Leaf) -> bool:
-        """Though there was a backward to get it in."""
+        """Was there a backward, and no gradient for this leaf?"""
         tensor = leaf.tensor()
         if leaf.is_frozen or (tensor is not None and not tensor.requires_grad):
             return False
         return leaf.since < self._recorder.backwards and not (leaf.is_empty and leaf.gradients) and leaf.starves
 
     def _is_idle(self, bit: int, leaf: Leaf) -> bool:
-        """Nothing uses it, while others in the same list of modules learn: an expert that no router chose."""
+        """Does nothing use it while others in the same list of modules learn, as an expert that no router chose?"""
         if leaf.gradients or self._used >> bit & 1:
             return False
         parts = leaf.name.split(".")
@@ -88,16 +88,15 @@ class Starving:
         return False
 
     def _feels_no_shift(self, leaf: Leaf) -> bool:
-        """A bias that gets zeros while the weight beside it learns: what arrives at the layer adds up to 0, as in a critic whose loss is
-        a difference of means.
-        """
+        """Does a bias get zeros while its weight learns? The gradients of the layer add up to 0, as for a difference of means."""
         path = leaf.name.rpartition("bias")
         return path[1:] == ("bias", "") and f"{path[0]}weight" in self._learning and not leaf.has_hooks
 
     @cached_property
     def _nets_left_alone(self) -> set[Owner]:
-        """If neither a model nor an optimiser says what should learn: nets that got nothing and whose values leave the graph under
-        no_grad or by a detach alone, beside others that got something. That is how a target net is written.
+        """Nets without a gradient whose values leave the graph under no_grad or by a detach alone, beside nets that learn: target nets.
+
+        They matter if neither a model nor an optimiser says what should learn.
         """
         if self._has_model or self._have_stepped:
             return set()
@@ -113,14 +112,14 @@ class Starving:
         cuts = [cut for cut in self._structural if cut.upstream & leaf and cut.reaches_loss is not False]
         return bool(cuts) and all(cut.kind.endswith("under no_grad") or cut.kind == ".detach()" for cut in cuts)
 
-    # --- what is said of each parameter without a gradient ------------------------------------------------------------
+    # --- a verdict for each parameter without a gradient --------------------------------------------------------------
 
     @cached_property
     def _verdicts(self) -> list[tuple[Leaf, Starved | str | None]]:
         return [(leaf, self._verdict(bit, leaf)) for bit, leaf in self._without]
 
     def _verdict(self, bit: int, leaf: Leaf) -> Starved | str | None:
-        """That it starves; or why it gets nothing although nothing is wrong; or nothing, for a tensor that no network uses."""
+        """A record if it starves, else the reason why it gets nothing; None for a tensor that no network uses."""
         owner = self._leaves.names.owner_of(leaf)
         is_of_a_net = owner is not None and bool(leaf.has_run and self._used >> bit & 1)
         if self._is_judged(leaf):
@@ -137,7 +136,7 @@ class Starving:
             return _LEFT_ALONE
         if self._have_stepped:
             return _UNSTEPPED
-        return _OTHERS if self._has_model or self._was_asked(leaf) else _NOT_ASKED
+        return _NOT_GIVEN if self._has_model or self._was_asked(leaf) else _NOT_ASKED
 
     def _judge(self, bit: int, leaf: Leaf, is_of_a_net: bool) -> Starved | str | None:
         cause, why = self._cause(1 << bit, leaf)
@@ -153,7 +152,7 @@ class Starving:
 
     @property
     def starved(self) -> list[Starved]:
-        """With what is to blame."""
+        """The starving parameters, each with its cause."""
         return [*(verdict for _, verdict in self._verdicts if isinstance(verdict, Starved)), *self._starved_crowds()]
 
     def _starved_crowds(self) -> Iterator[Starved]:
@@ -164,10 +163,10 @@ class Starving:
                 why = "they are too many for a cause of each, as where new ones are made in every step"
                 yield Starved(name, (), "no gradient, or zeros alone,", None, why)
 
-    # --- what is to blame ---------------------------------------------------------------------------------------------
+    # --- causes -------------------------------------------------------------------------------------------------------
 
     def _cause(self, bit: int, leaf: Leaf) -> tuple[Cause, str]:
-        """What to blame: the cut nearest to the parameter that stops all of its gradient."""
+        """The cut nearest to the parameter that stops all of its gradient, and a sentence about it."""
         if leaf.is_swallowed:
             when = "between the backward and the step" if leaf.is_in_optimizer else "after it has arrived"
             return None, f"a hook, or code of the program, sets it to 0 or None {when}"
@@ -218,7 +217,7 @@ class Starving:
         stops = [site for site in self._upstream(bit) if site.cut == site.arrived]
         return stops[-1] if stops else None
 
-    # --- what gets nothing on purpose ---------------------------------------------------------------------------------
+    # --- parameters that get nothing on purpose -----------------------------------------------------------------------
 
     def calm(self) -> list[str]:
         """A sentence for each reason, with the nets that the parameters make up."""
@@ -241,7 +240,7 @@ class Starving:
             nets[first if is_path else "no module" if owner is None else owner.kind] = None
         return shortened(list(nets), 4)
 
-    # --- what is starved in part --------------------------------------------------------------------------------------
+    # --- parameters that starve in part -------------------------------------------------------------------------------
 
     def partly(self) -> Iterator[Partly]:
         """Parameters that learn, and of which some entries got no gradient in any backward."""

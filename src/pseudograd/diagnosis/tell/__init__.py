@@ -1,1 +1,1 @@
-"""How a diagnosis is shown: text, JSON, one HTML page and metrics."""
+"""A diagnosis as text, JSON, one HTML page and metrics."""

@@ -26,7 +26,7 @@ def json_of(report: Report) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """As JSON: a record is its fields and shares, without what only this process understands (the fields that its repr leaves out)."""
+    """A record is a dictionary of its fields and shares, without the fields that its repr leaves out."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.repr]
         if isinstance(value, Site):

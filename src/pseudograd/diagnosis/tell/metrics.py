@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ..judge.findings import KINDS
 from ..records import Report, Site
 
-_USUAL = "relu"  # a family that cuts on purpose: half of what arrives, at every layer
+_USUAL_FAMILY = "relu"  # a family that cuts on purpose: half of what arrives, at every layer
 
 
 def metrics_of(report: Report) -> dict[str, float]:
@@ -32,10 +32,10 @@ def metrics_of(report: Report) -> dict[str, float]:
 
 
 def _line_shares(sites: Sequence[Site]) -> Iterator[tuple[str, float]]:
-    """Of the lines that a person would watch: clamps, steps and quantisers, where a gradient arrived."""
+    """The shares at clamps, steps and quantisers where a gradient arrived, by line."""
     lines: dict[str, list[Site]] = {}
     for site in sites:
-        if site.arrived and site.family not in (None, _USUAL):
+        if site.arrived and site.family not in (None, _USUAL_FAMILY):
             lines.setdefault(_short(site.where), []).append(site)
     for line, group in lines.items():
         arrived, cut = sum(site.arrived for site in group), sum(site.cut for site in group)
@@ -46,6 +46,6 @@ def _line_shares(sites: Sequence[Site]) -> Iterator[tuple[str, float]]:
 
 
 def _short(where: str) -> str:
-    """A path from the root of the disk says which machine it is; its last two parts say which file."""
+    """The last two parts of an absolute path, which name the file and no machine."""
     parts = where.replace(os.sep, "/").split("/")
     return "/".join(parts[-2:]) if os.path.isabs(where) else "/".join(parts)

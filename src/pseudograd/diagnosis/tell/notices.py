@@ -1,4 +1,4 @@
-"""A diagnosis in the formats of `lint`: each finding at its file and line, with its code; a baseline, and what is new beside it."""
+"""A diagnosis in the formats of `lint`, its baseline, and the findings that a baseline does not have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..records import Finding
 
 @dataclass(frozen=True)
 class Output:
-    """What `--baseline`, `--write-baseline`, `--output-format` and `--output-file` request. program: what is run."""
+    """The values of `--baseline`, `--write-baseline`, `--output-format` and `--output-file`. program: the script or module."""
 
     program: str
     format: str = "text"
@@ -53,7 +53,7 @@ class Output:
         return report.drop_known(tuple(finding for finding, notice in pairs if id(notice) not in new))
 
     def rendered(self, report: ProgramReport) -> str:
-        """In the requested format. A process without a report is a problem, so that nothing seen is no pass."""
+        """The report in the requested format. A process without a report is a problem, so an empty report does not pass."""
         if self.format == "text":
             return f"{report}\n"
         problems = [Problem(self.program, 0, f"{name} was not seen to its end") for name in report.unseen]

@@ -1,4 +1,4 @@
-"""A diagnosis as one page: no network, no server; the data of `to_json` and the script that shows it."""
+"""A diagnosis as one page without a network: the data of `to_json` and the script that shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..records import Report, Site, Structural
 from .as_json import json_of, plain
 from .text import text
 
-_AROUND = 3  # lines of source before and behind the one that counts
+_LINES_AROUND = 3  # lines of source before and behind the one that counts
 
 
 def page(report: Report) -> str:
@@ -33,14 +33,14 @@ def page(report: Report) -> str:
 
 
 def _add_source(record: Site | Structural) -> dict[str, object]:
-    """With some lines of the source, and where in the middle one the expression stands, counted in characters."""
+    """The record with some lines of the source, and the columns of the expression in characters."""
     values, file_lines = dict(plain(record)), lines_of(record.source[0]) if record.source else []  # type: ignore[call-overload]
     values["source"] = None
     if record.source and file_lines:
         file, line, start, end = record.source
-        first = max(line - _AROUND, 1)
+        first = max(line - _LINES_AROUND, 1)
         encoded = (file_lines[line - 1] if line <= len(file_lines) else "").encode()
         columns = [len(encoded[:at].decode(errors="replace")) for at in (start, end)] if 0 <= start < end else None
-        shown = [text.rstrip("\n") for text in file_lines[first - 1 : line + _AROUND]]
+        shown = [text.rstrip("\n") for text in file_lines[first - 1 : line + _LINES_AROUND]]
         values["source"] = {"file": file, "first": first, "line": line, "lines": shown, "columns": columns}
     return values

@@ -15,8 +15,8 @@ from ..ranks import Difference
 from ..records import Finding, Report
 
 _WIDTH = 110
-_DIFFERENCES = 12  # between ranks
-_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
+_DIFFERENCES_SHOWN = 12  # between ranks
+_ROWS_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 _ROW = "    {:>20} {:>24} {:>8}  {}"
 
 
@@ -60,15 +60,19 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
 
 
 def rank_lines(differences: Sequence[Difference]) -> list[str]:
-    """What differs; nothing where the ranks agree."""
+    """The differences between ranks; no lines if the ranks agree."""
     rows = ranks.lines(differences)
-    shown = [line for label, row in rows[:_DIFFERENCES] for line in _wrap(f"{label}: ", row)]
-    rest = [f"    and {len(rows) - _DIFFERENCES} more, in --json and --html"] if len(rows) > _DIFFERENCES else []
+    shown = [line for label, row in rows[:_DIFFERENCES_SHOWN] for line in _wrap(f"{label}: ", row)]
+    rest = (
+        [f"    and {len(rows) - _DIFFERENCES_SHOWN} more, in --json and --html"]
+        if len(rows) > _DIFFERENCES_SHOWN
+        else []
+    )
     return ["", "between ranks:", *shown, *rest] if rows else []
 
 
 def _errors(report: Report) -> list[str]:
-    """What failed inside pseudograd: the rest of the report lacks it."""
+    """The failures inside pseudograd, because of which numbers are missing."""
     lines = [line for error in report.errors for line in _wrap("incomplete: ", error)]
     return ["", *lines, "    These are faults of pseudograd; the program went on as without it."] if lines else []
 
@@ -91,20 +95,20 @@ def _parameters(report: Report) -> Iterator[str]:
 
 
 def _usual(report: Report, findings: Sequence[Finding]) -> list[str]:
-    """What cuts and is no finding: relus, masks, choices."""
+    """The ops that cut without a finding: relus, masks, choices."""
     lines = {finding.where for finding in findings}
     ops: dict[str, list[int]] = {}
     for site in report.sites:
         if site.cut and site.where not in lines:
             cut, arrived, places = ops.get(site.op, (0, 0, 0))
             ops[site.op] = [cut + site.cut, arrived + site.arrived, places + 1]
-    most = sorted(ops.items(), key=lambda item: -item[1][0])[:_SHOWN]
+    most = sorted(ops.items(), key=lambda item: -item[1][0])[:_ROWS_SHOWN]
     parts = [f"{op} {percent(cut / arrived)} at {counted(places, 'place')}" for op, (cut, arrived, places) in most]
     return _wrap("cut as usual there, no finding: ", ", ".join(parts), indent=0) if parts else []
 
 
 def _sensitivity(report: Report) -> Iterator[str]:
-    """The families, and why some were not measured."""
+    """The share of each family that is convention, and the reasons why some were not measured."""
     parts = [
         f"{family.family} {_size(family.share)} ({_size(family.first)} in the first step, {_size(family.last)} in the last; against "
         f"{family.other})"
@@ -147,12 +151,12 @@ def _changes(rows: Sequence[Change], before: dict[str, Change]) -> Iterator[str]
     changed.sort(key=change, reverse=True)
     if changed:
         yield _ROW.format("zeros", "norm", "cosine", "parameter")
-    for row in changed[:_SHOWN]:
+    for row in changed[:_ROWS_SHOWN]:
         old = before[row.parameter]
         zeros, norms = f"{percent(old.zero)} -> {percent(row.zero)}", f"{old.norm:.5g} -> {row.norm:.5g}"
         yield _ROW.format(zeros, norms, f"{row.cosine:.3f}", row.parameter)
-    if len(changed) > _SHOWN:
-        yield f"    and {counted(len(changed) - _SHOWN, 'parameter')} that change less"
+    if len(changed) > _ROWS_SHOWN:
+        yield f"    and {counted(len(changed) - _ROWS_SHOWN, 'parameter')} that change less"
     if len(rows) > len(changed):
         yield f"    the gradient of {counted(len(rows) - len(changed), 'parameter')} stays as it is"
 

@@ -1,4 +1,4 @@
-"""From evidence to findings. Every file of this folder but `kind.py` is one kind of finding: its `KIND`, a row.
+"""The kinds of findings. Every file of this folder but `kind.py` is one kind of finding: its `KIND`, a row.
 
 Order, `--fail-on`, page, JSON and docs read `KINDS`; no list names the files.
 """
@@ -39,7 +39,7 @@ class Results(Evidence):
 
     @part
     def findings(self) -> Iterable[Finding]:
-        """In the order in which a backward meets their lines. Findings at no line of a backward come last."""
+        """The findings in the order in which a backward meets their lines; findings without such a line come last."""
         order: dict[tuple[str, str], int] = {}
         for number, site in enumerate(self.sites):
             order.setdefault((site.where, site.expression), number)
@@ -69,7 +69,7 @@ def _fold(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def describe(findings: Iterable[Finding]) -> list[dict[str, object]]:
-    """What the codes of these findings mean, each once."""
+    """The meaning of each code of these findings."""
     codes = {finding.code for finding in findings}
     names = "code", "number", "meaning", "next_step", "protects"
     return [{name: getattr(kind, name) for name in names} for kind in KINDS if kind.code in codes]

@@ -1,4 +1,4 @@
-"""So much of an update is convention: what torch happens to do at a kink, where another torch or framework does otherwise."""
+"""The share of an update that is convention: another torch or framework does otherwise at a kink."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...records import Finding
 from .. import advice
 from .kind import Evidence, Kind
 
-DECIDES = 0.5  # of the update, in the median of the later steps
-_STILL = 1e-3  # of its norm: a parameter that came no further does not move
-_LEAST = 5  # steps: with fewer nobody can say how it goes on
+DECISIVE_SHARE = 0.5  # of the update, in the median of the later steps
+_STILL_DISTANCE = 1e-3  # of its norm: a parameter that came no further does not move
+_MIN_STEPS = 5  # steps: with fewer nobody can say how it goes on
 _PINNED_BY_ERA = ("clamp", "fmax", "fmin", "quantile")
 
 
@@ -28,15 +28,21 @@ def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
     if max(record.peak for record in (line, *parameters)) < HIGH_SHARE:
         return ""
     stopped = _stopped(parameters)
-    if line.level >= DECIDES or _stuck(parameters) or stopped:
-        return "decides" if len(line.steps) >= _LEAST or stopped else "unknown"
-    if len(line.steps) < _LEAST:
+    if line.level >= DECISIVE_SHARE or _stuck(parameters) or stopped:
+        return "decides" if len(line.steps) >= _MIN_STEPS or stopped else "unknown"
+    if len(line.steps) < _MIN_STEPS:
         return "unknown"
-    return "some" if line.level >= HIGH_SHARE or any(record.level >= DECIDES for record in parameters) else "falls"
+    return (
+        "some" if line.level >= HIGH_SHARE or any(record.level >= DECISIVE_SHARE for record in parameters) else "falls"
+    )
 
 
 def _stuck(parameters: Sequence[Sensitivity]) -> list[str]:
-    return [record.parameter or "" for record in parameters if record.level >= DECIDES and record.moved < _STILL]
+    return [
+        record.parameter or ""
+        for record in parameters
+        if record.level >= DECISIVE_SHARE and record.moved < _STILL_DISTANCE
+    ]
 
 
 def _stopped(parameters: Sequence[Sensitivity]) -> list[str]:
@@ -44,7 +50,7 @@ def _stopped(parameters: Sequence[Sensitivity]) -> list[str]:
 
 
 def group_by_line(records: Sequence[Sensitivity]) -> dict[tuple[str, str], list[Sensitivity]]:
-    """By family and line: the line as a whole, then its parameters."""
+    """The records of each family and line: first of the whole line, then of its parameters."""
     lines: dict[tuple[str, str], list[Sensitivity]] = {}
     for record in records:
         if record.where is not None:
@@ -89,7 +95,7 @@ _NAMES |= {"jax": "JAX", "tensorflow": "TensorFlow"}
 
 
 def disagree(family: str, other: OtherConvention) -> str:
-    """Who does what at the kink."""
+    """A clause that says which framework passes how much at the kink."""
     if family == POOL:
         return "torch, JAX and TensorFlow give all to the first of equal entries, and the last has as good a claim"
     if not other.passes:

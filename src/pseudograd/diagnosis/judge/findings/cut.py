@@ -9,22 +9,22 @@ from ....torch_table.eras import installed_era
 from ....wording import percent
 from ...records import Finding, Site
 from .. import advice
-from .dead import DEAD
+from .dead import DEAD_SHARE
 from .edge import is_at_an_edge
 from .kind import Evidence, Kind
 
-CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
-CLIPPED = 0.5  # of what arrives at a quantiser; some clipping serves it, and a learned scale finds how much
-LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it the default rule is not advised
+CUT_SHARE = 0.05  # of what arrives at a clamp: from here on it is a finding
+CLIPPED_SHARE = 0.5  # of what arrives at a quantiser; some clipping serves it, and a learned scale finds how much
+RECOVERABLE_SHARE = 0.05  # of what a clamp cuts, leads back inside: below it the default rule is not advised
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.suspects:
         share, arrived = site.cut_share, f"{site.arrived:,} arriving gradients are cut"
-        if site.family in ("round", "sign") and share > DEAD:
+        if site.family in ("round", "sign") and share > DEAD_SHARE:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
             yield KIND.site_finding(site, f"all of {arrived}", cause, advised, share)
-        elif site.family == "clamp" and share - _edge_share(site) >= CUT:
+        elif site.family == "clamp" and share - _edge_share(site) >= CUT_SHARE:
             back = (
                 ""
                 if site.recoverable is None
@@ -32,7 +32,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             )
             said = f"{percent(share)} of {arrived}, {percent(site.cut_magnitude_share)} of their size{back}"
             yield KIND.site_finding(site, said, _sides(site), advise_clamp(site), share)
-        elif site.family == "fake_quantize" and share >= CLIPPED:
+        elif site.family == "fake_quantize" and share >= CLIPPED_SHARE:
             yield KIND.site_finding(
                 site,
                 f"{percent(share)} of {arrived}: so much stands outside the grid of this quantiser",
@@ -56,7 +56,7 @@ def advise_clamp(site: Site) -> str:
             "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
             "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
         )
-    if site.recoverable_share < LITTLE:
+    if site.recoverable_share < RECOVERABLE_SHARE:
         return (
             f"Widen the range, or rescale what enters or what it is compared with: the target lies outside the range. "
             f"rule={DEFAULT_RULE!r} would bring back {percent(site.recoverable_share)} of what is cut. Leave it if the clip is meant."
@@ -72,7 +72,7 @@ def _sides(site: Site) -> str:
 
 
 def _every_clamp(sites: Sequence[Site]) -> Iterator[tuple[Site, float]]:
-    """Also those that cut too little for a finding."""
+    """All clamps with their share, also those that cut too little for a finding."""
     return ((site, site.cut_share) for site in sites if site.family == "clamp" and not site.is_deliberate)
 
 
@@ -81,8 +81,8 @@ KIND = Kind(
     number="PG204",
     order=40,
     find=_find,
-    meaning=f"a clamp cuts {100 * CUT:.0f} % or more of what arrives; a round or sign without a surrogate cuts all of it; a quantiser cuts "
-    "half or more",
+    meaning=f"a clamp cuts {100 * CUT_SHARE:.0f} % or more of what arrives; a round or sign without a surrogate cuts all of it; "
+    "a quantiser cuts half or more",
     next_step="`override` at that line, or a scale",
     places=_every_clamp,
     bad="""\

@@ -9,14 +9,14 @@ from ...records import Finding
 from .. import advice
 from .kind import Evidence, Kind
 
-DEAD = 0.999  # of what arrives at any op
-_IN_CUT = ("clamp", "round", "sign", "fake_quantize")  # families that `cut` judges
+DEAD_SHARE = 0.999  # of what arrives at any op
+_FAMILIES_OF_CUT = ("clamp", "round", "sign", "fake_quantize")  # families that `cut` judges
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """An activation saturates as it should, until all of it does."""
     for site in evidence.suspects:
-        if site.cut_share >= DEAD and not site.elsewhere and site.family not in _IN_CUT:
+        if site.cut_share >= DEAD_SHARE and not site.elsewhere and site.family not in _FAMILIES_OF_CUT:
             yield KIND.site_finding(
                 site,
                 f"all of {site.arrived:,} arriving gradients are cut in {site.calls:,} calls",

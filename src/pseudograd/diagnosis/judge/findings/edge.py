@@ -1,4 +1,4 @@
-"""Much stands exactly at a bound, where the eras of torch differ."""
+"""A clamp with many values exactly at its bound, where the eras of torch differ."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ...records import Finding, Site
 from .. import advice
 from .kind import Evidence, Kind
 
-AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
+AT_BOUND_SHARE = 1e-3  # of what arrives at a clamp, exactly at its bound
 ISSUE = "https://github.com/pytorch/pytorch/pull/191142"
 # Where the cause is known and reported, by what the path of the line ends in.
-_KNOWN = {
+_KNOWN_ISSUES = {
     "torchao/quantization/quant_primitives.py": "https://github.com/pytorch/ao/pull/4806",
     "kornia/enhance/adjust.py": "https://github.com/kornia/kornia/issues/4229",
 }
@@ -21,7 +21,7 @@ _KNOWN = {
 
 def is_at_an_edge(site: Site) -> bool:
     """Does enough of what arrives stand where the eras differ?"""
-    return len(set(site.eras.values())) > 1 and site.at_bound_share >= AT_BOUND
+    return len(set(site.eras.values())) > 1 and site.at_bound_share >= AT_BOUND_SHARE
 
 
 def is_cut_by_its_era(site: Site) -> bool:
@@ -48,7 +48,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             f"this torch is of the era {era}" + (", which cuts there" if loses else f"; {other} cuts there"),
             advice.pin(site, other if loses else era),
             site.at_bound_share,
-            issue=next((issue for path, issue in _KNOWN.items() if path in site.where), ISSUE),
+            issue=next((issue for path, issue in _KNOWN_ISSUES.items() if path in site.where), ISSUE),
         )
 
 

@@ -1,4 +1,4 @@
-"""An op that keeps gradients which are not finite from the parameters."""
+"""An op that stops infinite gradients before they reach the parameters."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _CHOICES = "mul|where|maskedFill|index|gather|nativeDropout|maxPool|max|min|amax
 
 
 def part(read: Callable[[Any], Iterable[Record]]) -> cached_property[list[Record]]:
-    """Read once. Where reading fails the part is empty, and the errors of the report say why."""
+    """A property that is computed once. If that fails it is empty, and the errors of the report say why."""
     guarded = harmless("the report")(lambda evidence: list(read(evidence)))
     return cached_property(lambda evidence: guarded(evidence) or [])
 
@@ -50,13 +50,13 @@ class Evidence:
 
     @part
     def sites(self) -> Iterable[Site]:
-        """In the order in which a backward meets them."""
+        """The sites in the order in which a backward meets them."""
         sites = [site_of(tally, self.deliberate.place(tally.place)) for tally in self.tallies if tally.calls]
         return sorted(sites, key=lambda site: site.order)
 
     @property
     def suspects(self) -> list[Site]:
-        """Where a gradient arrived and may have been cut by mistake: no guard, and no op that cuts on purpose."""
+        """The sites that may have cut a gradient by mistake: no guards, and no ops that cut on purpose."""
         return [
             site
             for site in self.sites
@@ -168,7 +168,7 @@ class Kind:
 
     @property
     def as_code(self) -> Code:
-        """Its row in the one table of codes, which `lint` shares."""
+        """The row of this kind in the table of codes, which `lint` shares."""
         why = f"{self.details}." if self.details else ""
         good = self.bad.replace(f"  # {self.number}", "")
         for old, new in self.mend:
@@ -177,18 +177,18 @@ class Kind:
         return Code(self.number, self.code, self.meaning, why, self.next_step, bad, good, from_source=False)
 
     def finding(self, where: str, expression: str, evidence: str, cause: str, next_step: str, **more: Any) -> Finding:
-        """Of this kind. more: share, module, issue and is_muted of the record."""
+        """A finding of this kind. more: share, module, issue and is_muted of the record."""
         return Finding(self.code, where, expression, evidence, cause, next_step, number=self.number, **more)
 
     def site_finding(
         self, site: Site, evidence: str, cause: str, next_step: str, share: float, issue: str | None = None
     ) -> Finding:
-        """At an op."""
+        """A finding of this kind at an op."""
         more = {"share": share, "module": site.module, "is_muted": site.is_deliberate, "issue": issue}
         return self.finding(site.where, site.expression, evidence, cause, next_step, **more)
 
     def call_finding(self, place: Place, evidence: str, cause: str, next_step: str, **more: object) -> Finding:
-        """At a call."""
+        """A finding of this kind at a call."""
         return self.finding(named(place.call), expression_at(place), evidence, cause, next_step, **more)
 
 

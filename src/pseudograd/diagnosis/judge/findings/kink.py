@@ -1,4 +1,4 @@
-"""A value that starts exactly on a bound: whether it ever learns is up to the convention there."""
+"""A value that starts exactly on a bound: the convention there decides if it ever learns."""
 
 from __future__ import annotations
 

@@ -13,25 +13,25 @@ from ...count.stalls import ParameterSteps
 from ...records import Finding
 from .kind import Evidence, Kind
 
-STALLED = 0.5  # of the entries that have a gradient
-_LEAST = 10  # steps: with fewer nobody can say that an entry never moves
+STALLED_SHARE = 0.5  # of the entries that have a gradient
+_MIN_STEPS = 10  # steps: with fewer nobody can say that an entry never moves
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    """One for each dtype."""
+    """A finding for each dtype."""
     judged: dict[torch.dtype, list[tuple[ParameterSteps, float]]] = {}
     for parameter in evidence.stalls.parameters():
-        had, still = parameter.counts if parameter.steps >= _LEAST and not parameter.keeps_rest else (0, 0)
+        had, still = parameter.counts if parameter.steps >= _MIN_STEPS and not parameter.keeps_rest else (0, 0)
         if had and not parameter.is_noise and not evidence.deliberate.parameter(parameter.name):
             judged.setdefault(parameter.dtype, []).append((parameter, still / had))
     for dtype, rows in judged.items():
         share = sum(parameter.size * part for parameter, part in rows) / sum(parameter.size for parameter, _ in rows)
-        if share > STALLED:
+        if share > STALLED_SHARE:
             yield _report(dtype, rows, share, evidence)
 
 
 def _report(dtype: torch.dtype, rows: list[tuple[ParameterSteps, float]], share: float, evidence: Evidence) -> Finding:
-    stalled = [parameter for parameter, part in rows if part > STALLED]
+    stalled = [parameter for parameter, part in rows if part > STALLED_SHARE]
     sizes = [size for parameter in stalled if not math.isnan(size := parameter.record.size)]
     median = statistics.median_high(sizes) if sizes else None
     kind, place = str(dtype).removeprefix("torch."), evidence.stalls.place

@@ -16,7 +16,7 @@ from .kind import Evidence, Kind
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    """A narrow window says all about its threshold, so that the threshold is in no other finding."""
+    """A threshold with a narrow window is in that finding alone."""
     windows = [leaves for tally in evidence.tallies for leaves, window in tally.windows.items() if window.is_narrow]
     alone = [evidence.leaves.named(leaves) for leaves in windows if not leaves & (leaves - 1)]
     narrow = {leaf.name for leaves in alone for leaf in leaves}
@@ -50,7 +50,7 @@ def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _parameters(starved: Sequence[Starved]) -> Iterator[Finding]:
-    """One for each cause, with all parameters that it starves."""
+    """A finding for each cause, with all parameters that starve by it."""
     by_cause: dict[object, list[Starved]] = {}
     for record in starved:
         cause = record.cause and (record.cause.where, _module(record.cause), record.cause.is_deliberate)
@@ -102,7 +102,7 @@ def _advise(starved: Starved) -> str:
 
 
 def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
-    """One for each op, with the parameters whose units it holds."""
+    """A finding for each op, with the parameters whose units it holds."""
     for records in group_dead(partly):
         first, site = records[0], records[0].cause
         assert site is not None, "grouped by it"
