@@ -114,9 +114,9 @@ def remember_call(
     x = inputs[0]
     if type(x) is not Tensor or not args or x is not args[0]:
         return
-    given, taken = list(map(id, _tensors((*args, *kwargs.values())))), list(map(id, _tensors(inputs)))
+    argument_ids, input_ids = list(map(id, _tensors((*args, *kwargs.values())))), list(map(id, _tensors(inputs)))
     has_tensors = any(isinstance(value, Tensor) for value in inputs[1:])
-    if has_tensors and (given != taken or len(set(given)) < len(given)):
+    if has_tensors and (argument_ids != input_ids or len(set(input_ids)) < len(input_ids)):
         return  # if one comes twice, nobody knows which is which
     for kinked in KINKED.get(func, ()) if mode.kinks else ():
         if kinked.kink.pick or kinked.family in mode.kinks:
