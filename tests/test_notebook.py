@@ -95,6 +95,6 @@ def test_a_diagnosis_is_its_page_in_a_frame() -> None:
 
 
 def test_text_cannot_break_out() -> None:
-    from pseudograd.notebook import framed, shown
+    from pseudograd.notebook import to_frame, to_html
 
-    assert "<script>" not in shown("<script>") + framed('"><script>')
+    assert "<script>" not in to_html("<script>") + to_frame('"><script>')

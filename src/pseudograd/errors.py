@@ -10,7 +10,7 @@ from .public_names import public_path
 
 def must(where: str, argument: str, requirement: str, got: object, remedy: str | None = None) -> str:
     """The text of an error; strings are quoted, everything else is shown as it prints."""
-    text = f"{where}: {argument} must {requirement}, got {shown(got)}."
+    text = f"{where}: {argument} must {requirement}, got {describe_value(got)}."
     if _is_traced(got):
         remedy = f"To trace it call pseudograd.{public_path(where)}, or write torch.fx.wrap({where!r}) below your import of it"
     return f"{text} {remedy}." if remedy else text
@@ -26,7 +26,7 @@ def installing(extra: str) -> str:
     return f'Run pip install "pseudograd[{extra}]"'
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value as an error should show it: short, and without the contents of tensors."""
     if not _is_traced(value) and hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from . import engine, ops
-from .errors import must, shown
+from .errors import describe_value, must
 from .ops.codebook import DEFAULT_RULE
 from .public_names import dir_of, public_path
 from .rule import RuleLike
@@ -68,7 +68,9 @@ class _Layer(Module):
     def extra_repr(self) -> str:
         """The options as a program writes them; a tensor by its kind and shape, because its values would wait for the device."""
         shown_options = {
-            name: f"{type(value).__name__} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else shown(value)
+            name: f"{type(value).__name__} of shape {tuple(value.shape)}"
+            if isinstance(value, Tensor)
+            else describe_value(value)
             for name, value in self._options_now().items()
             if value is not None and value is not False
         }

@@ -15,13 +15,13 @@ _TEXT = "overflow-x: auto; white-space: pre; line-height: 1.35; font-size: 0.85e
 _PAGE = "width: 100%; height: 36em; border: 1px solid #8884; border-radius: 4px"
 
 
-def shown(text: str, figure: Callable[[], Figure] | None = None) -> str:
+def to_html(text: str, figure: Callable[[], Figure] | None = None) -> str:
     """The text as it is printed. figure: makes the picture above it; without matplotlib there is none."""
     picture = "" if figure is None else _svg(figure)
     return f'{picture}<pre style="{_TEXT}">{html.escape(text)}</pre>'
 
 
-def framed(page: str) -> str:
+def to_frame(page: str) -> str:
     """A whole page, in a frame: its style is not the notebook's."""
     return f'<iframe style="{_PAGE}" srcdoc="{html.escape(page)}"></iframe>'
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import must, not_installed
 from ..listen.program.files import checked_file, json_text, write
-from ..notebook import figure_of, shown
+from ..notebook import figure_of, to_html
 from . import picture
 from .reached import Reached
 from .statistics import Difference
@@ -46,7 +46,7 @@ class Comparison(Verdicts):
 
     def _repr_html_(self) -> str:
         seeds = picture.seeds_picture(self, self.number(None))
-        return shown(str(self), lambda: figure_of(lambda axes: picture.draw_seeds(seeds, axes), seeds.size))
+        return to_html(str(self), lambda: figure_of(lambda axes: picture.draw_seeds(seeds, axes), seeds.size))
 
     def plot(self, number: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Every seed of every variant as a dot, their median as a line, and the verdict beside it. Needs matplotlib.

@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from ..errors import must, not_installed
-from ..notebook import shown
+from ..notebook import to_html
 from ..parse_rule import Range, range_of
 from ..rule import OPS, RuleObject
 from ..torch_table.forms import SWITCHES
@@ -103,7 +103,7 @@ class Tuning:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return (shown("\n".join(self._earlier)) if self._earlier else "") + self.final._repr_html_()
+        return (to_html("\n".join(self._earlier)) if self._earlier else "") + self.final._repr_html_()
 
     def to_json(self) -> dict[str, object]:
         """Plain data, as Comparison.to_json."""

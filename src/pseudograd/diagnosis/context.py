@@ -49,10 +49,10 @@ class Readable(Report):
         return text(self)
 
     def _repr_html_(self) -> str:
-        from ..notebook import framed
+        from ..notebook import to_frame
         from .tell.page import page
 
-        return framed(page(self))
+        return to_frame(page(self))
 
     def write_html(self, file: str | Path) -> Path:
         """Write one self-contained page. Raises ValueError where that fails; an older file stays until the new one is complete."""

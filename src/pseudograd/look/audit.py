@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..arguments import as_number
 from ..errors import must
-from ..notebook import shown
+from ..notebook import to_html
 from ..testing.measure.behaviour import gradient_of
 from ..testing.measure.gradients import gradient_by_backward
 from . import audit_answers
@@ -43,7 +43,7 @@ class Audit(AuditRecord):
         return draw(self)
 
     def _repr_html_(self) -> str:
-        return shown(str(self), self.plot)
+        return to_html(str(self), self.plot)
 
 
 def audit(

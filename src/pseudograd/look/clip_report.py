@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..arguments import rounded_to
 from ..geometry import SHARES
-from ..notebook import shown
+from ..notebook import to_html
 from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, name_of_rule, policy_loss
 from ..ops.shared_rules import widened
 from ..torch_table.eras import ERAS
@@ -81,7 +81,7 @@ class ClipReport:
         return sum(cell.silenced for cell in cells if cell.side == side) / max(sum(cell.tokens for cell in cells), 1)
 
     def _repr_html_(self) -> str:
-        return shown(str(self))
+        return to_html(str(self))
 
     def __str__(self) -> str:
         width = max(9, *(len(f"{cell.tokens:,}") + 2 for cell in self.cells))

@@ -13,7 +13,7 @@ from typing import Any
 from pseudograd_notices.source import blank_magics
 
 from ..errors import must
-from ..notebook import shown
+from ..notebook import to_html
 from .classes import OldClass, find_classes, find_use_beside, judge, split_with_ends
 
 
@@ -34,7 +34,7 @@ class Migration:
         return "".join(difflib.unified_diff(before, after, str(self.file), str(self.file)))
 
     def _repr_html_(self) -> str:
-        return shown(str(self))
+        return to_html(str(self))
 
     def __str__(self) -> str:
         if not self.classes:

@@ -21,7 +21,7 @@ from ..errors import must
 from ..listen import frames
 from ..listen.program import follow as programs
 from ..listen.program.process import Process
-from ..notebook import shown
+from ..notebook import to_html
 from ..rule import RuleLike
 from ..torch_table.records import Spelling
 from .context import Rewriting
@@ -88,7 +88,7 @@ class Bisection:
     stderr: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        return shown(str(self))
+        return to_html(str(self))
 
     def __str__(self) -> str:
         ending = ["bisect: a run that fails ends with:", *(f"  {line}" for line in self.stderr)] if self.stderr else []

@@ -104,7 +104,7 @@ class Conversion:
 
     def _repr_html_(self) -> str:
         """One line for each module."""
-        return notebook.shown("\n".join([f"Conversion: {self._count_text()}", *self._shown]))
+        return notebook.to_html("\n".join([f"Conversion: {self._count_text()}", *self._shown]))
 
     def __repr__(self) -> str:
         rest = len(self.paths) - _SHOWN

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..listen import frames
 from ..listen.nodes import GraphNode, Ranges
-from ..notebook import shown
+from ..notebook import to_html
 from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number
 
@@ -57,7 +57,7 @@ class Report:
     is_torchs_own: bool  # a pin to the era of the installed torch
 
     def _repr_html_(self) -> str:
-        return shown(str(self))
+        return to_html(str(self))
 
     def __str__(self) -> str:
         if self.is_torchs_own and not self.rewritten and not self.missed:
