@@ -15,7 +15,7 @@ import torch
 from .compiled import compile_points
 from .measure import EAGER, FILLED, ROUTES, dtype_of, measure
 from .outcome import Json, Outcome
-from .table import Point, Version, dotted, load
+from .table import Point, Span, Version, load
 
 COMPILED = ("aot_eager", "inductor")
 ByVersion = dict[Version, dict[str, Outcome]]  # and by route
@@ -41,11 +41,10 @@ def main() -> int:
 
 
 def _measure_route(route: str, points: dict[str, Point]) -> dict[str, Outcome | None]:
-    eager = {id: measure(point, EAGER if route in COMPILED else route) for id, point in points.items()}
-    if route not in COMPILED:
-        return eager
-    usable = [points[id] for id, outcome in eager.items() if outcome is not None and outcome.gradient is not None]
-    return dict(compile_points(usable, route))
+    """Compiled routes take the points that have a gradient in eager mode."""
+    outcomes = {id: measure(point, EAGER if route in COMPILED else route) for id, point in points.items()}
+    usable = [points[id] for id, outcome in outcomes.items() if outcome is not None and outcome.gradient is not None]
+    return {**compile_points(usable, route)} if route in COMPILED else outcomes
 
 
 def _load_result(file: Path) -> Json:
@@ -95,21 +94,18 @@ def _join_exceptions(versions: ByVersion) -> dict[str, list[Json]]:
 
 def _join_spans(versions: ByVersion, route: str) -> list[Json]:
     """Runs of versions with the same outcome; of a route other than eager only where it is an exception."""
-    spans: list[tuple[Version, Version, Outcome]] = []
+    spans: list[Span] = []
     is_new = True
     for version in sorted(versions):
         outcome = versions[version].get(route)
         if outcome is None or outcome.is_absent or (route != EAGER and not _is_exception(versions[version], route)):
             is_new = True
-        elif spans and not is_new and spans[-1][2].same_as(outcome, dtype_of(route)):
-            spans[-1] = (spans[-1][0], version, spans[-1][2])
+        elif spans and not is_new and spans[-1].outcome.same_as(outcome, dtype_of(route)):
+            spans[-1] = spans[-1]._replace(last=version)
         else:
-            spans.append((version, version, outcome))
+            spans.append(Span(version, version, outcome))
             is_new = False
-    return [
-        {"versions": dotted(first) + (f"-{dotted(last)}" if last != first else ""), **outcome.as_json()}
-        for first, last, outcome in spans
-    ]
+    return [{"versions": span.versions, **span.outcome.as_json()} for span in spans]
 
 
 def _is_exception(outcomes: dict[str, Outcome], route: str) -> bool:

@@ -22,6 +22,7 @@ from .outcome import Outcome, Row
 from .table import Point
 
 Backend = str | Callable[..., Any]
+Group = Sequence[Point]
 _TOGETHER = 16
 NOT_COMPILED = "not compiled: "
 
@@ -41,7 +42,12 @@ def name_of(backend: Backend) -> str:
 
 def compile_points(points: Sequence[Point], backend: Backend, device: str = "cpu") -> dict[str, Outcome]:
     """By the id of the point. Points that the backend cannot compile have an error that begins with NOT_COMPILED."""
-    groups = _group_by_function(points)
+    by_function: dict[object, list[Point]] = {}
+    for point in points:  # those of one group differ in their values alone
+        shapes = tuple(tuple(torch.tensor(value).shape) for value in point.inputs)
+        key = point.expressions["torch"], shapes, point.differentiated, point.weights
+        by_function.setdefault(key, []).append(point)
+    groups: list[Group] = list(by_function.values())
     outcomes: dict[str, Outcome] = {}
     for start in range(0, len(groups), _TOGETHER):
         outcomes.update(_compile_groups(groups[start : start + _TOGETHER], backend, device))
@@ -53,18 +59,6 @@ def compile_points(points: Sequence[Point], backend: Backend, device: str = "cpu
         if not outcome.error and eager is not None and not outcome.has_same_effect_as(eager):
             outcomes.update(_compile_groups([[point]], backend, device))
     return outcomes
-
-
-Group = Sequence[Point]
-
-
-def _group_by_function(points: Sequence[Point]) -> list[Group]:
-    """Points of one group differ in their values alone."""
-    groups: dict[object, list[Point]] = {}
-    for point in points:
-        shapes = tuple(tuple(torch.tensor(value).shape) for value in point.inputs)
-        groups.setdefault((point.expressions["torch"], shapes, point.differentiated, point.weights), []).append(point)
-    return list(groups.values())
 
 
 def _compile_groups(groups: Sequence[Group], backend: Backend, device: str) -> dict[str, Outcome]:

@@ -56,12 +56,10 @@ class Outcome(NamedTuple):
 
 
 def _are_same_rows(mine: Row | None, theirs: Row | None, tolerance: float) -> bool:
-    if mine is None or theirs is None:
+    if mine is None or theirs is None or len(mine) != len(theirs):
         return mine is theirs
-    return len(mine) == len(theirs) and all(
-        abs(a - b) <= tolerance * max(abs(a), abs(b), 0.1)
-        if math.isfinite(a) and math.isfinite(b)
-        else a == b or (math.isnan(a) and math.isnan(b))
+    return all(
+        math.isclose(a, b, rel_tol=tolerance, abs_tol=0.1 * tolerance) or (math.isnan(a) and math.isnan(b))
         for a, b in zip(mine, theirs, strict=True)
     )
 

@@ -43,7 +43,7 @@ class Span(NamedTuple):
     @property
     def versions(self) -> str:
         """ "2.8-2.13"; a single version as it is."""
-        return dotted(self.first) if self.first == self.last else f"{dotted(self.first)}-{dotted(self.last)}"
+        return "-".join(dict.fromkeys(map(dotted, (self.first, self.last))))
 
 
 class Point(Record, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pseudograd.errors import unknown_name
 
@@ -26,7 +26,7 @@ def _row_text(row: Row) -> str:
     return entries[0] if len(row) == 1 else f"[{' '.join(entries)}]"
 
 
-def choose_points(table: Table, names: Iterable[str] = (), families: Iterable[str] = ()) -> list[Point]:
+def choose_points(table: Table, names: Iterable[str] = (), families: Collection[str] = ()) -> list[Point]:
     """The points of these ops, or ids, and families; all where none is named."""
     ops = {point.op for point in table.points.values()}
     known_families = list(dict.fromkeys(point.family for point in table.points.values()))
@@ -36,12 +36,9 @@ def choose_points(table: Table, names: Iterable[str] = (), families: Iterable[st
     for family in families:
         if family not in known_families:
             raise unknown_name("kinks", "--family", known_families, family)
-    wanted, kinds = set(names), set(families)
-    return [
-        point
-        for point in table.points.values()
-        if (not wanted or point.op in wanted or point.id in wanted) and (not kinds or point.family in kinds)
-    ]
+    wanted = set(names) or {*ops, *table.points}
+    points = [point for point in table.points.values() if point.op in wanted or point.id in wanted]
+    return [point for point in points if not families or point.family in families]
 
 
 def table_text(table: Table, points: Iterable[Point], version: str) -> str:
@@ -59,12 +56,8 @@ def table_text(table: Table, points: Iterable[Point], version: str) -> str:
 def _cells(point: Point, version: str) -> tuple[str, ...]:
     others = [span for span in point.spans.get("torch", []) if parse_version(version) not in span]
     elsewhere = "; ".join(f"{outcome_text(span.outcome)} ({span.versions})" for span in others)
-    return (
-        point.id,
-        outcome_text(point.outcome("torch", version)),
-        elsewhere,
-        *(outcome_text(point.outcome(framework)) for framework in ("jax", "tensorflow")),
-    )
+    jax, tensorflow = (outcome_text(point.outcome(framework)) for framework in ("jax", "tensorflow"))
+    return point.id, outcome_text(point.outcome("torch", version)), elsewhere, jax, tensorflow
 
 
 def changed_points(table: Table) -> list[Point]:

@@ -11,16 +11,13 @@ HELP = "what the installed torch does at a bound, and which kernels run"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="the findings as JSON")
-    command.add_argument(
-        "--expect", metavar="EDGE", help="closed or open: one line, and status 1 if number bounds have the other edge"
-    )
-    command.add_argument(
-        "--against",
-        metavar="NAME",
-        help="what differs from jax, tensorflow or a version such as torch==2.9, at every point of the kink table",
-    )
-    command.add_argument("--all", action="store_true", help="with --against: a line for every point")
+    add = command.add_argument
+    add("--json", action="store_true", help="the findings as JSON")
+    expected = "closed or open: one line, and status 1 if number bounds have the other edge"
+    add("--expect", metavar="EDGE", help=expected)
+    others = "what differs from jax, tensorflow or a version such as torch==2.9, at every point of the kink table"
+    add("--against", metavar="NAME", help=others)
+    add("--all", action="store_true", help="with --against: a line for every point")
 
 
 def run(options: argparse.Namespace) -> int:

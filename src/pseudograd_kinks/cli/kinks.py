@@ -17,23 +17,16 @@ HELP = "which gradient torch, JAX and TensorFlow give at every kink, and what is
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("ops", nargs="*", metavar="OP", help="of these ops or points only, such as clamp or abs@0")
-    command.add_argument(
-        "--family", action="append", default=[], metavar="NAME", help="of this family only, such as norms"
-    )
-    command.add_argument("--changed", action="store_true", help="only where torch versions differ, and why")
-    command.add_argument(
-        "--check",
-        action="store_true",
-        help="measure the installed torch against the table: status 1 if something is new",
-    )
-    command.add_argument("--device", metavar="DEVICE", help="with --check: measure there (default: cpu)")
-    command.add_argument(
-        "--backend",
-        metavar="NAME",
-        help="with --check: compiled by this backend of torch.compile, or by MODULE:FUNCTION",
-    )
-    command.add_argument("--json", metavar="FILE", help="with --check: write what was found there")
+    add = command.add_argument
+    add("ops", nargs="*", metavar="OP", help="of these ops or points only, such as clamp or abs@0")
+    add("--family", action="append", default=[], metavar="NAME", help="of this family only, such as norms")
+    add("--changed", action="store_true", help="only where torch versions differ, and why")
+    measures = "measure the installed torch against the table: status 1 if something is new"
+    add("--check", action="store_true", help=measures)
+    add("--device", metavar="DEVICE", help="with --check: measure there (default: cpu)")
+    backend = "with --check: compiled by this backend of torch.compile, or by MODULE:FUNCTION"
+    add("--backend", metavar="NAME", help=backend)
+    add("--json", metavar="FILE", help="with --check: write what was found there")
 
 
 def run(options: argparse.Namespace) -> int:
