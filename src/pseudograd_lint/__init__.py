@@ -8,4 +8,5 @@ USES = (
     "pseudograd_notices.notice",
     "pseudograd_notices.options",
     "pseudograd_notices.source",
+    "pseudograd_notices.workers",
 )

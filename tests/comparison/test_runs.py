@@ -512,3 +512,35 @@ def test_after_a_run_in_time_python_expects_no_error_any_more() -> None:
     )
     command = [sys.executable, "-c", program, time_limit.__file__]
     assert subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout == "went on\n"
+
+
+@pytest.mark.program
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+def test_no_process_outlives_a_comparison_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os, time\ndef run(f, seed):\n    open(str(os.getpid()), 'w').close()\n    time.sleep(0.1)\n    return seed\n"
+    )
+    (tmp_path / "program.py").write_text(
+        "import math, mine, pseudograd as pg\nif __name__ == '__main__':\n"
+        "    pg.compare(mine.run, variants={'a': math.cos, 'b': math.sin}, seeds=5000, jobs=2)\n"
+    )
+    program = subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path, start_new_session=True)
+    try:
+        workers = wait_for(lambda: [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()], 2)
+    finally:
+        program.kill()
+        program.wait()
+    wait_for(lambda: [worker for worker in workers if not is_alive(worker)], 2)
+
+
+def wait_for(count: Callable[[], list[int]], number: int) -> list[int]:
+    end = time.monotonic() + 120
+    while len(count()) < number:
+        assert time.monotonic() < end, f"{len(count())} of {number}"
+        time.sleep(0.1)
+    return count()
+
+
+def is_alive(process: int) -> bool:
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"

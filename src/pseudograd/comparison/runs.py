@@ -21,6 +21,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
+from pseudograd_notices.workers import end_with_parent
+
 from ..errors import must
 from ..rule import RuleLike
 from .reached import Reached
@@ -229,9 +231,7 @@ def _sending(where: str) -> Iterator[None]:
 def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Processes of our own. After an error they are ended at once, with the runs that they have begun."""
     before = set(multiprocessing.active_children())
-    # Ctrl-C is for the first process, which ends the others.
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), signal.signal, ignored)
+    executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker)
     try:
         yield executor
         executor.shutdown()
@@ -245,6 +245,12 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
         remedy = "Its output says why; a script must call this below `if __name__ == '__main__':`"
         text = must(where, "jobs", "be processes that live to the end", "one that did not", remedy)
         raise ValueError(text) from error
+
+
+def _start_worker() -> None:
+    """Ctrl-C is for the first process, which ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
 
 
 def _module_name(path: str) -> str:

@@ -20,6 +20,7 @@ from pseudograd_notices.options import (
     split_ignore,
     split_words,
 )
+from pseudograd_notices.workers import end_with_parent
 
 from ..rules import CODES as TABLE
 from ..sources import check_bytes, check_file, files
@@ -76,7 +77,7 @@ def _check_all(options: argparse.Namespace, numbers: Sequence[str]) -> tuple[lis
         paths.remove("-")
     jobs = options.jobs or (2 if len(paths) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1 else 1)
     if jobs > 1:
-        with ProcessPoolExecutor(jobs) as pool:
+        with ProcessPoolExecutor(jobs, initializer=end_with_parent) as pool:
             results += pool.map(check_file, paths, [numbers] * len(paths), chunksize=32)
     else:
         results += [check_file(path, numbers) for path in paths]
