@@ -124,7 +124,7 @@ def _finding(rows: World) -> str:
     return (
         "A photo was trained to become a flower with more contrast than a screen can show, and then to become itself again. "
         f"{theirs}; with {OURS} it {_came(ours)} ({ours:.1f} dB). "
-        f"The runs differ only in the backward rule of the clamp.{also}"
+        f"These runs differ only in the backward rule of the clamp.{also}"
     )
 
 

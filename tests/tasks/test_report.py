@@ -95,7 +95,7 @@ def test_the_opening_is_computed(results: Results) -> None:
     assert first is not None
     for part in (
         "did not come back where the gradient at a bound passes (8.0 dB) and came back in part where it does not",
-        "with inward it did not come back (12.0 dB). The runs differ only in the backward rule of the clamp. "
+        "with inward it did not come back (12.0 dB). These runs differ only in the backward rule of the clamp. "
         "The best variant was zero/open, at 20.0 dB.",
     ):
         assert part in first.sentence
