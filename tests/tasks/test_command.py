@@ -18,7 +18,7 @@ from pseudograd.comparison.variants import variants
 from pseudograd.listen.program.signals import Stopped
 from pseudograd_tasks import TASKS, Task, basin, curve
 from pseudograd_tasks.base import ElementByElement, Settings
-from pseudograd_tasks.report.against import Row, common_rows, read_other, side_by_side
+from pseudograd_tasks.report.against import Row, read_other, side_by_side
 from pseudograd_tasks.report.results import Results
 from pseudograd_tasks.report.sources import load_results, run_tasks
 from pseudograd_tasks.report.write import runs_so_far, write
@@ -310,26 +310,26 @@ def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureF
 
     text = compare()
     assert text.splitlines()[2] == "curve, y²: outside, no gradient"
-    assert f"here, torch {torch.__version__}" in text
-    assert "there, torch 2.99.0" in text
-    assert text.endswith("Explicit rules are equal in both, to the bit.\nNothing else differs.")
-    world["torch.clamp"]["no_signal_outside"] = 0.5
+    for part in (
+        f"here, torch {torch.__version__}",
+        "there, torch 2.99.0",
+        "Explicit rules are equal in both, to the bit.",
+    ):
+        assert part in text
+    assert text.endswith("Nothing else differs.")
+    world["torch.clamp"] |= {"no_signal_outside": 0.5, "at_high": 7.0}
     world["zero/closed"]["no_signal_outside"] -= 1e-7
     text = compare()
     assert "Explicit rules are equal in both, to the digits shown; the largest difference is 1e-07." in text
-    assert text.endswith("Beside them differ: torch.clamp (curve, y²: 1 here, 0.5 there).")
+    assert "Beside them differ: torch.clamp (curve, y²: 1 here, 0.5 there; curve, y², dL/dx exactly at max: " in text
     assert re.search(r"^torch\.clamp +1 +0\.5 +\+0\.5$", text, re.MULTILINE)
-    world["torch.clamp"]["at_high"] = 7.0
-    assert "; curve, y², dL/dx exactly at max: " in compare()
     world["zero/open"]["no_signal_outside"] = None
     numbers["tasks"]["mine"] = {}
     compare()
     out = works(capsys, "compare", "--redraw", str(small), "--against", str(other))
     assert "Explicit rules should be equal, and differ: zero/open (curve, y²: 1 here, not a number there)." in out
     assert "Only there: mine." in out
-    differing = {row.variant for row in common_rows(results, read_other(other)) if row.differs}
-    assert differing == {"torch.clamp", "zero/open"}
-    assert Row("a", "b", "inward", float("nan"), float("nan")).differs is False
+    assert not Row("a", "b", "inward", float("nan"), float("nan")).differs
     del numbers["tasks"]["curve"]
     with pytest.raises(ValueError, match="compare: --against must have a task and a rule in common with this run"):
         compare()
