@@ -6,7 +6,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ NOT_COMPILED = "diagnose: the context must be entered outside code that torch.co
 _lock = threading.RLock()
 _entering = Depth()
 _count = 0
-_stance: Any = None  # of torch.compiler: entered, while a diagnosis is and Dynamo is here
+_stance: contextlib.AbstractContextManager[object] | None = None  # of torch.compiler, entered during a diagnosis
 
 
 @contextlib.contextmanager
@@ -87,7 +86,7 @@ def _match(was_eager: bool | None) -> Callable[[], object] | None:
         return lambda: stance.__exit__(None, None, None)
     if not was_eager and own is not None:
         own.__exit__(None, None, None)
-        return own.__enter__  # type: ignore[no-any-return]
+        return own.__enter__
     return None
 
 

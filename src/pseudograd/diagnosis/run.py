@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pseudograd_notices.code import select_codes
 from pseudograd_notices.options import split_ignore, split_words
@@ -26,6 +26,9 @@ from .records import Report
 from .tell.notices import Output
 from .tell.page import page
 from .tell.text import rank_lines
+
+if TYPE_CHECKING:
+    from ..listen.program.process import Process
 
 _PROCESSES_SHOWN = 8
 _ANY_CODE = "any"  # code
@@ -213,7 +216,7 @@ def _diagnosis(options: Mapping[str, Any]) -> Diagnosis:
 class _Follower:
     """A diagnosis from the moment torch is imported to the end of the process."""
 
-    def __init__(self, options: Mapping[str, object], steps: int | None, process: Any) -> None:
+    def __init__(self, options: Mapping[str, object], steps: int | None, process: Process) -> None:
         self.diagnosis = _diagnosis(options)
         self.process, self.steps = process, steps
         self.shows = process.is_main and sys.stderr is not None and sys.stderr.isatty()
@@ -238,6 +241,6 @@ class _Follower:
         self.diagnosis.stop_listening()
 
 
-def begin(job: Mapping[str, Any], process: object) -> _Follower:
+def begin(job: Mapping[str, Any], process: Process) -> _Follower:
     """`listen.program` calls it in each process."""
     return _Follower(job["asked"], job["steps"], process)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from types import CodeType
-from typing import Any
+
+from torch.autograd import Function
 
 from ...listen.frames import format_location, named
 from ...listen.quietly import quietly
@@ -17,7 +18,7 @@ from ..records import Copied
 
 def copies(tallies: Iterable[Tally]) -> list[Copied]:
     """The copies, in the order in which a backward meets them."""
-    uses: dict[Any, list[str]] = {}
+    uses: dict[type[Function], list[str]] = {}
     for tally in sorted(tallies, key=lambda tally: tally.order):
         cls = tally.function
         if cls is not None and cls.__module__.partition(".")[0] not in ("torch", __name__.partition(".")[0]):
@@ -43,6 +44,6 @@ def default_rule_codes(tallies: Iterable[Tally]) -> set[CodeType]:
         }
 
 
-def _forward(cls: Any) -> CodeType:
+def _forward(cls: type[Function]) -> CodeType:
     code: CodeType = inspect.unwrap(cls.forward).__code__
     return code

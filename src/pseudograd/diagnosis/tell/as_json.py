@@ -25,13 +25,19 @@ def json_of(report: Report) -> dict[str, object]:
     }
 
 
+def plain_record(record: object) -> dict[str, object]:
+    """The fields and shares of a record, without the fields that its repr leaves out: only this process understands them."""
+    assert dataclasses.is_dataclass(record)
+    names = [field.name for field in dataclasses.fields(record) if field.repr]
+    if isinstance(record, Site):
+        names += ["cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"]
+    return {name: plain(getattr(record, name)) for name in names}
+
+
 def plain(value: object) -> object:
-    """A record is a dictionary of its fields and shares, without the fields that its repr leaves out."""
+    """A value as JSON has it."""
     if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.repr]
-        if isinstance(value, Site):
-            names += ["cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"]
-        return {name: plain(getattr(value, name)) for name in names}
+        return plain_record(value)
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...listen.frames import lines_of
 from ..ranks import lines
 from ..records import Report, Site, Structural
-from .as_json import json_of, plain
+from .as_json import json_of, plain_record
 from .text import text
 
 _LINES_AROUND = 3  # lines of source before and behind the one that counts
@@ -34,8 +34,8 @@ def page(report: Report) -> str:
 
 def _add_source(record: Site | Structural) -> dict[str, object]:
     """The record with some lines of the source, and the columns of the expression in characters."""
-    values, file_lines = dict(plain(record)), lines_of(record.source[0]) if record.source else []  # type: ignore[call-overload]
-    values["source"] = None
+    values: dict[str, object] = {**plain_record(record), "source": None}
+    file_lines = lines_of(record.source[0]) if record.source else []
     if record.source and file_lines:
         file, line, start, end = record.source
         first = max(line - _LINES_AROUND, 1)
