@@ -25,7 +25,7 @@ from figures_by_version import keep
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pseudograd import override, pin_edge
-from pseudograd.listen.nodes import Ranges, nodes_of, reachable_from
+from pseudograd.listen.nodes import GraphNode, Ranges, nodes_of, reachable_from
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import ERAS, installed_era
@@ -37,6 +37,7 @@ FOUND = ROOT / "docs" / "composites.json"
 sys.path.insert(0, str(ROOT))
 from tests.torchs_samples import Sample, of_functions, of_modules  # noqa: E402  tests run the same
 
+Row = dict[str, Any]
 _EXTREMES = {"MaximumBackward0": torch.maximum, "MinimumBackward0": torch.minimum}  # a clamp only beside a constant
 
 
@@ -46,11 +47,11 @@ class Watching(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.hidden: dict[Any, list[Form]] = {}
-        self.seen: set[Any] = set()
+        self.seen: set[GraphNode] = set()
         self._ranges = Ranges()
         self._ranges.start_afresh()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result, nodes = self._ranges.run_call(func, args, kwargs or {})
         self.seen.update(nodes)
         for form in forms_of(nodes):
@@ -60,7 +61,7 @@ class Watching(TorchFunctionMode):
         return result
 
 
-def forms_of(nodes: Iterable[Any]) -> Iterator[Form]:
+def forms_of(nodes: Iterable[GraphNode]) -> Iterator[Form]:
     for node in nodes:
         extreme = _EXTREMES.get(node.name())
         form = form_of_node(node.name()) if extreme is None else SPELLINGS[extreme].form
@@ -102,9 +103,9 @@ def _ours() -> Iterator[Sample]:
         yield Sample(function.__name__, function, x, tuple(args), {})
 
 
-def find(samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
+def find(samples: Iterable[Sample]) -> dict[str, Row]:
     """By function: the ops that it hides, in how many of the samples, in how many of these a context reaches all, and has it a row?"""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Row] = {}
     calls = refused = 0
     for sample in samples:
         watching = Watching()

@@ -19,8 +19,10 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-Rows = list[Any]
-Gradient = Callable[[Callable[..., Any], Rows, list[int], list[float]], Rows]
+Json = Any  # what a file of JSON holds
+Function = Callable[..., Any]  # on the arrays of a framework
+Rows = list[Json]
+Gradient = Callable[[Function, Rows, list[int], list[float]], Rows]
 
 
 def main() -> int:
@@ -38,7 +40,7 @@ def main() -> int:
     return 0
 
 
-def _outcome(point: dict[str, Any], framework: str, names: dict[str, Any], gradient: Gradient) -> dict[str, Any]:
+def _outcome(point: dict[str, Json], framework: str, names: dict[str, Json], gradient: Gradient) -> dict[str, Json]:
     arguments = ", ".join("xyzw"[: len(point["inputs"])])
     names = {**names, "math": math, "inf": math.inf, "nan": math.nan}
     try:
@@ -50,7 +52,7 @@ def _outcome(point: dict[str, Any], framework: str, names: dict[str, Any], gradi
     return {"gradient": [None if row is None else [_as_json(value) for value in row] for row in rows]}
 
 
-def _floats(value: Any) -> Any:
+def _floats(value: Json) -> Json:
     return [_floats(item) for item in value] if isinstance(value, list) else float(value)
 
 
@@ -58,29 +60,29 @@ def _as_json(value: float) -> float | str:
     return float(value) if math.isfinite(value) else str(float(value))
 
 
-def _jax() -> tuple[str, dict[str, Any], dict[str, Gradient]]:
+def _jax() -> tuple[str, dict[str, Json], dict[str, Gradient]]:
     import jax
     import jax.numpy as jnp
 
-    def reverse(f: Callable[..., Any], inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
+    def reverse(f: Function, inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
         arrays = [jnp.array(value, jnp.float32) for value in inputs]
         return [row.ravel().tolist() for row in jax.grad(summed(f, weights), tuple(wrt))(*arrays)]
 
-    def summed(f: Callable[..., Any], weights: list[float]) -> Callable[..., Any]:
+    def summed(f: Function, weights: list[float]) -> Function:
         return lambda *arrays: (f(*arrays).ravel() * (jnp.array(weights) if weights else 1.0)).sum()
 
     return jax.__version__, {"jax": jax, "jnp": jnp, "jsp": jax.scipy}, {"eager": reverse}
 
 
-def _tensorflow() -> tuple[str, dict[str, Any], dict[str, Gradient]]:
+def _tensorflow() -> tuple[str, dict[str, Json], dict[str, Gradient]]:
     import tensorflow as tf
 
-    def reverse(f: Callable[..., Any], inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
+    def reverse(f: Function, inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
         tensors = [tf.constant(value, tf.float32) for value in inputs]
         rows = gradients(f, tensors, wrt, weights)
         return [None if row is None else tf.reshape(tf.convert_to_tensor(row), [-1]).numpy().tolist() for row in rows]
 
-    def gradients(f: Callable[..., Any], tensors: Rows, wrt: list[int], weights: list[float]) -> Rows:
+    def gradients(f: Function, tensors: Rows, wrt: list[int], weights: list[float]) -> Rows:
         with tf.GradientTape() as tape:
             for tensor in tensors:
                 tape.watch(tensor)

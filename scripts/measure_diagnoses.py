@@ -19,13 +19,13 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from figures_by_version import keep, measure_installed
 from torch import nn
 
 from pseudograd import diagnose, pin_edge
+from pseudograd.diagnosis.context import Diagnosis
 
 ROOT = Path(__file__).resolve().parent.parent
 FOUND = ROOT / "docs" / "diagnoses.json"
@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 BOTH = {"torch<=2.13": "torch<=2.13", "torch>=2.14": "torch>=2.14"}
 
 
-def x_transformers() -> Any:
+def x_transformers() -> Diagnosis:
     from x_transformers_polar import main
 
     with diagnose() as d:
@@ -42,7 +42,7 @@ def x_transformers() -> Any:
     return d
 
 
-def x_transformers_pinned() -> Any:
+def x_transformers_pinned() -> Diagnosis:
     from x_transformers_polar import main
 
     with pin_edge("torch<=2.13"), diagnose() as d:
@@ -50,7 +50,7 @@ def x_transformers_pinned() -> Any:
     return d
 
 
-def torchao_int4() -> Any:
+def torchao_int4() -> Diagnosis:
     from torchao.quantization.qat import FakeQuantizedLinear
     from torchao.quantization.qat.fake_quantize_config import IntxFakeQuantizeConfig
 
@@ -69,7 +69,7 @@ def torchao_int4() -> Any:
     return d
 
 
-def _kornia(name: str, *arguments: Any) -> Any:
+def _kornia(name: str, *arguments: object) -> Diagnosis:
     import kornia.enhance as enhance
 
     torch.manual_seed(0)
@@ -81,15 +81,15 @@ def _kornia(name: str, *arguments: Any) -> Any:
     return d
 
 
-def kornia_brightness() -> Any:
+def kornia_brightness() -> Diagnosis:
     return _kornia("adjust_brightness", torch.zeros(2))
 
 
-def kornia_gamma() -> Any:
+def kornia_gamma() -> Diagnosis:
     return _kornia("adjust_gamma", 1.0)
 
 
-def inverse_sigmoid() -> Any:
+def inverse_sigmoid() -> Diagnosis:
     from transformers.models.deformable_detr.modeling_deformable_detr import inverse_sigmoid as of_detr
 
     p = torch.tensor([0.0, 1e-6, 0.5, 1.0], requires_grad=True)
@@ -98,7 +98,7 @@ def inverse_sigmoid() -> Any:
     return d
 
 
-def swinv2() -> Any:
+def swinv2() -> Diagnosis:
     from transformers import Swinv2Config, Swinv2ForImageClassification
 
     torch.manual_seed(0)
@@ -120,7 +120,7 @@ def swinv2() -> Any:
     return d
 
 
-def torchmetrics_sam() -> Any:
+def torchmetrics_sam() -> Diagnosis:
     """The loss of two equal images: what arrives at the clamp is not finite."""
     from torchmetrics.functional.image import spectral_angle_mapper
 
@@ -132,7 +132,7 @@ def torchmetrics_sam() -> Any:
     return d
 
 
-def auto_round_int2() -> Any:
+def auto_round_int2() -> Diagnosis:
     """The rounding that its tuning learns: what its clamp lets through at the ends of a grid of four."""
     from auto_round.data_type.int import quant_tensor_sym
 
@@ -145,13 +145,13 @@ def auto_round_int2() -> Any:
     return d
 
 
-CASES: tuple[Callable[[], Any], ...] = (
+CASES: tuple[Callable[[], Diagnosis], ...] = (
     x_transformers, x_transformers_pinned, torchao_int4, kornia_brightness, kornia_gamma, inverse_sigmoid, swinv2, torchmetrics_sam,
     auto_round_int2,
 )  # fmt: skip
 
 
-def in_short(d: Any) -> dict[str, Any]:
+def in_short(d: Diagnosis) -> dict[str, object]:
     """What is the same on every machine but for the last digits."""
     return {
         "findings": [[finding.code, _package_path(finding.where)] for finding in d.findings],
@@ -184,7 +184,7 @@ def _package_path(where: str) -> str:
     return where
 
 
-def text(d: Any) -> list[str]:
+def text(d: Diagnosis) -> list[str]:
     """The report, without the version of this build."""
     report = str(d)
     for folder in filter(None, PLACES):
@@ -192,7 +192,7 @@ def text(d: Any) -> list[str]:
     return re.sub(r"(torch [0-9.]+)\+\w+", r"\1", report).splitlines()
 
 
-def _figures(case: Callable[[], Any]) -> dict[str, Any]:
+def _figures(case: Callable[[], Diagnosis]) -> dict[str, object]:
     d = case()
     return {**in_short(d), "text": text(d)} if case is x_transformers else in_short(d)
 
