@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.count.leaves import Leaves
 
 from .checks import codes, line_of, number_of, starved
 
@@ -185,3 +186,12 @@ def test_a_value_that_was_cut_is_followed_through_a_property(name: str) -> None:
         (getattr(cut, name) * other).sum().backward()
     (record,) = [record for record in d.structural if record.kind == ".detach()"]
     assert (number_of(record.where), record.reaches_loss) == (line_of("cut = weight.detach()"), True)
+
+
+def test_the_leaves_upstream_of_a_node_are_joined_with_those_that_its_inputs_remember() -> None:
+    leaves = Leaves("upstream", {})
+    x, y = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    a = x * 2
+    assert leaves.upstream_of(a) == leaves.set_of(x) != leaves.set_of(y)
+    assert leaves.upstream_of(a.sin() + a.cos()) == leaves.set_of(x)
+    assert leaves.upstream_of((a + y) * a) == leaves.set_of(x) | leaves.set_of(y)
