@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -391,3 +392,40 @@ def test_a_signal_waits_until_the_report_is_in_its_place(
     assert run(capsys, *SMALL, str(tmp_path / "report"))[0] == 143
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
     assert (tmp_path / "report" / "index.html").is_file()
+
+
+@pytest.mark.program
+@pytest.mark.skipif(os.name == "nt", reason="needs groups of processes")
+@pytest.mark.parametrize("number", STOPS, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "command",
+    [["bisect", "--pin", "open"], ["upgrade", "--from", sys.executable, "--to", sys.executable]],
+    ids=lambda command: command[0],
+)
+def test_a_signal_ends_a_command_of_many_runs_with_the_run_in_progress(
+    tmp_path: Path, command: list[str], number: signal.Signals
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import pathlib, sys, time, torch\n"
+        "torch.zeros(3, requires_grad=True).clamp(0, 1).sum().backward()\n"
+        "with pathlib.Path(sys.argv[1]).open('a') as runs:\n    runs.write('.')\n"
+        "time.sleep(600)\n"
+    )
+    runs = tmp_path / "runs"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pseudograd", *command, str(program), str(runs)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not runs.exists():
+        assert process.poll() is None
+        time.sleep(0.2)
+    os.killpg(process.pid, number)
+    err = process.communicate(timeout=120)[1]
+    status, name = STOPS[number]
+    assert process.returncode == status
+    assert err.splitlines()[-1] == f"pseudograd: stopped by {name}; nothing is left half-written"
+    assert runs.read_text() == "."

@@ -17,6 +17,7 @@ USES = (
     "pseudograd.listen.program.files",
     "pseudograd.listen.program.follow",
     "pseudograd.listen.program.process",
+    "pseudograd.listen.program.signals",
     "pseudograd.listen.quietly",
     "pseudograd.rewrite.context",
     "pseudograd.rewrite.mode",

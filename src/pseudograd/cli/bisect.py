@@ -23,22 +23,24 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..listen.program.files import checked_file, json_text, write
+    from ..listen.program.signals import stoppable
     from ..rewrite.bisect import FOUND, bisect
 
     target = None if options.json is None else checked_file("bisect", "--json", options.json)
-    answer = bisect(
-        options.program,
-        options.arguments,
-        pin=options.pin,
-        overrides=options.override,
-        is_module=options.is_module,
-        checked_by=options.check,
-        on_run=lambda run, changed, places, passes: print(
-            f"bisect: run {run}, the change at {changed} of {places} places: {'passes' if passes else 'fails'}",
-            file=sys.stderr,
-            flush=True,
-        ),
-    )
+    with stoppable():
+        answer = bisect(
+            options.program,
+            options.arguments,
+            pin=options.pin,
+            overrides=options.override,
+            is_module=options.is_module,
+            checked_by=options.check,
+            on_run=lambda run, changed, places, passes: print(
+                f"bisect: run {run}, the change at {changed} of {places} places: {'passes' if passes else 'fails'}",
+                file=sys.stderr,
+                flush=True,
+            ),
+        )
     if target is not None:
         write("bisect", "--json", target, json_text(answer.to_json()))
     print(answer)

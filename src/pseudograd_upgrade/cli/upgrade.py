@@ -39,6 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from pseudograd.listen.program.files import checked_file, json_text, write
+    from pseudograd.listen.program.signals import stoppable
 
     from ..routes.question import compare_routes, parse_routes
     from ..runs import open_runner
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     for name in ("json", "cut_out", "keep"):
         if (file := getattr(options, name)) is not None:
             files[name] = checked_file("upgrade", f"--{name.replace('_', '-')}", file)
-    with open_runner(options.program, options.arguments, options.is_module, options.seed) as runner:
+    with stoppable(), open_runner(options.program, options.arguments, options.is_module, options.seed) as runner:
         if routes is None:
             answer = compare_torches(runner, options.old, options.new, options.against, files.get("keep"))
         else:

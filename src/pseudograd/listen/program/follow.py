@@ -25,6 +25,7 @@ from typing import IO, Any
 from ...errors import must
 
 _PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
+_SECONDS_TO_CLEAN_UP = 2.0  # for a program whose command was stopped
 
 
 def check(where: str, program: str, is_module: bool) -> None:
@@ -154,7 +155,8 @@ def _process(
         silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": errors} if is_quiet else {}
         # What this process was handed by its shell, the program is handed, too.
         process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **silent)
-        stack.enter_context(_signals_reach(process))
+        if not is_quiet:  # a quiet run is one of several, and has no report: a signal ends it with its command
+            stack.enter_context(_signals_reach(process))
         status = _waited(process)
         if errors is not None:
             errors.seek(0)
@@ -165,6 +167,9 @@ def _waited(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait()
     except BaseException:  # whatever takes this process away takes the program along
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_CLEAN_UP)
         process.kill()
         process.wait()
         raise
