@@ -116,6 +116,7 @@ FLOWS = {
     "x = x.clamp(min=0)\n    x += 1\n    return torch.sqrt(x)": False,
     "x = x.clamp(min=0)\n    if x.sum():\n        x = x + 1\n    return torch.sqrt(x)": False,
     "if g:\n        return x\n    x = x.clamp(min=0)\n    return torch.sqrt(x)": True,
+    "x = x.clamp(min=0)\n    if g:\n        x = x + 1\n        return x\n    return torch.sqrt(x)": True,
     "x = x.clamp(min=0)\n    for _ in g:\n        x = torch.sqrt(x) + 1\n    return x": False,
     "x = x.clamp(min=0)\n    x[0] = 1\n    return torch.sqrt(x)": False,
     "y: torch.Tensor = x.clamp(min=0)\n    return y.sqrt()": True,
