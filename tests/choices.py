@@ -41,7 +41,7 @@ def pairs(*values: Hashable) -> list[Hashable]:
     return list(itertools.combinations(enumerate(values), 2))
 
 
-def left_out(is_taken: bool, mark: pytest.MarkDecorator = pytest.mark.slow) -> Any:
+def marks_of(is_taken: bool, mark: pytest.MarkDecorator = pytest.mark.slow) -> Any:
     """The marks of a cell."""
     return () if is_taken else mark
 
@@ -52,7 +52,7 @@ def slow_but(quick: Iterable[Any], values: Iterable[Any], mark: pytest.MarkDecor
     assert all(parameter in all_of_them for parameter in wanted), f"{wanted} are not all among {all_of_them}"
     cells = [parameter if type(parameter) is tuple else (parameter,) for parameter in all_of_them]
     return [
-        pytest.param(*cell, id="-".join(map(_name, cell)), marks=left_out(parameter in wanted, mark))
+        pytest.param(*cell, id="-".join(map(_name, cell)), marks=marks_of(parameter in wanted, mark))
         for parameter, cell in zip(all_of_them, cells, strict=True)
     ]
 
@@ -70,7 +70,7 @@ def one_in(count: int, *axes: Iterable[Any]) -> list[Any]:
         pytest.param(
             *(value for _, value in combination),
             id="-".join(_name(value) for _, value in combination),
-            marks=left_out(sum(position for position, _ in combination) % count == 0),
+            marks=marks_of(sum(position for position, _ in combination) % count == 0),
         )
         for combination in itertools.product(*(enumerate(axis) for axis in axes_of_values))
     ]
@@ -86,7 +86,7 @@ def as_parameters(
 ) -> list[Any]:
     """The cells as parameters, those marked slow that a covering leaves out."""
     return [
-        pytest.param(*cell, id="-".join(map(_name, cell)), marks=left_out(is_taken))
+        pytest.param(*cell, id="-".join(map(_name, cell)), marks=marks_of(is_taken))
         for cell, is_taken in zip(cells, covering(cells, shown_by), strict=True)
     ]
 

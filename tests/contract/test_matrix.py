@@ -18,7 +18,7 @@ from pseudograd.testing.measure import transforms
 from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.testing.measure.inputs import requiring_grad, tensors_of
 
-from ..choices import folded, left_out
+from ..choices import folded, marks_of
 from . import batches, limits, matrix
 from .cases import cells_of
 from .matrix import MATRIX_CASES, Way
@@ -104,7 +104,7 @@ def compiled_cells(cases: list[Case], names: Iterable[str], quick: Iterable[str]
             for batch in [*single, *batches.in_batches(others, size)]:
                 cell = f"{batches.label(batch)}-{name}-{'dynamic' if dynamic else 'static'}"
                 is_usual = batch in single and not dynamic
-                marks = left_out(name in quick, pytest.mark.program) if is_usual else pytest.mark.slow
+                marks = marks_of(name in quick, pytest.mark.program) if is_usual else pytest.mark.slow
                 cells.append(pytest.param(batch, name, dynamic, id=cell, marks=marks))
     return cells
 

@@ -101,7 +101,7 @@ def test_parts_are_of_32768_elements_and_begin_at_four_million(
     x: torch.Tensor, low: Any, grad: torch.Tensor, parts: int, sizes: list[int]
 ) -> None:
     call = call_for(OPS["clamp"], "leaky", "closed")
-    gradients = portable._by_parts(grad, [x, low, 1.0], (True, False, False), call)
+    gradients = portable._pull_by_parts(grad, [x, low, 1.0], (True, False, False), call)
     assert sizes == [2**15] * parts
     assert (gradients is None) == (not parts)
 

@@ -200,7 +200,7 @@ LEAST_BLOCKWISE = 2**22  # elements: fewer fit the processor's cache anyhow
 PART_OF_A_THREAD = 2**15  # elements: torch shares no fewer among several threads
 
 
-def _by_parts(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_by_parts(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     """The formula on a part of x at a time, so that its temporaries stay in the cache."""
     x, *others = saved
     if x.numel() < LEAST_BLOCKWISE or x.dtype not in bits.DTYPES or grad.dtype is not x.dtype or grad.shape != x.shape:
@@ -226,7 +226,7 @@ for _serves, _backward in (
     (_gives(Constant(-1.0), Constant(1.0), ALL), _sign_outside),
 ):
     register(Kernel("portable", INPUTS, _serves, _backward, priority=20))
-BLOCKWISE = Kernel("portable", INPUTS, lambda call: call.rule.is_long, _by_parts, device="cpu", priority=10)
+BLOCKWISE = Kernel("portable", INPUTS, lambda call: call.rule.is_long, _pull_by_parts, device="cpu", priority=10)
 register(BLOCKWISE)
 register(Kernel("portable", bits.BITS, lambda call: call.rule.steps is not None, _pull_steps, priority=20))
 account("portable", lambda: {"state": "active", "why": "a handful of ATen calls"})
