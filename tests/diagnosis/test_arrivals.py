@@ -44,16 +44,16 @@ def through_a_hook(net: nn.Sequential, x: Tensor, act: Callable[[nn.Parameter], 
     net[2:](h).sum().backward()
 
 
-def with_a_hook_that_clears_gradients(net: nn.Sequential, x: Tensor, step: int) -> None:
+def a_hook_clears_gradients(net: nn.Sequential, x: Tensor, step: int) -> None:
     """As an optimiser that steps within the backward."""
     through_a_hook(net, x, lambda parameter: setattr(parameter, "grad", None))
 
 
-def with_a_hook_that_scales_gradients(net: nn.Sequential, x: Tensor, step: int) -> None:
+def a_hook_scales_gradients(net: nn.Sequential, x: Tensor, step: int) -> None:
     through_a_hook(net, x, lambda parameter: parameter.grad.mul_(100))  # type: ignore[union-attr]
 
 
-def with_a_hook_of_the_node_that_adds(net: nn.Sequential, x: Tensor, step: int) -> None:
+def a_node_that_adds_has_hooks(net: nn.Sequential, x: Tensor, step: int) -> None:
     weight: Any = net[0].weight
     node = weight.view_as(weight).grad_fn.next_functions[0][0]
     node.register_prehook(lambda grads: (grads[0] * 1,))
@@ -61,20 +61,20 @@ def with_a_hook_of_the_node_that_adds(net: nn.Sequential, x: Tensor, step: int) 
     net(x).sum().backward()
 
 
-def with_a_hook_after_accumulation(net: nn.Sequential, x: Tensor, step: int) -> None:
+def a_hook_after_accumulation(net: nn.Sequential, x: Tensor, step: int) -> None:
     for parameter in net.parameters() if not step else ():
         parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
     net(x).sum().backward()
 
 
-def with_a_backward_inside(net: nn.Sequential, x: Tensor, step: int) -> None:
+def backward_inside(net: nn.Sequential, x: Tensor, step: int) -> None:
     """The second layer is used twice: its gradient arrives once inside and once outside."""
     h = net[0](x)
     y = checkpoint(net[2], net[1](h), use_reentrant=True)
     (y.sum() + net[2](h).sum()).backward()
 
 
-def with_inputs(net: nn.Sequential, x: Tensor, step: int) -> None:
+def backward_names_inputs(net: nn.Sequential, x: Tensor, step: int) -> None:
     net(x).sum().backward(inputs=list(net[2].parameters()))
 
 
@@ -94,12 +94,12 @@ def in_another_thread(net: nn.Sequential, x: Tensor, step: int) -> None:
 PROGRAMS = (
     plainly,
     accumulating,
-    with_a_hook_that_clears_gradients,
-    with_a_hook_that_scales_gradients,
-    with_a_hook_of_the_node_that_adds,
-    with_a_hook_after_accumulation,
-    with_a_backward_inside,
-    with_inputs,
+    a_hook_clears_gradients,
+    a_hook_scales_gradients,
+    a_node_that_adds_has_hooks,
+    a_hook_after_accumulation,
+    backward_inside,
+    backward_names_inputs,
     that_raises,
     in_another_thread,
 )

@@ -120,7 +120,7 @@ def tensors_without_numbers_and_of_other_layouts() -> Results:
 
 
 @program
-def under_modes_of_the_program() -> Results:
+def modes_of_the_program() -> Results:
     net, x, names = nn.Linear(3, 3), torch.randn(2, 3), list[str]()
 
     class Functions(TorchFunctionMode):
@@ -204,23 +204,23 @@ def outcome(f: Callable[[], Results]) -> Results:
 
 
 @folded
-@pytest.mark.parametrize("asked", QUESTIONS)
+@pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_computes_what_it_computes_without_a_diagnosis(name: str, asked: str) -> None:
+def test_a_program_computes_what_it_computes_without_a_diagnosis(name: str, question: str) -> None:
     f = PROGRAMS[name]
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "The PyTorch API of nested tensors|Full backward hook|Using backward\\(\\) with create_graph"
         )
         right = outcome(f)
-        with diagnose(whatif=QUESTIONS[asked]) as d:
+        with diagnose(whatif=QUESTIONS[question]) as d:
             results = outcome(f)
     for result, expected in zip(results, right, strict=True):
         assert torch.equal(result, expected) if isinstance(result, Tensor) else result == expected
     assert d.errors == []
     str(d)
     d.to_json()
-    if asked == "whatif":
+    if question == "whatif":
         assert d.whatif["inward"] or d.inexact or d.untouched or not d.whatif["as it is"]
 
 

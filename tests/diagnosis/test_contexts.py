@@ -61,7 +61,7 @@ def step(program: str) -> list[float]:
     return x.grad.tolist()
 
 
-def counted(d: Diagnosis) -> tuple[int, int]:
+def count_clamps(d: Diagnosis) -> tuple[int, int]:
     assert d.to_json()["errors"] == []
     clamps = [site for site in d.sites if site.op == "clamp"]
     return sum(site.arrived for site in clamps), sum(site.cut for site in clamps)
@@ -74,7 +74,7 @@ def test_nested_diagnoses_count_the_program_and_not_each_other(program: str, wha
         with diagnose(whatif=whatif) as outer, diagnose(whatif=whatif) as inner:
             assert step(program) == STOCK
         for d in (outer, inner):
-            assert (counted(d), d.backwards) == ((ARRIVED, CUT), 1)
+            assert (count_clamps(d), d.backwards) == ((ARRIVED, CUT), 1)
             own = {".detach()"} if "reentry" in program else set()  # torch's, in the checkpoint
             assert {cut.kind for cut in d.structural} == own
             if whatif and "reentry" not in program:
@@ -115,7 +115,7 @@ def test_a_backward_of_a_graph_made_before_is_counted(program: str, request: pyt
     assert x.grad.tolist() == STOCK
     assert d.backwards == 1
     if program not in HIDDEN_OUTSIDE:
-        assert counted(d) == (ARRIVED, CUT)
+        assert count_clamps(d) == (ARRIVED, CUT)
 
 
 @every_program
@@ -126,7 +126,7 @@ def test_contexts_may_end_out_of_order(program: str) -> None:
     first.__exit__()
     step(program)
     second.__exit__()
-    assert counted(second) == (ARRIVED, CUT)
+    assert count_clamps(second) == (ARRIVED, CUT)
     assert first.backwards == 0
     assert not hasattr(engine.run, "hidden")
     assert "apply" not in vars(torch.autograd.Function) or not hasattr(vars(torch.autograd.Function)["apply"], "hidden")

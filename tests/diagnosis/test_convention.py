@@ -79,11 +79,11 @@ def test_a_parameter_decides_where_it_is_mostly_convention_and_does_not_move(
 ) -> None:
     """The update as a whole is below a tenth of it, in the median."""
 
-    def of(name: str | None, *shares: float) -> Sensitivity:
+    def sensitivity_of(name: str | None, *shares: float) -> Sensitivity:
         steps = tuple(enumerate(shares, 1))
         return Sensitivity("abs", "jax", "a.py:1", name, 0.0, 0.0, 0.0, 1.0, (1.0, 1.0), steps, moved)
 
-    assert verdict(of(None, *[0.05] * 6), [of("p", *[share] * 6)]) == said
+    assert verdict(sensitivity_of(None, *[0.05] * 6), [sensitivity_of("p", *[share] * 6)]) == said
 
 
 def test_few_steps_a_small_share_and_what_is_deliberate() -> None:
@@ -120,7 +120,7 @@ AT_A_KINK: dict[str, Any] = {
 }
 
 
-def _of_convention(name: str, pin: Any) -> list[Any]:
+def _find_convention(name: str, pin: Any) -> list[Any]:
     """Of a parameter at a kink that would not move by itself, and hardly moves."""
     p = nn.Parameter(torch.tensor([0.0, 0.0, 0.0, -1.0]))
     weights = torch.arange(1.0, 5.0)
@@ -135,11 +135,11 @@ def _of_convention(name: str, pin: Any) -> list[Any]:
 @pytest.mark.parametrize("name", AT_A_KINK)
 def test_the_advised_pin_settles_the_finding(name: str) -> None:
     """Also if it pins to the installed torch, so that torch's own node runs."""
-    (finding,) = _of_convention(name, contextlib.nullcontext())
+    (finding,) = _find_convention(name, contextlib.nullcontext())
     assert "nan" not in finding.evidence
     match = re.search(r"pseudograd\.pin_edge\(.*?\)", finding.next_step)
     assert match is not None
-    assert _of_convention(name, eval(match[0], {"pseudograd": pseudograd})) == []
+    assert _find_convention(name, eval(match[0], {"pseudograd": pseudograd})) == []
 
 
 def test_a_pin_of_another_family_or_one_that_has_ended_settles_nothing() -> None:
@@ -147,9 +147,9 @@ def test_a_pin_of_another_family_or_one_that_has_ended_settles_nothing() -> None
     with pin_edge(era, abs=era):
         pass
     for name, pin in (("relu", pin_edge(abs=era)), ("abs", pin_edge(relu=era)), ("abs", pin_edge(era))):
-        assert len(_of_convention(name, pin)) == 1
+        assert len(_find_convention(name, pin)) == 1
     for name in ("abs", "clamp"):
-        assert len(_of_convention(name, contextlib.nullcontext())) == 1
+        assert len(_find_convention(name, contextlib.nullcontext())) == 1
 
 
 @pytest.mark.parametrize("outer", [{"edge": installed_era()}, {"clamp": installed_era()}])
@@ -157,7 +157,7 @@ def test_pins_inside_each_other_settle_what_each_of_them_names(outer: Any) -> No
     """The outer pin enters no mode of torch, so that the inner pin has none around it either."""
     era = installed_era()
     with pin_edge(**outer):
-        assert _of_convention("relu", pin_edge(relu=era)) == []
-        assert _of_convention("clamp", pin_edge(relu=era)) == []
-        assert len(_of_convention("leaky_relu", pin_edge(relu=era))) == 1
-        assert len(_of_convention("relu", contextlib.nullcontext())) == 1, "the inner pin has ended"
+        assert _find_convention("relu", pin_edge(relu=era)) == []
+        assert _find_convention("clamp", pin_edge(relu=era)) == []
+        assert len(_find_convention("leaky_relu", pin_edge(relu=era))) == 1
+        assert len(_find_convention("relu", contextlib.nullcontext())) == 1, "the inner pin has ended"

@@ -161,15 +161,15 @@ class PlantedError(Exception):
 
 
 def run(
-    program: Callable[[], list[Tensor]], at: Sequence[Line] | None, seen: set[Line]
+    program: Callable[[], list[Tensor]], at: Sequence[Line] | None, ran: set[Line]
 ) -> tuple[list[Tensor], Any, set[Line]]:
-    """The program under a diagnosis of which some lines raise, each once: those that did. The lines that ran are added to `seen`."""
+    """The program under a diagnosis of which some lines raise, each once: those that did. The lines that ran are added to `ran`."""
     hits = set[Line]()
 
     def local(frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
             line = frame.f_code, frame.f_lineno
-            seen.add(line)
+            ran.add(line)
             if at and line in at and line not in hits:
                 hits.add(line)
                 raise PlantedError(qualified(line))
