@@ -327,7 +327,6 @@ checkpoint_frame = _find(
 )
 foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
 foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)
-foreach_norm = _find("torch._foreach_norm", "a diagnosis costs some microseconds more for each parameter", None)
 fused_nn = _find("torch._C._nn", "its functions keep torch's rule under override", None)
 hardtanh = getattr(fused_nn, "hardtanh", nn.functional.hardtanh)
 
