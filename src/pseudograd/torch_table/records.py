@@ -1,6 +1,6 @@
 """The records of the table of torch's functions: one `Form` for a function, with all that the library knows of it.
 
-Dynamo reads this too, so loops are plain.
+Dynamo traces functions of this file too, so their loops are plain.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Arrange = Callable[..., Arranged | None]
 Run = Callable[..., Tensor]  # run(function, *arguments) calls a function of torch under the contexts
 Write = Callable[..., object]
 
-# The names that torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of
-# torch.nn.functional take no other names.
+# Further names of the first two arguments: aten's ("self") and numpy's ("x", "a", "x1", "x2"). Functions of torch take them;
+# functions of torch.nn.functional do not.
 _ALIASES = {"self": "input", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 _ALIASES_OF_LISTS = {"self": "input", "scalars": "scalar", "other": "scalar"}
 
 
 class Read(NamedTuple):
-    """How a call is read: the primitive that stands in, its inputs, and is the result to be in the first of them?"""
+    """How a call is read: the primitive that stands in, its inputs, and whether the result is written into the first input."""
 
     primitive: str
     inputs: Inputs
@@ -49,7 +49,7 @@ class Read(NamedTuple):
 
 
 class EdgeCase(NamedTuple):
-    """An expression, computed by f(x, tensor), and its slopes where x == tensor == 0: by the name of the era that began with them."""
+    """An expression, computed by f(x, tensor), and its slopes where x == tensor == 0, by the first era that has them."""
 
     text: str
     f: Callable[[Tensor, Tensor], Tensor]
@@ -68,8 +68,8 @@ def edge_case(
     """slopes: those of the first era. f: for a text that is no expression of x and tensor."""
     names = {**vars(functional), **vars(torch)}
     code: Callable[..., Tensor] = eval(f"lambda x, tensor: {text}", names) if f is None else f
-    # x * 1 may be changed in place.
     later = {} if since_2_14 is None else {OPEN_ERA: since_2_14}
+    # x * 1 is a new tensor, so the expression may change it in place.
     return EdgeCase(text, lambda x, tensor: code(x * 1, tensor), {CLOSED_ERA: slopes, **later})
 
 
@@ -79,26 +79,27 @@ X: Takes = {"input": MISSING}
 class Form(Record):
     """One function of torch, under all names and owners that it has.
 
-    switches: the contexts that act on it: families of override, EDGE for pin_edge. The first is its family; of two that are asked for at
-        once the last counts. A function that hides others has theirs.
-    takes: its arguments with their defaults, the tensor first. edge_cases: what it does there. kink: where it has no slope.
+    switches: the contexts that act on it: families of override, EDGE for pin_edge. The first is its own family. If contexts of two
+        switches are active, the later switch counts. A function that hides others has their switches.
+    takes: its arguments with their defaults, the tensor first. edge_cases: its slopes exactly at a bound. kink: where it has no slope.
 
-    Each of the `owners` has it under each name, in place too, with "_" behind it.
-    overloads: those of aten that are meant. with_inplace: the owners whose function takes the argument `inplace`.
-    each: the function does to every tensor of a list what the method of that name does to one.
+    owners: what has the function as an attribute, under each name; the variant in place has "_" behind the name.
+    overloads: the overloads of aten's function that belong to it. with_inplace: the owners whose function takes the argument `inplace`.
+    each: for a function of a list of tensors, the name of the method that does the same to one tensor.
 
     arrange(*values): the primitive of ours that runs in its place, and its inputs; or None, where torch is left alone.
     aten_arrange: the same for the functions of aten, where they differ.
-    otherwise: the primitive for a rule which that of `arrange` lacks; its inputs are among those. torch runs a rule that both lack.
-    op: the op of ours that has the errors of a module's rule, where it is not named as the function.
+    otherwise: a second primitive, for the rules that the primitive of `arrange` lacks; it reads some of the same inputs. If both lack a
+        rule, torch's own function runs.
+    op: the op of ours that raises the errors when a module gets a rule; empty if it has the name of the function.
 
     hides: the names of other functions of the table that it runs inside, where no mode sees them.
-    write(run, *values): what torch computes, with `run(function, *arguments)` for the others; None, where torch is left alone; or the
-        reason why torch has to run it. Without `write` nobody has written the function out.
-    modules: the classes of torch.nn that call the function; with their attributes, which are named as its arguments, where it hides none.
+    write(run, *values): computes what torch computes, but calls each function that is hidden as `run(function, *arguments)`. It returns the
+        result; None, where torch is left alone; or the reason why torch has to run it. Without `write` nobody has written the function out.
+    modules: the classes of torch.nn that call the function. If it hides none, their attributes have the names of its arguments.
 
     nodes: how the names of its autograd nodes start. saved: the arguments that they save, in the order of `takes`; empty where they save
-        none. saved_in_place: what they save of a call in place, where the result tells the same.
+        none. saved_in_place: what they save of a call in place, which is its result; only if that shows where x was at the kink.
     """
 
     name: str
@@ -127,7 +128,7 @@ class Form(Record):
         return tuple([name for name in (self.name, self.other_name) if name])
 
     def primitive_with(self, primitive: str, rule: RuleLike) -> Primitive | None:
-        """The primitive of a call, or the one that stands in otherwise: the first that has the rule. None if this function lacks it."""
+        """This primitive if it has the rule, else that of `otherwise` if it has the rule, else None."""
         for name in (primitive, self.otherwise):
             if name and has_rule(PRIMITIVES[name], rule):
                 return PRIMITIVES[name]
@@ -138,7 +139,7 @@ class Form(Record):
 
     @property
     def usual(self) -> Read | None:
-        """How a call without more arguments than it needs is read, for x of no element."""
+        """How a call that leaves all other arguments at their defaults is read; x is an empty tensor here."""
         arranged = self.arrange(torch.empty(0, device="cpu"), *[*self.takes.values()][1:])
         return None if arranged is None else Read(*arranged)
 
@@ -223,18 +224,18 @@ def spellings_of(form: Form, arrange: Arrange | None = None) -> list[tuple[objec
 
 NN = (fused_nn, functional)
 TENSORS = (torch, Tensor)
-# At a bound that is a number, and at one that is a tensor, which gets what x does not get.
+# Slopes at a bound: the first line for a bound that is a number, the second for a tensor, which gets what x does not get.
 PASSES, CUTS = Slopes(1.0), Slopes(0.0)
 PASSES_ALL, SHARES = Slopes(1.0, 0.0), Slopes(0.5, 0.5)
 
 
 def pass_on(primitive: str, *others: object) -> Arrange:
-    """The primitive gets the arguments as they are, and these others behind them."""
+    """Run `primitive` on the arguments as they are, followed by these others."""
     return lambda *values: (primitive, (*values, *others))
 
 
 def pass_pair(primitive: str) -> Arrange:
-    """The primitive gets two tensors; torch is left alone with a number."""
+    """Run `primitive` on two tensors; leave a call with a number to torch."""
 
     def arrange(x: object, other: object) -> Arranged | None:
         return (primitive, (x, other)) if isinstance(x, Tensor) and isinstance(other, Tensor) else None
@@ -251,11 +252,10 @@ def stand_in(
     saves: Literal["as torch", "a copy"] = "as torch",
     either_is: Literal["min", "max"] | None = None,
 ) -> str:
-    """Make the primitive `name`: forward torch's, bit for bit; backward a rule of the op. Kernels know those of the clamp family that read
-    the same inputs.
+    """Make the primitive `name`, whose forward is torch's, bit for bit, and whose backward is a rule of `op`. It returns `name`.
 
-    It saves what torch's own op saves, in its order; where that is nothing of the input, a copy of it, because a program may change the
-    input afterwards.
+    through, saves, either_is: as in `Primitive`. Ask for "a copy" where torch's own op saves nothing of the input. Kernels compute a
+    primitive of the clamp family if it reads the same inputs as the op.
     """
     row = OPS[op]
     primitive = Primitive(
@@ -285,5 +285,8 @@ def is_constant(value: object) -> bool:
 
 
 def only_backward_tells() -> bool:
-    """Which of two tensors asks for a gradient? Under a transform neither says so; compiled code cannot even tell whether it is wrapped."""
+    """Is it unknown before backward which of two tensors asks for a gradient?
+
+    It is under a transform. In forward mode the tangent tells it, but compiled code cannot even tell whether a tensor is wrapped.
+    """
     return transforms_are_active() and (not in_forward_mode() or torch.compiler.is_compiling())
