@@ -37,7 +37,9 @@ def test_rounding_is_torch_s(dtype: torch.dtype) -> None:
 @every_dtype
 def test_a_users_formula_is_its_own_reference_as_precise_as_backward(dtype: torch.dtype) -> None:
     wide = torch.float64 if dtype is torch.float64 else torch.float32
-    result = registration._itself(lambda x: (x + 1) - 1)(2.0**-40, fl=lambda v: rounded_to(v, wide), settings={})
+    result = registration._reference_by_tensors(lambda x: (x + 1) - 1)(
+        2.0**-40, fl=lambda v: rounded_to(v, wide), settings={}
+    )
     assert result == (2.0**-40 if dtype is torch.float64 else 0.0)
 
 

@@ -48,12 +48,13 @@ def fake_quantize(
 ) -> Tensor:
     """Round `x` to the grid of an integer type and back; choose what passes outside the grid and at its ends.
 
-    Forward:  code = clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max); y = (code - zero_point) * scale. Half precision
-        is computed in float32; so are 1 / scale and the last product, in float64 too, unless scale is a float64 tensor. Bit for bit
-        torch.fake_quantize_per_tensor_affine on the CPU with that one exception, where x is finite; infinities go to the ends of the
-        grid and NaN stays NaN. torch 2.8 itself differs for float64 x, for grids beyond 2^24 and where |x / scale| >= 2^63.
-    Backward: grad_x = grad where the code lies inside [quant_min, quant_max], by `rule` outside and by `edge` at both ends, as `clamp`
-        does with the code before it was clamped: a pseudo-gradient, because rounding counts as the identity. A tensor scale gets
+    Forward:  z = round(x * (1 / scale)) + zero_point; code = clamp(z, quant_min, quant_max); y = (code - zero_point) * scale. Half
+        precision is computed in float32. For a float64 x, too, 1 / scale and the last product are computed in float32, unless scale is
+        a float64 tensor; without such a tensor, y of a finite x equals that of torch.fake_quantize_per_tensor_affine on the CPU bit for
+        bit. Infinities go to the ends of the grid and NaN stays NaN. torch 2.8 itself differs for float64 x, for grids beyond 2^24 and
+        where |x / scale| >= 2^63.
+    Backward: grad_x = what `clamp` with this `rule` and `edge` gives z for grad: inside the grid, grad. This is a pseudo-gradient, because
+        rounding counts as the identity. A tensor scale gets
         grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x
         and tensor scales; "identity" saves nothing while only x learns. Linear in grad as in `clamp`.
 
@@ -120,12 +121,13 @@ def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Parameter:
 
 # --- the formula ------------------------------------------------------------------------------------------------------
 
-_EXACT = 2**23  # float32 holds the difference of two codes of a grid that reaches no further
+_EXACT = 2**23  # float32 holds the difference of two codes exactly if neither is larger than this
 
 
 def _rounded(position: Tensor) -> Tensor:
-    """Its gradient is 0, so a second derivative need not record it, and no report of `override(round=...)` should count it.
-    Compiled, torch's older vmap (`is_grads_batched`) meets it, which knows no detach.
+    """The rounded position, not recorded: the gradient of torch.round is 0, and no report of `override(round=...)` should count this call.
+
+    Compiled code does not detach: torch's older vmap (`is_grads_batched`) may run it, and knows no detach.
     """
     return torch.round(position if is_compiling() else position.detach())
 
@@ -133,8 +135,8 @@ def _rounded(position: Tensor) -> Tensor:
 def _grid(x: Tensor, scale: Parameter, zero_point: Parameter) -> tuple[Tensor, Tensor, Parameter, Tensor]:
     """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them.
 
-    The scale in float32 whatever x is, and its reciprocal too; the rest in float32 at least. Only a float64 tensor keeps its precision:
-    a scale that learns in float64 should not move in float32's steps.
+    The scale and its reciprocal are computed in float32 whatever x is, the rest in float32 or float64. Only a scale that is a float64
+    tensor stays float64 for a float64 x: a scale that learns in float64 should not move in float32's steps.
     """
     wide = widened(x)
     if not isinstance(scale, Tensor):
@@ -170,7 +172,8 @@ def _pull_on_grid(
 ) -> Gradients:
     """The rule of a clamp, applied on the grid to the code before it was clamped.
 
-    code_of(x, scale, zero_point): this code, for a function of torch that has a formula of its own.
+    outside: the rule of the clamp. code_of(x, scale, zero_point): computes this code for a function of torch whose formula for it differs
+    from that of `_grid`.
     """
     if not outside.inputs_read(wants):  # x gets grad as it is, and nothing else learns
         return grad, None, None, None, None
@@ -183,9 +186,11 @@ def _pull_on_grid(
     to_scale = to_zero_point = None
     _, wants_scale, wants_zero_point, *_ = wants
     if wants_scale:
+        # grad_x * position is NaN for 0 * inf: the rule gives x nothing there.
         blocked = (grad_x == 0) & (position.abs() == torch.inf)
         to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
     if wants_zero_point:
+        # grad_x - grad is NaN for inf - inf: there all of grad goes to x, and none to zero_point.
         same = (grad_x == grad) & (grad.abs() == torch.inf)
         to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * step
     return grad_x, to_scale, to_zero_point, None, None
@@ -194,15 +199,17 @@ def _pull_on_grid(
 _INPUTS = ("x", "scale", "zero_point", "quant_min", "quant_max")
 
 
-def _keeps_for_the_grid_only(wants: Wants) -> tuple[str, ...]:
+def _keeps_for_parameters(wants: Wants) -> tuple[str, ...]:
+    """What is saved for a rule that reads nothing itself: every input if the scale or the zero point learns."""
     return _INPUTS if wants[1] or wants[2] else ()
 
 
 def _grid_rule(rule: Rule) -> Rule:
+    """The rule of `fake_quantize` that a rule of `clamp` gives."""
     return rule.replaced(
         pull=partial(_pull_on_grid, rule),
         reference=partial(reference.fake_quantize, rule.reference),
-        keeps=_INPUTS if isinstance(rule.keeps, tuple) else _keeps_for_the_grid_only,
+        keeps=_INPUTS if isinstance(rule.keeps, tuple) else _keeps_for_parameters,
         requires=(),
         compares=False,
         is_long=False,
@@ -210,7 +217,7 @@ def _grid_rule(rule: Rule) -> Rule:
 
 
 def _per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[object, ...]:
-    """On the grid of each channel, between its points, at both ends and beyond."""
+    """A sample with one grid for each channel: x lies on the points of the grid, between them, at both ends and beyond."""
     scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=torch.float64)
     zero_point = torch.tensor([zero_points], dtype=torch.float64).mT
     ends = (torch.tensor([[-4.0, 3.0]]) - zero_point) * scale

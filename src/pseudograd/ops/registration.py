@@ -31,14 +31,16 @@ def register_rule(
     """Decorator: make a function a backward rule of `op` and of its family, under the name of the function.
 
     Forward:  as it is; a rule has no say in it.
-    Backward: for the clamp family and fake_quantize the function gives what x gets outside: f(grad, x, y, min, max) -> grad_x, where y
-        is x clamped; inside, x gets grad; edge, maximize and the gradient of tensor bounds work as with every rule. For rounding and
-        steps it gives all of grad_x: f(grad, x) -> grad_x. For policy_loss it gives all that log_ratio gets:
-        f(grad, ratio, advantage, min, max), with min and max the bounds of the ratio, 0 and inf where there is none; the ceiling and
-        the gradient of the advantage are the op's. For jumprelu it gives what the threshold gets of each x, before the sum:
-        f(grad, x, threshold, bandwidth). Made of comparisons, torch.where and arithmetic, it gets every transform,
-        error text and plot; pseudograd.testing.check_rule runs the contract tests on it. Half precision arrives as float32. Saves x,
-        or with `sides` one or two bits of each element, as the rules of the library do (docs/memory.md).
+    Backward: by the function f. What it takes and returns depends on the op.
+        - the clamp family, fake_quantize: f(grad, x, y, min, max) -> grad_x outside the range, where y is x clamped. Inside, x gets
+          grad. edge, maximize and the gradient of tensor bounds work as with every rule.
+        - round, sign and their families: f(grad, x) -> grad_x everywhere.
+        - policy_loss: f(grad, ratio, advantage, min, max) -> the gradient of log_ratio. min and max are the bounds of the ratio, 0 and inf
+          where there is none. The op itself applies `ceiling` and computes the gradient of the advantage.
+        - jumprelu: f(grad, x, threshold, bandwidth) -> for each x, its part of the gradient of the threshold. The op sums the parts.
+        If f consists of comparisons, torch.where and arithmetic, the rule works under every transform. Error texts and plots show it.
+        pseudograd.testing.check_rule runs the contract tests on it. Half precision arrives as float32. Saves x, or with `sides` one or
+        two bits of each element, as the rules of the library do (docs/memory.md).
 
     Args:
         op: "clamp" (with lower_bound, upper_bound, relu, relu6, hardtanh), "fake_quantize", "round" (with floor, ceil, trunc),
@@ -46,14 +48,15 @@ def register_rule(
         formula: one line for tables and error texts.
         source: where the rule comes from.
         is_linear: does f(a + b) = f(a) + f(b) hold for two grads a and b? If so the rule gets forward mode.
-        reference: the rule once more, for one number each and with the same arguments, for check_rule. None: f itself, and check_rule
-            then shows everything but that f computes what you meant.
-        sides: for the clamp family, where f asks no more than on which side of the range x is: a function of the rule's parameters that
-            returns what x gets below it and above it. Each a pair, the factor of grad where grad > 0 and where grad < 0; or a number,
-            which x gets whatever grad is. It is checked against f, and then bits are kept and kernels compute it. None: x is kept.
-    Returns: a decorator that returns the function unchanged. Its keyword-only arguments with a default above 0 are the parameters of
-        the rule: pseudograd.rules.<name>(parameter=value). The same function of the same module, defined again as in a notebook cell
-        that runs twice, replaces itself everywhere; a backward still to come keeps the rule of its forward.
+        reference: f written a second time, with the same arguments, for numbers instead of tensors. check_rule compares f with it.
+            None: check_rule compares f with itself, so it cannot show that f computes what you meant.
+        sides: for the clamp family, if f depends on x only by the side of the range on which x lies: a function of the rule's parameters
+            that returns two entries, what x gets below the range and what it gets above. An entry is a pair, the factors for grad > 0
+            and for grad < 0; or a number, which x gets whatever grad is. Both are compared with f. Then backward saves bits instead of
+            x, and kernels compute the rule. None: x is saved.
+    Returns: a decorator that returns the function unchanged. The keyword-only arguments of f, with defaults above 0, are the parameters
+        of the rule: pseudograd.rules.<name>(parameter=value). If f is defined again in the same module, as by a notebook cell that runs
+        twice, the new f replaces the old one everywhere; a backward still to come keeps the rule of its forward.
     Raises: ValueError if the op is unknown or takes no rule, if the name is taken, or if a parameter, `sides` or what the function
         returns is wrong.
     Example:
@@ -80,7 +83,7 @@ def register_rule(
         row = takers[op].make_rule(
             function,
             is_linear,
-            _reference_from(reference) if reference else _itself(function),
+            _reference_from(reference) if reference else _reference_by_tensors(function),
             name=name,
             formula=formula,
             source=source,
@@ -97,7 +100,7 @@ def register_rule(
 
 
 def _name_of(function: Callable[..., Tensor], family: list[Op], author: str) -> str:
-    """The name, new for the family; or that of the same function, whose notebook cell or module has run again."""
+    """The name of the rule. A rule of the family may have it only if it is an earlier definition of the same function."""
     if not callable(function):
         raise TypeError(must("register_rule", "what it decorates", "be a function", function))
     name = getattr(function, "__name__", "")
@@ -109,7 +112,7 @@ def _name_of(function: Callable[..., Tensor], family: list[Op], author: str) -> 
 
 
 def _parameters_of(function: Callable[..., Tensor], adapter: Adapter) -> dict[str, float]:
-    """The keyword-only arguments with their defaults; and one call, so that a wrong function fails here and not in a backward."""
+    """The keyword-only arguments with their defaults. The function is called once, so that a wrong one fails here and not in a backward."""
     signature, name = inspect.signature(function), function.__name__
     parameters = {p.name: p.default for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     for key, default in parameters.items():
@@ -131,7 +134,7 @@ _GRADS = torch.tensor([1.5, -1.5, 0.1, -0.1, math.inf, -math.inf, 0.0, math.nan]
 def _checked_sides(
     sides: Callable[..., object], function: Callable[..., Tensor], parameters: dict[str, float], op: Op
 ) -> Callable[..., Sides]:
-    """The sides as a row has them; or our error if the function computes something else on a side of the range."""
+    """The sides in the form that a row has; raises if the function gives something else on a side of the range."""
     if not op.has_outside:
         remedy = "They are those of a range"
         raise ValueError(must("register_rule", "sides", f"be left out for {op.name}", sides, remedy))
@@ -147,7 +150,8 @@ def _checked_sides(
     for name, x, side in zip(("below", "above"), (-2.0, 2.0), of_defaults, strict=True):
         for dtype in (torch.float32, torch.float64):
             grad = _GRADS.to(dtype)
-            computed = function(grad, torch.full_like(grad, x), torch.full_like(grad, x / 2), -1.0, 1.0)
+            y = x / 2  # x clamped to the range -1 to 1
+            computed = function(grad, torch.full_like(grad, x), torch.full_like(grad, y), -1.0, 1.0)
             finite = [torch.nan_to_num(value, 1e9, 2e9, -2e9) for value in (computed, slope_times(side, grad))]
             if not torch.equal(*finite):
                 remedy = f"{function.__name__} gives {computed.tolist()} for grads of {grad.tolist()}"
@@ -157,15 +161,15 @@ def _checked_sides(
 
 
 def _reference_from(reference: Callable[..., float]) -> Callable[..., float]:
-    """A user's reference, which rounds nothing between its steps."""
+    """A user's reference with the arguments of ours. It ignores `fl`, which rounds a number to the dtype under test."""
     return lambda *values, fl, settings: reference(*values, **settings)
 
 
-def _itself(function: Callable[..., Tensor]) -> Callable[..., float]:
-    """The function on 0-d tensors of the precision that backward computes in: float32 for float32 and less, else float64."""
+def _reference_by_tensors(function: Callable[..., Tensor]) -> Callable[..., float]:
+    """The function as its own reference, on 0-d tensors of the dtype that backward computes in: float64 for float64, else float32."""
 
     def reference(*values: float | None, fl: Callable[[float], float], settings: dict[str, float]) -> float:
-        dtype = torch.float64 if fl(0.1) == 0.1 else torch.float32
+        dtype = torch.float64 if fl(0.1) == 0.1 else torch.float32  # only float64 keeps 0.1 as it is
         return float(function(*(None if v is None else torch.tensor(v, dtype=dtype) for v in values), **settings))
 
     return reference
