@@ -1,4 +1,4 @@
-"""What a diagnosis computes for itself: no diagnosis counts it, and no mode or transform of the program sees it."""
+"""Contexts for what a diagnosis computes for itself: no diagnosis counts it, and no mode or transform of the program sees it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .harmless import note
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
-unheard = Depth()  # in computations of a diagnosis, in this thread
+unheard = Depth()  # above 0 while a diagnosis computes for itself in this thread: then hooks count nothing
 
 
 class quietly:  # noqa: N801  (a context)
     """Around computations of ours on tensors of the program. It may be entered inside another.
 
-    Modes of functions, of dispatch (a counter of FLOPs, selective checkpoints, fake tensors) and transforms of torch.func belong to the
-    program: what they saw of ours would change what they compute.
+    The program's own function modes, dispatch modes (a counter of FLOPs, selective checkpoints, fake tensors) and transforms of torch.func
+    are off inside: if they saw our computations, they would count or change them.
     """
 
     __slots__ = ("_contexts", "_has_grad", "_modes")
@@ -66,17 +66,21 @@ class quietly:  # noqa: N801  (a context)
 
 
 def quiet(what: str) -> Callable[[Hook], Hook]:
-    """For a hook of something that `is_on` and has `noted`: it is harmless, computes quietly, and hears nothing of what is computed so."""
+    """Decorator for a hook of a diagnosis: it runs inside `quietly`.
+
+    It does not run while its diagnosis is off, or while any diagnosis computes for itself in this thread. An error is noted and not raised.
+    what: names the hook in the text of an error. The hook's first argument has `is_on`, and `noted` for the errors.
+    """
 
     def wrap(function: Hook) -> Hook:
         @functools.wraps(function)
-        def call(heard: Any, *args: object) -> None:
-            if heard.is_on and not unheard.depth:
+        def call(owner: Any, *args: object) -> None:
+            if owner.is_on and not unheard.depth:
                 try:
                     with quietly():
-                        function(heard, *args)
+                        function(owner, *args)
                 except Exception as error:
-                    note(what, error, heard)
+                    note(what, error, owner)
 
         return call  # type: ignore[return-value]
 

@@ -32,10 +32,12 @@ def leave_node(
 
     touch() is called if the node has a replacement, refuse(reason) if the result would not be exact.
     """
-    name = node.name()
-    hidden = wrapped_node(node) if name == SLICE_NODE else None
-    is_slice = name == SLICE_NODE
-    form = form_of_slice(node) if is_slice and hidden is None else _form_of(name if hidden is None else hidden.name())
+    is_slice = node.name() == SLICE_NODE  # of an op in place on a part of a tensor: this node wraps the node of the op
+    if is_slice:
+        wrapped = wrapped_node(node)
+        form = form_of_slice(node) if wrapped is None else _form_of(wrapped.name())
+    else:
+        form = _form_of(node.name())
     replacement = None if form is None else replacement_of(form)
     if form is None or replacement is None:
         return leaving
@@ -48,6 +50,7 @@ def leave_node(
         return leaving if grad is None else _replace(form, replacement, node, leaving, grad)
     usual = form.usual
     call = None if usual is None else replacement.call(form, usual.primitive)
+    # The node keeps no input, so only a rule that reads grad alone can be computed here. A pin reads x.
     inputs_count = 0 if usual is None else len(usual.inputs)
     reads_x = (
         usual is None or replacement.is_pin or (call is not None and call.rule.inputs_read((True,) * inputs_count))
@@ -62,7 +65,10 @@ def leave_node(
 
 
 def _form_of(name: str) -> Form | None:
-    """The table names no node for minimum and maximum: no site is counted for them, as mostly both inputs learn."""
+    """The form of a node, by the name of the node.
+
+    Of minimum and maximum the table names no node, so that no site is counted for them: mostly both inputs learn. Here they are found.
+    """
     for function in (torch.minimum, torch.maximum):
         if name.startswith(f"{function.__name__.capitalize()}Backward"):
             return forms.SPELLINGS[function].form
@@ -70,7 +76,7 @@ def _form_of(name: str) -> Form | None:
 
 
 def _replace(form: Form, replacement: Replacement, node: GraphNode, leaving: Gradients, grad: Tensor) -> Gradients:
-    """The gradients that left stay where override, too, would leave torch's own rule."""
+    """The gradients that leave under the replacement; torch's own where `override` would not replace torch's rule either."""
     saved = forms.saved_values(form, node)
     if saved is None:
         return leaving
@@ -85,8 +91,8 @@ def _replace(form: Form, replacement: Replacement, node: GraphNode, leaving: Gra
 def pull_under(
     call: Call, saved: forms.SavedValues, inputs: Sequence[object], leaving: Gradients, grad: Tensor
 ) -> Gradients:
-    """The gradients that leave a node which keeps its inputs, if `call` with these inputs replaces it."""
-    slots = [_slot(value, saved.values) for value in inputs]  # of each input among the gradients that leave
+    """The gradients that leave a node if `call` with these inputs replaces its rule. `saved` is what the node keeps."""
+    slots = [_slot(value, saved.values) for value in inputs]
     wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
     values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
     result = list(leaving)
@@ -97,4 +103,5 @@ def pull_under(
 
 
 def _slot(value: object, values: Sequence[object]) -> int | None:
+    """The index of an input among the saved values, which is that of its gradient in `leaving`; None for what is no tensor there."""
     return next((at for at, other in enumerate(values) if other is value and isinstance(value, Tensor)), None)

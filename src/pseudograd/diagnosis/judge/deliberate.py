@@ -15,7 +15,10 @@ _CODE = re.compile(r"PG\d+")
 
 
 class Deliberate:
-    """`ignore=[...]` and the comments."""
+    """What a person declared deliberate: by the patterns of `ignore=[...]`, or by a comment `# pseudograd: deliberate`.
+
+    `parameter`, `line` and `place` answer whether that is so of one of them.
+    """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         if isinstance(patterns, str) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
@@ -25,6 +28,7 @@ class Deliberate:
         self._patterns = [pattern for pattern in patterns if pattern not in self.codes]
 
     def parameter(self, *names: str) -> bool:
+        """Does a pattern match one of the names of this parameter?"""
         return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self._patterns)
 
     def line(self, where: str) -> bool:
@@ -42,7 +46,7 @@ class Deliberate:
 
 
 def _has_comment(point: Point) -> bool:
-    """On a line of the call, or alone on the line above it."""
+    """Has a line of this call the comment, or the line above the call, with nothing but a comment on it?"""
     lines: Sequence[str] = lines_of(point.code.co_filename)
     span = span_at(point.code, point.instruction)
     first, last = (point.line, point.line) if span is None else (min(span[0], point.line), max(span[1], point.line))
