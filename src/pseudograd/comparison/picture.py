@@ -22,14 +22,14 @@ from .verdicts import Values, Verdicts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LOGARITHMIC = 50  # largest over smallest value, from which on the axis is logarithmic
+_LOGARITHMIC_ABOVE = 50  # an axis is logarithmic if its largest value is more than this many times the smallest
 _TILES_ACROSS = 5
-_AT_ROW = ("axes fraction", "data")
+_AT_ROW = ("axes fraction", "data")  # x as a share of the width of the axes, y as the index of a row
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """A picture with one row for each variant, from the top; each row has its `line` at the median or mean.
+    """A picture of one number: a row for each variant, from the top, with a dot for each seed and a `line` at the median or mean.
 
     names: what variants are called here; notes: the texts beside the rows. caption: the picture in words. compared_with: the variant whose
     line goes through all rows.
@@ -51,7 +51,8 @@ class Seeds:
 
 
 def seeds_picture(comparison: Verdicts, number: str) -> Seeds:
-    """The seeds of one number of a comparison, with its verdicts."""
+    """The picture of the number of this name, which every run returned, with its verdicts."""
+    # ONLY is the name of a number that a run returned without a name.
     what = "result" if number == ONLY else number
     return Seeds(
         rows=comparison.values[number],
@@ -81,8 +82,8 @@ def draw_seeds(seeds: Seeds, axes: Axes | None = None) -> Axes:
     for height, (name, values) in enumerate(seeds.rows.items()):
         _draw_row(axes, height, shades[name], values, seeds.line[name])
         if name in seeds.notes:
-            at = axes.annotate(seeds.notes[name], (1.02, height), xycoords=_AT_ROW, va="center", fontsize=8.5)
-            at.set_annotation_clip(False)
+            note = axes.annotate(seeds.notes[name], (1.02, height), xycoords=_AT_ROW, va="center", fontsize=8.5)
+            note.set_annotation_clip(False)
     if seeds.compared_with is not None:
         axes.axvline(seeds.line[seeds.compared_with], color="#b0b0b0", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_yticks(range(len(seeds.rows)), [seeds.names.get(name, name) for name in seeds.rows])
@@ -97,7 +98,7 @@ def draw_seeds(seeds: Seeds, axes: Axes | None = None) -> Axes:
 
 
 def _is_wide(finite: Sequence[float]) -> bool:
-    return bool(finite) and min(finite) > 0 and max(finite) > _LOGARITHMIC * min(finite)
+    return bool(finite) and min(finite) > 0 and max(finite) > _LOGARITHMIC_ABOVE * min(finite)
 
 
 def _draw_row(axes: Axes, height: int, shade: str, values: tuple[float, ...], line: float) -> None:
@@ -132,7 +133,7 @@ def arrays_size(comparison: Verdicts, name: str) -> tuple[float, float]:
 
 
 def draw_arrays(comparison: Verdicts, name: str, axes: Axes | None) -> Axes:
-    """The curves, or the images, that each variant returned by this name."""
+    """The curves, or the images, that each variant returned under this name."""
     by_variant = _arrays(comparison, name)
     axes = axes or _new_axes(arrays_size(comparison, name))
     is_curve = next(iter(by_variant.values()))[0].dim() == 1
@@ -158,18 +159,17 @@ def _grid(count: int) -> tuple[int, int]:
 
 def _draw_curves(axes: Axes, name: str, by_variant: dict[str, list[Tensor]]) -> None:
     """Draw the median over the seeds for each variant, and the range of all seeds."""
-    pad = partial(
-        pad_sequence, batch_first=True, padding_value=math.nan
-    )  # a curve that ended early has NaN behind its end
+    # A row for each seed; a curve that ended early has NaN behind its end.
+    pad = partial(pad_sequence, batch_first=True, padding_value=math.nan)
     curves = {variant: pad(arrays) for variant, arrays in by_variant.items()}
     shades = colours(curves)
-    for index, (variant, every) in enumerate(curves.items()):
-        steps = range(1, every.shape[1] + 1)
+    for index, (variant, rows) in enumerate(curves.items()):
+        steps = range(1, rows.shape[1] + 1)
         width = 4.0 - 2.6 * index / max(len(curves) - 1, 1)  # thin over thick: lines that coincide are all visible
-        axes.plot(steps, every.median(0).values, color=shades[variant], linewidth=width, label=variant)
-        if len(every) > 1:
-            axes.fill_between(steps, every.amin(0), every.amax(0), color=shades[variant], alpha=0.12, linewidth=0)
-    values = torch.cat([every.flatten() for every in curves.values()])
+        axes.plot(steps, rows.median(0).values, color=shades[variant], linewidth=width, label=variant)
+        if len(rows) > 1:
+            axes.fill_between(steps, rows.amin(0), rows.amax(0), color=shades[variant], alpha=0.12, linewidth=0)
+    values = torch.cat([rows.flatten() for rows in curves.values()])
     if _is_wide(values[values.isfinite()].tolist()):
         axes.set_yscale("log")
     axes.set_xlabel("step")
@@ -179,7 +179,7 @@ def _draw_curves(axes: Axes, name: str, by_variant: dict[str, list[Tensor]]) -> 
 
 
 def _draw_tiles(axes: Axes, images: dict[str, Tensor]) -> None:
-    """All in one range of grey."""
+    """Draw a tile for each image. Images without colours share one scale of grey, so that tiles can be compared."""
     across, down = _grid(len(images))
     axes.set_axis_off()
     low, high = (float(extreme) for extreme in torch.cat([image.flatten() for image in images.values()]).aminmax())
@@ -197,7 +197,7 @@ def _draw_tiles(axes: Axes, images: dict[str, Tensor]) -> None:
 
 
 def _image(image: Tensor) -> Tensor:
-    """The image with colours last, from 0 to 1; whole numbers up to 255 are bytes."""
+    """A colour image with its colours last and its values from 0 to 1, also if they went up to 255; a grey image as it is."""
     if image.dim() == 3 and image.shape[-1] != 3:
         image = image.permute(1, 2, 0)
     return image / 255 if image.dim() == 3 and float(image.max()) > 1.5 else image
