@@ -1,9 +1,9 @@
-"""What a backend of torch.compile does at the points.
+"""What a backend of torch.compile does at the points of the kink table.
 
-Many functions are compiled as one program, and each program runs at every point of its functions: this takes a twentieth of the time. The
-compiled code knows shapes, not values, so it does at each point what it would do alone. But a compiler may join the loops of functions
-that have nothing to do with each other, and old Inductors did so wrongly. So a point that differs from eager mode is measured once more,
-compiled alone, and that result counts.
+Many functions are compiled as one program, and each program runs at every point of its functions. This takes a twentieth of the time of
+one program for each point. Compiled code depends on the shapes of its inputs, not on their values, so each point should give what it gives
+when compiled alone. But a compiler may join the loops of functions that have nothing to do with each other, and old Inductors did so
+wrongly. So a point that differs from eager mode is measured once more, compiled alone, and that result counts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .outcome import Outcome, Row
 from .table import Point
 
 Backend = str | Callable[..., Any]
-Group = Sequence[Point]
-_TOGETHER = 16
+Group = Sequence[Point]  # points of one function that differ only in the values of their inputs
+_GROUPS_IN_A_PROGRAM = 16
 NOT_COMPILED = "not compiled: "
 
 
@@ -41,16 +41,16 @@ def name_of(backend: Backend) -> str:
 
 
 def compile_points(points: Sequence[Point], backend: Backend, device: str = "cpu") -> dict[str, Outcome]:
-    """By the id of the point. Points that the backend cannot compile have an error that begins with NOT_COMPILED."""
+    """The outcome of each point, by its id. A point that the backend cannot compile has an error that begins with NOT_COMPILED."""
     by_function: dict[object, list[Point]] = {}
-    for point in points:  # those of one group differ in their values alone
+    for point in points:
         shapes = tuple(tuple(torch.tensor(value).shape) for value in point.inputs)
         key = point.expressions["torch"], shapes, point.differentiated, point.weights
         by_function.setdefault(key, []).append(point)
     groups: list[Group] = list(by_function.values())
     outcomes: dict[str, Outcome] = {}
-    for start in range(0, len(groups), _TOGETHER):
-        outcomes.update(_compile_groups(groups[start : start + _TOGETHER], backend, device))
+    for start in range(0, len(groups), _GROUPS_IN_A_PROGRAM):
+        outcomes.update(_compile_groups(groups[start : start + _GROUPS_IN_A_PROGRAM], backend, device))
     if outcomes and all(outcome.error.startswith(NOT_COMPILED) for outcome in outcomes.values()):
         why = next(iter(outcomes.values())).error.removeprefix(NOT_COMPILED)
         raise ValueError(must("kinks", "--backend", "compile at least one point", name_of(backend), f"It fails: {why}"))
@@ -62,12 +62,12 @@ def compile_points(points: Sequence[Point], backend: Backend, device: str = "cpu
 
 
 def _compile_groups(groups: Sequence[Group], backend: Backend, device: str) -> dict[str, Outcome]:
-    """All in one program; where that fails each half in one, and at last each point alone."""
+    """Compile all groups as one program. If that fails, compile each half as one, and so on down to single points."""
     try:
         return _run_program(groups, backend, device)
     except Exception as error:
         if len(groups) == 1 and len(groups[0]) == 1:
-            inner = getattr(error, "inner_exception", None)  # what the backend raised, behind Dynamo's words for it
+            inner = getattr(error, "inner_exception", None)  # the backend's own error, which Dynamo wraps
             cause = inner if isinstance(inner, Exception) else error
             return {groups[0][0].id: Outcome(error=NOT_COMPILED + error_line(cause))}
     if len(groups) == 1:
@@ -77,6 +77,7 @@ def _compile_groups(groups: Sequence[Group], backend: Backend, device: str) -> d
 
 
 def _run_program(groups: Sequence[Group], backend: Backend, device: str) -> dict[str, Outcome]:
+    """Run one program once for each point of the largest group; a smaller group repeats its last point."""
     functions = [torch_function(group[0]) for group in groups]
 
     def program(inputs: list[list[Tensor]]) -> list[Tensor]:
@@ -98,7 +99,7 @@ def _run_program(groups: Sequence[Group], backend: Backend, device: str) -> dict
 def _gradients(
     points: Sequence[Point], program: Callable[[list[list[Tensor]]], list[Tensor]], device: str
 ) -> Iterator[Row | None]:
-    """Of every differentiated input of every point, in one backward pass: a compiled program has no second one."""
+    """The gradient of every differentiated input of every point, in one backward pass: a compiled program allows no second one."""
     leaves = [make_inputs(point, device) for point in points]
     pairs = [(point, y) for point, y in zip(points, program(leaves), strict=True) if y.requires_grad]
     wanted = [inputs[at] for point, inputs in zip(points, leaves, strict=True) for at in point.differentiated]

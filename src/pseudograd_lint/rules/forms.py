@@ -14,12 +14,15 @@ from . import Rule
 
 
 def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
-    """The y of `x + (y - x).detach()`, in any order; also of `x - (x - y).detach()`."""
+    """The hard value, which forward returns and backward does not see: y in `x + (y - x).detach()`, in any order.
+
+    Also y in `x - (x - y).detach()`.
+    """
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
         return None
     is_sum = isinstance(node.op, ast.Add)
     for x, other in [(node.left, node.right), *([(node.right, node.left)] if is_sum else [])]:
-        inner = _detached(module, other)
+        inner = _inside_detach(module, other)
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub):
             y, subtracted = (inner.left, inner.right) if is_sum else (inner.right, inner.left)
             if is_same(x, subtracted):
@@ -27,7 +30,8 @@ def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
     return None
 
 
-def _detached(module: Module, node: ast.expr) -> ast.expr | None:
+def _inside_detach(module: Module, node: ast.expr) -> ast.expr | None:
+    """What `detach` or `.data` is applied to; None where neither is."""
     node = strip_moves(module, node)
     if isinstance(node, ast.Attribute) and node.attr == "data":
         return strip_moves(module, node.value)
@@ -53,7 +57,7 @@ def _find_inexact_straight_through(module: Module, node: ast.AST) -> str | None:
     return f"the value of this differs from {text if len(text) < 40 else 'the hard value'} in its last bits, and is NaN where x is infinite"
 
 
-_WORDS = ("detach", ".data")
+_WORDS = ("detach", ".data")  # a file without these holds no straight-through sum
 INEXACT_IDENTITY = Rule("PG105", (ast.BinOp,), _WORDS, _find_inexact_identity)
 INEXACT_STRAIGHT_THROUGH = Rule("PG153", (ast.BinOp,), _WORDS, _find_inexact_straight_through)
 
@@ -64,7 +68,7 @@ _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "max", "maximum", "min", "
 
 
 def _find_copied_rule(module: Module, node: ast.AST) -> str | None:
-    """A hint by the text of the class; `audit` and `migrate` measure."""
+    """A guess from the text of the class alone: `audit` and `migrate` compute what its backward gives."""
     if not isinstance(node, ast.ClassDef) or not is_function_of_autograd(module, node):
         return None
     methods = {method.name: method for method in ast.walk(node) if isinstance(method, ast.FunctionDef)}
@@ -79,8 +83,8 @@ def _find_copied_rule(module: Module, node: ast.AST) -> str | None:
         if isinstance(test, ast.Compare)
     )
     returns = [ast.unparse(line.value) for line in ast.walk(forward) if isinstance(line, ast.Return) and line.value]
-    is_replaced = returns == [argument.arg for argument in forward.args.args[1:2]]
-    if (compares_gradient and _calls(forward) & _CLAMPS) or (is_replaced and "sum_to_size" in _calls(backward)):
+    returns_first_input = returns == [argument.arg for argument in forward.args.args[1:2]]
+    if (compares_gradient and _calls(forward) & _CLAMPS) or (returns_first_input and "sum_to_size" in _calls(backward)):
         return (
             f"{node.name} looks like a copy of ClampWithGrad, LowerBound or ReplaceGrad, which pseudograd has, under torch.func and "
             f"torch.compile too: `pseudograd audit MODULE:{node.name}` measures which rule it is, and `pseudograd migrate` replaces it"
