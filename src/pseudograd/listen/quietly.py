@@ -32,14 +32,14 @@ class quietly:  # noqa: N801  (a context)
     are off inside: if they saw our computations, they would count or change them.
     """
 
-    __slots__ = ("_contexts", "_has_grad", "_modes")
+    __slots__ = ("_contexts", "_has_grad", "_without_functions")
 
     def __enter__(self) -> None:
         unheard.depth += 1
         self._has_grad = False
         self._contexts: list[AbstractContextManager[object]] | None = None
-        self._modes = modes = without_torch_function()
-        modes.__enter__()
+        self._without_functions = without_functions = without_torch_function()
+        without_functions.__enter__()
         try:
             if is_grad_enabled():
                 set_grad_enabled(False)
@@ -62,7 +62,7 @@ class quietly:  # noqa: N801  (a context)
             self._contexts.pop().__exit__(None, None, None)
         if self._has_grad:
             set_grad_enabled(True)
-        self._modes.__exit__(None, None, None)
+        self._without_functions.__exit__(None, None, None)
 
 
 def quiet(what: str) -> Callable[[Hook], Hook]:

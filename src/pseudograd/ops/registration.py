@@ -69,9 +69,9 @@ def register_rule(
         tensor([1.0000, 0.3679, 0.1353])
     Source: new in pseudograd; TensorFlow 1 had RegisterGradient.
     """
-    takers = {name: row.adapter for name, row in OPS.items() if row.adapter is not None}
-    if op not in takers:
-        raise unknown_name("register_rule", "op", takers, op)
+    adapters = {name: row.adapter for name, row in OPS.items() if row.adapter is not None}
+    if op not in adapters:
+        raise unknown_name("register_rule", "op", adapters, op)
     for argument, text in (("formula", formula), ("source", source)):
         if not isinstance(text, str) or not text.strip():
             raise ValueError(must("register_rule", argument, "be a line of text", text))
@@ -79,8 +79,8 @@ def register_rule(
     def register(function: Formula) -> Formula:
         family = [row for row in OPS.values() if row.rule_set == OPS[op].rule_set]
         author = f"{function.__module__}.{function.__qualname__}" if inspect.isfunction(function) else ""
-        name, parameters = _name_of(function, family, author), _parameters_of(function, takers[op])
-        row = takers[op].make_rule(
+        name, parameters = _name_of(function, family, author), _parameters_of(function, adapters[op])
+        row = adapters[op].make_rule(
             function,
             is_linear,
             _reference_from(reference) if reference else _reference_by_tensors(function),
@@ -152,6 +152,7 @@ def _checked_sides(
             grad = _GRADS.to(dtype)
             y = x / 2  # x clamped to the range -1 to 1
             computed = function(grad, torch.full_like(grad, x), torch.full_like(grad, y), -1.0, 1.0)
+            # For torch.equal NaN differs from NaN, so NaN and the infinities each become a number of their own.
             finite = [torch.nan_to_num(value, 1e9, 2e9, -2e9) for value in (computed, slope_times(side, grad))]
             if not torch.equal(*finite):
                 remedy = f"{function.__name__} gives {computed.tolist()} for grads of {grad.tolist()}"

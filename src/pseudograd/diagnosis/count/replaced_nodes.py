@@ -85,7 +85,9 @@ def _replace(form: Form, replacement: Replacement, node: GraphNode, leaving: Gra
     if call is None or name is None:
         return leaving
     inputs = saved.inputs if call.primitive.name == name else call.primitive.inputs_of(PRIMITIVES[name], saved.inputs)
-    return leaving if why_not(call, inputs, False) is not None else pull_under(call, saved, inputs, leaving, grad)
+    if why_not(call, inputs, in_place=False) is not None:
+        return leaving
+    return pull_under(call, saved, inputs, leaving, grad)
 
 
 def pull_under(
