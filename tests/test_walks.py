@@ -60,19 +60,8 @@ def _walk(program: str) -> dict[str, int]:
     return json.loads(done.stdout)
 
 
-_TOO_LONG = ("diagnose around two steps",)
-
-
 @pytest.mark.program
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=False, reason="longer than its limit"))
-        if name in _TOO_LONG
-        else name
-        for name in _WALKS
-    ],
-)
+@pytest.mark.parametrize("name", _WALKS)
 def test_a_walk_is_short(name: str) -> None:
     program, measure, limit = _WALKS[name]
     assert _walk(program)[measure] <= limit

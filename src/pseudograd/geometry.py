@@ -230,13 +230,6 @@ def pieces_of_numbers(share: float, has_min: bool, has_max: bool) -> Pieces:
     )
 
 
-def pieces_of_min(beyond: Split, at: Split, within: Split, nan: Split, bound_nan: Split) -> Pieces:
-    """With a min alone: x beyond it, at it, within it; x that is NaN; a bound that is NaN, whatever x is."""
-    return Pieces(*[within] * 16)._replace(
-        below=beyond, at_min=at, below_point=beyond, at_point=at, nan=nan, with_nan=bound_nan
-    )
-
-
 def mirror(pieces: Pieces) -> Pieces:
     """For a max alone, from the pieces for a min alone."""
     splits = Pieces(*[Split(split.x, split.max, split.min) for split in pieces])

@@ -18,7 +18,6 @@ USES = (
     "pseudograd.listen.program.follow",
     "pseudograd.listen.program.process",
     "pseudograd.listen.program.signals",
-    "pseudograd.listen.quietly",
     "pseudograd.rewrite.context",
     "pseudograd.rewrite.mode",
     "pseudograd.rewrite.pin_edge",

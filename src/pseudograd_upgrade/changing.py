@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from pseudograd.listen.quietly import quietly
+from pseudograd.listen.harmless import quietly
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.mode import Replacement
 from pseudograd.rewrite.pin_edge import pin_edge

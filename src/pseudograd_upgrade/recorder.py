@@ -15,11 +15,10 @@ from torch.optim.optimizer import Optimizer
 
 from pseudograd.dynamo import when_dynamo_arrives
 from pseudograd.listen import frames, nodes
-from pseudograd.listen.harmless import Errors, harmless
+from pseudograd.listen.harmless import Errors, harmless, quietly, unheard
 from pseudograd.listen.listener import Listener, Subscriber, listening, push_in_backward, take_off
 from pseudograd.listen.nodes import LEAF as LEAF_NODE
 from pseudograd.listen.program.follow import Enough
-from pseudograd.listen.quietly import quietly, unheard
 from pseudograd.torch_table.private import below_wrappers, is_wrapped, number_of, without_torch_function
 
 from . import changing, digests

@@ -14,7 +14,7 @@ import pseudograd as pg
 from pseudograd import diagnose, engine
 from pseudograd.diagnosis import Diagnosis
 from pseudograd.listen import patches
-from pseudograd.listen.around import backwards, clearings, swaps
+from pseudograd.listen.hooks import backwards, clearings, swaps
 from pseudograd.torch_table.eras import installed_version
 from pseudograd.torch_table.private import mode_stack
 

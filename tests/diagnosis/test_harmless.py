@@ -24,15 +24,19 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.formula import own
-from pseudograd.listen import functions, harmless, quietly
-from pseudograd.listen.around import backwards, clearings, swaps
+from pseudograd.listen import harmless, hooks
+from pseudograd.listen.hooks import backwards, clearings, swaps
 from pseudograd.listen.listener import Listener
 from pseudograd.torch_table.private import dispatch_modes, mode_stack
 
 SOURCE = Path(pg.__file__).parent
 OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "listen"))
 # What catches an error of ours: a line that one of these has called may raise.
-CATCH = {harmless.harmless("")(print).__code__, quietly.quiet("")(print).__code__, Listener.__torch_function__.__code__}
+CATCH = {
+    harmless.harmless("")(print).__code__,
+    harmless.quiet("")(print).__code__,
+    Listener.__torch_function__.__code__,
+}
 # To let go of a tensor that is swapped, and to put a mode back, is all that can be done there: no error could be made good.
 CANNOT_BE_UNDONE = {
     "Recorder.on_swap",
@@ -211,10 +215,10 @@ def calls_are_heard() -> bool:
 def assert_nothing_is_left() -> None:
     assert not mode_stack()
     assert dispatch_modes() == 0
-    assert (own.depth, quietly.unheard.depth) == (0, 0)
+    assert (own.depth, harmless.unheard.depth) == (0, 0)
     assert torch.is_grad_enabled()
     assert calls_are_heard()
-    assert backwards.subscribers == functions._watchers == harmless._listening == ()
+    assert backwards.subscribers == hooks._watchers == harmless._listening == ()
     assert swaps.subscribers == clearings.subscribers == ()
 
 
@@ -309,7 +313,7 @@ def test_a_watcher_that_fails_leaves_functions_and_our_ops_alone(
     with diagnose() as d:
         monkeypatch.setattr(d._recorder.influence, "after_function", broken)
         pg.clamp(Doubled.apply(x), -1, 1).sum().backward()
-        assert not functions.is_inside()
+        assert not hooks.is_inside_function()
     assert torch.equal(x.grad, torch.tensor([0.0, 2.0]))  # type: ignore[arg-type]
     assert [line.partition(" (")[0] for line in d.errors] == [f"a custom Function: {fails.__name__}: planted"]
     assert d.errors[0].endswith("2 times")

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
-from pseudograd.listen.around import backwards
+from pseudograd.listen.hooks import backwards
 from pseudograd.torch_table.eras import installed_era
 from pseudograd.torch_table.private import mode_stack
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd.listen import frames, functions, nodes
-from pseudograd.listen.around import backwards
+from pseudograd.listen import frames, hooks, nodes
+from pseudograd.listen.hooks import backwards
 
 AT_FIRST = vars(torch.autograd.Function).get("apply")
 
@@ -257,10 +257,10 @@ def test_watchers_of_functions_see_results_and_nothing_else() -> None:
     """One may come only to learn whether a Function runs; and `run_prepared` gives None where it is not asked."""
     x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
     results_seen: list[Any] = []
-    with functions.watched(None), functions.watched(results_seen.append):
+    with hooks.watch_functions(None), hooks.watch_functions(results_seen.append):
         results = [pg.clamp(x, -1, 1), pg.clamp(x.double(), -1, 1, rule="sign")]
     assert list(map(id, results_seen)) == list(map(id, results))
-    with functions.watched(None):
+    with hooks.watch_functions(None):
         pg.clamp(x, -1, 1)
     assert len(results_seen) == len(results)
 
@@ -277,7 +277,7 @@ def test_functions_of_a_program_are_watched_and_left_as_they_were(
     class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            inside.append(functions.is_inside())
+            inside.append(hooks.is_inside_function())
             return x * 2
 
         @staticmethod
@@ -293,9 +293,9 @@ def test_functions_of_a_program_are_watched_and_left_as_they_were(
         if is_patched:
             patch.setattr(torch.autograd.Function, "apply", classmethod(apply))
         before = vars(torch.autograd.Function).get("apply")
-        with functions.watched(results_seen.append):
+        with hooks.watch_functions(results_seen.append):
             results = Twice.apply(x)
-            assert not functions.is_inside()
+            assert not hooks.is_inside_function()
         assert vars(torch.autograd.Function).get("apply") is before
         Twice.apply(x)
     assert [id(result) for result in results_seen] == [id(results)]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..listen import frames, functions, nodes
-from ..listen.around import backwards
+from ..listen import frames, hooks, nodes
+from ..listen.hooks import backwards
 from ..look.what_is import what_is
 from ..rewrite.report import Missed, Report, Rewritten
 from ..torch_table.private import function_of
@@ -88,7 +88,7 @@ def watch_own_functions() -> Iterator[dict[Call, None]]:
 
     backwards.subscribe(note_functions)
     try:
-        with functions.watched(note_ours):
+        with hooks.watch_functions(note_ours):
             yield calls
     finally:
         backwards.unsubscribe(note_functions)

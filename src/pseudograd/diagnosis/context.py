@@ -1,9 +1,11 @@
-"""The context around real training code, and its report."""
+"""The context around real training code, and its report. Compiled code hides its nodes, so it runs eagerly inside the context."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..dynamo import when_dynamo_arrives
 from ..errors import must
+from ..formula import Depth
+from ..listen import hooks, patches
 from ..listen.harmless import harmless
 from ..listen.listener import Listener, listening
 from ..torch_table import forms as torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
@@ -19,13 +24,14 @@ from ..torch_table.eras import installed_era
 from .count.optimisers import Rest
 from .count.recorder import Recorder
 from .count.stalls import Stalls
-from .force_eager import NOT_COMPILED, eagerly
 from .records import FIELDS, Report
 
 if TYPE_CHECKING:
     from .count.whatif import Asking
     from .judge.deliberate import Deliberate
     from .judge.findings import Results
+
+_NOT_COMPILED = "diagnose: the context must be entered outside code that torch.compile runs"
 
 
 class Readable(Report):
@@ -106,11 +112,11 @@ class Diagnosis(Readable):
         if self._stack is not None or self._has_ended:
             raise RuntimeError("diagnose: a diagnosis must be entered once, got a second time. Make a new one.")
         if torch.compiler.is_compiling():
-            raise RuntimeError(NOT_COMPILED)
+            raise RuntimeError(_NOT_COMPILED)
         installed_era()  # measured now: the report may be made at the end of the process, when no thread starts
         recorder = self._recorder
         with contextlib.ExitStack() as stack:  # unwinds what was entered, if something of it raises
-            stack.enter_context(eagerly())
+            stack.enter_context(_eagerly())
             stack.callback(setattr, recorder, "is_on", False)
             listener = Listener(recorder)
             recorder.optimisers.rest = rest = Rest(listener)
@@ -162,3 +168,82 @@ def _make_asking(
     whatifs, every = questions(whatif), check_sensitivity(sensitivity)
     meter = SensitivityMeter(every, recorder.tally_of, deliberate.place) if every else None
     return Asking(whatifs, recorder.leaves, recorder.noted, meter) if whatifs or meter is not None else None
+
+
+# --- compiled code runs eagerly ---------------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_entering = Depth()
+_count = 0
+_stance: contextlib.AbstractContextManager[object] | None = None  # of torch.compiler, entered during a diagnosis
+
+
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
+    """The stance before the first of them comes back when the last has ended, in whatever order they end."""
+    global _count
+    with _lock:
+        _count += 1
+    try:
+        with _entering:
+            when_dynamo_arrives(_arrived)
+        with patches.in_contexts:
+            yield
+    finally:
+        with _lock:
+            _count -= 1
+            if not _count:
+                _leave_the_stance()
+
+
+def _arrived(dynamo: object) -> None:
+    """The error is for code that enters a diagnosis, not for a program that imports Dynamo."""
+    (_take_the_stance if _entering.depth else _take_it_later)()
+
+
+def _take_the_stance() -> None:
+    global _stance
+    with _lock:
+        if _count and _stance is None:
+            try:
+                _stance = torch.compiler.set_stance("force_eager")
+            except RuntimeError as error:
+                raise RuntimeError(_NOT_COMPILED) from error
+
+
+_take_it_later = harmless("compiled code")(_take_the_stance)  # in the middle of a program
+
+
+@harmless("compiled code")
+def _leave_the_stance() -> None:
+    global _stance
+    if _stance is not None:
+        _stance.__exit__(None, None, None)
+        _stance = None
+
+
+@contextlib.contextmanager
+def _surround_as_noted(was_eager: bool | None) -> Iterator[None]:
+    """A checkpoint made in a diagnosis recomputes eagerly, another one as it was compiled."""
+    undo = _match(was_eager)
+    try:
+        yield
+    finally:
+        if undo is not None:
+            harmless("a checkpoint")(undo)()
+
+
+@harmless("a checkpoint")
+def _match(was_eager: bool | None) -> Callable[[], object] | None:
+    """Returns the function that restores the stance."""
+    own = _stance
+    if was_eager and own is None and "torch._dynamo" in sys.modules:
+        stance = torch.compiler.set_stance("force_eager")
+        return lambda: stance.__exit__(None, None, None)
+    if not was_eager and own is not None:
+        own.__exit__(None, None, None)
+        return own.__enter__
+    return None
+
+
+hooks.surround("diagnosis", lambda: _count > 0, _surround_as_noted)

@@ -191,7 +191,7 @@ def _served(call: Call) -> _Served:
 
 def _may_keep_bits(primitive: Primitive) -> bool:
     """What stands in for a function of torch may: a checkpoint, which compares what its two runs keep, runs both under the same contexts
-    of ours (listen/checkpoints.py). Not where this torch lacks what that needs, nor where the formulas are not those of the rule.
+    of ours (listen/hooks.py). Not where this torch lacks what that needs, nor where the formulas are not those of the rule.
     """
     if primitive.through is not None:
         return False

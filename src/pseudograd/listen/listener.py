@@ -26,10 +26,9 @@ from ..torch_table.private import (
     take_off_the_stack,
 )
 from ..torch_table.records import Arguments, Keywords
-from . import fast_paths, functions, patches  # noqa: F401  (fast_paths adds its patches)
-from .around import Ending, backwards, clearings, swaps
-from .harmless import Errors, harmless, leave, listen, note
-from .quietly import unheard
+from . import hooks, patches
+from .harmless import Errors, harmless, leave, listen, note, unheard
+from .hooks import Ending, backwards, clearings, swaps
 
 Function = Callable[..., object]
 # Three of four calls in a training step: they read no value and make no node, so there is nothing to hear in them.
@@ -120,7 +119,7 @@ def listening(listener: Listener) -> Iterator[None]:
         if node_creation_hook is not None and subscriber.on_node is not None:
             stack.enter_context(node_creation_hook(subscriber.on_node))
         if subscriber.on_function is not None:
-            stack.enter_context(functions.watched(subscriber.on_function))
+            stack.enter_context(hooks.watch_functions(subscriber.on_function))
         stack.enter_context(patches.in_contexts)
         stack.enter_context(listener)
         yield

@@ -20,13 +20,12 @@ from ..geometry import (
     Pieces,
     Split,
     mirror,
-    pieces_of_min,
     pieces_of_numbers,
     replace_edge,
 )
 from ..rule import BOUNDED, PRIMITIVES, Gradients, RangePieces, Rule, Wants, register
 from ..torch_table.conventions import measured_rule, share
-from ..torch_table.eras import ERAS, Era
+from ..torch_table.eras import ERAS, Era, pieces_of_min
 from ..torch_table.forms import EDGE_FAMILIES, FAMILIES
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from ..listen import checkpoints, fast_paths, patches  # noqa: F401  (fast_paths adds its patches)
-from ..listen.around import backwards
+from ..listen import hooks, patches
+from ..listen.hooks import backwards
 from ..torch_table import private as torch_private
 from ..torch_table.records import Form
 from .report import Log
@@ -141,7 +141,7 @@ def exactly(wanted: tuple[Entered, ...]) -> Iterator[None]:
         _replace_stack(stack)
 
 
-checkpoints.surround("rewriting", modes, lambda entered: exactly(entered or ()))
+hooks.surround("rewriting", modes, lambda entered: exactly(entered or ()))
 
 # --- backwards --------------------------------------------------------------------------------------------------------
 

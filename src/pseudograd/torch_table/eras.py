@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import must
-from ..geometry import ALL_TO_MAX, ALL_TO_MIN, ALL_TO_X, SHARES, TO_NOBODY, Pieces, Split, pieces_of_min
+from ..geometry import ALL_TO_MAX, ALL_TO_MIN, ALL_TO_X, SHARES, TO_NOBODY, Pieces, Split
 from ..record import Record
 from .private import constant_result
 
@@ -80,6 +80,13 @@ def _pull_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
         torch.where((x < min) | (x > max), 0.0, torch.where(split, half, grad)),
         torch.where(ordered & (x < min), grad, torch.where(apart & (x == min), half, 0.0)),
         torch.where((max < min) | (ordered & (x > max)), grad, torch.where(apart & (x == max), half, 0.0)),
+    )
+
+
+def pieces_of_min(beyond: Split, at: Split, within: Split, nan: Split, bound_nan: Split) -> Pieces:
+    """With a min alone: x beyond it, at it, within it; x that is NaN; a bound that is NaN, whatever x is."""
+    return Pieces(*[within] * 16)._replace(
+        below=beyond, at_min=at, below_point=beyond, at_point=at, nan=nan, with_nan=bound_nan
     )
 
 

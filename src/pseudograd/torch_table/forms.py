@@ -16,7 +16,7 @@ from .conventions import Family, Kink
 from .eras import CLOSED_ERA, ERAS
 from .private import saved
 from .records import EDGE, Arrange, EdgeCase, Form, Inputs, Spelling, spellings_of
-from .rows import activations, clamps, losses, normalising, ordered, recurrent, rounding, singular
+from .rows import activations, clamps, composed, losses, ordered, rounding, singular
 
 # The switches of override, each with the op whose rules it takes; not relu's own, which are those of one bound.
 SWITCHES = {
@@ -161,7 +161,7 @@ def edge_cases() -> list[EdgeCase]:
     return [case for form in FORMS for case in form.edge_cases]
 
 
-for _file in (clamps, activations, rounding, ordered, singular, losses, normalising, recurrent):
+for _file in (clamps, activations, rounding, ordered, singular, losses, composed):
     for _form in _file.FORMS:
         add(_form)
 # The families that an edge pins, too; and those that differ between versions of torch.

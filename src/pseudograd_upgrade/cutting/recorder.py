@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from pseudograd.listen import frames
-from pseudograd.listen.harmless import harmless
+from pseudograd.listen.harmless import harmless, quietly
 from pseudograd.listen.nodes import GraphNode
 from pseudograd.listen.program.follow import Enough
-from pseudograd.listen.quietly import quietly
 
 from .. import recorder
 from ..digests import is_readable

@@ -18,8 +18,7 @@ from torch.compiler import is_compiling
 
 from pseudograd.dynamo import when_dynamo_arrives
 from pseudograd.listen import frames, nodes, patches
-from pseudograd.listen.harmless import harmless
-from pseudograd.listen.quietly import quietly, unheard
+from pseudograd.listen.harmless import harmless, quietly, unheard
 from pseudograd.torch_table.private import (
     allow_recompilations,
     compiler_named,

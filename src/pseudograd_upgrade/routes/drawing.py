@@ -17,7 +17,7 @@ from torch.library import Library
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 
-from pseudograd.listen.quietly import quietly
+from pseudograd.listen.harmless import quietly
 
 from .. import recorder
 from ..recorder import CallListener, Session, Settings

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.split_module import split_module
 
 from pseudograd.listen import frames
-from pseudograd.listen.quietly import quietly
+from pseudograd.listen.harmless import quietly
 
 EAGER = "eager"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in .*$\n?(?:^\s+(?!File ")(.*)$)?', re.MULTILINE)

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, is_grad_enabled
 
-from ...listen import functions, nodes
+from ...listen import hooks, nodes
 from ...listen.frames import Place, Places
 from ...listen.harmless import forget
 from ...torch_table.private import is_wrapped
@@ -201,7 +201,7 @@ class Influence:
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
         if learning:
             marks |= self._cut_by(name, inputs, learning, outputs, is_in_place)
-        if not outputs and name in _EXITS and not functions.is_inside():
+        if not outputs and name in _EXITS and not hooks.is_inside_function():
             self._note_exit(name, learning, marks, result)
         if is_in_place and (marks or outputs):
             marks &= ~self._values  # a projection sets a parameter, which is then no longer the input of the clamp
@@ -226,7 +226,7 @@ class Influence:
         # Under no_grad, or in the memory of a leaf, writing makes no graph.
         is_outside = is_in_place and not new and (not is_grad_enabled() or id(inputs[0]) in self._origins)
         written = [tensor for tensor in learning if tensor is not inputs[0]] if is_outside else []
-        if (new or written) and functions.is_inside():
+        if (new or written) and hooks.is_inside_function():
             for tensor in learning:
                 self._local.hidden = getattr(self._local, "hidden", 0) | self._leaves.upstream_of(tensor)
         elif new:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ...listen import nodes
-from ...listen.harmless import harmless
+from ...listen.harmless import harmless, quietly
 from ...listen.nodes import Edges, GraphNode
-from ...listen.quietly import quietly
 from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
 from .leaf import Leaf
 from .names import Names, tops_of, unwrapped

@@ -19,8 +19,7 @@ from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
 from ...listen.frames import is_torchs
-from ...listen.harmless import Errors, harmless
-from ...listen.quietly import quietly, unheard
+from ...listen.harmless import Errors, harmless, quietly, unheard
 from ...torch_table.private import (
     PARTS_OF_A_STEP,
     local,

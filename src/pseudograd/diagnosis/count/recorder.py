@@ -17,12 +17,11 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from ...formula import own
-from ...listen import frames, functions, nodes
+from ...listen import frames, hooks, nodes
 from ...listen.frames import NOWHERE, Place
-from ...listen.harmless import Errors, harmless
+from ...listen.harmless import Errors, harmless, quiet, quietly, unheard
 from ...listen.listener import Listener, Subscriber, push_in_backward, take_off
 from ...listen.nodes import GraphNode
-from ...listen.quietly import quiet, quietly, unheard
 from ...torch_table.forms import SPELLINGS
 from ...torch_table.private import (
     backward_pass,
@@ -332,7 +331,7 @@ class Recorder(Subscriber):
         if not self.hears():
             return
         self._wake()
-        if not functions.is_inside():
+        if not hooks.is_inside_function():
             with without_torch_function():
                 self.influence.after_function(result)
         if node_creation_hook is not None:

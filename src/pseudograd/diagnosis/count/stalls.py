@@ -18,8 +18,7 @@ from torch.optim import Optimizer
 
 from ...listen import frames
 from ...listen.frames import NOWHERE
-from ...listen.harmless import Errors, harmless
-from ...listen.quietly import quietly
+from ...listen.harmless import Errors, harmless, quietly
 from ...torch_table.private import without_torch_function
 from .leaf import Leaf
 from .leaves import Leaves

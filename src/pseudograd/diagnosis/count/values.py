@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...listen import nodes
 from ...listen.frames import Place
-from ...listen.quietly import quietly
+from ...listen.harmless import quietly
 from ...rewrite import entered_contexts
 from ...rule import BOUNDED, PRIMITIVES
 from ...torch_table.forms import edge_family

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from ...errors import must
 from ...listen import frames
-from ...listen.harmless import Errors, harmless
+from ...listen.harmless import Errors, harmless, quietly
 from ...listen.nodes import GraphNode
-from ...listen.quietly import quietly
 from ...ops.bound_rules import DEFAULT_RULE
 from ...rewrite.mode import Replacement
 from ...rewrite.override import override

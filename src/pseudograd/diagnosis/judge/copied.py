@@ -9,7 +9,7 @@ from types import CodeType
 from torch.autograd import Function
 
 from ...listen.frames import format_location, named
-from ...listen.quietly import quietly
+from ...listen.harmless import quietly
 from ...look.what_is import what_is
 from ...ops.bound_rules import DEFAULT_RULE
 from ..count.tally import Tally

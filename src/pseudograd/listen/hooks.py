@@ -1,0 +1,279 @@
+"""The replacements for functions of torch while a context or a listener of ours is entered. `patches` puts them in and takes them out.
+
+Functions that no mode sees, to whose calls others subscribe; custom Functions; checkpoints; and modules that have a fast path.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+from torch.overrides import handle_torch_function
+
+from .. import engine
+from ..formula import Depth
+from ..torch_table.private import mode_count, mode_stack
+from . import patches
+
+# --- backwards, swaps of tensors, zero_grad: others subscribe to them -------------------------------------------------
+
+Ending = Callable[[Any], object]  # gets the result of the call
+Subscriber = Callable[..., Ending | None]
+
+
+class Around:
+    """A hook around the functions that `patches` name. read(arguments of a call): those that a subscriber gets."""
+
+    def __init__(self, replaced: Iterable[patches.Patch], read: Callable[..., tuple[object, ...]]) -> None:
+        self._patches, self._receive = tuple(replaced), read
+        self._lock = threading.RLock()
+        self.subscribers: tuple[Subscriber, ...] = ()
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """subscriber(*arguments) is called before each call, in its thread. The function that it returns is called after the call, with the
+        result, with () for None, or with None where the call raised. To subscribe twice is to subscribe once. A subscriber must not raise.
+        """
+        with self._lock:
+            if subscriber not in self.subscribers:
+                self.subscribers = (*self.subscribers, subscriber)
+            patches.apply_all(dict.fromkeys(self._patches, self._announced))
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """With the last subscriber, torch has its own function again."""
+        with self._lock:  # a method is another object each time
+            remaining = list(self.subscribers)
+            if subscriber in remaining:
+                remaining.remove(subscriber)
+            self.subscribers = tuple(remaining)
+            if not remaining:
+                patches.remove_all(self._patches)
+
+    def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(function, updated=())
+        def call(*args: object, **kwargs: object) -> object:
+            arguments, subscribers = self._receive(*args, **kwargs), self.subscribers
+            outcome: object = None
+            if len(subscribers) == 1:  # the usual case, written out for small backwards
+                end = subscribers[0](*arguments)
+                try:
+                    result = function(*args, **kwargs)
+                    outcome = () if result is None else result
+                    return result
+                finally:
+                    if end is not None:
+                        end(outcome)
+            endings: list[Ending | None] = []
+            try:
+                for subscriber in subscribers:
+                    endings.append(subscriber(*arguments))
+                result = function(*args, **kwargs)
+                outcome = () if result is None else result
+                return result
+            finally:
+                _end(endings, outcome)
+
+        return call
+
+
+def _end(endings: list[Ending | None], result: object) -> None:
+    """The last first. Each is called, whatever another of them raises."""
+    while endings:
+        end = endings.pop()
+        try:
+            if end is not None:
+                end(result)
+        finally:
+            _end(endings, result)
+
+
+def _backward_arguments(
+    roots: object, grads: object = None, *switches: object, inputs: object = None, **others: object
+) -> tuple[object, ...]:
+    """Of `_engine_run_backward`, as torch itself calls it: two switches stand before the inputs."""
+    return roots, grads, switches[2] if len(switches) > 2 else inputs
+
+
+# subscriber(roots, their gradients, inputs whose gradients are asked for)
+backwards = Around(patches.BACKWARD, _backward_arguments)
+# subscriber(tensor, other tensor): by a swap a module changes what its parameters are
+swaps = Around([patches.SWAP_TENSORS], lambda t1, t2: (t1, t2))
+# subscriber(optimizer, set_to_none)
+clearings = Around([patches.ZERO_GRAD], lambda self, set_to_none=True: (self, set_to_none))
+
+
+# --- custom Functions -------------------------------------------------------------------------------------------------
+
+# A user's and ours: `apply` is no call that a mode sees, and what runs inside it makes no graph.
+Watcher = Callable[[object], None]
+
+_inside = Depth()
+_lock = threading.RLock()
+_watchers: tuple[Watcher | None, ...] = ()
+_engine = ExitStack()  # what watches ours
+
+
+def is_inside_function() -> bool:
+    """Does a Function run in this thread? Known while `watch_functions` is entered."""
+    return _inside.depth > 0
+
+
+@contextmanager
+def watch_functions(watcher: Watcher | None) -> Iterator[None]:
+    """While it is entered, watcher(result) is called after each Function, in every thread. Contexts may end in any order."""
+    global _watchers
+    with _lock:
+        if not _watchers:
+            _engine.enter_context(engine.watch(_ours_begins))
+            patches.APPLY.apply(_Apply)
+        _watchers = (*_watchers, watcher)
+    try:
+        yield
+    finally:
+        with _lock:
+            rest = list(_watchers)
+            rest.remove(watcher)
+            _watchers = tuple(rest)
+            if not _watchers:
+                _engine.close()
+                patches.APPLY.remove()
+
+
+class _Apply:
+    """`apply` of torch.autograd.Function, and what it hides: the one that Function inherits (None), or somebody's before ours."""
+
+    def __init__(self, hidden: classmethod[object, ..., object] | None) -> None:
+        self.hidden = hidden
+
+    def __get__(self, instance: object, cls: type) -> Callable[..., object]:
+        hidden = self.hidden
+        above: Any = super(torch.autograd.Function, cls)  # type: ignore[misc]
+        bound = above.apply if hidden is None else hidden.__get__(None, cls)
+        return bound if cls.__module__ == engine.__name__ else functools.partial(_noting, bound)
+
+
+def _noting(call: Callable[..., object], *args: object, **kwargs: object) -> object:
+    with _inside:
+        result = call(*args, **kwargs)
+    _tell(result)
+    return result
+
+
+def _ours_begins() -> Callable[[object], None]:
+    _inside.__enter__()
+    return _ours_ended
+
+
+def _ours_ended(result: object) -> None:
+    _inside.__exit__()
+    _tell(result)
+
+
+def _tell(result: object) -> None:
+    for watcher in _watchers:
+        if watcher is not None and result is not None:
+            watcher(result)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+# A checkpoint runs its forward twice. The second run gets the surroundings of the first one, wherever and in whatever thread it is.
+# Torch compares what the two runs save: under another rule, or compiled where the first was not, they would save other tensors. Checkpoints
+# note their surroundings while a context of ours is entered. A checkpoint keeps its notes as long as its graph lives, without a patch.
+
+
+class Surrounding(NamedTuple):
+    """note(): what surrounds the forward of a checkpoint. under(note), or under(None) without a note: a context for its recomputation."""
+
+    note: Callable[[], object]
+    under: Callable[[Any], AbstractContextManager[object]]
+
+
+_surroundings: dict[str, Surrounding] = {}
+
+
+def surround(what: str, note: Callable[[], object], under: Callable[[Any], AbstractContextManager[object]]) -> None:
+    """Every checkpoint notes this from now on, while a context of ours is entered."""
+    _surroundings[what] = Surrounding(note, under)
+
+
+class _Function:
+    """The attribute in which a checkpoint keeps its function from the forward, in which it is set, to the recomputation, which reads it.
+
+    A checkpoint without reentry keeps it in a frame, one with reentry in the node that a CheckpointFunction makes.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __set__(self, owner: object, function: Callable[..., object]) -> None:
+        notes = {what: surrounding.note() for what, surrounding in _surroundings.items()}
+        vars(owner)[self._name] = _Surrounded(function, notes)
+
+    def __get__(self, owner: object, kind: type) -> object:
+        if owner is None:
+            return self
+        try:
+            function = vars(owner)[self._name]
+        except KeyError:  # another library's class of the same name has attributes of its own
+            raise AttributeError(self._name) from None
+        return function if isinstance(function, _Surrounded) else _Surrounded(function, {})
+
+
+class _Surrounded:
+    """The function of a checkpoint, which runs under what surrounded its forward. A checkpoint inside it notes the same again."""
+
+    def __init__(self, function: Callable[..., object], notes: dict[str, object]) -> None:
+        self._function, self._notes = function, notes
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        with ExitStack() as stack:
+            stack.enter_context(patches.in_contexts)
+            for what, surrounding in _surroundings.items():
+                stack.enter_context(surrounding.under(self._notes.get(what)))
+            return self._function(*args, **kwargs)
+
+
+_FUNCTIONS = {patch: _Function(patch.attribute) for patch in patches.CHECKPOINTS}
+for _patch, _function in _FUNCTIONS.items():
+    patches.in_contexts.replacements[_patch] = lambda hidden, function=_function: function  # type: ignore[misc]
+
+
+# --- fast paths -------------------------------------------------------------------------------------------------------
+
+# Attention and transformers in evaluation keep torch's fast path under a mode of ours. Torch takes its slow path wherever a mode of
+# functions is on the stack, and that path returns other values for padded positions. Without derivatives there is nothing to rewrite or to
+# count inside them, so our modes see each of these modules as one call.
+
+
+@functools.cache
+def _dispatch(forward: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(forward)
+    def call(module: nn.Module, *args: object, **kwargs: object) -> object:
+        is_dispatched = not (is_compiling() or module.training) and mode_count() and _all_modes_are_ours()
+        if not is_dispatched or _records(module, (*args, *kwargs.values())):
+            return forward(module, *args, **kwargs)
+        return handle_torch_function(
+            call, (), module, *args, **kwargs
+        )  # calls this again, with a mode less on the stack
+
+    return call
+
+
+def _all_modes_are_ours() -> bool:
+    return all(type(mode).__module__.startswith("pseudograd") for mode in mode_stack())
+
+
+def _records(module: nn.Module, values: tuple[object, ...]) -> bool:
+    """Does the call record derivatives?"""
+    return torch.is_grad_enabled() and any(
+        isinstance(value, Tensor) and value.requires_grad for value in (*values, *module.parameters())
+    )
+
+
+patches.in_contexts.replacements.update(dict.fromkeys(patches.FAST_PATHS, _dispatch))
