@@ -13,6 +13,7 @@ import pytest
 from pseudograd.listen.program import files
 from pseudograd.listen.program import follow as program
 from pseudograd.listen.program.follow import Part
+from pseudograd.listen.program.signals import Stopped, stoppable
 
 SAYING = """
 class Saying:
@@ -29,15 +30,18 @@ begin = Saying
 """
 
 
-def ran(tmp_path: Path, text: str, *arguments: str, **job: object) -> program.Run:
+def ran(tmp_path: Path, text: str, *arguments: str, is_quiet: bool = True, **job: object) -> program.Run:
     file = tmp_path / "program.py"
     file.write_text(text)
     (tmp_path / "saying.py").write_text(SAYING)
     command = program.command_of(str(file), arguments, False)
-    return program.run(command, {"module": "saying", **job}, stdin=subprocess.DEVNULL, is_quiet=True)
+    return program.run(command, {"module": "saying", **job}, stdin=subprocess.DEVNULL, is_quiet=is_quiet)
 
 
 # --- how it ends --------------------------------------------------------------------------------------------------------
+
+
+TERMINATE = "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
 
 
 @pytest.mark.parametrize(
@@ -72,8 +76,15 @@ def test_an_error_is_shown_as_python_shows_it_and_enough_ends_a_program_well(tmp
 def test_sigterm_is_passed_on_and_the_older_handler_comes_back(tmp_path: Path) -> None:
     """The program asks for it itself, of the process that waits for it."""
     before = signal.getsignal(signal.SIGTERM)
-    text = "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
-    assert ran(tmp_path, text).status == 128 + signal.SIGTERM
+    assert ran(tmp_path, TERMINATE, is_quiet=False).status == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_quiet_run_ends_with_what_a_signal_raises(tmp_path: Path) -> None:
+    """It is one of several: the command must not go on to the next."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped), stoppable():
+        ran(tmp_path, TERMINATE)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
