@@ -420,7 +420,7 @@ def ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
         return None
     if key not in prepared:
         remember(prepared, key, _make_ready(call, inputs))
-    return prepared[key]  # type: ignore[no-any-return]
+    return prepared[key]
 
 
 def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:

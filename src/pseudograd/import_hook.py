@@ -24,18 +24,18 @@ class WhenImported:
         self.awaits, self.act = module, act
 
     def wait(self) -> None:
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != self.awaits:
             return None
-        behind = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0  # type: ignore[arg-type, operator]
+        behind = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
         for finder in sys.meta_path[behind:]:
             spec = getattr(finder, "find_spec", lambda *_: None)(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _Loader(spec.loader, self)
-                return spec  # type: ignore[no-any-return]
+                return spec
         return None
 
 
@@ -53,5 +53,5 @@ class _Loader:
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
         if self.hook in sys.meta_path:
-            sys.meta_path.remove(self.hook)  # type: ignore[arg-type]
+            sys.meta_path.remove(self.hook)
             self.hook.act(module)

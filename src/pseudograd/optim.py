@@ -67,15 +67,14 @@ def _clamp(bounded: Bounded) -> None:
 
 
 def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | None, name: str) -> None:
-    numbers = [(p, pair[side]) for p, pair in bounded if is_number(pair[side])]
     # torch 2.10 takes no list of sharded ones.
-    together = [] if clamp_all is None else [pair for pair in numbers if not hasattr(pair[0], "device_mesh")]
-    if together:
-        clamp_all([p for p, _ in together], [number for _, number in together])  # type: ignore[misc]
+    together = [(p, pair[side]) for p, pair in bounded if is_number(pair[side]) and not hasattr(p, "device_mesh")]
+    if clamp_all is not None and together:
+        clamp_all([p for p, _ in together], [number for _, number in together])
     for p, pair in bounded:
         bound = pair[side]
         if is_number(bound) and (clamp_all is None or hasattr(p, "device_mesh")):
-            p.clamp_(**{name: bound})  # type: ignore[arg-type]
+            p.clamp_(**{name: bound})
         if isinstance(bound, Tensor):
             local(p).clamp_(**{name: _bound_on_device(p, bound)})
 
@@ -116,7 +115,7 @@ def _checked_pair(p: Tensor, pair: Bounds, is_own: bool) -> Bounds:
     low, high = (_checked_bound(p, name, bound) for name, bound in zip(("min", "max"), pair, strict=True))
     if low is None and high is None:
         raise ValueError("project: one of min and max must be given, got None for both. Give at least one bound.")
-    if is_number(low) and is_number(high) and low > high:  # type: ignore[operator]
+    if is_number(low) and is_number(high) and low > high:
         raise ValueError(f"project: min must not exceed max, got min={low!r} and max={high!r}. Swap them or drop one.")
     return low, high
 

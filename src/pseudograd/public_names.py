@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import cast
 
 _SPELLED_ELSEWHERE = {
     "policy_loss": "policy.loss",
@@ -16,5 +17,5 @@ def public_path(op: str) -> str:
 
 def dir_of(module: Mapping[str, object]) -> Callable[[], list[str]]:
     """The `__dir__` of a module: its public names, also those that are not loaded yet, and none of the modules that it imports."""
-    public: list[str] = module["__all__"]  # type: ignore[assignment]
+    public = cast("list[str]", module["__all__"])
     return lambda: sorted({*public, *(name for name in module if name.startswith("__"))})

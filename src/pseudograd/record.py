@@ -46,7 +46,7 @@ class Record:
             f"{type(self).__name__}.{name} must not be set: records do not change, make one with `replaced`"
         )
 
-    __delattr__ = __setattr__  # type: ignore[assignment]
+    __delattr__ = __setattr__
 
     def replaced(self, **changes: object) -> Self:
         """A new record with changed fields."""

@@ -241,8 +241,9 @@ class Call:
         ordered = [parameters[key] for key in rule.parameters]
         self._values = [(value.key or value.call) if isinstance(value, UserFunction) else value for value in ordered]
         self._pull = primitive.through(rule.pull) if primitive.through else rule.pull
-        as_rule = primitive.saves == "rule" and isinstance(rule.keeps, tuple)
-        self._keeps = rule.keeps if as_rule else primitive.inputs if primitive.saves == "as torch" else None
+        self._keeps = primitive.inputs if primitive.saves == "as torch" else None
+        if primitive.saves == "rule" and isinstance(rule.keeps, tuple):
+            self._keeps = rule.keeps
 
     @property
     def arguments(self) -> dict[str, object]:
@@ -301,7 +302,7 @@ class Call:
     def keeps(self, wants: Wants) -> tuple[str, ...]:
         """The names of the inputs that backward needs."""
         if self._keeps is not None:
-            return self._keeps  # type: ignore[return-value]
+            return self._keeps
         names = self.rule.inputs_read(wants)
         return self.primitive.inputs if names and self.primitive.saves == "a copy" else names
 

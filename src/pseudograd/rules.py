@@ -54,7 +54,7 @@ def _maker(name: str) -> Callable[..., RuleObject]:
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = f"grad_x = {row.formula}. Source: {row.source}."
-    make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    make.__signature__ = inspect.Signature(
         [
             inspect.Parameter(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation="float")
             for key, value in row.parameters.items()

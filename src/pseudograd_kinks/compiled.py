@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from .measure import EAGER, error_line, make_inputs, measure, numbers_of, torch_
 from .outcome import Outcome, Row
 from .table import Point
 
-Backend = str | Callable[..., Any]
+Backend = str | Callable[..., object]
 Group = Sequence[Point]  # points of one function that differ only in the values of their inputs
 _GROUPS_IN_A_PROGRAM = 16
 NOT_COMPILED = "not compiled: "

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pseudograd.errors import must, unknown_name
 from pseudograd.record import Record
@@ -28,6 +28,7 @@ KINDS = {
 FRAMEWORKS = ("torch", "jax", "tensorflow")
 _VARIABLES = "xyzw"  # what the expressions call the inputs
 Version = tuple[int, ...]
+Nested: TypeAlias = "float | str | list[Nested]"  # an input, as the file has it
 
 
 class Span(NamedTuple):
@@ -62,7 +63,7 @@ class Point(Record, kw_only=True):
     op: str
     kind: str
     expressions: dict[str, str]
-    inputs: tuple[Any, ...]
+    inputs: tuple[object, ...]
     differentiated: tuple[int, ...]
     spans: dict[str, list[Span]]
     exceptions: dict[tuple[str, str], list[Span]]
@@ -138,7 +139,7 @@ def parse_table(stored: Json) -> Table:
 
 
 def _parse_point(
-    inputs: list[object], gradients: Json | None = None, exceptions: Json | None = None, **row: Any
+    inputs: list[Nested], gradients: Json | None = None, exceptions: Json | None = None, **row: Any
 ) -> Point:
     row |= {name: tuple(row.get(name, ())) for name in ("differentiated", "weights")} | {
         "changes": row.get("changes", {})
@@ -149,7 +150,7 @@ def _parse_point(
         for framework, routes in (exceptions or {}).items()
         for route, spans in routes.items()
     }
-    return Point(inputs=tuple(_parse_nested(inputs)), spans=spans, exceptions=by_route, **row)
+    return Point(inputs=tuple(map(_parse_nested, inputs)), spans=spans, exceptions=by_route, **row)
 
 
 def _parse_span(stored: Json) -> Span:
@@ -157,7 +158,7 @@ def _parse_span(stored: Json) -> Span:
     return Span(parse_version(first), parse_version(last or first), Outcome.from_json(stored))
 
 
-def _parse_nested(stored: Any) -> Any:
+def _parse_nested(stored: Nested) -> Nested:
     return [_parse_nested(item) for item in stored] if isinstance(stored, list) else parse_number(stored)
 
 

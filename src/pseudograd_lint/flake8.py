@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from .check import check
 from .rules import CODES
+
+
+class _OptionManager(Protocol):
+    def extend_default_ignore(self, error_codes: Sequence[str]) -> None: ...
 
 
 class Plugin:
@@ -19,9 +24,9 @@ class Plugin:
         self.tree, self.lines, self.filename = tree, lines, filename
 
     @classmethod
-    def add_options(cls, parser: object) -> None:
+    def add_options(cls, parser: _OptionManager) -> None:
         """flake8 reports what its own options leave: opinions only where `--extend-select PG15` asks."""
-        parser.extend_default_ignore(list(cls.opinions))  # type: ignore[attr-defined]
+        parser.extend_default_ignore(list(cls.opinions))
 
     def run(self) -> Iterator[tuple[int, int, str, type]]:
         lines = [line.rstrip("\r\n") for line in self.lines]

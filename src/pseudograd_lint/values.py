@@ -26,8 +26,8 @@ def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | No
     node = module.resolve(node)
     try:
         if isinstance(node, ast.Constant):
-            is_number = isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
-            return float(node.value) if is_number else None  # type: ignore[arg-type]
+            constant = node.value
+            return float(constant) if isinstance(constant, (int, float)) and not isinstance(constant, bool) else None
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
             value = number(module, node.operand, depth - 1)
             return -value if value is not None and isinstance(node.op, ast.USub) else value

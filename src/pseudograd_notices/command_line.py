@@ -94,7 +94,7 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         module.add_arguments(command)
         return parser
     constants = [(literals(file), command_name) for command_name, file in files.items()]
-    for text, command_name in sorted(constants, key=lambda row: (row[0]["PLACE"], row[1])):  # type: ignore[arg-type,return-value]
+    for text, command_name in sorted(constants, key=lambda row: (row[0]["PLACE"], row[1])):
         subparsers.add_parser(command_name, help=str(text["HELP"]))
     if not name.startswith("-"):
         close = difflib.get_close_matches(name, files, n=1)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 from torch import Tensor
 
@@ -149,7 +148,7 @@ class Section:
     """
 
     subject: Subject
-    context: dict[str, Any]
+    context: dict[str, object]
     worlds: dict[str, World]
     first: dict[str, dict[str, Tensor]]
 

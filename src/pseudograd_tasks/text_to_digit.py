@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from pseudograd.ops.replace import replace_grad
 from . import digits as data
 from . import sentences
 from .base import OURS, Context, Gallery, Outcome, Score, Settings, Task, Variant, Worlds
+
+if TYPE_CHECKING:
+    from sklearn.svm import SVC
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "scribble")
 SENTENCES = ("{}", "the digit {}", "a handwritten {}", "a photo of a {}")
@@ -47,7 +50,7 @@ class Built(NamedTuple):
     decoder: nn.Module  # of (n, 64), the four codes of a picture one after the other
     scorer: nn.Module
     embedded_words: Tensor  # (11, 64), of length 1
-    judge: Any
+    judge: SVC
     judge_right: float
 
 

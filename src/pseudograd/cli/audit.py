@@ -6,11 +6,13 @@ import argparse
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from ..errors import must
 from ..listen.program.signals import stoppable
 from ._arguments import function_named, require_extras
+
+Number = TypeVar("Number", bound=float)
 
 PLACE = 20
 HELP = "what the backward of a function does, beside its derivative"
@@ -62,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _numbers(argument: str, text: str | None, kind: Callable[[str], object]) -> list[Any] | None:
+def _numbers(argument: str, text: str | None, kind: Callable[[str], Number]) -> list[Number] | None:
     """The numbers of "1,2"."""
     try:
         return None if text is None else [kind(number) for number in text.split(",")]

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, process
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -62,8 +62,9 @@ class Outcome:
         """Arrays travel as numpy arrays: torch would share their memory, which goes with the process."""
         return {**vars(self), "arrays": {name: array.numpy() for name, array in self.arrays.items()}}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, arrays={name: torch.as_tensor(array) for name, array in state["arrays"].items()})
+    def __setstate__(self, state: dict[str, object]) -> None:
+        arrays = cast("dict[str, object]", state["arrays"])
+        vars(self).update(state, arrays={name: torch.as_tensor(array) for name, array in arrays.items()})
 
 
 class Experiment(Protocol):

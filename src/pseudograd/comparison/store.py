@@ -132,7 +132,7 @@ def _hasher(joblib_hasher: Any, cloudpickle: Any) -> Any:
     by_value = (str, bytes, tuple, frozenset, types.CodeType)  # whether two of these are one object says nothing
     not_of_the_class = ("__dict__", "__weakref__", "_abc_impl", "__doc__", "__firstlineno__", "__static_attributes__")
 
-    class Fingerprint(joblib_hasher):  # type: ignore[misc]
+    class Fingerprint(joblib_hasher):
         dispatch_table = cloudpickle.Pickler.dispatch_table
 
         def __init__(self) -> None:

@@ -195,7 +195,7 @@ class Choice:
             return None
         if name in self.eras:
             return pin_edge(eras()[name].name)
-        return override(**dict.fromkeys(self.families, self.rules[name][0]))  # type: ignore[arg-type]
+        return override(**dict.fromkeys(self.families, self.rules[name][0]))
 
 
 def choose_rules(

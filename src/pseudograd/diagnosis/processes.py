@@ -33,7 +33,7 @@ class ProgramReport(Readable):
         return ProgramReport({**vars(self), "findings": new, "known": known})
 
 
-def fields_of(report: Report) -> dict[str, Any]:
+def fields_of(report: Report) -> dict[str, object]:
     """The fields of a report by name: plain records, which another process can read."""
     return {name: getattr(report, name) for name in FIELDS}
 

@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
     raise not_installed("pseudograd.integrations.transformers", "transformers", "transformers") from error
 
 
-class DiagnoseCallback(Sampler, TrainerCallback):  # type: ignore[misc]
+class DiagnoseCallback(Sampler, TrainerCallback):
     """Diagnose one step in every hundred, and log the findings.
 
     Args:

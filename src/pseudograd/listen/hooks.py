@@ -152,7 +152,7 @@ class _Apply:
 
     def __get__(self, instance: object, cls: type) -> Callable[..., object]:
         hidden = self.hidden
-        above: Any = super(torch.autograd.Function, cls)  # type: ignore[misc]
+        above: Any = super(torch.autograd.Function, cls)
         bound = above.apply if hidden is None else hidden.__get__(None, cls)
         return bound if cls.__module__ == engine.__name__ else functools.partial(_noting, bound)
 

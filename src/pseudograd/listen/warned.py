@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import cast
 
 from . import patches
 from .frames import is_ours
@@ -92,7 +92,7 @@ def _keeping_ours_first(change: Callable[..., object]) -> Callable[..., None]:
 
 
 def _move_ours_first() -> None:
-    filters: Any = warnings.filters
+    filters = cast("list[object]", warnings.filters)
     if filters[:1] != [_FILTER]:
         filters[:] = [_FILTER, *(entry for entry in filters if entry is not _FILTER)]
         mutated = getattr(warnings, "_filters_mutated", None) or getattr(warnings, "_filters_mutated_lock_held", None)

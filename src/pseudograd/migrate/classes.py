@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -90,7 +89,7 @@ def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
         return None
     file = f"<pseudograd migrate {next(_numbers)}>"
     linecache.cache[file] = len(source), None, split_with_ends(source), file  # where `what_is` reads it
-    names: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    names: dict[str, object] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
     imports = [statement for statement in tree.body if _imports_torch(statement)]
     try:
         exec(compile(ast.Module([*imports, *methods], []), file, "exec"), names)
@@ -124,11 +123,10 @@ def _other_use(node: ast.ClassDef, program: ast.Module) -> str:
             return f"line {other.lineno} defines {node.name} again"
     inside, applied = set(map(id, ast.walk(node))), _applied(program)
     for use in ast.walk(program):
-        is_it = (isinstance(use, ast.Name) and use.id == node.name) or (
-            isinstance(use, ast.Attribute) and use.attr == node.name
-        )
-        if is_it and id(use) not in inside and id(use) not in applied:
-            return f"line {use.lineno} uses more of it than `{node.name}.apply`"  # type: ignore[attr-defined]
+        if not isinstance(use, (ast.Name, ast.Attribute)) or id(use) in inside or id(use) in applied:
+            continue
+        if (use.id if isinstance(use, ast.Name) else use.attr) == node.name:
+            return f"line {use.lineno} uses more of it than `{node.name}.apply`"
     return ""
 
 
@@ -160,7 +158,7 @@ def _uses(tree: ast.Module, module: str, name: str) -> Iterator[int]:
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             modules |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[-1] == module}
     for node in ast.walk(tree):
-        is_name = isinstance(node, ast.Name) and node.id in names
-        is_in_module = isinstance(node, ast.Attribute) and node.attr == name and ast.unparse(node.value) in modules
-        if (is_name or is_in_module) and id(node) not in applied:
-            yield node.lineno  # type: ignore[attr-defined]
+        if not isinstance(node, (ast.Name, ast.Attribute)) or id(node) in applied:
+            continue
+        if node.id in names if isinstance(node, ast.Name) else node.attr == name and ast.unparse(node.value) in modules:
+            yield node.lineno

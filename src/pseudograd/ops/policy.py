@@ -226,7 +226,7 @@ class Clip:
     ) -> None:
         wide = widened(log_ratio), widened(advantage)
         dtype = torch.promote_types(wide[0].dtype, wide[1].dtype)
-        self.log_ratio, self.advantage = torch.broadcast_tensors(*(tensor.to(dtype) for tensor in wide))  # type: ignore[no-untyped-call]
+        self.log_ratio, self.advantage = torch.broadcast_tensors(*(tensor.to(dtype) for tensor in wide))
         self.in_log, self.without_min, self.ceiling = in_log, without_min, ceiling
         self.lowest = None if low is None else 1 - low
         self.highest = None if high is None else 1 + high

@@ -48,7 +48,7 @@ def gradient(
     pessimistic = _picked(ratio, is_below, lowest, is_above, highest, over, ceiling)
     clipped = _picked(ratio, below, lowest, above, highest, over, ceiling)
     others = fl(-r(grad * (clipped if without_min else pessimistic))), 0.0, 0.0, 0.0, 0.0, 0.0
-    slope: Any = -advantage
+    slope = -advantage
     if kind == "user":
         least, most = 0.0 if lowest is None else lowest, math.inf if highest is None else highest
         slope = rule(grad, ratio, advantage, least, most, fl=fl, **parameters)

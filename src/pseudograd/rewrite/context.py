@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator
+from typing import NamedTuple, TypeVar
 
 from torch.compiler import is_compiling
 
@@ -23,7 +23,7 @@ from .mode import Replacement, Rewrite
 from .pins import drop_torchs_own
 from .report import Log, Report, make_report
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 class _Entry(NamedTuple):
@@ -132,12 +132,12 @@ class Rewriting:
         return make_report(self._label, list(self._logs.values()), self._is_torchs_own)
 
 
-def _stepping(context: Rewriting, function: Callable[..., Any]) -> Callable[..., object]:
+def _stepping(context: Rewriting, function: Callable[..., Generator[object, object, object]]) -> Callable[..., object]:
     """A generator function each step of which runs inside the context; send, throw and close reach the generator."""
 
     def wrapped(*args: object, **kwargs: object) -> object:
         generator = function(*args, **kwargs)
-        step = generator.send
+        step: Callable[..., object] = generator.send
         values: tuple[object, ...] = (None,)
         while True:
             try:

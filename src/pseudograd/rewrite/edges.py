@@ -90,7 +90,9 @@ def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y
     return (at_edge if part == 1.0 else torch.where(inside, grad, at_edge)), None, None
 
 
-def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, wants: Wants) -> Gradients:
+def _pull_of_tensors(
+    pin: Pin, grad: Tensor, x: Tensor, min: Tensor | None, max: Tensor | None, *, wants: Wants
+) -> Gradients:
     """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
     grads = pin.era.of_tensors(grad, x, min, max)
     if pin.part is None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torch.overrides import TorchFunctionMode
 
@@ -30,7 +29,9 @@ class Entered(TorchFunctionMode):
 
     taken_off: Callable[[object], None] | None = None  # takes this mode alone off the stack after a backward
 
-    def __init__(self, replacements: dict[str, Any], log: Log | None, kinks: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, replacements: Mapping[str, object], log: Log | None, kinks: dict[str, str] | None = None
+    ) -> None:
         super().__init__()
         self.replacements = replacements
         self.log = log
@@ -155,7 +156,7 @@ def _restore(roots: Iterable[object], grads: object, inputs: object) -> Callable
             log.look_at(mode.replacements, roots)
     if len(modes) == 1 and mode.taken_off is not None and not torch_private.mode_count():  # the usual case
         torch_private.push_mode(mode)
-        return mode.taken_off  # type: ignore[no-any-return]
+        return mode.taken_off
     missing = modes if torch_private.has_mode_stack else ()
     if missing and torch_private.mode_count():
         stack = torch_private.mode_stack()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -171,7 +170,7 @@ def _is_held(module: nn.Module, tracer: object) -> bool:
     return any(other is module for other in tracer.root.modules())
 
 
-def _make_node(tracer: Any, module: nn.Module, *args: object, **kwargs: object) -> object:
+def _make_node(tracer: fx.Tracer, module: nn.Module, *args: object, **kwargs: object) -> object:
     return tracer.create_proxy("call_module", tracer.path_of_module(module), args, kwargs)
 
 

@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class Era(Record):
     since: Version
     edge: str
     of_fmax: float
-    of_tensors: Callable[[Tensor, Tensor, Any, Any], Three]
+    of_tensors: Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Three]
     between: Pieces | None = None
     beside: Pieces | None = None
 
@@ -54,8 +54,9 @@ class Era(Record):
         return f"zero/{self.edge}"
 
 
-def _pull_until_2_13(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
+def _pull_until_2_13(grad: Tensor, x: Tensor, min: Tensor | None, max: Tensor | None) -> Three:
     if max is None:
+        assert min is not None, "one of the two is a bound"
         return torch.where(x >= min, grad, 0.0), torch.where(x < min, grad, 0.0), None
     if min is None:
         return torch.where(x <= max, grad, 0.0), None, torch.where(x > max, grad, 0.0)
@@ -66,10 +67,11 @@ def _pull_until_2_13(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
     )
 
 
-def _pull_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
+def _pull_since_2_14(grad: Tensor, x: Tensor, min: Tensor | None, max: Tensor | None) -> Three:
     half = grad / 2
     if max is None or min is None:
         bound = min if max is None else max
+        assert bound is not None, "one of the two is a bound"
         passes, replaced = (x < bound, x > bound) if max is None else (x > bound, x < bound)
         tied = torch.where(x == bound, half, grad)
         to_x, to_bound = torch.where(passes, 0.0, tied), torch.where(replaced, 0.0, tied)

@@ -301,7 +301,7 @@ def outside_of_transforms() -> AbstractContextManager[object]:
     """A context in which no transform of torch.func sees what runs. Where one is active, torch has this module."""
     module = sys.modules.get("torch._functorch.pyfunctorch")
     context = getattr(module, "temporarily_clear_interpreter_stack", nullcontext)
-    return context()  # type: ignore[no-any-return]
+    return context()
 
 
 for _owner in ("torch.autograd.graph", "torch.autograd"):
@@ -411,7 +411,7 @@ def call_undispatched(variable: Any, *args: object) -> object:
 def compiler_named(backend: str) -> Callable[[object, list[object]], object]:
     """The function that compiles a graph with its inputs as that backend of torch.compile does."""
     dynamo = importlib.import_module("torch._dynamo")
-    return dynamo.lookup_backend(backend)  # type: ignore[no-any-return]
+    return dynamo.lookup_backend(backend)
 
 
 def let_inductor_draw_as_eager_mode_does() -> None:

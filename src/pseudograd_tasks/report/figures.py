@@ -7,10 +7,11 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from torch import Tensor
@@ -143,7 +144,7 @@ def _own_arrays(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
         yield f"{comparison.run}: {name} of every variant", figure
 
 
-def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
+def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained", dpi=DPI)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -206,7 +207,7 @@ def _curves(subject: Subject, title: str, rows: World, era: str) -> Figure:
     return figure
 
 
-def _draw_range(panel: Any, arrays: Mapping[str, torch.Tensor], title: str) -> None:
+def _draw_range(panel: Axes, arrays: Mapping[str, torch.Tensor], title: str) -> None:
     low, high = arrays["range"].tolist()
     panel.axvspan(low, high, color="#f2f2f2", zorder=0)
     panel.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
@@ -214,7 +215,7 @@ def _draw_range(panel: Any, arrays: Mapping[str, torch.Tensor], title: str) -> N
     panel.set_xlabel("x (the range is shaded)")
 
 
-def _problem(panel: Any, arrays: Mapping[str, torch.Tensor]) -> None:
+def _problem(panel: Axes, arrays: Mapping[str, torch.Tensor]) -> None:
     x = arrays["x"].numpy()
     panel.plot(x, arrays["y"].numpy(), "-", color=FORWARD, linewidth=3, label="y = clamp(x)")
     panel.plot(x, arrays["loss"].numpy(), ":", color=LOSS, linewidth=2, label="loss of y")
@@ -222,7 +223,7 @@ def _problem(panel: Any, arrays: Mapping[str, torch.Tensor]) -> None:
     panel.legend(fontsize=8, frameon=False)
 
 
-def _curve(panel: Any, name: str, outcome: Outcome, era: str) -> None:
+def _curve(panel: Axes, name: str, outcome: Outcome, era: str) -> None:
     arrays = outcome.arrays
     low, high = arrays["range"].tolist()
     x, grad_x = arrays["x"], arrays["dL_dx"]

@@ -164,11 +164,11 @@ def argument_text(value: object, name: Callable[[Tensor], str]) -> str:
         return repr(value) if math.isfinite(value) else _infinity(value)
     if value is None or type(value) in (bool, int, str, complex):
         return repr(value)
-    if type(value) in (list, tuple, torch.Size):
-        inside = ", ".join(argument_text(item, name) for item in value)  # type: ignore[attr-defined]
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple, torch.Size):
+        inside = ", ".join(argument_text(item, name) for item in value)
         if type(value) is list:
             return f"[{inside}]"
-        return f"({inside},)" if len(value) == 1 else f"({inside})"  # type: ignore[arg-type]
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
     if isinstance(value, slice):
         return f"slice({', '.join(argument_text(part, name) for part in (value.start, value.stop, value.step))})"
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):

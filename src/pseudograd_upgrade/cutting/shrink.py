@@ -102,8 +102,10 @@ def measure_distances(old: Outcome, new: Outcome) -> dict[str, float]:
     distances = {}
     for name in dict.fromkeys([*old.tensors, *new.tensors]):
         a, b = old.tensors.get(name), new.tensors.get(name)
-        is_alike = a is not None and b is not None and a.shape == b.shape and a.dtype == b.dtype
-        distances[name] = _distance(a, b) if is_alike else torch.inf  # type: ignore[arg-type]
+        if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+            distances[name] = torch.inf
+        else:
+            distances[name] = _distance(a, b)
     return distances
 
 

@@ -173,7 +173,7 @@ class Blocks:
         """Inside a block, in a compiler, or in another thread."""
         return self._is_inside or is_compiling() or threading.get_ident() != self._thread
 
-    def wrap(self, function: Any, name: str) -> Any:
+    def wrap(self, function: Callable[..., object], name: str) -> Callable[..., object]:
         @functools.wraps(function)
         def block(*args: object, **kwargs: object) -> object:
             if self._is_elsewhere():

@@ -60,7 +60,7 @@ class Segments:
         groups = groupby(lines, lambda node: lines[node] if self.is_cut else lines[node].where in self.out)
         segments = [(key, list(nodes)) for key, nodes in groups]
         numbers = {node: number for number, (_, nodes) in enumerate(segments) for node in nodes}
-        parts = split_module(graph, graph, numbers.__getitem__, keep_original_order=True)  # type: ignore[arg-type]
+        parts = split_module(graph, graph, numbers.__getitem__, keep_original_order=True)
         for name, part in list(parts.named_children()):
             match = re.fullmatch(r"submod_(\d+)", name)
             if match is not None:
@@ -111,8 +111,10 @@ class Segment(nn.Module):
         key = tuple(map(_describe_input, inputs)), torch.is_grad_enabled()
         if key not in self._compiled:
             compiler = self.segments.compiler
-            is_eager = self.is_eager or compiler is None
-            self._compiled[key] = self.part.forward if is_eager else compiler(self.part, list(inputs))  # type: ignore[misc]
+            if self.is_eager or compiler is None:
+                self._compiled[key] = self.part.forward
+            else:
+                self._compiled[key] = compiler(self.part, list(inputs))
         result = self._compiled[key](*inputs)
         return result[0] if self.returns_tensor else result
 

@@ -143,7 +143,11 @@ class Graph:
 
     def run(self, leave: Leave) -> dict[GraphNode, Tensor]:
         """The gradient that arrives at each leaf, by its node. Call it under no_grad."""
-        awaits, buffers, gradients = dict(self._awaits), dict[Any, list[Tensor | None]](), dict[GraphNode, Tensor]()
+        awaits, buffers, gradients = (
+            dict(self._awaits),
+            dict[GraphNode, list[Tensor | None]](),
+            dict[GraphNode, Tensor](),
+        )
         ready: list[tuple[int, int, GraphNode]] = []
         count = itertools.count()
 

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -198,8 +198,8 @@ def can_rest(optimizer: Optimizer, args: Arguments, kwargs: Keywords) -> bool:
     """If the parameters are plain: does this step run torch's own code alone, with no closure and no hook of somebody else?"""
     if kwargs or any(value is not None for value in args[1:]):
         return False
-    kind: Any = type(optimizer)
-    if not _is_of_torch(kind, kind.step) or optimizer.defaults.get("differentiable"):
+    kind: type = type(optimizer)
+    if not _is_of_torch(kind, type(optimizer).step) or optimizer.defaults.get("differentiable"):
         return False
     return list(map(len, step_hooks(optimizer))) == _HOOKS_OF_OURS and PARTS_OF_A_STEP.isdisjoint(vars(optimizer))
 

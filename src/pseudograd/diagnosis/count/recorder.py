@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -358,7 +358,7 @@ class Recorder(Subscriber):
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
-    def on_backward(self, roots: Roots, grads: Gradients, inputs: Roots | None) -> Callable[[Any], None]:
+    def on_backward(self, roots: Roots, grads: Gradients, inputs: Roots | None) -> Callable[[object], None]:
         if not self.hears():
             return lambda result: None
         self._is_incomplete = self._wake()

@@ -126,7 +126,7 @@ def _settings(code: Code, flags: int, low: float = -math.inf, high: float = math
         for position, side in enumerate(code.slopes[X][1:]):  # type: ignore[index]  # of x alone
             if side is not NOTHING:
                 plan |= bits.kind_of(side) << 13 + 2 * position
-                numbers[2 * position : 2 * position + len(side)] = side  # type: ignore[assignment]  # none is a Reversal
+                numbers[2 * position : 2 * position + len(side)] = side  # none is a Reversal
         return [tensor_of(low, high, plan, *numbers)]
     sets = 0.0
     for plane, regions in enumerate(code.regions):
@@ -360,10 +360,10 @@ def _prepare(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Prepare
 
 def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
     """Among these, and the factors of the row."""
-    factors = {*numbers}
+    factors: set[float | Reversal | None] = {*numbers}
     for split in call.pieces or ():
         if isinstance(split.x, tuple):
-            factors.update(split.x)  # type: ignore[arg-type]
+            factors.update(split.x)
     for factor in factors:
         number = factor.width if isinstance(factor, Reversal) else factor
         if number and abs(number) < LEAST_NORMAL:

@@ -52,7 +52,7 @@ def additivity(
     inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
     a = torch.linspace(-2, 2, shape.numel(), dtype=torch.float64).mul(8).floor().add(0.5).div(8 / size).reshape(shape)
     pulls = [gradient_by_backward(f, inputs, grad) for grad in (a, -3 * a, -2 * a)]
-    return [parts for parts in zip(*pulls, strict=True) if all(part is not None for part in parts)]  # type: ignore[misc]
+    return [parts for parts in zip(*pulls, strict=True) if all(part is not None for part in parts)]
 
 
 def second_derivatives(

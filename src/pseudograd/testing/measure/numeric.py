@@ -73,7 +73,7 @@ def _central(f: Function, x: Tensor, step: Tensor) -> Tensor:
 
 def agree(right: Number, left: Number) -> Number:
     """Do two one-sided slopes show the same derivative, to the accuracy of a small step?"""
-    return abs(right - left) < 1e-3 * (1 + abs(right))  # type: ignore[operator]
+    return abs(right - left) < 1e-3 * (1 + abs(right))
 
 
 # --- where it is not smooth -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ from ..records import (
     stand_in,
 )
 
+Bound = float | Tensor | None
+
 # --- with a lower and an upper bound ----------------------------------------------------------------------------------
 
 CLAMP = Family(
@@ -46,7 +48,9 @@ CLAMP = Family(
 )
 
 
-def _pull_clamp(convention: str, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
+def _pull_clamp(
+    convention: str, grad: Tensor, x: Tensor, min: Bound, max: Bound, *, y: Tensor, wants: Wants
+) -> Gradients:
     if convention == "jax":
         return _pull_clamp_of_jax(grad, x, min, max)
     first = 1.0 if convention == "tensorflow" else float(convention)
@@ -54,8 +58,9 @@ def _pull_clamp(convention: str, grad: Tensor, x: Tensor, min: Any, max: Any, *,
     below = nowhere if min is None else x < min
     above = nowhere if max is None else x > max
     if min is not None and max is not None:
-        is_number = not isinstance(min, Tensor) and not isinstance(max, Tensor)
-        crossed = torch.full((), max < min, dtype=torch.bool, device=x.device) if is_number else max < min
+        crossed = max < min
+        if not isinstance(crossed, Tensor):
+            crossed = torch.full((), crossed, dtype=torch.bool, device=x.device)
         below, above = below & ~crossed, above | crossed
     at_min = nowhere if min is None else (x == min) & ~above
     at_max = nowhere if max is None else (x == max) & ~below & ~at_min
@@ -67,7 +72,7 @@ def _pull_clamp(convention: str, grad: Tensor, x: Tensor, min: Any, max: Any, *,
     return to_x, to_min, to_max
 
 
-def _pull_clamp_of_jax(grad: Tensor, x: Tensor, min: Any, max: Any) -> Gradients:
+def _pull_clamp_of_jax(grad: Tensor, x: Tensor, min: Bound, max: Bound) -> Gradients:
     """jnp.clip is minimum(maximum(x, min), max), each of which shares a tie."""
     lifted = x if min is None else torch.where(x < min, min, x)
     if isinstance(min, Tensor):
