@@ -303,6 +303,23 @@ def test_a_function_has_the_name_that_its_users_write(function: object, form: st
     assert name_function(function) == (form, name)
 
 
+@folded
+@pytest.mark.parametrize(
+    ("form", "name", "args", "line"),
+    [
+        (METHOD, "__rsub__", ("x", "1"), "y = 1 - x"),
+        (METHOD, "__rpow__", ("x", "-2.0"), "y = (-2.0) ** x"),
+        (METHOD, "__getitem__", ("x", "0"), "y = x[0]"),
+        (METHOD, "clamp", ("x", "0", "1"), "y = x.clamp(0, 1)"),
+        (FUNCTION, "torch.Tensor.mT.__get__", ("x",), "y = x.mT"),
+        (FUNCTION, "torch.clamp", ("x", "0"), "y = torch.clamp(x, 0)"),
+    ],
+    ids=str,
+)
+def test_a_line_is_what_its_users_write(form: str, name: str, args: tuple[str, ...], line: str) -> None:
+    assert Call("forward", form, name, args, {}, {"x": torch.ones(2, 2)}).lines() == [line]
+
+
 def test_an_unwritable_value_or_function_is_refused() -> None:
     with pytest.raises(UnwritableError, match="an argument is a function, which has no short way to be written"):
         argument_text(lambda: 0, str)
