@@ -419,12 +419,19 @@ def test_a_signal_ends_a_command_of_many_runs_with_the_run_in_progress(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where the tests run in the background
     )
-    while not runs.exists():
-        assert process.poll() is None
-        time.sleep(0.2)
-    os.killpg(process.pid, number)
-    err = process.communicate(timeout=120)[1]
+    try:
+        while not runs.exists():
+            assert process.poll() is None
+            time.sleep(0.2)
+        os.killpg(process.pid, number)
+        err = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
+        process.communicate()
     status, name = STOPS[number]
     assert process.returncode == status
     assert err.splitlines()[-1] == f"pseudograd: stopped by {name}; nothing is left half-written"

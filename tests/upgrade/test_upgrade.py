@@ -203,7 +203,7 @@ def test_chaos_is_called_rounding_that_grew(capfd: pytest.CaptureFixture[str]) -
     assert status == 0, out + err
     assert ": rounding, magnified by the program; 1 run," in out.splitlines()[0], out
     assert describe_parting() in out
-    program = ("train.py", "7", "3", "1.001")  # a real difference, before chaos
+    program = ("train.py", "6", "3", "1.001")  # a real difference, before chaos
     status, out, err = answer(capfd, "upgrade", "--from", PY, "--to", PY, *program)
     assert status == 1, out + err
     assert "train.py:11  step 3, forward of mul_" in out

@@ -94,7 +94,7 @@ class CompositeWithRule(WithRule):
 
 def _is_tracing_script() -> bool:
     """Does torch.jit.trace run? It warns where the program may be trained."""
-    if not is_tracing():
+    if torch.compiler.is_compiling() or not is_tracing():
         return False
     if torch.is_grad_enabled():
         _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
