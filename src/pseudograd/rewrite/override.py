@@ -50,7 +50,7 @@ def override(**families: SiteRule | None) -> Rewriting:
         op = _OPS[family]
         if isinstance(rule, (str, RuleObject)):
             row = op.rules.get(rule) if isinstance(rule, str) else None
-            if row is None or None in row.parameters.values():
+            if row is None or None in list(row.parameters.values()):
                 make_call(op, rule, op.default_edge)  # raises what is wrong with the rule
             replacements[family] = Replacement(rule, op)
         elif callable(rule):
