@@ -251,16 +251,15 @@ for _patch, _function in _FUNCTIONS.items():
 # count inside them, so our modes see each of these modules as one call.
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)  # a library may put another forward there each time
 def _dispatch(forward: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(forward)
     def call(module: nn.Module, *args: object, **kwargs: object) -> object:
         is_dispatched = not (is_compiling() or module.training) and mode_count() and _all_modes_are_ours()
         if not is_dispatched or _records(module, (*args, *kwargs.values())):
             return forward(module, *args, **kwargs)
-        return handle_torch_function(
-            call, (), module, *args, **kwargs
-        )  # calls this again, with a mode less on the stack
+        # It calls this again, with a mode less on the stack.
+        return handle_torch_function(call, (), module, *args, **kwargs)
 
     return call
 
