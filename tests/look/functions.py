@@ -10,18 +10,23 @@ from torch import Tensor
 
 
 def make_function(
-    forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor, Tensor], Tensor]
+    forward: Callable[[Tensor], Tensor],
+    backward: Callable[[Tensor, Tensor], Tensor],
+    spoil: Callable[[Tensor], object] = torch.Tensor.numel,
 ) -> Callable[[Tensor], Tensor]:
-    """y = forward(x), grad_x = backward(grad, x), whatever the derivative is."""
+    """y = forward(x), grad_x = backward(grad, x), whatever the derivative is. spoil: what backward does to y."""
 
     class Chosen(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
-            return forward(x)
+            y = forward(x)
+            ctx.y = y.detach()
+            return y
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Tensor:
+            spoil(ctx.y)
             return backward(grad, *ctx.saved_tensors)
 
     return lambda x: Chosen.apply(x)  # type: ignore[no-any-return]

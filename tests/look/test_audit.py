@@ -159,6 +159,19 @@ def test_a_gradient_that_depends_on_other_elements_is_not_element_wise() -> None
     assert pg.audit(make_function(clamped, inward), -2, 2).element_wise == ("yes", 0.0, "")
 
 
+def test_a_write_into_the_gradient_is_told_before_the_name() -> None:
+    audit = pg.audit(make_function(clamped, lambda g, x: g.mul_(inside(x))), -2, 2, points=101)
+    first, second = str(audit).splitlines()[1:3]
+    assert first.startswith("  writes into the gradient that it is given: grad = ")
+    assert second == '  but for that the same as clamp(x, -1, 1, rule="zero", edge="closed")'
+
+
+def test_a_gradient_that_depends_on_the_number_of_elements_has_no_name() -> None:
+    for divide in (lambda g: g / g.numel(), lambda g: g + g.mean(), lambda g: g * len(g) / g.abs().sum()):
+        audit = pg.audit(make_function(clamped, lambda g, x, divide=divide: divide(g)), -2, 2, points=101)  # type: ignore[misc]
+        assert (audit.rule, audit.element_wise.word) == (None, "no")
+
+
 def _cubed(x: Tensor) -> Tensor:
     return x**3
 

@@ -13,10 +13,18 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 from pseudograd.testing.contract import transforms
 from pseudograd.testing.contract.cases import Case, cases_of
-from pseudograd.testing.measure.behaviour import cross_talk, gradient_of, second_order, underflow
+from pseudograd.testing.measure.behaviour import (
+    count_talk,
+    cross_talk,
+    gradient_of,
+    list_writes,
+    second_order,
+    underflow,
+)
 from pseudograd.testing.measure.numeric import _change, breaks, jumps_of, resolution_of, simplest, slope_of
 
 from ..choices import folded
+from ..look.functions import clamped, inside, make_function
 
 GRID = torch.linspace(-2, 2, 201, dtype=torch.float64)
 EPS = torch.finfo(torch.float64).eps
@@ -125,6 +133,45 @@ def test_cross_talk_is_seen_at_the_elements_that_have_it() -> None:
     ):
         measured = cross_talk(f, x, grad)
         assert (int(measured.of_values.sum()), int(measured.of_gradients.sum())) == (values, gradients)
+
+
+def test_what_depends_on_the_number_of_elements_is_seen() -> None:
+    x, grad = torch.linspace(-1, 1, 9, dtype=torch.float64), torch.linspace(1, 2, 9, dtype=torch.float64)
+    for f, values, gradients in (
+        (torch.sin, 0, 0),
+        (lambda x: x / len(x), 8, 9),  # 0 / 9 is 0 / 5
+        (lambda x: x + (x - x.detach()) / x.numel(), 0, 9),
+    ):
+        measured = count_talk(f, x, grad)
+        assert (int(measured.of_values.sum()), int(measured.of_gradients.sum())) == (values, gradients)
+
+
+def _wipe(x: Tensor) -> Tensor:
+    x.detach().clamp_(-1, 1)
+    return x * 1
+
+
+WRITES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "an op": (torch.relu, ""),
+    "a gradient that is passed on": (make_function(torch.round, lambda g, x: g), ""),
+    "a gradient of its own": (make_function(torch.round, lambda g, x: (g * 2).mul_(inside(x))), ""),
+    "a copy": (lambda x: x.clone().clamp_(-1, 1), ""),
+    "an op in place": (lambda x: x.clamp_(-1, 1), "its input: x = "),
+    "its input": (_wipe, "its input: x = "),
+    "grad": (make_function(clamped, lambda g, x: g.mul_(inside(x))), "the gradient that it is given: grad = "),
+    "x in backward": (make_function(torch.square, lambda g, x: x.mul_(2) * g), "its input in backward: x = "),
+    "y in backward": (make_function(torch.tanh, lambda g, x: g, lambda y: y.zero_()), "its y: y = "),
+    "what it saved": (lambda x: make_function(torch.square, lambda g, x: x.mul_(2) * g)(x * 1), "what it saved"),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_into_what_belongs_to_others_is_seen(name: str) -> None:
+    f, expected = WRITES[name]
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    writes = list_writes(f, x)
+    assert (len(writes), "".join(writes)[: len(expected)]) == (bool(expected), expected)
+    assert torch.equal(x, torch.linspace(-2, 2, 9, dtype=torch.float64))
 
 
 def test_underflow_of_the_product_and_of_nothing_else() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..arguments import as_number
 from ..errors import must
 from ..notebook import to_html
-from ..testing.measure.behaviour import gradient_of
+from ..testing.measure.behaviour import gradient_of, list_writes
 from ..testing.measure.gradients import gradient_by_backward
 from . import audit_answers
 from .audit_figure import draw
@@ -86,7 +86,8 @@ def audit(
     low, high, points = _checked_range(low, high, points)
     at = [_finite("at", value) for value in at]
     with torch.inference_mode(False), torch.enable_grad():
-        call = _callable(f, torch.float64)
+        function = _callable(f, torch.float64)
+        call = _with_copies(function)
         if shape is None:
             x = torch.linspace(low, high, points, dtype=torch.float64)
             _check_values(call, x, same_shape=True)
@@ -100,12 +101,18 @@ def audit(
         measured = [measure(line, low, high, points, at) for line in lines]
         line, m = lines[0], measured[0]  # the line that is shown, and on which the checks are made
         regions = [regions_of(of_line) for of_line in measured]
-        answers: dict[str, Any] = {"linear": audit_answers.is_linear(line, m, call, m.x if shape is None else x)}
+        answers: dict[str, Any] = {"writes": list_writes(function, m.x if shape is None else x)}
+        answers |= {"linear": audit_answers.is_linear(line, m, call, m.x if shape is None else x)}
         answers |= audit_answers.answer_transforms(line, m)
         if shape is None:
-            half = audit_answers.answer_half_precision(lambda dtype: _callable(f, dtype), call, m)
+            narrow = lambda dtype: _with_copies(_callable(f, dtype))  # noqa: E731
+            half = audit_answers.answer_half_precision(narrow, call, m)
             underflows = [f"{dtype} {answer.detail}" for dtype, answer in half.items() if answer.word == "underflows"]
-            rule, note = audit_answers.name_rule(call, m, underflows)
+            rule, note = (
+                audit_answers.name_rule(call, m, underflows)
+                if element_wise.word == "yes"
+                else (None, element_wise.detail)
+            )
             answers |= {"rule": rule, "rule_note": note, "element_wise": element_wise, **half}
             answers |= {
                 "not_finite": audit_answers.list_infinite_x(call),
@@ -154,8 +161,12 @@ def _callable(f: object, dtype: torch.dtype) -> Function:
         raise TypeError(must("audit", "f", "be a module that was made", f.__name__, remedy))
     if not callable(f):
         raise TypeError(must("audit", "f", "be a function, a module or an autograd.Function", f))
-    function = copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
-    return lambda x: function(x.clone())  # f may change its x in place
+    return copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
+
+
+def _with_copies(function: Function) -> Function:
+    """The function, which may change its x in place, on a copy of x."""
+    return lambda x: function(x.clone())
 
 
 def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..testing.measure import transforms
-from ..testing.measure.behaviour import cross_talk, gradient_of, second_order, underflow
+from ..testing.measure.behaviour import count_talk, cross_talk, gradient_of, second_order, underflow
 from ..testing.measure.gradients import additivity
 from ..testing.measure.numeric import resolution_of
 from .audit_record import Answer, NotFinite
@@ -38,11 +38,16 @@ def is_linear(f: Function, m: Measured, on_tensors: Function, x: Tensor) -> Answ
 def is_element_wise(f: Function, x: Tensor) -> Answer:
     """Does an element get the same gradient, whatever the others are? Raises ValueError where even its value is not the same."""
     generator = torch.Generator().manual_seed(0)
-    talk = cross_talk(f, x, torch.randn(len(x), dtype=x.dtype, generator=generator))
-    if talk.of_values.any():
-        got = f"a y that depends on other elements of x {_where(talk.of_values)}"
-        raise ValueError(f"audit: f must be element-wise, got {got}. Give the shape of its x: shape=(...).")
-    return _answer("yes", "no", talk.of_gradients, "the gradient depends on other elements ")
+    grad = torch.randn(len(x), dtype=x.dtype, generator=generator)
+    answer = Answer("yes", 0.0)
+    for talk_of, cause in ((cross_talk, "other elements"), (count_talk, "the number of elements")):
+        talk = talk_of(f, x, grad)
+        if talk.of_values.any():
+            got = f"a y that depends on {cause} of x {_where(talk.of_values)}"
+            raise ValueError(f"audit: f must be element-wise, got {got}. Give the shape of its x: shape=(...).")
+        if answer.word == "yes":
+            answer = _answer("yes", "no", talk.of_gradients, f"the gradient depends on {cause} ")
+    return answer
 
 
 def answer_half_precision(narrow: Callable[[torch.dtype], Function], f: Function, m: Measured) -> dict[str, Answer]:

@@ -96,6 +96,7 @@ class AuditRecord:
     promise; or, without a name, the call that comes nearest, and what tells them apart.
     shares: of the range, for "grad > 0" and "grad < 0", the share of each kind.
     lines: along how many random lines it was looked at; 0 for an element-wise function.
+    writes: what the function changes although it belongs to its caller or to an earlier call, each with an example.
     """
 
     name: str
@@ -118,6 +119,7 @@ class AuditRecord:
     infinite_grad: Answer = _NOT_ASKED
     nan_grad: Answer = _NOT_ASKED
     not_finite: tuple[NotFinite, ...] = ()
+    writes: tuple[str, ...] = ()
 
     @property
     def kinks(self) -> tuple[Region, ...]:
@@ -126,7 +128,8 @@ class AuditRecord:
 
     @property
     def verdict(self) -> str:
-        return f"the same as {self.rule}" if self.rule else "no rule of pseudograd does the same"
+        same = f"the same as {self.rule}" if self.rule else "no rule of pseudograd does the same"
+        return f"but for that {same}" if self.rule and self.writes else same
 
     def to_json(self) -> dict[str, object]:
         """All of it but the curves, in plain lists, dictionaries and numbers; a number that is not finite as a string."""
@@ -141,7 +144,8 @@ class AuditRecord:
 
     def _conclusions(self) -> list[str]:
         """The rule, and the share of the range that each kind has."""
-        lines = [] if self.lines else [self.verdict]
+        lines = [f"writes into {text}" for text in self.writes]
+        lines += [] if self.lines else [self.verdict]
         if self.rule_note:
             lines.append(f"but {self.rule_note}" if self.rule else self.rule_note)
         for sign, shares in self.shares.items():

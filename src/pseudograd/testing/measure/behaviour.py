@@ -18,12 +18,13 @@ _EPS = torch.finfo(torch.float64).eps
 
 def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
     """dL/dx where dL/dy = grad, zeros where y does not depend on x."""
-    (gradient,) = gradient_by_backward(f, (x,), grad if isinstance(grad, Tensor) else torch.full_like(x, grad))
+    own = grad.clone() if isinstance(grad, Tensor) else torch.full_like(x, grad)  # f may write into it
+    (gradient,) = gradient_by_backward(f, (x,), own)
     return torch.zeros_like(x) if gradient is None else gradient
 
 
 class CrossTalk(NamedTuple):
-    """At which elements y, and grad_x, changes when only other elements of x, or of grad, change."""
+    """At which elements y, and grad_x, changes when only other elements of x, or of grad, change or are left out."""
 
     of_values: Tensor
     of_gradients: Tensor
@@ -39,6 +40,56 @@ def cross_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
         of_values |= stays & _differ(f(others).detach(), y)
         of_gradients |= stays & _differ(gradient_of(f, x, torch.where(stays, grad, -3 * grad)), grad_x)
     return CrossTalk(of_values, of_gradients)
+
+
+def count_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
+    """Half of the elements alone, then the other half: a mean or a count over all of them changes."""
+    y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
+    alone, grad_alone = torch.empty_like(y), torch.empty_like(grad_x)
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        part = x[half].contiguous()
+        alone[half], grad_alone[half] = f(part.clone()).detach(), gradient_of(f, part, grad[half].contiguous())
+    return CrossTalk(_differ(alone, y), _differ(grad_alone, grad_x))
+
+
+def list_writes(f: Function, x: Tensor) -> tuple[str, ...]:
+    """What f changes although it is not its own: its input, the gradient that it is given, what it saved for its backward."""
+    leaf = x.clone().requires_grad_()
+    lent = leaf.clone()  # f may work in place
+    y = f(lent)
+    if not y.requires_grad:
+        return ()
+    writes = [_describe_write("its input", x, lent, "x")]
+    grad = torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(y.dtype)
+    own, saved, values = grad.clone(), lent.detach().clone(), y.detach().clone()
+
+    def backward(grad: Tensor, retain_graph: bool) -> Tensor:
+        (gradient,) = torch.autograd.grad(y, leaf, grad, retain_graph=retain_graph, allow_unused=True)
+        return torch.zeros_like(x) if gradient is None else gradient.detach().clone()
+
+    first = backward(own, retain_graph=True)
+    writes += [_describe_write("the gradient that it is given", grad, own, "grad")]
+    writes += [_describe_write("its input in backward", saved, lent, "x"), _describe_write("its y", values, y, "y")]
+    if not any(writes[2:]):
+        try:
+            again = backward(grad.clone(), retain_graph=False)
+        except Exception as error:
+            writes += ["what it saved"] if "modified by an inplace operation" in str(error) else []
+        else:
+            writes += ["what it saved"] if _is_changed(first, again).any() else []
+    return tuple(filter(None, writes))
+
+
+def _describe_write(what: str, before: Tensor, after: Tensor, name: str) -> str:
+    changed = _is_changed(before, after.detach()).nonzero()
+    if not len(changed):
+        return ""
+    at = tuple(changed[len(changed) // 2].tolist())
+    return f"{what}: {name} = {before[at].item():.4g} is {after[at].item():.4g} afterwards"
+
+
+def _is_changed(before: Tensor, after: Tensor) -> Tensor:
+    return (before != after) & ~(before.isnan() & after.isnan())
 
 
 def _differ(a: Tensor, b: Tensor) -> Tensor:
