@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..record import Record
 from .conventions import Family, Kink
 from .eras import CLOSED_ERA, ERAS
 from .private import saved
@@ -32,7 +33,7 @@ SWITCHES = {
 }
 
 
-class Kinked(NamedTuple):
+class Kinked(Record):  # not a NamedTuple: compiled code of torch 2.8 reads no property of a tuple
     """How a pin reads a call of a function of torch: the kink, and the spelling whose `arrange` names what stands in."""
 
     kink: Kink
