@@ -257,6 +257,28 @@ def test_half_precision_overflows_underflows_or_is_refused() -> None:
         assert audit.bfloat16.word == "as float64"
 
 
+def _spike(grad: Tensor, x: Tensor) -> Tensor:
+    e = torch.exp(-25 * x)
+    return grad * 25 * e / (e + 1) ** 2
+
+
+def test_a_gradient_that_is_nan_or_another_one_in_float32_is_told() -> None:
+    """float64 holds exp(125), float32 does not."""
+    audit = pg.audit(make_function(lambda x: (x > 0).to(x), _spike), -5, 5, points=101)
+    for answer in (audit.float32, audit.bfloat16):
+        assert (answer.word, answer.detail[:28]) == ("overflows", "makes NaN, such as grad = 1 ")
+    assert audit.rule_note.startswith("float32 makes NaN, such as grad = 1 at x = -5")
+    doubled = make_function(torch.tanh, lambda g, x: g * (1 - x.tanh() ** 2) * (2 if x.dtype is torch.float32 else 1))
+    audit = pg.audit(doubled, -2, 2, points=101)
+    assert (audit.float32.word, audit.float16.word, audit.rule) == ("differs", "as float64", None)
+    assert "gives another gradient instead of" in audit.float32.detail
+
+
+def test_ops_of_torch_are_in_float32_as_in_float64() -> None:
+    for f in (torch.tanh, torch.sigmoid, silu, torch.relu, torch.exp, torch.nn.functional.gelu, torch.round, torch.cos):
+        assert pg.audit(f, -4, 4, points=101).float32 == ("as float64", 0.0, "")
+
+
 def test_a_module_is_audited_in_float64_and_left_as_it_was() -> None:
     module = torch.nn.Sequential(torch.nn.PReLU(init=0.25), torch.nn.Hardtanh(-0.5, 0.5))
     audit = pg.audit(module, -4, 4)

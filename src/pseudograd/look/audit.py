@@ -60,7 +60,7 @@ def audit(
     Forward:  f is called on float64 tensors, again and again; it must give the same values for the same x. x is never changed.
     Backward: regions where the gradient is the derivative (exact), where both are 0 (flat), where it is 0 alone (cut), where the
         derivative is (pseudo), and where they differ (biased); its value at every kink and jump; whether it is linear in grad and
-        element-wise, what it does with NaN and infinity, in half precision, in double backward, forward mode and vmap; and which rule
+        element-wise, what it does with NaN and infinity, in narrower dtypes, in double backward, forward mode and vmap; and which rule
         of pseudograd it equals in all of this, if any. The derivative is measured from the values alone. "0" means: to the accuracy of
         that measurement. A region that is narrower than the distance of two points may be missed.
 
@@ -105,15 +105,11 @@ def audit(
         answers |= {"linear": audit_answers.is_linear(line, m, call, m.x if shape is None else x)}
         answers |= audit_answers.answer_transforms(line, m)
         if shape is None:
-            narrow = lambda dtype: _with_copies(_callable(f, dtype))  # noqa: E731
-            half = audit_answers.answer_half_precision(narrow, call, m)
-            underflows = [f"{dtype} {answer.detail}" for dtype, answer in half.items() if answer.word == "underflows"]
-            rule, note = (
-                audit_answers.name_rule(call, m, underflows)
-                if element_wise.word == "yes"
-                else (None, element_wise.detail)
-            )
-            answers |= {"rule": rule, "rule_note": note, "element_wise": element_wise, **half}
+            narrow = audit_answers.answer_dtypes(lambda dtype: _with_copies(_callable(f, dtype)), call, m)
+            rule, note = None, element_wise.detail
+            if element_wise.word == "yes":
+                rule, note = audit_answers.name_rule(call, m, narrow)
+            answers |= {"rule": rule, "rule_note": note, "element_wise": element_wise, **narrow}
             answers |= {
                 "not_finite": audit_answers.list_infinite_x(call),
                 **audit_answers.answer_infinite_grad(call, m),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from ..testing.measure import transforms
-from ..testing.measure.behaviour import count_talk, cross_talk, gradient_of, second_order, underflow
+from ..testing.measure.behaviour import Underflow, count_talk, cross_talk, gradient_of, second_order, underflow
 from ..testing.measure.gradients import additivity
 from ..testing.measure.numeric import resolution_of
 from .audit_record import Answer, NotFinite
@@ -17,6 +17,7 @@ from .measure import Measured
 from .what_is import are_equal
 
 Function = Callable[[Tensor], Tensor]
+NARROW = ("float32", "float16", "bfloat16")
 
 
 def is_linear(f: Function, m: Measured, on_tensors: Function, x: Tensor) -> Answer:
@@ -50,30 +51,44 @@ def is_element_wise(f: Function, x: Tensor) -> Answer:
     return answer
 
 
-def answer_half_precision(narrow: Callable[[torch.dtype], Function], f: Function, m: Measured) -> dict[str, Answer]:
-    """Does half precision block what float64 blocks, and pass what it passes? Most x lie beside kinks, jumps and steps of the gradient."""
+def answer_dtypes(
+    narrow: Callable[[torch.dtype], Function], f: Function, m: Measured, names: Iterable[str] = NARROW
+) -> dict[str, Answer]:
+    """Does the gradient in a narrower dtype do what it does in float64? Most x lie beside kinks, jumps and steps of the gradient."""
     ends = [at.x for at in m.breaks] + [low for low, _ in m.pairs]
     beside = [x + by * max(1.0, abs(x)) for x in ends for by in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
     inside = [x for x in beside if m.x[0] <= x <= m.x[-1]]
     x = torch.tensor(inside + m.x[:: max(1, len(m.x) // 24)].tolist(), dtype=m.x.dtype)
     answers = {}
-    for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
+    for name in names:
+        dtype = getattr(torch, name)
         try:
-            result = underflow(narrow(dtype), f, x, dtype, ends)
+            answers[name] = _describe_underflow(underflow(narrow(dtype), f, x, dtype, ends))
         except Exception as error:
             answers[name] = _refusal(error)
-            continue
-        answers[name] = Answer("as float64", 0.0)
-        for word, text, wrong in (
-            ("overflows", "makes inf or NaN", result.overflows),
-            ("underflows", "loses a gradient", result.lost),
-            ("underflows", "passes what float64 blocks", result.leaks),  # the last that is wrong is the answer
-        ):
-            if wrong.any():
-                i = int(wrong.nonzero()[0])
-                example = f"{text}, such as grad = {result.grad[i].item():.3g} at x = {result.x[i].item():.5g}"
-                answers[name] = Answer(word, _share(wrong), example)
     return answers
+
+
+def _describe_underflow(result: Underflow) -> Answer:
+    """The worst fault is the word. Each fault has an example, with a grad as near to 1 as there is."""
+    is_nan = result.narrow.isnan()
+    faults = (
+        ("overflows", "makes NaN", result.overflows & is_nan),
+        ("overflows", "makes inf", result.overflows & ~is_nan),
+        ("underflows", "passes what float64 blocks", result.leaks),
+        ("underflows", "loses a gradient", result.lost),
+        ("differs", "gives another gradient", result.differs),
+    )
+    present = [fault for fault in faults if fault[2].any()]
+    if not present:
+        return Answer("as float64", 0.0)
+    distance = result.grad.double().abs().log().abs()
+    details = []
+    for _, text, wrong in present:
+        i = int(distance.where(wrong, torch.inf).argmin())
+        instead = f" instead of {result.wide[i]:.3g}" if text.startswith("gives") else ""
+        details.append(f"{text}{instead}, such as grad = {result.grad[i].item():.3g} at x = {result.x[i].item():.5g}")
+    return Answer(present[0][0], _share(present[0][2]), "; ".join(details))
 
 
 def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
@@ -134,8 +149,14 @@ def answer_infinite_grad(f: Function, m: Measured) -> dict[str, Answer]:
     return {"infinite_grad": _answer("no NaN", "makes NaN", wrong), "nan_grad": nan}
 
 
-def name_rule(f: Function, m: Measured, underflows: Sequence[str]) -> tuple[str | None, str]:
-    """The call that does the same, as it is written, and where it differs in what the name does not promise; or None, and why."""
+def name_rule(f: Function, m: Measured, narrow: Mapping[str, Answer]) -> tuple[str | None, str]:
+    """The call that does the same, as it is written, and where it differs in what the name does not promise; or None, and why.
+
+    narrow: the answers in narrower dtypes; those that the call has, too, are no difference.
+    """
+    faults = {
+        dtype: answer for dtype, answer in narrow.items() if answer.word in ("overflows", "underflows", "differs")
+    }
     gradients = [gradient_of(f, m.x, grad) for grad in GRADS]
     for op, others, difference in sorted(forwards(m), key=lambda forward: forward[2] > 0):
         for candidate in candidates(op, others, m, gradients):
@@ -144,7 +165,9 @@ def name_rule(f: Function, m: Measured, underflows: Sequence[str]) -> tuple[str 
                 call = candidate.write()
                 if difference:
                     return None, f"the gradients of {call}, but its values differ from y by up to {difference:.2g}"
-                return call, "; ".join([*underflows, *_list_differences(f, m, candidate)])
+                own = answer_dtypes(lambda dtype: candidate.function, candidate.function, m, faults)  # noqa: B023
+                notes = [f"{name} {answer.detail}" for name, answer in faults.items() if answer.word != own[name].word]
+                return call, "; ".join([*notes, *_list_differences(f, m, candidate)])
     return None, ""
 
 

@@ -114,6 +114,7 @@ class AuditRecord:
     rule: str | None = None
     rule_note: str = ""
     element_wise: Answer = _NOT_ASKED
+    float32: Answer = _NOT_ASKED
     float16: Answer = _NOT_ASKED
     bfloat16: Answer = _NOT_ASKED
     infinite_grad: Answer = _NOT_ASKED
@@ -166,7 +167,7 @@ class AuditRecord:
     def _answers(self) -> list[tuple[str, object]]:
         titles = {"linear": "linear in grad", "element_wise": "element-wise"}
         titles |= {"double_backward": "double backward", "forward_mode": "forward mode", "vmap": "vmap"}
-        titles |= {"float16": "float16", "bfloat16": "bfloat16"}
+        titles |= {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
         titles |= {"infinite_grad": "grad = inf, -inf", "nan_grad": "grad = nan"}
         answers = [
             (title, getattr(self, name)) for name, title in titles.items() if getattr(self, name) is not _NOT_ASKED

@@ -14,6 +14,7 @@ from .numeric import agree
 
 Function = Callable[[Tensor], Tensor]
 _EPS = torch.finfo(torch.float64).eps
+_FAR = 1e-3  # of the largest gradient: a difference that is no rounding of float32
 
 
 def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class Underflow(NamedTuple):
     """Pairs of x and grad in a narrow dtype with what came back, and what the same numbers give in float64.
 
     leaks: float64 blocks it, and something comes back. lost: a gradient that the dtype can hold comes back as 0. overflows: it comes back
-    infinite or as NaN, from a grad of at most 1.
+    infinite or as NaN, from a grad of at most 1. differs: it is off by much more than rounding, as a share of the largest gradient.
     """
 
     x: Tensor
@@ -111,6 +112,7 @@ class Underflow(NamedTuple):
     leaks: Tensor
     lost: Tensor
     overflows: Tensor
+    differs: Tensor
 
 
 def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges: Iterable[float] = ()) -> Underflow:
@@ -120,7 +122,8 @@ def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges:
     """
     info = torch.finfo(dtype)
     grads = special_grads(dtype)
-    grads = grads[grads.isfinite() & (grads != 0)]
+    least = info.tiny if dtype == torch.float32 else 0.0  # no training has gradients that are subnormal in float32
+    grads = grads[grads.isfinite() & (grads != 0) & (grads.abs() >= least)]
     near = x.to(dtype).unique()
     for edge in edges:
         near = near[(near.double() - edge).abs() > 3 * info.eps * max(abs(edge), info.tiny)]
@@ -128,7 +131,11 @@ def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges:
     narrow, wider = gradient_of(f, x_narrow, grad), gradient_of(wide, x_narrow.double(), grad.double())
     leaks, lost = (wider == 0) & (narrow != 0) & ~narrow.isnan(), (wider.abs() > 4 * info.tiny) & (narrow == 0)
     overflows = ~narrow.isfinite() & (wider.abs() <= 1) & (grad.abs() <= 1)
-    return Underflow(x_narrow, grad, narrow, wider, leaks, lost, overflows)
+    slopes = (wider / grad.double()).abs()
+    is_usual = (grad.abs() > 0.1) & (grad.abs() < 10) & narrow.isfinite() & wider.isfinite()
+    size = slopes[is_usual].max().item() if is_usual.any() else 0.0
+    is_far = (narrow.double() - wider).abs() > max(_FAR, 32 * info.eps) * size * grad.double().abs()
+    return Underflow(x_narrow, grad, narrow, wider, leaks, lost, overflows, is_usual & is_far & ~leaks & ~lost)
 
 
 class Second(NamedTuple):
