@@ -1,7 +1,8 @@
 """Every case of the table, as parameters for tests. New cases appear by themselves, and the choice of every run is made from the table."""
 
 import itertools
-from collections.abc import Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -48,8 +49,25 @@ def _facts_of_cell(cell: tuple[Any, ...]) -> set[Hashable]:
     return {*facts_of(case), *itertools.combinations(values, 2), *itertools.product(values, beside)}
 
 
-every_case = pytest.mark.parametrize("case", cells_of(CASES))
-every_linear_case = pytest.mark.parametrize("case", cells_of(LINEAR_CASES))
+def with_a_third_of_the_samples(cells: Iterable[Any]) -> Iterator[Any]:
+    """Cells of an op with many samples take turns: each run has every sample with every rule. `--slow` has all in each cell."""
+    turns = defaultdict[Hashable, Iterator[int]](itertools.count)
+    for cell in cells:
+        case, *others = cell.values
+        samples = tuple(case.samples())
+        if cell.marks or len(samples) <= 3:
+            yield cell
+            continue
+        turn = next(turns[case.op.name, case.rule.name]) % 3
+        thinned = case._replace(op=case.op.replaced(samples=samples[turn::3]))
+        yield pytest.param(thinned, *others, id=cell.id)
+        yield pytest.param(*cell.values, id=f"{cell.id}, all samples", marks=pytest.mark.slow)
+
+
+every_case = pytest.mark.parametrize("case", [*with_a_third_of_the_samples(cells_of(CASES))])
+every_linear_case = pytest.mark.parametrize("case", [*with_a_third_of_the_samples(cells_of(LINEAR_CASES))])
 every_other_case = pytest.mark.parametrize("case", cells_of(OTHER_CASES))
-every_case_and_dtype = pytest.mark.parametrize(("case", "dtype"), cells_of(CASES, DTYPES))
+every_case_and_dtype = pytest.mark.parametrize(
+    ("case", "dtype"), [*with_a_third_of_the_samples(cells_of(CASES, DTYPES))]
+)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))

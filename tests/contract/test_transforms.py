@@ -15,8 +15,7 @@ from .cases import CASES, every_case, every_case_and_dtype, every_linear_case, e
 @folded
 @every_case
 def test_reverse_mode_gives_one_answer(case: Case) -> None:
-    for sample in case.samples()[-2:]:
-        transforms.check_reverse(case, sample)
+    transforms.check_reverse(case, case.samples()[-1])
 
 
 def check_forward_mode_of_all_inputs(case: Case, sample: Sample) -> None:

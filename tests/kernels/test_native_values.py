@@ -50,6 +50,11 @@ BOUNDS = [
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
+def ways_at(level: int) -> tuple[str, ...]:
+    """The plain formula on codes is the same on every processor."""
+    return ("native", "native code", "code") if level == 0 else ("native", "native code")
+
+
 class Kind(NamedTuple):
     """A function of torch, and which of x, min and max it gets."""
 
@@ -124,12 +129,12 @@ def test_between_numbers(dtype: torch.dtype, level: int) -> None:
         grad = torch.cat([grad, grad.new_tensor([1.0, -2.0, torch.inf, torch.nan, 0.0])])
         of_torch = call.rule.find_range is not None
         grad = grad + 0.0 if of_torch else grad  # of a gradient -0.0 a blocked zero may have either sign
-        for bounds in BOUNDS:
-            for f in (partial(engine.run if of_torch else _clamp, call), partial(clamp_in_place, call)):
-                problems.append(Problem((call.label, call.edge, bounds), f, (x, *bounds), grad, is_exact=of_torch))
+        for position, bounds in enumerate(BOUNDS, number + DTYPES.index(dtype) // 2):  # another dtype has the other f
+            f = partial((engine.run if of_torch else _clamp, clamp_in_place)[position % 2], call)
+            problems.append(Problem((call.label, call.edge, bounds), f, (x, *bounds), grad, is_exact=of_torch))
             has_planes += assert_planes_are_the_plain_ones(call, (x, *bounds), bits.X_ALONE)
-    assert has_planes > len(problems) // 4
-    assert_ways_agree(problems)
+    assert has_planes > len(problems) // 2
+    assert_ways_agree(problems, ways_at(level))
 
 
 @every_dtype
@@ -142,14 +147,21 @@ def test_elastic_reads_x_and_rounds_at_every_step_as_the_formula_does(
     try:
         assert_ways_agree(
             [
-                Problem((bounds, width), partial(pg.clamp, rule=pg.rules.elastic(width), maximize=maximize),
-                        (x, *bounds), grad)
-                for size, width in zip(SIZES, itertools.cycle((0.25, 1e-3, 3e4)))
+                Problem(
+                    (bounds, width),
+                    partial(pg.clamp, rule=pg.rules.elastic(width), maximize=maximize),
+                    (x, *bounds),
+                    grad,
+                )
+                for (bounds, maximize), size, width in zip(  # noqa: B905
+                    itertools.product(between, (False, True)),
+                    itertools.cycle(SIZES),
+                    itertools.cycle((0.25, 1e-3, 3e4)),
+                )
                 for x, grad in [numbers(dtype, size)]
-                for bounds, maximize in itertools.product(between, (False, True))
             ],
             ways=["native"],
-        )  # fmt: skip
+        )
     finally:
         torch.set_flush_denormal(False)
     assert "pull_x" in calls
@@ -169,9 +181,8 @@ def test_layouts(layout: str, layout_of_grad: str) -> None:
         grad = LAYOUTS[layout_of_grad](grad)
     hows = (("inward", "closed"), ("leaky", "half"), ("sign", "open"), ("identity", "closed"))
     calls = [call_for(OPS["clamp"], *how) for how in hows]
-    assert_ways_agree(
-        Problem(call.label, partial(f, call), (x, -1.0, 1.0), grad) for call in calls for f in (_clamp, clamp_in_place)
-    )
+    functions = (_clamp, clamp_in_place) if layout_of_grad in ("expanded", layout) else (_clamp,)
+    assert_ways_agree(Problem(call.label, partial(f, call), (x, -1.0, 1.0), grad) for call in calls for f in functions)
 
 
 @folded
@@ -221,7 +232,7 @@ def test_between_tensors(dtype: torch.dtype, level: int) -> None:
             problems.append(Problem((kind, call.label, call.edge), f, inputs, grad, wants, is_exact))
             has_planes += assert_planes_are_the_plain_ones(call, inputs, wants)
     assert has_planes > len(problems) // 4
-    assert_ways_agree(problems)
+    assert_ways_agree(problems, ways_at(level))
 
 
 @every_dtype
@@ -369,7 +380,7 @@ def test_a_code_between_0_and_1_is_not_that_of_the_only_bound_1() -> None:
         assert grad[:5].tolist() == [0.0 if low == 0.0 else 1.0] * 2 + [1.0, 0.5, 0.0]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [2, 3])
 def test_threads_share_the_work(threads: int) -> None:
     """More elements than are worth one thread; the last thread's share ends inside a block."""
     before = torch.get_num_threads()
@@ -409,14 +420,13 @@ def test_steps_and_curves(dtype: torch.dtype, level: int) -> None:
     farthest = math.sqrt(torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).max) / 8
     around = [share * farthest for share in (0.95, 1.0, -1.0, 1.05)]
     far = torch.tensor([1e18, 2e18, 3e18, 1e19, 1e150, 2e153, *around], dtype=torch.float64).to(dtype)
-    problems = []
-    for size in SIZES:
+    steps = [Problem(f, f, (x,), grad) for size in SIZES for x, grad in [numbers(dtype, size)] for f in STEPS]
+    curves = []
+    for f, size in zip(CURVES, itertools.cycle(SIZES)):
         x, grad = numbers(dtype, size)
-        problems += [Problem(f, f, (x,), grad) for f in STEPS]
-        x, grad = torch.cat([x, far]), torch.cat([grad, torch.ones_like(far)])
-        problems += [Problem(f, f, (x,), grad) for f in CURVES]
-    assert_ways_agree(problems[: len(SIZES) * len(STEPS)], ["native code"], reference="code")
-    assert_ways_agree(problems, ["native"])
+        curves.append(Problem(f, f, (torch.cat([x, far]),), torch.cat([grad, torch.ones_like(far)])))
+    assert_ways_agree(steps, ["native code"], reference="code")
+    assert_ways_agree([*steps, *curves], ["native"])
 
 
 @folded
