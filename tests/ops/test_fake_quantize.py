@@ -21,13 +21,13 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def _values(dtype: torch.dtype, scale: float) -> Tensor:
-    """100,000 finite numbers: most on the grid, some far beyond; with every half step and its neighbours."""
+    """10,000 finite numbers: most on the grid, some far beyond; with every half step and its neighbours."""
     torch.manual_seed(0)
-    near = scale * 100 * torch.randn(60_000, dtype=torch.float64)
-    wide = torch.randn(20_000, dtype=torch.float64) * torch.logspace(-30, 30, 20_000, dtype=torch.float64)
-    halves = scale * (torch.arange(-10_000, 10_000, dtype=torch.float64) / 2)
+    near = scale * 100 * torch.randn(6_000, dtype=torch.float64)
+    wide = torch.randn(2_000, dtype=torch.float64) * torch.logspace(-30, 30, 2_000, dtype=torch.float64)
+    halves = scale * (torch.arange(-1_000, 1_000, dtype=torch.float64) / 2)
     x = torch.cat([near, wide, halves]).to(dtype)
-    halves = x[-20_000:]
+    halves = x[-2_000:]
     beside = [torch.nextafter(halves, torch.full_like(halves, side * math.inf)) for side in (-1, 1)]
     x = torch.cat([x, *beside, torch.tensor([0.0, -0.0], dtype=dtype)])
     return x[x.isfinite()]
@@ -55,7 +55,7 @@ def test_values_per_tensor_are_torch_s_to_the_bit(grid: tuple[int, int], dtype: 
         x = _values(dtype, scale)
         if not _torch_saturates():
             x = x[x.abs() < 2.0**62 * scale]
-        assert len(x) > 90_000
+        assert len(x) > 9_000
         for zero_point in {0, grid[0], grid[1], (grid[0] + grid[1]) // 2}:
             theirs = torch.fake_quantize_per_tensor_affine(x, scale, zero_point, *grid)
             assert_same_bits(
@@ -83,7 +83,7 @@ def test_grids_that_float32_cannot_count(kind: str, grid: tuple[int, int], dtype
     for scale in SCALES[1:6]:
         for zero_point in {0, 3, 12345, grid[1] // 4 + 1}:
             ends = torch.tensor([*grid, 2**24, 2**23], dtype=torch.float64) - zero_point
-            codes = torch.cat([torch.arange(-30, 30) / 2 + end for end in ends] + [torch.randn(2000) * grid[1]])
+            codes = torch.cat([torch.arange(-30, 30) / 2 + end for end in ends] + [torch.randn(200) * grid[1]])
             x = (codes.double() * scale).to(dtype)
             x = x[x.isfinite()].requires_grad_()
             pair: tuple[object, object] = (scale, zero_point)

@@ -23,6 +23,7 @@ from pseudograd.testing.contract.cases import cases_of
 from pseudograd.testing.measure import transforms
 
 from ..choices import folded
+from ..contract.batches import SideBySide
 
 Function = Callable[[Tensor], Tensor]
 THREE = pg.rules.fewbit(bits=3)
@@ -258,16 +259,10 @@ def test_a_slope_of_zero_multiplies_as_torch_does() -> None:
     assert [tensor.dtype for tensor in saved_by(f, x)] == [torch.float32]
 
 
-def gradient_by_compile(f: Function, x: Tensor, grad: Tensor) -> Tensor:
-    torch._dynamo.reset()
-    return gradient(torch.compile(f, backend="aot_eager", fullgraph=True), x, grad)
-
-
 TRANSFORMS: dict[str, Callable[[Function, Tensor, Tensor], Tensor]] = {
     "is_grads_batched": transforms.gradient_by_batched_grads,
     "checkpoint": transforms.gradient_by_checkpoint,
     "reentrant checkpoint": transforms.gradient_by_reentrant_checkpoint,
-    "compile": gradient_by_compile,
     "vmap": transforms.gradient_by_vmap_of_grad,
     "jvp": transforms.diagonal_by_jvp,
 }
@@ -281,6 +276,17 @@ def test_transforms_give_the_same(way: str, transform: str) -> None:
     x, grad = inputs()
     grad = grad.nan_to_num(1.0, 2.0, -2.0)
     assert_same(TRANSFORMS[transform](f, x, grad), gradient_by_formula(f, x, grad))
+
+
+def test_compiled_code_gives_the_same() -> None:
+    functions = [f for f, _ in WAYS.values()]
+    x, grad = (tensor.expand(len(functions), -1).contiguous() for tensor in inputs())
+    grad = grad.nan_to_num(1.0, 2.0, -2.0)
+    torch._dynamo.reset()
+    compiled = torch.compile(SideBySide(functions), backend="aot_eager", fullgraph=True)
+    for name, f, ours in zip(WAYS, functions, gradient(compiled, x, grad), strict=True):
+        expected = gradient_by_formula(f, x[0], grad[0])
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True, msg=name)
 
 
 @every_way

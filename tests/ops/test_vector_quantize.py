@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ import pseudograd as pg
 from pseudograd.codebook import codebook_loss, commitment_loss, vector_quantize
 from pseudograd.ops import codebook as search
 
-from ..choices import folded, one_in
+from ..choices import folded, marks_of, slow_but
 
 RULES = ("identity", "rotation")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -353,13 +355,19 @@ ROUTES: dict[str, Callable[[Loss, Tensor], Tensor]] = {
 }
 
 
+def _routes() -> Iterator[Any]:
+    """Every rule by every route; a compiled function of the rule that computes most in each run."""
+    for route, rule in itertools.product(ROUTES, RULES):
+        yield pytest.param(
+            rule, route, marks=marks_of(rule == "rotation" or "compile" not in route, pytest.mark.program)
+        )
+
+
 @folded
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_gradient_is_that_of_the_dense_matrix(rule: str, route: str, sign: float) -> None:
+@pytest.mark.parametrize(("rule", "route"), [*_routes()])
+def test_gradient_is_that_of_the_dense_matrix(rule: str, route: str) -> None:
     x, codebook = problem()
-    weight = sign * torch.rand_like(x)
+    weight = torch.rand_like(x) - 0.5
     codes = codebook[least_by_definition(x, codebook)]
     expected = torch.einsum("nij,ni->nj", matrices(rule, x, codes), weight * codes.cos())
     gradient = ROUTES[route](lambda x: (weight * vector_quantize(x, codebook, rule=rule)[0].sin()).sum(), x)
@@ -383,8 +391,10 @@ def test_gradient_in_every_dtype(rule: str, dtype: torch.dtype) -> None:
     assert rule != "identity" or torch.equal(x.grad, grad)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("rule", "is_compiled"),
+    slow_but([("identity", False), ("rotation", False), ("rotation", True)], itertools.product(RULES, (False, True))),
+)
 def test_double_backward_takes_the_turn_for_a_constant(rule: str, is_compiled: bool) -> None:
     """d/dx of v . J^T (w cos q) is J^T (-w sin(q) * J v): the codes move with x by J, J does not move."""
     x, codebook = problem()
@@ -413,7 +423,11 @@ IN_DIMS = [(0, None), (1, None), (0, 0), (None, 0), (0, 2)]
 @folded
 @pytest.mark.parametrize(
     ("rule", "in_dims", "is_compiled"),
-    [(rule, dims, False) for rule in RULES for dims in IN_DIMS] + one_in(2, RULES, IN_DIMS, [True]),
+    [
+        *((rule, dims, False) for rule in RULES for dims in IN_DIMS),
+        *((rule, dims, True) for rule, dims in (("rotation", (0, None)), ("identity", (0, 0)))),
+        *slow_but([], [(rule, dims, True) for rule in RULES for dims in IN_DIMS]),
+    ],
 )
 def test_vmap_equals_a_loop(rule: str, in_dims: tuple[int | None, int | None], is_compiled: bool) -> None:
     batches = torch.randn(3, 6, 4, dtype=torch.float64), torch.randn(3, 5, 4, dtype=torch.float64)
