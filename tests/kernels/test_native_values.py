@@ -153,7 +153,7 @@ def test_elastic_reads_x_and_rounds_at_every_step_as_the_formula_does(
                     (x, *bounds),
                     grad,
                 )
-                for (bounds, maximize), size, width in zip(  # noqa: B905
+                for (bounds, maximize), size, width in zip(
                     itertools.product(between, (False, True)),
                     itertools.cycle(SIZES),
                     itertools.cycle((0.25, 1e-3, 3e4)),
