@@ -304,7 +304,17 @@ def _buffered() -> dict[str, str]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a pipe without a reader is another error there")
-def test_a_reader_who_leaves() -> None:
+def test_a_reader_who_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(["rules", "clamp"]) == 141
+
+
+@pytest.mark.program
+@pytest.mark.skipif(os.name == "nt", reason="a pipe without a reader is another error there")
+def test_a_process_whose_reader_leaves() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

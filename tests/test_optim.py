@@ -60,7 +60,7 @@ def solve(matrix: np.ndarray, target: np.ndarray, bounds: tuple[Any, Any]) -> np
 
 
 @folded
-@pytest.mark.parametrize("seed", slow_but([0, 1], range(5), pytest.mark.program))
+@pytest.mark.parametrize("seed", slow_but([0], range(5), pytest.mark.program))
 @pytest.mark.parametrize("width", [0.2, 2.0, 100.0], ids=["narrow", "middle", "wide"])
 @pytest.mark.parametrize("kind", ["numbers", "tensors", "below", "above", "one of each"])
 def test_equals_bounded_least_squares_of_scipy(seed: int, width: float, kind: str) -> None:

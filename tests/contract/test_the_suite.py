@@ -75,13 +75,13 @@ def test_a_whole_rule_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_rule_that_claims_to_be_linear_is_caught_by_additivity(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = broken_rules.BROKEN["claims to be linear"]
     op = _add_to_table(monkeypatch, broken_rules.broken_op("claims to be linear", rule))
-    assert "additive" in set(_failures(op, rule.name))
+    assert "additive" in _failures(op, rule.name)
 
 
 def test_an_inexact_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = broken_rules.CLAMP.rules["zero"]
     op = _add_to_table(monkeypatch, broken_rules.broken_op("detach trick", rule, forward=broken_rules.inexact_forward))
-    assert "forward" in set(_failures(op, rule.name))
+    assert "forward" in _failures(op, rule.name)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_broken_kernel_fails(backward: Callable[..., object], monkeypatch: pyt
     kernel = broken_rules.kernel_of(backward, name)
     kernels.register(kernel)
     try:
-        assert "gradient" in set(_failures(op, "inward"))
+        assert "gradient" in _failures(op, "inward")
     finally:
         kernels.remove(kernel)
 

@@ -26,7 +26,7 @@ class Module(torch.nn.Module):
 
 def test_a_slope_that_changes_at_every_step_is_not_remembered_for_ever() -> None:
     x = torch.tensor([2.0], requires_grad=True)
-    for step in range(3000):
+    for step in range(1200):
         slope = 0.1 + step * 1e-6
         (grad,) = torch.autograd.grad(pg.clamp(x, -1, 1, rule=pg.rules.leaky(slope)), x)
         assert grad.item() == pytest.approx(slope, rel=1e-6)

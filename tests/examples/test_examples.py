@@ -49,6 +49,7 @@ def test_percent_cells_are_read() -> None:
 
 
 # The other one takes seconds and calls what tests/tasks and tests/look call.
+@pytest.mark.program
 @pytest.mark.parametrize("name", slow_but(["questions"], NAMES))
 def test_script_runs_without_a_warning(name: str) -> None:
     pytest.importorskip("matplotlib")

@@ -34,7 +34,7 @@ def _cuts(numbers: dict[str, float]) -> list[float]:
 # --- Lightning --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["lightning.pytorch", "pytorch_lightning"])
+@pytest.fixture(params=["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.program)])
 def lightning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Each package has a Callback of its own: ours is that of the package which the program imports."""
     import sys

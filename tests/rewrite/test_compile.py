@@ -19,6 +19,8 @@ from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 
+from ..choices import slow_but
+
 X = [-2.0, -1.0, 0.0, 1.0, 2.0]
 
 
@@ -44,6 +46,7 @@ def clamp_to_one(x: Tensor) -> Tensor:
 
 
 CONTEXTS: dict[str, Callable[[], list[Rewriting]]] = {
+    "both": lambda: [override(clamp="inward"), override(clamp=rules.leaky(0.5)), pin_edge("half"), pin_edge("closed")],
     "rules": lambda: [
         override(clamp="inward"),
         override(clamp="identity"),
@@ -55,7 +58,7 @@ CONTEXTS: dict[str, Callable[[], list[Rewriting]]] = {
 }
 
 
-@pytest.mark.parametrize("which", CONTEXTS)
+@pytest.mark.parametrize("which", slow_but(["both"], CONTEXTS, pytest.mark.program))
 def test_switching_on_and_off_switches(which: str) -> None:
     """One compiled function, called under rules in turn, twice: a baked rule would show in the second round."""
     f = compiled(clamp_to_one)

@@ -12,13 +12,13 @@ import pseudograd as pg
 from pseudograd.kernels import bits, native
 from pseudograd.look.rule_table import what_is_saved
 from pseudograd.rule import OPS
-from pseudograd.testing import check_rule
 from pseudograd.testing.contract import values
-from pseudograd.testing.contract.cases import cases_of
+from pseudograd.testing.contract.cases import Case, cases_of
+from pseudograd.testing.contract.rule import checks_of
 from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.testing.measure.inputs import DTYPES
 
-from ..choices import folded
+from ..choices import folded, slow_but
 
 
 def tilted(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, out: float = 0.3) -> Tensor:
@@ -68,9 +68,12 @@ def test_it_runs_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran == ["encode", "pull_code", "pull_x"]
 
 
-def test_the_contract() -> None:
+@pytest.mark.parametrize("edge", slow_but(["half"], OPS["lower_bound"].edges))
+def test_the_contract(edge: str) -> None:
     values.check_saved(next(case for case in cases_of(OPS["clamp"]) if case.rule.name == RULE))
-    check_rule(pg.rules.tilted(out=0.7), op="lower_bound")
+    op = OPS["lower_bound"]
+    for _, check in checks_of(Case(op, op.rules[RULE], (("out", 0.7),), edge)):
+        check()
 
 
 @pytest.mark.parametrize(
