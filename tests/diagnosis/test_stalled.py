@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.count.stalls import ParameterSteps, expected_step, spacing
+from pseudograd.diagnosis.count.stalls import ParameterSteps
+from pseudograd.diagnosis.count.step_sizes import expected_step, spacing
 
 from ..choices import folded
 from .checks import codes, only
@@ -113,6 +114,53 @@ def test_a_rate_that_is_too_small_for_full_precision() -> None:
     assert codes(_train(sgd(1e-9 * times * 4), FULL, steps=30)[0]) == []
 
 
+@pytest.mark.parametrize(("start", "unit", "rate"), [(1e5, 1.0, 1e-3), (1e6, 1e6, 1e-2)])
+def test_large_numbers_in_full_precision(start: float, unit: float, rate: float) -> None:
+    """Hertz, metres, dates: the gradient is small beside the weight, and leads far."""
+    p = nn.Parameter(start + 100 * torch.arange(1.0, 9.0))
+    d = train(
+        nn.ParameterList([p]), lambda: ((p - start) / unit).square().mean().sqrt(), 20, torch.optim.Adam([p], rate)
+    )
+    assert only(d, "stalled").share == 1
+
+
+def test_gains_that_stand_still_while_others_move() -> None:
+    """The larger rate, under which the others might break, is no advice."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3)).to(LOW)
+    x, y = torch.randn(32, 8).to(LOW), torch.arange(32) % 3
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    d = train(net, lambda: functional.cross_entropy(net(x).float(), y), 20, optimizer)
+    finding = only(d, "stalled")
+    assert finding.evidence == (
+        "100 % of the entries that have a gradient never moved in 20 steps: 1.weight; 5 other parameters of this dtype move"
+    )
+    assert "rate" not in finding.next_step
+
+
+def test_the_steps_of_an_unknown_optimiser_are_not_measured() -> None:
+    def signs(p: Any, state: Any, rate: float) -> None:
+        p -= rate * p.grad.sign()
+
+    d, _ = _train(lambda parameters: _Writes(parameters, 1e-6, signs))
+    assert only(d, "stalled").cause.endswith("is not known: it may also hold these weights on purpose")
+    assert all(math.isnan(record.size) for record in d.stalled)
+
+
+@pytest.mark.parametrize("highest", [5, 1000])
+def test_a_warm_up_is_judged_when_it_has_ended(highest: int) -> None:
+    def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters, 3e-6, weight_decay=0.0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / highest))
+        optimizer.register_step_post_hook(lambda *args: schedule.step())
+        return optimizer
+
+    d, _ = _train(optimizer_of)
+    assert codes(d) == (["stalled"] if highest == 5 else [])
+    if highest == 5:
+        assert "never moved in 16 steps" in only(d, "stalled").evidence
+
+
 def test_what_weight_decay_alone_moves_has_not_moved() -> None:
     """A decay of a hundredth in each step changes the weights; of the gradient nothing is left."""
     d, net = _train(adamw(1e-5, decay=1000.0))
@@ -157,6 +205,36 @@ def _kahan(p: Any, state: Any, rate: float) -> None:
     rest += before - p
 
 
+def _round_at_random(p: Any, new: Tensor) -> None:
+    bits = new.view(torch.int32) + torch.randint(0, 1 << 16, p.shape, dtype=torch.int32)
+    p.copy_((bits & -65536).view(torch.float32))
+
+
+def _random_like_sgd(p: Any, state: Any, rate: float) -> None:
+    _round_at_random(p, p.float() - rate * p.grad.float())
+
+
+def _random_like_adam(p: Any, state: Any, rate: float) -> None:
+    grad, step = p.grad.float(), state.setdefault("step", 0) + 1
+    mean, square = (state.setdefault(name, torch.zeros_like(grad)) for name in ("exp_avg", "exp_avg_sq"))
+    state["step"] = step
+    mean.lerp_(grad, 1.0)  # as with betas of 0
+    square.lerp_(grad * grad, 1.0)
+    _round_at_random(p, p.float() - rate * mean / (square.sqrt() + 1e-8))
+
+
+def _random_like_lion(p: Any, state: Any, rate: float) -> None:
+    mean = state.setdefault("mean", torch.zeros_like(p))
+    mean.lerp_(p.grad, 0.1)
+    _round_at_random(p, p.float() - rate * mean.float().sign())
+
+
+def _proximal(p: Any, state: Any, rate: float) -> None:
+    """Holds at 0 what a penalty drew there."""
+    state.setdefault("count", torch.zeros_like(p))
+    p.copy_(functional.softshrink(p - rate * p.grad, 100 * rate))
+
+
 HEALTHY: dict[str, tuple[Optimizer, torch.dtype, dict[str, Any]]] = {
     "SGD": (sgd(0.1), FULL, {}),
     "SGD with momentum, batches": (sgd(0.01, momentum=0.9), FULL, {"batches": True}),
@@ -169,6 +247,10 @@ HEALTHY: dict[str, tuple[Optimizer, torch.dtype, dict[str, Any]]] = {
     "the first steps of a warm-up": (adamw(0.0), LOW, {}),
     "rows that something else holds": (lambda parameters: _Writes(parameters, 100.0, _last_row), LOW, {}),
     "weights of full precision in the state": (lambda parameters: _Writes(parameters, 3e-6, _master), LOW, {}),
+    "stochastic rounding, as SGD": (lambda parameters: _Writes(parameters, 1e-2, _random_like_sgd), LOW, {}),
+    "stochastic rounding, as Adam": (lambda parameters: _Writes(parameters, 1e-5, _random_like_adam), LOW, {}),
+    "stochastic rounding, as Lion": (lambda parameters: _Writes(parameters, 1e-5, _random_like_lion), LOW, {}),
+    "zeros that a penalty holds": (lambda parameters: _Writes(parameters, 0.1, _proximal), FULL, {}),
     "compensated summation": (lambda parameters: _Writes(parameters, 3e-6, _kahan), LOW, {}),
 }
 
@@ -203,6 +285,20 @@ def test_a_converged_model(dtype: torch.dtype, rate: float, rows: int) -> None:
         assert d.stalled[0].is_noise
 
 
+@pytest.mark.parametrize(("momentum", "dtype"), [(0.0, LOW), (0.9, FULL)])
+def test_a_gradient_that_weight_decay_balances(momentum: float, dtype: torch.dtype) -> None:
+    p = nn.Parameter(torch.ones(64, dtype=dtype))
+    optimizer = torch.optim.SGD([p], 0.1, momentum=momentum, weight_decay=0.5)
+    assert codes(train(nn.ParameterList([p]), lambda: (-0.5 * p).sum(), 20, optimizer)) == []
+
+
+def test_a_fit_that_is_as_good_as_rounding_lets_it() -> None:
+    x, p = torch.randn(64, 8), nn.Parameter(torch.randn(8))
+    y = x @ p.detach() + 1e-7
+    d = train(nn.ParameterList([p]), lambda: (x @ p - y).square().mean(), 20, torch.optim.SGD([p], 1e-2))
+    assert codes(d) == []
+
+
 # --- what is measured -------------------------------------------------------------------------------------------------
 
 
@@ -216,8 +312,15 @@ def test_the_distance_to_the_next_number(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     "optimizer_of",
-    [sgd(0.1), sgd(0.1, momentum=0.9), lambda parameters: torch.optim.Adam(parameters, 0.01), adamw(0.01)],
-    ids=["SGD", "momentum", "Adam", "AdamW"],
+    [
+        sgd(0.1),
+        sgd(0.1, momentum=0.9),
+        sgd(0.1, momentum=0.9, nesterov=True, weight_decay=0.3),
+        lambda parameters: torch.optim.Adam(parameters, 0.01, amsgrad=True),
+        adamw(0.01),
+        lambda parameters: torch.optim.AdamW(parameters, torch.tensor(0.01), weight_decay=0.0),
+    ],
+    ids=["SGD", "momentum", "Nesterov", "Adam", "AdamW", "a rate that is a tensor"],
 )
 def test_the_expected_step_is_the_step(optimizer_of: Optimizer) -> None:
     p = nn.Parameter(torch.linspace(-1, 1, 7))
@@ -226,7 +329,7 @@ def test_the_expected_step_is_the_step(optimizer_of: Optimizer) -> None:
         p.grad = torch.sin(3 * p.detach())
         before = p.detach().clone()
         optimizer.step()
-    expected = expected_step(p, optimizer.param_groups[0], optimizer.state[p])
+    expected = expected_step(p, optimizer.param_groups[0], optimizer.state[p], before)
     assert expected is not None
     assert expected.tolist() == pytest.approx((p.detach() - before).abs().tolist(), rel=1e-3)
 

@@ -91,7 +91,7 @@ class Diagnosis(Readable):
             _ = self._deliberate  # its errors, before any training
         self._recorder = recorder = Recorder(detail == "full")
         self.noted = recorder.noted
-        self._stalls = Stalls(recorder.leaves, self.noted)
+        self._stalls = Stalls(recorder.leaves, self.noted, lambda: recorder.loss)
         if recorder.is_full:
             recorder.optimisers.stalls = self._stalls
         if model is not None:

@@ -22,7 +22,6 @@ from ...listen.frames import is_torchs
 from ...listen.harmless import Errors, harmless, quietly, unheard
 from ...torch_table.private import (
     PARTS_OF_A_STEP,
-    local,
     mode_count,
     mode_stack,
     pop_mode,
@@ -33,6 +32,7 @@ from ...torch_table.private import (
 from ...torch_table.records import Arguments, Keywords
 from .leaf import Leaf, has_numbers, moves
 from .leaves import Leaves
+from .step_sizes import is_zero
 
 if TYPE_CHECKING:
     from .stalls import Stalls
@@ -155,7 +155,7 @@ class Optimisers:
 
     def _look(self, known: _Parameters, optimizer: Optimizer, has_closure: bool) -> None:
         for number, settings in enumerate(optimizer.param_groups):
-            if not known.have_moved[number] and not _is_zero(settings.get("lr")):
+            if not known.have_moved[number] and not is_zero(settings.get("lr")):
                 known.have_moved[number] = True
                 for leaf in known.groups[number]:
                     leaf.is_stepped = True
@@ -174,13 +174,6 @@ def _look_at_grad(leaf: Leaf, has_closure: bool) -> None:
         leaf.step_saw_gradient = leaf.step_saw_gradient | moves(grad)
     if not has_closure and leaf.step_saw_gradient is not True and leaf.last_moved is not None:
         leaf.step_missed_gradient = leaf.step_missed_gradient | leaf.last_moved
-
-
-def _is_zero(rate: object) -> bool:
-    """A rate on a device counts as a rate other than 0: it is not waited for."""
-    if isinstance(rate, Tensor):
-        return rate.is_cpu and rate.numel() == 1 and bool(local(rate) == 0)
-    return isinstance(rate, (int, float)) and rate == 0
 
 
 def _is_settled(leaf: Leaf) -> bool:

@@ -34,7 +34,7 @@ from ...torch_table.private import (
 )
 from ...torch_table.records import Arguments, Function, Keywords, Spelling
 from .influence import Influence
-from .leaf import Arrivals, Leaf, nobody_else_runs
+from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
 from .optimisers import Optimisers
 
@@ -92,6 +92,7 @@ class Recorder(Subscriber):
         self.on_clearing = self.optimisers.on_clearing
         self.handles: list[torch.utils.hooks.RemovableHandle] = []  # of our hooks of leaves
         self.suspects = 0  # the set of leaves that have got zeros alone
+        self.loss: Tensor | None = None  # what the last backward began with, if that is a number
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: Asking | None = None
@@ -385,6 +386,7 @@ class Recorder(Subscriber):
                 self.leaves.name_roots()
                 self.influence.before_backward(roots)
                 self._note_inputs(inputs)
+                self._note_loss(roots, grads)
                 self.arrivals.expected = {}
             else:
                 self.program_runs()
@@ -427,6 +429,15 @@ class Recorder(Subscriber):
                 leaf = self.leaves.single(self.leaves.set_of(tensor))
                 if leaf is not None:
                     leaf.is_requested = True
+
+    def _note_loss(self, roots: Roots, grads: Gradients) -> None:
+        root, grad = roots[0], grads[0]
+        is_single = len(roots) == 1 and type(root) is type(grad) is Tensor
+        if is_single and isinstance(root, Tensor) and isinstance(grad, Tensor):
+            is_number = root.numel() == grad.numel() == 1 and has_numbers(root)
+            self.loss = root.detach() * grad.detach() if is_number else None
+        else:
+            self.loss = None
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
         """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""

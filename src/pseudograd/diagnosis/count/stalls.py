@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,23 +21,24 @@ from ...listen.harmless import Errors, harmless, quietly
 from ...torch_table.private import without_torch_function
 from .leaf import Leaf
 from .leaves import Leaves
-from .norms import Series, numbers_of, sample, view_of_sample
+from .norms import Number, Series, numbers_of, view_of_sample
+from .step_sizes import Group, State, add_decay, expected_step, is_zero, keeps_rest, number_of, spacing
 
 _HALF_PRECISION = (torch.bfloat16, torch.float16)
 _STEPS_BETWEEN_LOOKS = 8  # at an optimiser without gradients
 _LOOKS_FOR_NOISE = 10  # after fewer looks nobody can say that gradients are noise
 _NOISE_RATIO = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
 _FAINT_SHARE = 1e-4  # a gradient in full precision that is smaller than this share of its weight is no reason to move
-_REST_NAMES = (
-    "kahan",
-    "compensation",
-    "shift",
-    "master",
-    "residual",
-)  # in the state of an optimiser that keeps what rounding takes
+_FAR = (
+    100.0  # times the weight: so far a step leads that brings the loss to 0, if the gradient is faint for the loss too
+)
+_NEAR = 16.0  # distances to the next number: nearer the loss has come as low as rounding lets it
+_BALANCE = 0.05  # of a gradient: if weight decay leaves less of it, the two are in balance
+_SMALL_SIZE = 0.25  # distances to the next number: rounding to the nearest number swallows each smaller step
+_RANDOM_SHARE = (0.3, 3.0)  # of the moves that random rounding would make: more and fewer have another cause
+_ENOUGH_MOVES = 5.0  # if random rounding would have made so many moves, it is known whether the optimiser rounds so
+_STEPS_MEASURED = 32  # in half precision, until that is known
 
-State = Mapping[str, Any]  # what an optimiser keeps of one parameter
-Group = Mapping[str, Any]  # the settings of a group of an optimiser
 _Key = tuple[int, torch.dtype, torch.device]  # the number of a group of the optimiser, and the kind of its tensors
 
 
@@ -62,13 +62,13 @@ class Stall:
 
 @dataclass
 class Samples:
-    """Facts about each sampled entry: its value before the step, whether it ever had a gradient and ever moved, the size of its steps in
-    distances to the next number (NaN where it is not known), and the sums of its gradients and of their squares.
+    """Facts about each sampled entry: its value before the step, whether it ever had a gradient, how often it moved, the size of its steps
+    in distances to the next number (NaN where it is not known), and the sums of its gradients and of their squares.
     """
 
     before: Tensor
     had_gradient: Tensor
-    moved: Tensor
+    moves: Tensor
     sizes: Tensor
     total: Tensor
     squares: Tensor
@@ -76,10 +76,14 @@ class Samples:
     @classmethod
     def start(cls, values: Tensor) -> Samples:
         wide = torch.float64 if values.is_cpu else torch.float32
-        had_gradient, moved = (torch.zeros_like(values, dtype=torch.bool) for _ in range(2))
+        had_gradient, moves = (torch.zeros_like(values, dtype=dtype) for dtype in (torch.bool, torch.int32))
         total, squares = (torch.zeros_like(values, dtype=wide) for _ in range(2))
         sizes = torch.full_like(values, math.nan, dtype=torch.float32)
-        return cls(values.clone(), had_gradient, moved, sizes, total, squares)
+        return cls(values.clone(), had_gradient, moves, sizes, total, squares)
+
+    def restart(self) -> None:
+        for counts in (self.had_gradient, self.moves, self.total, self.squares):
+            counts.zero_()
 
     @classmethod
     def join(cls, parts: Sequence[Samples]) -> Samples:
@@ -99,6 +103,7 @@ class ParameterSteps:
         self.size, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
         self.steps = 0
         self.looks = 0
+        self.is_known = False  # is it an optimiser whose steps are known, and not only taken for one of SGD?
         self.keeps_rest = False  # does the optimiser keep what rounding takes?
         self.shares: Series[float | Tensor] = Series()
         self.samples = Samples.start(view_of_sample(tensor))
@@ -108,7 +113,7 @@ class ParameterSteps:
     def counts(self) -> tuple[int, int]:
         """The entries that had a gradient, and those of them that never moved."""
         samples = self.samples
-        return int(samples.had_gradient.sum()), int((samples.had_gradient & ~samples.moved).sum())
+        return int(samples.had_gradient.sum()), int((samples.had_gradient & (samples.moves == 0)).sum())
 
     @property
     def is_noise(self) -> bool:
@@ -118,8 +123,31 @@ class ParameterSteps:
         return self.looks >= _LOOKS_FOR_NOISE and squares > 0 and total / squares < _NOISE_RATIO
 
     @property
+    def is_sampled(self) -> bool:
+        return self.samples.before.numel() < self.size
+
+    @property
+    def is_carried(self) -> bool:
+        """Does the optimiser keep what rounding takes, or round at random, so that the weights move on average?"""
+        return self.keeps_rest or (self.batch is not None and self.batch.rounds_at_random) or self._moves_at_random
+
+    @property
+    def _moves_at_random(self) -> bool:
+        """Did another entry move each time, under an optimiser whose steps are not known? Rounding to the nearest moves the same ones."""
+        samples = self.samples
+        if self.is_known and not samples.sizes[samples.had_gradient].isnan().any():
+            return False
+        mean, moved = (float(counts.float().mean()) for counts in (samples.moves, samples.moves > 0))
+        return moved > 0 and moved >= 0.5 * (1 - math.exp(-mean))
+
+    @property
     def name(self) -> str:
         return "" if self.leaf is None else self.leaf.name
+
+    def restart(self) -> None:
+        """Forget what was seen at smaller rates."""
+        self.samples.restart()
+        self.steps = self.looks = 0
 
     @property
     def record(self) -> Stall:
@@ -129,7 +157,7 @@ class ParameterSteps:
             dtype=str(self.dtype).removeprefix("torch."),
             steps=self.steps,
             share=still / had_gradient if had_gradient else 0.0,
-            size=float(samples.sizes[samples.had_gradient].median()) if had_gradient else math.nan,
+            size=float(samples.sizes[samples.had_gradient].median()) if had_gradient and self.is_known else math.nan,
             by_step=numbers_of(self.shares),
             is_noise=self.is_noise,
         )
@@ -139,10 +167,14 @@ class Batch:
     """The parameters of one dtype in one group of an optimiser, with their joined samples."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+        self.is_half = dtype in _HALF_PRECISION
         self.uncounted_steps = 0  # since the last look
         self.parameters: list[ParameterSteps] = []
         self._sizes_are_known = False
+        self._highest_rate: float | None = None
+        # Of steps that rounding to the nearest number swallows: the moves that random rounding makes, and those that came.
+        self._expected: Number = 0.0
+        self._came: Number = 0.0
         # Set by `before_step`: all samples; the index of the parameter of each entry; the entries whose gradient asks for a step.
         self.samples: Samples
         self._owners: Tensor
@@ -150,26 +182,60 @@ class Batch:
 
     def is_due(self, step: int) -> bool:
         """In full precision, where rounding rarely swallows a step, a look at each power of two is enough."""
-        return self.dtype in _HALF_PRECISION or _is_power_of_two(step)
+        return self.is_half or _is_power_of_two(step)
 
-    def before_step(self, parameters: list[ParameterSteps], tensors: Sequence[Tensor]) -> None:
+    @property
+    def rounds_at_random(self) -> bool:
+        """Waits for the device."""
+        expected, came = float(self._expected), float(self._came)
+        least, most = (share * expected for share in _RANDOM_SHARE)
+        return came >= 1 and least <= came <= most
+
+    def before_step(
+        self, parameters: list[ParameterSteps], tensors: Sequence[Tensor], group: Group, loss: Tensor | None
+    ) -> None:
+        """loss: what the last backward began with, if that was a number."""
         if parameters != self.parameters or any(parameter.batch is not self for parameter in parameters):
             self._join(parameters)
+        self._follow_rate(number_of(group.get("lr")))
         samples, now = self.samples, torch.cat([view_of_sample(tensor) for tensor in tensors])
         grads = torch.cat([view_of_sample(tensor.grad) for tensor in tensors if tensor.grad is not None])
         # Something else may have moved the weights: a copy from weights in full precision, or a step without a look.
-        samples.moved |= now != samples.before
+        samples.moves += now != samples.before
         samples.before.copy_(now)
-        is_half = self.dtype in _HALF_PRECISION
-        self._asks = (
-            grads != 0 if is_half else grads.abs() > _FAINT_SHARE * now.abs()
-        )  # a converged model has faint gradients
+        pulls = add_decay(grads, now, group)
+        self._asks = (grads != 0) & (pulls.abs() > _BALANCE * grads.abs())
+        if not self.is_half:
+            self._asks &= self._are_strong(pulls.abs(), now.abs(), loss)
         samples.had_gradient |= self._asks
         wide = grads.to(samples.total.dtype)
         samples.total += wide
         samples.squares.addcmul_(wide, wide)
         for parameter in parameters:
             parameter.looks += 1
+
+    def _follow_rate(self, rate: float | None) -> None:
+        """Start again if the rate has risen, as in a warm-up: nobody can say yet what swallows at the highest rate."""
+        if rate is None or rate == self._highest_rate:
+            return
+        if self._highest_rate is not None and rate > self._highest_rate:
+            self.uncounted_steps = 0
+            for parameter in self.parameters:
+                parameter.restart()
+        self._highest_rate = max(rate, self._highest_rate or rate)
+
+    def _are_strong(self, pulls: Tensor, weights: Tensor, loss: Tensor | None) -> Tensor:
+        """The entries whose gradient is no rounding error, as what is left of it in a converged model is.
+
+        It is large beside its weight; or the parameter has a way to go until the loss is 0, if the loss falls as the gradient says.
+        """
+        are_strong = pulls > _FAINT_SHARE * weights
+        if loss is None or loss.device != pulls.device:
+            return are_strong
+        sums = pulls.new_zeros(len(self.parameters)).index_add_(0, self._owners, pulls)
+        scales = [parameter.size / parameter.samples.before.numel() for parameter in self.parameters]
+        way = (loss.abs().to(pulls.dtype) / (sums * sums.new_tensor(scales)))[self._owners]
+        return are_strong | ((way > _NEAR * spacing(weights)) & (way < _FAR * weights) & (pulls > 0))
 
     def _join(self, parameters: list[ParameterSteps]) -> None:
         """Parameters come and go; each brings along its samples."""
@@ -189,13 +255,13 @@ class Batch:
         rate, decay = group.get("lr"), group.get("weight_decay")
         if isinstance(rate, float) and isinstance(decay, float) and decay:  # weight decay alone is no move
             stays |= now == samples.before * (1 - rate * decay)
-        if not self._sizes_are_known or _is_power_of_two(step):
+        is_undecided = self.is_half and step < _STEPS_MEASURED and self._is_undecided
+        if not self._sizes_are_known or _is_power_of_two(step) or is_undecided:
             self._measure(tensors, group, [states.get(tensor) or {} for tensor in tensors])
-        stays &= ~(
-            samples.sizes >= 1
-        )  # the step is larger than the distance to the next number, so something else holds the entry
-        stays &= self._asks
-        samples.moved |= self._asks ^ stays
+            self._compare(now, stays, group)
+        # Something else holds an entry whose step is larger than the distance to the next number; so it does, most likely, at 0.
+        stays &= self._asks & torch.where(samples.before == 0, samples.sizes < 1, ~(samples.sizes >= 1))
+        samples.moves += self._asks ^ stays
         samples.before.copy_(now)
         self.count_steps()
         flags = torch.stack([stays, self._asks]).float()
@@ -204,13 +270,38 @@ class Batch:
         for parameter, share in zip(self.parameters, shares.tolist() if shares.is_cpu else shares, strict=True):
             parameter.shares.add(backwards, share)
 
+    @property
+    def _is_undecided(self) -> bool:
+        """Is it not known yet if the optimiser rounds at random? A device is not waited for."""
+        return not isinstance(self._expected, Tensor) and self._expected < _ENOUGH_MOVES
+
     def _measure(self, tensors: Sequence[Tensor], group: Group, states: Sequence[State]) -> None:
         self._sizes_are_known = True
         for parameter, tensor, state in zip(self.parameters, tensors, states, strict=True):
-            step = expected_step(tensor, group, state)
-            if step is not None:
+            step = expected_step(tensor, group, state, parameter.samples.before)
+            if step is None:
+                parameter.samples.sizes.fill_(math.nan)
+            else:
                 parameter.samples.sizes.copy_(step / spacing(parameter.samples.before))
+            parameter.is_known = "dampening" in group or "exp_avg_sq" in state
             parameter.keeps_rest |= keeps_rest(state, tensor)
+
+    def _compare(self, now: Tensor, stays: Tensor, group: Group) -> None:
+        """Compare the measured steps with what happened. No size is known of a parameter with an entry that went further."""
+        samples = self.samples
+        before = samples.before.float()
+        distance = spacing(torch.where(now.abs() > samples.before.abs(), now, samples.before))
+        limit = samples.sizes * spacing(samples.before) + 2 * distance
+        decay, rate = group.get("weight_decay"), group.get("lr")
+        if isinstance(decay, float) and isinstance(rate, (float, Tensor)):
+            limit = limit + rate * decay * before.abs()
+        counts = distance.new_zeros(len(self.parameters))
+        counts.index_add_(0, self._owners, ((now.float() - before).abs() > limit).float())
+        samples.sizes.masked_fill_(counts[self._owners] > 0, math.nan)
+        are_small = self._asks & (samples.sizes < _SMALL_SIZE)
+        expected, came = torch.where(are_small, samples.sizes, 0).sum(), (are_small & ~stays).sum()
+        self._expected = self._expected + (expected.item() if expected.is_cpu else expected)
+        self._came = self._came + (came.item() if came.is_cpu else came)
 
     def count_steps(self) -> None:
         for parameter in self.parameters:
@@ -222,58 +313,14 @@ def _is_power_of_two(step: int) -> bool:
     return not step & (step - 1)
 
 
-# --- the size of a step -----------------------------------------------------------------------------------------------
-
-
-def expected_step(tensor: Tensor, group: Group, state: State) -> Tensor | None:
-    """How far the optimiser wants to move each sampled entry, in float32; None for an optimiser that is neither like Adam nor like SGD."""
-    rate = group.get("lr")
-    if not isinstance(rate, (int, float)) or tensor.grad is None:
-        return None
-    tensors = {name: sample(value).float() for name, value in state.items() if _has_shape_of(tensor, value)}
-    if {"exp_avg", "exp_avg_sq"} <= tensors.keys():
-        count = float(state.get("step", 1) or 1)
-        first, second = group.get("betas", (0.0, 0.0))
-        mean = tensors["exp_avg"] / (1 - first**count or 1)
-        square = tensors["exp_avg_sq"] / (1 - second**count or 1)
-        return rate * mean.abs() / (square.sqrt() + group.get("eps", 1e-8))
-    if not tensors:
-        return rate * sample(tensor.grad).float().abs()
-    return rate * tensors["momentum_buffer"].abs() if tensors.keys() == {"momentum_buffer"} else None
-
-
-def spacing(weight: Tensor) -> Tensor:
-    """The distance from each weight to the next number of its dtype, in float32."""
-    _, exponent = torch.frexp(weight.float())
-    limits = torch.finfo(weight.dtype)
-    distance = torch.ldexp(torch.full_like(weight, limits.eps, dtype=torch.float32), exponent - 1)
-    return distance.clamp(min=max(limits.smallest_normal * limits.eps, 1e-45))
-
-
-def keeps_rest(state: State, tensor: Tensor) -> bool:
-    """Does the optimiser keep the weights in full precision, or what rounding took from them?"""
-    for name, value in state.items():
-        if not _has_shape_of(tensor, value):
-            continue
-        if any(word in name.lower() for word in _REST_NAMES):
-            return True
-        if value.dtype.itemsize > tensor.dtype.itemsize and torch.equal(sample(value).to(tensor.dtype), sample(tensor)):
-            return bool(sample(tensor).any())
-    return False
-
-
-def _has_shape_of(tensor: Tensor, value: object) -> bool:
-    return isinstance(value, Tensor) and value.shape == tensor.shape
-
-
 # --- all optimisers ---------------------------------------------------------------------------------------------------
 
 
 class Stalls:
     """The steps of all parameters. `Optimisers` calls `before` and `after` at each step."""
 
-    def __init__(self, leaves: Leaves, noted: Errors) -> None:
-        self._leaves, self.noted = leaves, noted
+    def __init__(self, leaves: Leaves, noted: Errors, loss: Callable[[], Tensor | None]) -> None:
+        self._leaves, self.noted, self._loss = leaves, noted, loss
         self.place = NOWHERE  # of the first step
         # By id: torch swaps no tensor with a weak reference.
         self._parameters: dict[int, ParameterSteps] = {}
@@ -295,8 +342,9 @@ class Stalls:
                 self.place = frames.place(2)
             batch = batches.setdefault(key, Batch(key[1]))
             if batch.is_due(step):
-                batch.before_step([self._steps_of(tensor) for tensor in tensors], tensors)
-                looks.append((batch, tensors, optimizer.param_groups[key[0]]))
+                group = optimizer.param_groups[key[0]]
+                batch.before_step([self._steps_of(tensor) for tensor in tensors], tensors, group, self._loss())
+                looks.append((batch, tensors, group))
 
     def _steps_of(self, tensor: Tensor) -> ParameterSteps:
         known = self._parameters.get(id(tensor))
@@ -309,8 +357,9 @@ class Stalls:
     def after(self, optimizer: Optimizer) -> None:
         key = id(optimizer)
         looks, step = self._looks.pop(key, []), self._steps[key]
-        for batch in self._batches.get(key, {}).values():
-            batch.uncounted_steps += 1
+        for (number, _, _), batch in self._batches.get(key, {}).items():
+            if number < len(optimizer.param_groups) and not is_zero(optimizer.param_groups[number].get("lr")):
+                batch.uncounted_steps += 1
         if looks:
             with quietly():
                 for batch, tensors, group in looks:
@@ -329,8 +378,7 @@ def _group_parameters(optimizer: Optimizer) -> dict[_Key, list[Tensor]]:
     groups: dict[_Key, list[Tensor]] = {}
     with without_torch_function():
         for number, group in enumerate(optimizer.param_groups):
-            rate = group.get("lr", 1.0)
-            if isinstance(rate, (int, float)) and rate == 0:
+            if is_zero(group.get("lr")):
                 continue
             for tensor in filter(_is_plain, group["params"]):
                 groups.setdefault((number, tensor.dtype, tensor.device), []).append(tensor)

@@ -112,7 +112,7 @@ class Evidence:
 
     @part
     def stalled(self) -> Iterable[Stall]:
-        return [steps.record for steps in self.stalls.parameters() if not steps.keeps_rest]
+        return [steps.record for steps in self.stalls.parameters() if not steps.is_carried]
 
     @part
     def history(self) -> Iterable[History]:

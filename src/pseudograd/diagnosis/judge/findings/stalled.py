@@ -4,53 +4,79 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from ....wording import percent, shortened
+from ....wording import counted, percent, shortened
 from ...count.stalls import ParameterSteps
 from ...records import Finding
 from .kind import Evidence, Kind
 
-STALLED_SHARE = 0.5  # of the entries that have a gradient
+STALLED_SHARE = 0.5  # of the entries of a parameter that have a gradient
 _MIN_STEPS = 10  # steps: with fewer nobody can say that an entry never moves
+_MIN_ENTRIES = 8  # of a larger parameter, that have a gradient
+
+_Row = tuple[ParameterSteps, float]  # a parameter, and the share of its entries that never moved
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """A finding for each dtype."""
-    judged: dict[torch.dtype, list[tuple[ParameterSteps, float]]] = {}
+    judged: dict[torch.dtype, list[_Row]] = {}
     for parameter in evidence.stalls.parameters():
-        had, still = parameter.counts if parameter.steps >= _MIN_STEPS and not parameter.keeps_rest else (0, 0)
-        if had and not parameter.is_noise and not evidence.deliberate.parameter(parameter.name):
+        had, still = parameter.counts if parameter.steps >= _MIN_STEPS and not parameter.is_carried else (0, 0)
+        is_enough = had >= min(_MIN_ENTRIES, parameter.size) and not parameter.is_noise
+        if is_enough and not evidence.deliberate.parameter(parameter.name):
             judged.setdefault(parameter.dtype, []).append((parameter, still / had))
     for dtype, rows in judged.items():
-        share = sum(parameter.size * part for parameter, part in rows) / sum(parameter.size for parameter, _ in rows)
-        if share > STALLED_SHARE:
-            yield _report(dtype, rows, share, evidence)
+        stalled = [row for row in rows if row[1] > STALLED_SHARE]
+        if stalled:
+            yield _report(dtype, stalled, len(rows) - len(stalled), evidence)
 
 
-def _report(dtype: torch.dtype, rows: list[tuple[ParameterSteps, float]], share: float, evidence: Evidence) -> Finding:
-    stalled = [parameter for parameter, part in rows if part > STALLED_SHARE]
-    sizes = [size for parameter in stalled if not math.isnan(size := parameter.record.size)]
-    median = statistics.median_high(sizes) if sizes else None
-    kind, place = str(dtype).removeprefix("torch."), evidence.stalls.place
-    of_it = "" if median is None else f": a step is {median:.2g} of that distance in the median"
-    larger = "a larger rate" if median is None else f"a rate {0.5 / max(median, 1e-9):,.0f} times as large"
-    advised = f"Give the optimizer {larger}."
-    if dtype not in (torch.float32, torch.float64):
-        advised = (
-            f"model.float()  # before the optimizer is made; then the forward under torch.autocast({stalled[0].device.type!r}, "
-            f"torch.{kind}). Or an optimizer with compensated summation or stochastic rounding, or {larger}"
-        )
+def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evidence) -> Finding:
+    """moving: the number of other parameters of this dtype, which move."""
+    parameters = [parameter for parameter, _ in rows]
+    share = sum(parameter.size * part for parameter, part in rows) / sum(parameter.size for parameter in parameters)
+    sampled = "sampled " if any(parameter.is_sampled for parameter in parameters) else ""
+    fewest, most = (bound(parameter.steps for parameter in parameters) for bound in (min, max))
+    steps = counted(most, "step") if fewest == most else f"{fewest:,} to {most:,} steps"
+    beside = (
+        f"; {counted(moving, 'other parameter')} of this dtype {'moves' if moving == 1 else 'move'}" if moving else ""
+    )
+    median = _median_size(parameters)
+    place, kind = evidence.stalls.place, str(dtype).removeprefix("torch.")
+    of_it = (
+        ". How large the steps of this optimizer are is not known: it may also hold these weights on purpose"
+        if median is None
+        else f": a step is {median:.2g} of that distance in the median"
+    )
     return KIND.call_finding(
         place,
-        f"{percent(share)} of the entries that have a gradient never moved in {max(parameter.steps for parameter, _ in rows):,} steps: "
-        f"{shortened([parameter.name for parameter in stalled])}",
+        f"{percent(share)} of the {sampled}entries that have a gradient never moved in {steps}: "
+        f"{shortened([parameter.name for parameter in parameters])}{beside}",
         f"the weights are {kind}: a step smaller than half the distance to the next number is rounded away{of_it}",
-        advised,
+        _advise(dtype, parameters[0].device.type, median, bool(moving)),
         share=share,
         is_muted=evidence.deliberate.place(place),
+    )
+
+
+def _median_size(parameters: Sequence[ParameterSteps]) -> float | None:
+    sizes = [size for parameter in parameters if not math.isnan(size := parameter.record.size)]
+    return statistics.median_high(sizes) if sizes else None
+
+
+def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: bool) -> str:
+    """A larger rate is no advice where other parameters move at this one."""
+    larger = "a larger rate" if median is None else f"a rate {1 / max(median, 1e-9):,.0f} times as large"
+    if dtype in (torch.float32, torch.float64):
+        group = "these parameters a group of their own with" if others_move else "the optimizer"
+        return f"Give {group} {larger}."
+    kind = str(dtype).removeprefix("torch.")
+    return (
+        f"model.float()  # before the optimizer is made; then the forward under torch.autocast({device!r}, torch.{kind}). "
+        f"Or an optimizer with compensated summation or stochastic rounding{'' if others_move else f', or {larger}'}"
     )
 
 
@@ -59,8 +85,9 @@ KIND = Kind(
     number="PG208",
     order=80,
     find=_find,
-    meaning="more than half of the entries of weights have a gradient and never move in ten steps or more, because rounding swallows the "
-    "step. Not where an optimiser keeps what rounding takes, where something else holds the weights, or where gradients are noise",
+    meaning="more than half of the entries of a parameter have a gradient and never move in ten steps or more, because rounding swallows "
+    "the step. Not where an optimiser keeps what rounding takes or rounds at random, where something else holds the weights, where the "
+    "rate still rises, or where gradients are noise",
     next_step="weights in float32 under `autocast`, compensated summation, or a larger rate",
     details="Weight decay alone is no move. `d.stalled` has the share by parameter and step",
     is_alone=True,
