@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd.diagnosis import diagnose
@@ -40,6 +44,31 @@ def test_one_backward_with_something_is_enough_for_a_factor() -> None:
         for step in range(6):
             (torch.full((4, 3), float(step == 5)) @ weight).sum().backward()
     assert starved(d) == []
+
+
+NEVER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "where": lambda a, b: torch.where(a > -100, a, b),
+    "maximum": lambda a, b: torch.maximum(a, b - 1000),
+    "select": lambda a, b: torch.stack([a, b])[0],
+    "slice": lambda a, b: torch.cat([a, b])[: len(a)],
+    "amax": lambda a, b: torch.stack([a, b - 1000]).amax(0),
+    "lerp": lambda a, b: torch.lerp(a, b, 0.0),
+}
+
+
+@pytest.mark.parametrize("op", NEVER)
+def test_a_branch_that_is_never_chosen_has_the_line_that_chooses(op: str) -> None:
+    torch.manual_seed(0)
+    a, b = nn.Linear(3, 4), nn.Linear(3, 4)
+    with diagnose(nn.ModuleList([a, b])) as d:
+        for _ in range(2):
+            x = torch.rand(5, 3)
+            NEVER[op](a(x), b(x)).square().sum().backward()
+    assert starved(d) == ["1.weight", "1.bias"]
+    (finding,) = [finding for finding in d.findings if finding.code == "starved"]
+    assert number_of(finding.where) == line_of(f'"{op}": lambda a, b')
+    assert finding.cause.startswith(f"{op} hands ")
+    assert "zeros alone" in finding.cause
 
 
 def test_a_reduction_that_hands_nothing_on_is_the_cause() -> None:
@@ -97,6 +126,84 @@ def test_a_hook_of_the_program_is_a_site(is_leaf: bool) -> None:
     if is_leaf:  # our hooks are gone, the program's is not
         assert len(weight._backward_hooks or ()) == 1
         handle.remove()
+
+
+def _zero(*args: Any) -> Any:
+    return tuple(torch.zeros_like(grad) for grad in args[1])
+
+
+def _look(*args: Any) -> None:
+    pass
+
+
+MODULE_HOOKS: dict[str, Callable[[nn.Module], object]] = {
+    "of the output": lambda module: module.register_full_backward_pre_hook(_zero),
+    "of the input": lambda module: module.register_full_backward_hook(_zero),
+    "partial": lambda module: module.register_full_backward_hook(functools.partial(_zero)),
+    "two": lambda module: [module.register_full_backward_hook(hook) for hook in (_look, _zero)],
+}
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize("which", MODULE_HOOKS)
+def test_a_backward_hook_of_a_module_has_its_line(which: str, is_early: bool) -> None:
+    """Of several hooks nobody knows which: then it is the line that calls the module."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    if is_early:
+        MODULE_HOOKS[which](net[1])
+    with diagnose(net) as d:
+        if not is_early:
+            MODULE_HOOKS[which](net[1])
+        net(torch.rand(5, 3)).sum().backward()
+    assert starved(d) == ["0.weight", "0.bias"]
+    line = line_of("net(torch.rand(5, 3)).sum()" if which == "two" else "def _zero")
+    assert cause_of(d, "0.weight") == (line, "all of the gradient is cut by hook")
+    assert "remove()" in d.findings[0].next_step
+
+
+def test_a_backward_hook_that_looks_is_silent() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    net[1].register_full_backward_hook(_look)
+    with diagnose(net) as d:
+        net(torch.rand(5, 3)).sum().backward()
+    assert (d.findings, d.calm) == ([], [])
+
+
+class Codes(nn.Module):
+    """A codebook whose loss is taken of the straight-through output."""
+
+    def __init__(self, is_detached: bool) -> None:
+        super().__init__()
+        self.encoder, self.code, self.is_detached = nn.Linear(8, 4), nn.Embedding(16, 4), is_detached
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.encoder(x)
+        if self.is_detached:
+            at = torch.cdist(z.detach(), self.code.weight.detach()).argmin(-1)
+        else:
+            with torch.no_grad():
+                at = torch.cdist(z, self.code.weight).argmin(-1)
+        q = self.code(at)
+        straight = z + (q - z).detach()
+        return functional.mse_loss(straight, z.detach())
+
+
+@pytest.mark.parametrize("is_detached", [True, False])
+def test_the_cut_to_blame_is_the_one_whose_edit_brings_the_gradient(is_detached: bool) -> None:
+    net = Codes(is_detached)
+    with diagnose(net) as d:
+        net(torch.randn(32, 8)).backward()
+    assert cause_of(d, "code.weight") == (line_of("straight = z"), "its way to the loss is cut by .detach()")
+    assert "as well" not in d.findings[0].evidence
+
+
+def test_a_cut_in_front_of_a_choice_needs_two_edits() -> None:
+    net, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    with diagnose(nn.ModuleList([net, head])) as d:
+        h = net(torch.rand(5, 3)).detach()
+        head(functional.one_hot(h.argmax(-1), 4).float()).sum().backward()
+    assert cause_of(d, "0.weight")[1] == "its only way to the loss is cut by .detach(), and again behind it"
+    assert "two edits" in d.findings[0].next_step
 
 
 @pytest.mark.parametrize("how", ["target.data.copy_", "target.detach().copy_", "target.copy_"])

@@ -185,7 +185,57 @@ def test_an_unused_head_in_an_optimiser(is_given: bool) -> None:
     assert starved(d) == ["unused.weight", "unused.bias"]
     (finding,) = d.findings
     assert finding.cause == "it is on no path to the loss"
-    assert finding.next_step == "Remove it from the optimiser, or use it in the loss."
+    assert finding.next_step.startswith("Use it in the loss.")
+
+
+def _replace_head(model: nn.Module) -> None:
+    setattr(model, "2", nn.Linear(32, 5))
+
+
+def _assign_state(model: nn.Module) -> None:
+    model.load_state_dict({name: torch.randn_like(value) for name, value in model.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+@pytest.mark.parametrize("replace", [_replace_head, _assign_state])
+def test_a_parameter_that_was_replaced_names_those_that_nobody_steps(
+    replace: Callable[[nn.Module], None], is_given: bool
+) -> None:
+    model = net()
+    optimizer = sgd(model)
+    replace(model)
+    d = steps(model if is_given else None, lambda: model(x()).square().mean(), 2, optimizer)
+    finding = only(d, "starved")
+    assert "optimiser after the model is complete" in finding.next_step
+    assert "2.weight, 2.bias" in finding.next_step
+    assert "Remove" not in str(d)
+
+
+def test_weights_that_were_tied_after_the_optimiser_was_made() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    optimizer = sgd(model)
+    model[1].weight = model[0].weight
+    finding = only(steps(model, lambda: model(x()).square().mean(), 2, optimizer), "starved")
+    assert finding.next_step.startswith("Use it in the loss. If another parameter has replaced it")
+
+
+def test_a_bias_beside_a_weight_that_does_not_learn_is_not_calm() -> None:
+    """The bias of a difference of means gets zeros, and the gradient of the weight is taken away."""
+    critic = net(8, 1)
+    optimizer = sgd(critic)
+    with diagnose(critic) as d:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (critic(x(8)).mean() - critic(x(8)).mean()).backward()
+            nn.utils.clip_grad_norm_(critic.parameters(), 0.0)
+            optimizer.step()
+    assert "while the weight" not in str(d)
+
+
+def test_an_idle_layer_of_a_sequential_is_no_expert() -> None:
+    model = net()
+    d = steps(model, lambda: model[2](torch.rand(4, 32)).square().mean(), 2, sgd(model))
+    assert (starved(d), d.calm) == (["0.weight", "0.bias"], [])
 
 
 @pytest.mark.parametrize("is_held", [True, False])

@@ -78,6 +78,15 @@ def test_an_activation_that_is_flat_everywhere_is_dead_and_leaky_revives_it() ->
     assert x.grad.ne(0).all()
 
 
+def test_an_op_that_lets_one_through_does_not_cut_all() -> None:
+    x = nn.Parameter(torch.cat([torch.zeros(1), torch.full((1499,), 50.0)]))
+    with diagnose() as d:
+        functional.hardsigmoid(x * 1).sum().backward()
+    finding = only(d, "dead")
+    assert finding.evidence == "1,499 of 1,500 arriving gradients are cut in 1 call"
+    assert finding.cause == "the slope of this hardsigmoid is 0 for nearly all of them"
+
+
 def _overwritten(h: Tensor) -> Tensor:
     h = h * 1
     h[:] = 1.0
@@ -226,6 +235,32 @@ def test_a_value_that_winds_up_and_turns_is_a_finding(way: str, turns: bool) -> 
     optimizer = torch.optim.SGD([z], 0.1)
     exec(finding.next_step.split("#")[0], {"pseudograd": pg, "optimizer": optimizer, "parameter": z})
     assert z.detach().abs().max() <= 0.5
+
+
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_a_projection_under_no_grad_is_no_kink_but_the_clamp_of_the_loss_is(is_in_place: bool) -> None:
+    p = nn.Parameter(torch.zeros(4))
+    with diagnose() as d:
+        with torch.no_grad():
+            if is_in_place:
+                p.clamp_(0, 1)
+            else:
+                p.copy_(p.clamp(0, 1))
+        (p * 2).sum().backward()
+    assert codes(d) == []
+    with diagnose() as d:
+        for mode in (torch.no_grad(), contextlib.nullcontext()):  # an evaluation before the first step
+            with mode:
+                y = p.clamp(0, 1)
+        y.sum().backward()
+    assert d.findings[0].code == "kink"
+
+
+def test_an_op_of_ours_has_no_kink_of_torch() -> None:
+    p = nn.Parameter(torch.zeros(4))
+    with diagnose() as d:
+        pg.clamp(p, 0.0, 1.0, rule="identity").sum().backward()
+    assert codes(d) == []
 
 
 # --- values that leave torch --------------------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ class Structural:
     is_deliberate: bool = False
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
+    is_last: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,9 @@ class Starved:
     why: str
     others: tuple[str, ...] = ()
     is_unstepped: bool = field(default=False, repr=False)  # optimisers stepped, and none of them holds it
+    unheld: tuple[str, ...] = field(
+        default=(), repr=False
+    )  # it may have been replaced by these, which no optimiser holds
 
 
 @dataclass(frozen=True)

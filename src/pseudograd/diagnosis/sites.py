@@ -62,6 +62,7 @@ def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Stru
         parameters=tuple(leaf.name for leaf in leaves.named(cut.upstream)),
         is_deliberate=is_deliberate,
         upstream=cut.upstream,
+        is_last=cut.is_last,
     )
 
 

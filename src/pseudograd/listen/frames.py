@@ -195,6 +195,18 @@ class Places:
             self._by_instruction[key] = place
         return first
 
+    def of_function(self, function: object) -> Place:
+        """The first line of a function of the program; NOWHERE for what is not written in Python."""
+        while isinstance(function, functools.partial):
+            function = function.func
+        function = getattr(function, "__func__", None) or function
+        code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+        if code is None:
+            return NOWHERE
+        key = id(code), 0, 0, 0, None
+        known, first = self._by_instruction.get(key), Point(code, code.co_firstlineno, 0)
+        return self._same_as(key, Place(first, first, None)) if known is None else known
+
     def meet_module(self, depth: int) -> None:
         """Note the outermost module that runs around the frame `depth` above."""
         _walk_outwards(sys._getframe(depth), self.roots)

@@ -9,12 +9,14 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function
+from torch.utils.hooks import BackwardHook
 
 from .. import engine
 from ..formula import Depth
@@ -178,6 +180,22 @@ def _tell(result: object) -> None:
     for watcher in _watchers:
         if watcher is not None and result is not None:
             watcher(result)
+
+
+def module_hooks_around(frame: FrameType | None) -> list[Callable[..., object]]:
+    """The program's backward hooks of a module, where torch makes the node that calls them around this frame."""
+    while frame is not None:
+        owner = frame.f_locals.get("self") if frame.f_code in _MODULE_HOOKS else None
+        if owner is not None:
+            return list(getattr(owner, _MODULE_HOOKS[frame.f_code]))
+        frame = frame.f_back
+    return []
+
+
+_MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that makes the node: the hooks that change its gradient
+    BackwardHook.setup_input_hook.__code__: "user_hooks",
+    BackwardHook.setup_output_hook.__code__: "user_pre_hooks",
+}
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 _ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
 _COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
 _DETACHES = (".detach()", ".data")  # they hand out the value as it is
+_DETACHING = ("detach", "detach_", ".data", "tensor")
+_WITHOUT_GRAD = " under no_grad"
 NEEDS_NOTHING = "a Function none of whose inputs needs a gradient"  # as checkpoint with use_reentrant=True is
 _CASTS = ("long", "int", "short", "byte", "bool", "to", "type")
 
@@ -109,11 +111,15 @@ def _address(value: object) -> int | None:
 
 
 class Cut:
-    """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch."""
+    """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch. is_last: does
+    its value reach a loss with no further cut behind it, so that a gradient would come if this one were not there?
+    """
 
     def __init__(self, kind: str, place: Place, bit: int) -> None:
-        self.kind, self.place, self.bit = kind, place, bit
+        self.kind, self.place = kind, place
+        self.bits = 0b11 << bit  # a value that the loss depends on, and one that no further cut has met
         self.calls = 0
+        self.is_last = False
         self.upstream = 0
         self.reaches_loss: bool | None = False
 
@@ -134,6 +140,7 @@ class Influence:
         self._marks = Marks()
         self._by_bit: list[Cut | Followed] = []
         self._values = 0  # the bits of values of clamps, which are no cuts
+        self._open = self._open_without_grad = 0  # the upper bits of all cuts, and of those under no_grad
         self._leaves, self._places = leaves, places
         self._detached = Marks()  # of a detached tensor: the leaves upstream, and a lowest bit for "it was a leaf"
         # A detached tensor has the memory of its leaf: a weak reference to itself, and to the leaf.
@@ -193,12 +200,16 @@ class Influence:
         if name is None:
             return
         inputs = tensors_in([args, kwargs])
-        marks = self._marks_of(inputs or args)  # torch.tensor(array) takes no tensor
+        marks, blocked = self._marks_of(inputs or args), 0  # torch.tensor(array) takes no tensor
+        if marks & self._open:
+            blocked = self._open & self._marks_of([tensor for tensor in inputs if _is_continuous(tensor)])
         learning = [tensor for tensor in inputs if tensor.requires_grad and _is_continuous(tensor)]
         if not (learning or marks):
             return
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
+        if blocked and (name in _DETACHING or not is_grad_enabled()):
+            marks &= ~(blocked if name in _DETACHING else blocked & ~self._open_without_grad)
         if learning:
             marks |= self._cut_by(name, inputs, learning, outputs, is_in_place)
         if not outputs and name in _EXITS and not hooks.is_inside_function():
@@ -209,7 +220,7 @@ class Influence:
                 self._marks.add(tensor, marks)
                 self._mark_origin(tensor)
         for tensor in outputs:
-            self._marks.add(tensor, marks)
+            self._marks.add(tensor, marks if _is_continuous(tensor) else marks & ~blocked)
 
     def _marks_of(self, values: Iterable[object]) -> int:
         marks = 0
@@ -256,14 +267,14 @@ class Influence:
         own, bits = self._leaves.upstream_of(origin), 0
         for cut in self._by_bit:
             if isinstance(cut, Cut) and cut.upstream & ~own:
-                bits |= 1 << cut.bit
+                bits |= cut.bits
         self._marks.add(origin, bits & self._marks.get(changed))
 
     def _note_exit(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
         """A number or an array leaves torch. It was made of a tensor that learns, or of a value that was cut from one."""
         upstream = 0
         for cut in self._by_bit:
-            if isinstance(cut, Cut) and marks >> cut.bit & 1:
+            if isinstance(cut, Cut) and marks & cut.bits:
                 upstream |= cut.upstream
         if learning or upstream:
             kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
@@ -276,14 +287,17 @@ class Influence:
         cut = self.cuts.get((kind, place))
         if cut is None:
             cut = self.cuts[kind, place] = Cut(kind, place, len(self._by_bit))
-            self._by_bit.append(cut)
+            self._by_bit += [cut, cut]
+            self._open |= 2 << (len(self._by_bit) - 2)
+            if kind.endswith(_WITHOUT_GRAD):
+                self._open_without_grad |= cut.bits & self._open
             if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
         cut.upstream |= upstream
         for tensor in learning:
             cut.upstream |= self._leaves.upstream_of(tensor)
-        return 1 << cut.bit
+        return cut.bits
 
     # --- steps, Functions, clamps, backwards --------------------------------------------------------------------------
 
@@ -325,8 +339,10 @@ class Influence:
                 continue
             if not isinstance(source, Cut):
                 source.decides = bool((source.upstream | source.around) & learning)
-            elif source.reaches_loss is not None:
-                source.reaches_loss = True
+            else:
+                source.is_last |= bool(self._open >> bit & 1)
+                if source.reaches_loss is not None:
+                    source.reaches_loss = True
 
 
 def tensors_in(values: Iterable[object]) -> list[Tensor]:
@@ -372,7 +388,7 @@ def _kind(name: str, is_one_of_several: bool) -> str:
     if is_one_of_several:
         return f"indices of {name}"
     if not is_grad_enabled():
-        return f"{name} under no_grad"
+        return f"{name}{_WITHOUT_GRAD}"
     if name in _COMPARISONS:
         return "comparison"
     if name in _CASTS:

@@ -51,6 +51,17 @@ class Names:
     def owner_of(self, leaf: object) -> Owner | None:
         return self._entries.get(leaf, (None, ""))[0]
 
+    def chained(self, leaf: object) -> set[int]:
+        """The positions in its path, from the end, of layers in a Sequential: these run one after another."""
+        owner, path = self._entries.get(leaf, (None, ""))
+        module: object = None if owner is None else owner.module()
+        parts, positions = path.split("."), set()
+        for position, part in enumerate(parts[:-1], -len(parts)):
+            if isinstance(module, nn.Sequential):
+                positions.add(position)
+            module = children_of(module).get(part) if isinstance(module, nn.Module) else None
+        return positions
+
     def label(self, owner: Owner) -> str:
         """The class of a module, with a number where several modules of that class have parameters."""
         return self._labelled()[owner]

@@ -6,6 +6,7 @@ One file, because calls, nodes and backwards share the state of a thread. Rooms 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -54,6 +55,8 @@ _LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspec
 _LINEAR = torch.nn.functional.linear
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()
+_MODULE_HOOK = "BackwardHookFunctionBackward"
+HOOK = "hook"  # the op of a tally that counts what a hook of the program changes
 
 Gradients = Sequence[Tensor | None]
 Roots = Sequence[Tensor | GradientEdge]
@@ -154,19 +157,41 @@ class Recorder(Subscriber):
         """Attach a hook to a node. place: None for the place where the program is now."""
         name = nodes.name_of(node)
         is_passing = name in _PASSING
-        if name == nodes.LEAF:
-            return
         metadata = node.metadata
-        if self.key in metadata or (is_passing and not (self.suspects and self.zeros.concern(node, self.suspects))):
+        if name == nodes.LEAF or (name == _MODULE_HOOK and self._is_module_hook(node)):
+            return
+        if self.key in metadata or (is_passing and not self.suspects):
             return
         metadata[self.key] = tally = self._tally(name, self.places.here(3) if place is None else place)
         tally.note_node(node, self._local.function)
         if is_passing:
-            node.register_hook(partial(self._hand_on, tally))
             return
         if tally.hook is None:
             tally.hook = partial(self._ran, tally)
         node.register_hook(tally.hook)
+
+    def _is_module_hook(self, node: GraphNode) -> bool:
+        """Is it a node by which torch calls the backward hooks of a module? Then note their tally: ours must come after them."""
+        key = f"{self.key}: hook"
+        functions = [] if key in node.metadata else hooks.module_hooks_around(sys._getframe(1))
+        if functions:
+            place = self.places.of_function(functions[0]) if len(functions) == 1 else self.places.here(4)
+            node.metadata[key] = self._tally(HOOK, place)
+        return key in node.metadata
+
+    def _attach_last(self, node: GraphNode) -> None:
+        """A backward starts: attach a hook behind the hooks of the program."""
+        tally = node.metadata.get(f"{self.key}: hook")
+        if tally is not None and self.key not in node.metadata:
+            node.metadata[self.key] = tally
+            node.register_hook(partial(self._count_module_hook, tally, self.leaves.upstream(node)))
+
+    @quiet("the gradients at a hook")
+    def _count_module_hook(self, tally: Tally, upstream: int, leaving: Gradients, arriving: Gradients) -> None:
+        for left, arrived in zip(leaving, arriving, strict=False):
+            if arrived is not None:
+                left = torch.zeros_like(arrived) if left is None else left
+                tally.count_hook(left, arrived, self.is_full, upstream)
 
     def _tally(self, name: str, place: Place) -> Tally:
         tally = self.tallies.get((name, place))
@@ -188,16 +213,13 @@ class Recorder(Subscriber):
 
     def _count(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
         is_first = not tally.calls
-        is_counted = tally.count(leaving, arriving, self.is_full, self.leaves)
-        if is_counted is False and self.suspects:
-            self.zeros.look(tally, current_node(), leaving, arriving, self.suspects)
-        elif is_counted and is_first:
+        if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
             self._ran_at.add(tally.place)
 
     @quiet("the gradients at a node")
-    def _hand_on(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
-        """A node ran whose gradients are not counted."""
-        self.zeros.look(tally, current_node(), leaving, arriving, self.suspects)
+    def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:
+        """A node ran, and so did the hooks of the program on it."""
+        self.zeros.look(current_node(), leaving, arriving, self.suspects)
 
     @quiet("the gradient of a parameter")
     def _arrived(self, leaf: Leaf, is_itself: bool, grads: Gradients) -> None:
@@ -221,7 +243,7 @@ class Recorder(Subscriber):
     def _register_after(self, tensor: Tensor) -> None:
         arrived, self._local.hook = self._local.hook, None
         if arrived is not None:
-            tally = self._tally("hook", self.places.here(3))
+            tally = self._tally(HOOK, self.places.here(3))
             self._register(tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor), arrived))
 
     @quiet("the gradients at a hook")
@@ -416,8 +438,12 @@ class Recorder(Subscriber):
             elif suspects or name not in _PASSING:
                 metadata = node.metadata
                 metadata[upstream_key] = upstream
+                if name == _MODULE_HOOK:
+                    self._attach_last(node)
                 if key not in metadata and not self._is_incomplete:
                     self._attach(node, NOWHERE)  # it was made in another thread, or before the context
+                if suspects and upstream & suspects and self.zeros.begin(node):
+                    node.register_hook(self._look_for_zeros)
         return list(behind)
 
     def _note_inputs(self, inputs: Roots | None) -> None:

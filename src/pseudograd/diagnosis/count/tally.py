@@ -67,6 +67,7 @@ class Tally:
         self.function: type | None = None  # the class of a custom Function
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
         self.passed = 0  # the set of leaves that got more
+        self.reader: Tally | None = None  # of the node that handed it the last gradient, while zeros are followed
         self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
         self._sums: Sums = {}

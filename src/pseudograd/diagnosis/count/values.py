@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from ...listen import nodes
+from ...listen import hooks, nodes
 from ...listen.frames import Place
 from ...listen.harmless import quietly
 from ...rewrite import entered_contexts
@@ -35,11 +35,14 @@ class Values(Followed):
         self.op, self.form, self.place = spelling.name, spelling.form, place
         self.elements = x.numel()
         self.at_low: Number = 0 if low is None else torch.count_nonzero(x == low)
-        self.at_high: Number = 0 if high is None else torch.count_nonzero(x == high)
+        self.at_high: Number = (
+            0 if high is None else torch.count_nonzero(x == high if low is None else (x == high) & (x != low))
+        )
         self.bounds = tuple(None if isinstance(bound, Tensor) else bound for bound in (low, high))
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
         self.is_pinned = edge_family(spelling.form) in entered_contexts.families_of_torch()  # to the installed torch
         self.is_rewritten = entered_contexts.decide_about(spelling.form)  # by a context, which decides what passes
+        self.may_pass = False  # may a gradient pass at this call?
         self.leaf = self.detached = 0  # the set with the parameter that x is, or was detached from
         self.outside: Number = 0  # elements, in the steps that count
         self.climb = Climb()
@@ -124,12 +127,13 @@ class Clamps:
     """The values at every clamp and relu that was called, by op and place."""
 
     def __init__(self, leaves: Leaves, influence: Influence) -> None:
-        self.all: dict[tuple[str, Place], Values] = {}
+        self.all: dict[tuple[str, Place, bool], Values] = {}  # the last: does autograd record the call?
         self._leaves, self._influence = leaves, influence
 
     def look(self, spelling: Spelling, place: Place, args: Arguments, kwargs: Keywords) -> Values | None:
         """Look at the inputs of a call. Returns the values of a clamp behind a tensor that learns."""
-        key = spelling.name, place
+        is_recorded = torch.is_grad_enabled()
+        key = spelling.name, place, is_recorded
         values, is_clamp = self.all.get(key), spelling.form.switches[0] == "clamp"
         if values is not None and not is_clamp:
             return None  # the first call of a relu is enough
@@ -139,10 +143,15 @@ class Clamps:
                 return None
             if values is None:
                 values = self.all[key] = Values(spelling, place, *inputs)
+                values.may_pass = is_recorded or hooks.is_inside_function()
                 source = args[0] if args else None
                 if isinstance(source, Tensor) and source.requires_grad:
-                    values.upstream = self._leaves.upstream_of(source)
-                    values.leaf = values.upstream if nodes.node_of(source) is None else 0
+                    upstream = self._leaves.upstream_of(source)
+                    leaf = upstream if nodes.node_of(source) is None else 0
+                    if is_recorded:
+                        values.upstream, values.leaf = upstream, leaf
+                    else:  # no gradient passes: the result may decide as a detached one does
+                        values.around, values.detached = upstream, leaf
                 elif isinstance(source, Tensor):
                     values.around, is_leaf = self._influence.cut_from(source)
                     values.detached = values.around if is_leaf else 0
@@ -161,7 +170,7 @@ class Clamps:
 
     def end_step(self, ran_at: Collection[Place]) -> None:
         for values in list(self.all.values()):
-            values.end_step(values.place in ran_at)
+            values.end_step(values.may_pass and values.place in ran_at)
 
 
 def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Bound, Bound] | None:

@@ -17,6 +17,10 @@ from .leaves import Leaves
 from .tally import Tally
 
 _NODES_LOOKED_AT = 16  # looked at for the op that made the other factor
+_PRODUCTS = ("Mul", "Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Linear", "Convolution", "Prod")
+_CHOICES = ("Where", "Maximum", "Minimum", "Fmax", "Fmin")
+ZEROS_ALONE = "zeros alone"
+_JOINS = ("Stack", "Cat")  # what reads their result decides which part gets zeros
 
 
 class Zeros:
@@ -27,16 +31,20 @@ class Zeros:
 
     def __init__(self, leaves: Leaves, key: str, passing: frozenset[str]) -> None:
         self._leaves, self._key, self._passing = leaves, key, passing
+        self._begun = f"{key}: zeros"
         self._factors: dict[Tally, set[Tally]] = {}  # of a tally that handed on zeros: those of its other inputs
 
-    def concern(self, node: GraphNode, suspects: int) -> bool:
-        """Does a node hand something to a single suspect?"""
-        behind = (self._leaves.upstream(other) for other, _ in node.next_functions if other is not None)
-        return any(leaves & suspects and not leaves & (leaves - 1) for leaves in behind)
+    def begin(self, node: GraphNode) -> bool:
+        """Should a hook look at this node? Once, and if somebody saw the call that made it."""
+        is_new = self._begun not in node.metadata and isinstance(node.metadata.get(self._key), Tally)
+        if is_new:
+            node.metadata[self._begun] = True
+        return is_new
 
-    def look(self, tally: Tally, node: GraphNode | None, leaving: Leaving, arriving: Leaving, suspects: int) -> None:
+    def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, suspects: int) -> None:
         """A node ran: note the leaves to which it handed zeros alone."""
-        if node is None or not are_readable(arriving):
+        tally = None if node is None else node.metadata.get(self._key)
+        if node is None or tally is None or not are_readable(arriving):
             return
         if not any(grad is not None and bool(torch.count_nonzero(grad)) for grad in arriving):
             return
@@ -44,6 +52,9 @@ class Zeros:
         for (other, _), grad in zip(node.next_functions, leaving, strict=False):
             if other is None or grad is None:
                 continue
+            behind = other.metadata.get(self._key)
+            if isinstance(behind, Tally):
+                behind.reader = tally
             leaves = self._leaves.upstream(other)
             if bool(torch.count_nonzero(grad)):
                 tally.passed |= leaves
@@ -69,11 +80,21 @@ class Zeros:
             if not tally.zeroed & leaf or tally.passed & leaf:
                 continue
             lines = {(factor.where, factor.expression) for factor in map(site_of, factors)}
-            for site in sites:
+            for site in sites if tally.op.startswith(_PRODUCTS) else ():
                 if (site.where, site.expression) in lines and site.arrived and site.cut == site.arrived:
                     return site, f"it is multiplied with what {site.op} gives, which is 0 everywhere"
-            product, reads = site_of(tally), "its other factor is 0, or what it reads decides nothing"
-            return product, f"{product.op} hands it zeros alone: {reads}"
+            if tally.op.startswith(_JOINS) and tally.reader is not None:
+                site = site_of(tally.reader)
+                return site, f"{site.op} hands back {ZEROS_ALONE} for its part"
+            site, why = (
+                site_of(tally),
+                ": its slope towards this parameter is 0, or a hook of the program sets the gradient to 0",
+            )
+            if tally.op.startswith(_CHOICES):
+                why = ": it never chooses a value of this parameter"
+            elif tally.op.startswith(_PRODUCTS):
+                why = ": its other factor is 0, or what arrives adds up to 0"
+            return site, f"{site.op} hands it {ZEROS_ALONE}{why}"
         return None
 
 

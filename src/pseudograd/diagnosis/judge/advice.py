@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
 from ...torch_table.forms import SWITCHES
+from ..count.recorder import HOOK
 from ..count.values import Values
 from ..records import Site
 
@@ -51,6 +52,13 @@ def revive(site: Site) -> str:
     """The advice for a dead op: a rule whose slope is nowhere 0, if its family has one."""
     if site.family in SWITCHES and LEAKY_RULE in OPS[SWITCHES[site.family]].rules:
         return override(site, LEAKY_RULE)
+    return look_at(site)
+
+
+def look_at(site: Site) -> str:
+    """The advice where no rule is known to help."""
+    if site.op == HOOK:
+        return "Let the hook return what should pass, or remove it: its handle has remove()."
     return site.own_remedy or "Look at the values that enter here: print their range."
 
 

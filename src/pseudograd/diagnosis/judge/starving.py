@@ -23,6 +23,7 @@ from ..sites import site_of
 Cause = Site | Structural | None
 
 ZEROED = "a gradient that was taken away"
+NO_PATH = "on no path to the loss"
 # Why a parameter gets nothing and does not starve.
 _IDLE = "are used in no backward while others of their list learn, as experts that no router chose"
 _RATE_0 = "stand in a group of an optimiser whose rate is 0"
@@ -44,7 +45,7 @@ class Starving:
         model = [leaf for _, leaf in self._leaves if self._is_of_the_model(leaf)]
         self._has_model = bool(model)
         self._model_is_stepped = any(leaf.is_stepped for leaf in model)
-        self._learning = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and leaf.moved}
+        self._learning = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and not leaf.starves}
         self._used = recorder.reached
         for cut in structural:
             self._used |= cut.upstream
@@ -80,7 +81,10 @@ class Starving:
         if leaf.gradients or self._used >> bit & 1:
             return False
         parts = leaf.name.split(".")
+        chained = self._leaves.names.chained(leaf)
         for at, part in enumerate(parts[:-1]):
+            if part.isdigit() and at - len(parts) in chained:
+                continue
             before, after = (re.escape(".".join(path)) for path in (parts[:at], parts[at + 1 :]))
             sibling = re.compile((f"{before}\\." if at else "") + f"\\d+\\.{after}")
             if part.isdigit() and any(map(sibling.fullmatch, self._learning)):
@@ -108,8 +112,13 @@ class Starving:
                 owners[owner] = owners.get(owner, True) and bit in without and self._leaves_on_purpose(1 << bit)
         return set() if all(owners.values()) else {owner for owner, is_alone in owners.items() if is_alone}
 
-    def _leaves_on_purpose(self, leaf: int) -> bool:
+    def _cuts(self, leaf: int) -> list[Structural]:
+        """The cuts behind a leaf that may decide a loss: first those behind which the way to the loss is free."""
         cuts = [cut for cut in self._structural if cut.upstream & leaf and cut.reaches_loss is not False]
+        return sorted(cuts, key=lambda cut: (not cut.reaches_loss, not cut.is_last))
+
+    def _leaves_on_purpose(self, leaf: int) -> bool:
+        cuts = self._cuts(leaf)
         return bool(cuts) and all(cut.kind.endswith("under no_grad") or cut.kind == ".detach()" for cut in cuts)
 
     # --- a verdict for each parameter without a gradient --------------------------------------------------------------
@@ -145,10 +154,18 @@ class Starving:
         if cause is None and not (leaf.has_run or leaf.is_in_optimizer or self._recorder.reached >> bit & 1):
             return None  # a tensor that no loss depends on, such as the source of a copy
         gradient = ZEROED if leaf.is_swallowed else "zeros" if leaf.gradients else "no gradient"
-        blamed = [cut.where for cut in self._structural if cut.upstream >> bit & 1 and cut.reaches_loss]
+        cuts = self._cuts(1 << bit)
+        blamed = [cut.where for cut in cuts if cut.reaches_loss and cut.is_last == cuts[0].is_last]
         others = tuple(dict.fromkeys(where for where in blamed if cause is None or where != cause.where))
         is_unstepped = self._have_stepped and not leaf.is_in_optimizer
-        return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped)
+        unheld = () if leaf.has_run or not why.endswith(NO_PATH) else self._unheld
+        return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, unheld)
+
+    @cached_property
+    def _unheld(self) -> tuple[str, ...]:
+        """The parameters that got a gradient and that no optimiser holds, although some have stepped."""
+        leaves = [leaf for _, leaf in self._leaves if leaf.is_parameter and leaf.moved and not leaf.is_in_optimizer]
+        return tuple(leaf.name for leaf in leaves if getattr(leaf.tensor(), "requires_grad", False))
 
     @property
     def starved(self) -> list[Starved]:
@@ -172,16 +189,17 @@ class Starving:
             return None, f"a hook, or code of the program, sets it to 0 or None {when}"
         if leaf.gradients:
             return self._cause_of_zeros(bit, leaf)
-        cuts = [cut for cut in self._structural if cut.upstream & bit and cut.reaches_loss is not False]
-        for cut in cuts:
-            if cut.reaches_loss:
-                return cut, f"its only way to the loss is cut by {cut.kind}"
+        cuts = self._cuts(bit)
+        if cuts and cuts[0].reaches_loss:
+            behind = "" if cuts[0].is_last else ", and again behind it"
+            way = "its way to the loss" if len(cuts) > 1 else "its only way to the loss"
+            return cuts[0], f"{way} is cut by {cuts[0].kind}{behind}"
         if cuts:
             return cuts[
                 0
             ], f"its value left torch through {cuts[0].kind}; whether the loss depends on it nobody can see"
         if not self._recorder.reached & bit:
-            return None, "it is on no path to the loss"
+            return None, f"it is {NO_PATH}"
         site = self._last_stop(bit)
         if site is not None:
             return site, f"the backward of {site.op} hands nothing on"
@@ -206,7 +224,7 @@ class Starving:
         if cause is not None:
             return cause
         may = "; a hook of the parameter itself may do it" if leaf.has_hooks else ""
-        return None, f"the gradient becomes 0 on the way, at no single op{may}"
+        return None, f"the gradient becomes 0 on the way, and this run does not show where{may}"
 
     def _upstream(self, bit: int) -> list[Site]:
         """The ops between this leaf and a loss at which a gradient arrived; the op nearest to the leaf comes last."""

@@ -11,6 +11,7 @@ from ...torch_table.eras import installed_era
 from ...wording import counted, percent
 from .. import ranks
 from ..count.whatif import AS_IT_IS, Change
+from ..judge.starving import ZEROED
 from ..ranks import Difference
 from ..records import Finding, Report
 
@@ -79,7 +80,10 @@ def _errors(report: Report) -> list[str]:
 
 def _parameters(report: Report) -> Iterator[str]:
     count, starved = len(report.parameters), len(report.starved)
-    says = f"{starved:,} of {count:,} starve: no gradient, or zeros alone" if count else "none were met"
+    kinds = "no gradient, or zeros alone"
+    if any(record.gradient == ZEROED for record in report.starved):
+        kinds = f"no gradient, zeros alone, or {ZEROED}"
+    says = f"{starved:,} of {count:,} starve: {kinds}" if count else "none were met"
     yield f"parameters: {says}"
     for calm in report.calm:
         yield from _wrap("", calm, indent=0)

@@ -9,7 +9,7 @@ from ....torch_table.eras import installed_era
 from ....wording import percent
 from ...records import Finding, Site
 from .. import advice
-from .dead import DEAD_SHARE
+from .dead import DEAD_SHARE, count_cut
 from .edge import is_at_an_edge
 from .kind import Evidence, Kind
 
@@ -20,22 +20,23 @@ RECOVERABLE_SHARE = 0.05  # of what a clamp cuts, leads back inside: below it th
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.suspects:
-        share, arrived = site.cut_share, f"{site.arrived:,} arriving gradients are cut"
+        share = site.cut_share
         if site.family in ("round", "sign") and share > DEAD_SHARE:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
-            yield KIND.site_finding(site, f"all of {arrived}", cause, advised, share)
+            yield KIND.site_finding(site, count_cut(site), cause, advised, share)
         elif site.family == "clamp" and share - _edge_share(site) >= CUT_SHARE:
             back = (
                 ""
                 if site.recoverable is None
                 else f"; {percent(site.recoverable_share)} of that would lead back inside"
             )
-            said = f"{percent(share)} of {arrived}, {percent(site.cut_magnitude_share)} of their size{back}"
+            size = percent(site.cut_magnitude_share)
+            said = f"{percent(share)} of {site.arrived:,} arriving gradients are cut, {size} of their size{back}"
             yield KIND.site_finding(site, said, _sides(site), advise_clamp(site), share)
         elif site.family == "fake_quantize" and share >= CLIPPED_SHARE:
             yield KIND.site_finding(
                 site,
-                f"{percent(share)} of {arrived}: so much stands outside the grid of this quantiser",
+                f"{percent(share)} of {site.arrived:,} arriving gradients are cut: so much stands outside the grid of this quantiser",
                 "its scale is too small for what it quantises, or its zero point lies apart",
                 "scale = x.detach().abs().max() / quant_max  # x is what it quantises; for a grid around 0",
                 share,

@@ -1,11 +1,13 @@
-"""An op from which no gradient leaves."""
+"""An op from which no gradient leaves, or hardly any."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ....ops.bound_rules import LEAKY_RULE
-from ...records import Finding
+from ....wording import counted
+from ...count.recorder import HOOK
+from ...records import Finding, Site
 from .. import advice
 from .kind import Evidence, Kind
 
@@ -13,14 +15,21 @@ DEAD_SHARE = 0.999  # of what arrives at any op
 _FAMILIES_OF_CUT = ("clamp", "round", "sign", "fake_quantize")  # families that `cut` judges
 
 
+def count_cut(site: Site) -> str:
+    """A clause that says how many of the arriving gradients are cut; "all" if no gradient passes."""
+    cut = "all" if site.cut == site.arrived else f"{site.cut:,}"
+    return f"{cut} of {site.arrived:,} arriving gradients are cut"
+
+
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """An activation saturates as it should, until all of it does."""
     for site in evidence.suspects:
         if site.cut_share >= DEAD_SHARE and not site.elsewhere and site.family not in _FAMILIES_OF_CUT:
+            them = "each of them" if site.cut == site.arrived else "nearly all of them"
             yield KIND.site_finding(
                 site,
-                f"all of {site.arrived:,} arriving gradients are cut in {site.calls:,} calls",
-                f"every element of this {site.op} stands where its slope is 0",
+                f"{count_cut(site)} in {counted(site.calls, 'call')}",
+                f"the hook returns 0 for {them}" if site.op == HOOK else f"the slope of this {site.op} is 0 for {them}",
                 advice.revive(site),
                 site.cut_share,
             )
@@ -31,7 +40,7 @@ KIND = Kind(
     number="PG205",
     order=50,
     find=_find,
-    meaning="nothing of what arrives at any other op leaves, in every call and towards any input",
+    meaning="nothing of what arrives at any other op leaves, or less than a thousandth, over all calls and towards any input",
     details="Ops that move elements are judged by how many leave",
     next_step="`override` with a slope, or a look at the values that enter",
     bad="""\

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from ....wording import percent, shortened
 from ...count.influence import NEEDS_NOTHING
+from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
 from ..dead_units import group_dead
-from ..starving import ZEROED
+from ..starving import NO_PATH, ZEROED
 from .edge import is_cut_by_its_era, passing_era
 from .kind import Evidence, Kind
 
@@ -85,7 +86,9 @@ def _advise(starved: Starved) -> str:
     if isinstance(cause, Site):
         if is_cut_by_its_era(cause):
             return advice.pin(cause, passing_era(cause))
-        return advice.try_rule(cause) or cause.own_remedy or "Look at the values that enter there: print their range."
+        if ZEROS_ALONE in starved.why:
+            return "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line."
+        return advice.try_rule(cause) or advice.look_at(cause)
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
@@ -93,11 +96,20 @@ def _advise(starved: Starved) -> str:
             return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
         if cause.kind == NEEDS_NOTHING:
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
+        if not cause.is_last:
+            return "Should it learn, two edits are needed: use the tensor itself here, and mend the cut or the choice behind it."
         return "Use the tensor itself where the loss is computed, if this parameter should learn from it."
     if starved.gradient == "zeros":
-        return "Print what it is multiplied with: something there is 0."
-    if starved.why.endswith("no path to the loss"):
-        return "Remove it from the optimiser, or use it in the loss."
+        return "Print the gradients between it and the loss: h.register_hook(print) on each value h in between."
+    if starved.why.endswith(NO_PATH):
+        if starved.unheld:
+            return (
+                "Make the optimiser after the model is complete: these get a gradient, and no optimiser that stepped holds them: "
+                f"{shortened(starved.unheld)}."
+            )
+        return (
+            "Use it in the loss. If another parameter has replaced it, make the optimiser after that. Else it can go."
+        )
     return "Print its .grad after a backward, and look at what computes the gradient on the way."
 
 
