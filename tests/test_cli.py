@@ -399,6 +399,7 @@ def test_a_signal_waits_until_the_report_is_in_its_place(
 ) -> None:
     module = sys.modules[write.__module__]
     monkeypatch.setattr(module, "_swap", _stop(signal.SIGTERM, module._swap))
+    monkeypatch.setattr(module, "figures", lambda results: ())
     assert run(capsys, *SMALL, str(tmp_path / "report"))[0] == 143
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
     assert (tmp_path / "report" / "index.html").is_file()
