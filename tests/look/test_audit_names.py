@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from pseudograd.look.measure import measure
 from pseudograd.rule import OPS
 from pseudograd.testing.contract.cases import Case, cases_of
 
-from ..choices import folded
+from ..choices import as_parameters, folded
 from .functions import above, below, clamped, inside, inward, make_function
 
 LOW, HIGH = -0.7, 1 / 3  # neither is a point of the grid
@@ -34,8 +34,14 @@ def _called(name: str) -> Callable[[Tensor], Tensor]:
 _CASES = [case for case in cases_of(OPS["clamp"]) if not (case.maximize and (case.is_linear or case.parameters))]
 
 
+def _facts(case: Case) -> set[Hashable]:
+    rule = case.rule.name
+    kind = (case.is_linear, case.rule.ignores_edge)
+    return {(rule, case.maximize), (rule, case.parameters), (case.edge, kind, case.maximize)}
+
+
 @folded
-@pytest.mark.parametrize("case", _CASES, ids=str)
+@pytest.mark.parametrize("case", as_parameters([(case,) for case in _CASES], lambda cell: _facts(cell[0])))
 def test_every_rule_of_the_clamp_with_every_edge(case: Case) -> None:
     f = case.function()
     name = _named(lambda x: f(x, LOW, HIGH))

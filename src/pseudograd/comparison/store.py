@@ -225,10 +225,15 @@ def _is_users(module: object) -> bool:
 @functools.cache  # asked about every module for every fingerprint
 def _is_installed(file: str) -> bool:
     path = Path(file).resolve()
-    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders += [str(Path(torch.__file__).parent), *map(str, _own_folders())]
     is_packaged = "site-packages" in path.parts or "dist-packages" in path.parts
-    return is_packaged or any(path.is_relative_to(Path(folder).resolve()) for folder in folders)
+    return is_packaged or not _installed_folders().isdisjoint(path.parents)
+
+
+@functools.cache
+def _installed_folders() -> frozenset[Path]:
+    """The folders of Python, of torch, of this package and of its neighbours."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return frozenset(Path(folder).resolve() for folder in (*folders, Path(torch.__file__).parent, *_own_folders()))
 
 
 def _own_folders() -> list[Path]:
