@@ -62,7 +62,7 @@ def test_the_finding_names_the_convention_and_the_pin() -> None:
     assert (finding.number, finding.share > 0.5) == ("PG210", True)
     assert re.fullmatch(
         rf"All of this update is convention \(another one changes it by 1\.2 times its size\) at line {line}: torch / TensorFlow and JAX "
-        r"disagree there, which multiply a gradient by 0 and 1\. It decides this training: it stays high, and parameter \d of shape \(2,\) "
+        r"disagree there, which multiply a gradient by 0 and 1\. It decides this training: it stays high, and p "
         r"does not move",
         finding.evidence,
     )

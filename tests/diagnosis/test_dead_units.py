@@ -89,7 +89,7 @@ def test_thresholds_without_a_gradient_in_a_custom_function_are_a_finding() -> N
     finding = only(d, "starved")
     assert threshold.grad is not None
     dead = int((threshold.grad == 0).sum())
-    assert finding.evidence.startswith(f"{100 * dead / 64:.1f} % of parameter 1 of shape (64,) ({dead} of 64 entries)")
+    assert finding.evidence.startswith(f"{100 * dead / 64:.1f} % of threshold ({dead} of 64 entries)")
     assert "JumpBackward" in finding.cause
 
 

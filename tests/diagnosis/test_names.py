@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from typing import NamedTuple
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel
@@ -86,3 +91,75 @@ def test_a_finding_says_which_module_calls() -> None:
     assert [finding.module for finding in d.findings] == ["3"]
     assert d.to_json()["findings"][0]["module"] == "3"
     assert "module: 3" in str(d)
+
+
+class Sketch:
+    def __init__(self) -> None:
+        self.latent = torch.ones(2, requires_grad=True)
+        self.params = {"scale": torch.ones(2, requires_grad=True), 3: torch.ones(2, requires_grad=True)}
+
+    def step(self) -> None:
+        (self.latent * self.params["scale"] * self.params[3]).sum().backward()
+
+
+class Pair(NamedTuple):
+    mean: Tensor
+    spread: Tensor
+
+
+def test_a_leaf_has_the_name_that_the_program_gives_it() -> None:
+    image, frozen = torch.ones(2, requires_grad=True), torch.ones(2)
+    points = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    pair = Pair(torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True))
+    with diagnose() as d:
+        for point in points:
+            (point * frozen * image * pair.mean * pair.spread).sum().backward()
+    assert sorted(d.parameters) == ["image", "pair.mean", "pair.spread", "points[0]", "points[1]"]
+    with diagnose() as d:
+        Sketch().step()
+    assert sorted(d.parameters) == ["self.latent", 'self.params["scale"]', "self.params[3]"]
+
+
+def test_leaves_of_one_name_are_told_apart() -> None:
+    def step() -> None:
+        mixed = torch.ones(2, requires_grad=True)
+        mixed.sum().backward()
+
+    with diagnose() as d:
+        step()
+        step()
+    assert d.parameters == ["mixed", "mixed(2)"]
+
+
+def test_to_read_a_name_keeps_no_object_alive_and_changes_no_dictionary() -> None:
+    """Before Python 3.13, the variables of a frame are a dictionary that keeps them, and that `locals()` has returned."""
+
+    def step() -> bool:
+        image, large = torch.ones(2, requires_grad=True), torch.ones(3)
+        gone = weakref.ref(large)
+        image.sum().backward()
+        del large
+        return gone() is None
+
+    def configured() -> list[str]:
+        image = torch.ones(2, requires_grad=True)
+        config = locals()
+        total = image.sum()
+        total.backward()
+        return list(config)
+
+    with diagnose() as d:
+        assert step()
+        assert configured() == ["image"]
+    assert d.errors == []
+
+
+def test_no_module_is_searched_for_leaves_that_are_new_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, searches = nn.Linear(2, 1), []
+    monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or [])
+    with diagnose():
+        for _ in range(20):
+            mixed = torch.randn(3, 2, requires_grad=True)
+            (slope,) = torch.autograd.grad(net(mixed).sum(), mixed, create_graph=True)
+            slope.square().sum().backward()
+        assert searches == []

@@ -62,7 +62,7 @@ def test_json_is_that_of_lint(capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert cut["message"].startswith("50.0 % of 4 arriving gradients are cut")
     assert (starved["code"], starved["path"], starved["line"]) == ("PG203", "train.py", 0)
-    assert starved["expression"] == "parameter 2 of shape ()", "it is known by its name, as no line is"
+    assert starved["expression"] == "left", "it is known by its name, as no line is"
     assert [code["code"] for code in report["codes"]] == ["PG203", "PG204"]
     assert report["problems"] == []
 
@@ -93,7 +93,7 @@ def test_sarif(capfd: pytest.CaptureFixture[str]) -> None:
         (["--select", "cut,guard"], "4"),
         (["--ignore", "PG204"], "3"),
         (["--ignore", "PG204,train.py:3"], "3"),
-        (["--ignore", "parameter [2,3]*,PG201"], "4"),
+        (["--ignore", "le[f,t]*,PG201"], "4"),
         (["--ignore", "cut"], "34"),
     ],
 )

@@ -151,9 +151,9 @@ def test_a_process_without_torch_is_left_alone(
 def _part(process: int, share: float, rank: int | None = None, entries: int = 1) -> Part:
     import torch
 
-    gain = torch.nn.Parameter(torch.tensor([5.0] * entries + [share]))
+    names = {"gain" if entries == 1 else "wider": torch.nn.Parameter(torch.tensor([5.0] * entries + [share]))}
     with Diagnosis(None, None, "full") as d:
-        gain.clamp(0, 2).sum().backward()
+        next(iter(names.values())).clamp(0, 2).sum().backward()
     return Part(process, rank, False, fields_of(d))
 
 
@@ -166,7 +166,7 @@ def test_what_only_one_rank_has_is_said_to_be_its_own() -> None:
         ("rank 1", 1),
     ]
     assert [(site.calls, site.elements, site.cut) for site in report.sites] == [(2, 4, 3)]
-    assert [record.parameter for record in report.starved] == ["rank 1: parameter 1 of shape (2,)"]
+    assert [record.parameter for record in report.starved] == ['rank 1: names["gain"]']
     starved = next(finding for finding in report.findings if finding.code == "starved")
     assert starved.also[0] == "in rank 1 alone"
     both = merge([cut, _part(3, 3.0, 2)], [], nothing)
@@ -175,12 +175,12 @@ def test_what_only_one_rank_has_is_said_to_be_its_own() -> None:
 
 
 def test_parameters_of_two_models_bear_the_name_of_their_process() -> None:
-    nothing, name = Diagnosis(None, None, "full"), "parameter 1 of shape ({},)"
+    nothing, name = Diagnosis(None, None, "full"), 'names["{}"]'
     alike = merge([_part(1, 1.0, 0), _part(2, 3.0, 1)], [], nothing)
-    assert list(alike.parameters) == [name.format(2)]
-    assert [norm.parameter for norm in alike.norms] == [name.format(2)]
+    assert list(alike.parameters) == [name.format("gain")]
+    assert [norm.parameter for norm in alike.norms] == [name.format("gain")]
     other = merge([_part(1, 1.0, 0), _part(2, 3.0, 1, entries=2)], [], nothing)
-    expected = [f"rank 0: {name.format(2)}", f"rank 1: {name.format(3)}"]
+    expected = ["rank 0: " + name.format("gain"), "rank 1: " + name.format("wider")]
     assert list(other.parameters) == expected
     assert [norm.parameter for norm in other.norms] == expected
 

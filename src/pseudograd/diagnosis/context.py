@@ -136,6 +136,7 @@ class Diagnosis(Readable):
     def _close(self, stack: contextlib.ExitStack) -> None:
         stack.close()
         self._recorder.remove_hooks()
+        self._recorder.leaves.name_by_variables(depth=2)
         self._recorder.leaves.name_all()  # now, as what holds them may be gone when somebody reads this
 
     def stop_listening(self) -> None:

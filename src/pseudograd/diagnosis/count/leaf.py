@@ -128,6 +128,7 @@ class Leaf:
 
     def __init__(self, number: int, tensor: Tensor, names: Names, since: int) -> None:
         self.number, self.since, self._names = number, since, names
+        self.variable: str | None = None  # its name in the program, if no module has it
         self.shape = tuple(tensor.shape)
         self.is_empty = not local(tensor).numel()
         self.is_parameter = isinstance(tensor, nn.Parameter)
@@ -158,7 +159,7 @@ class Leaf:
     def name(self) -> str:
         """As it is known now: until the report a module that holds it may turn up."""
         kind = "parameter" if self.is_parameter else "leaf"
-        return self._names.name_of(self) or f"{kind} {self.number} of shape {self.shape}"
+        return self._names.name_of(self) or self.variable or f"{kind} {self.number} of shape {self.shape}"
 
     @property
     def _awaits_step(self) -> bool:

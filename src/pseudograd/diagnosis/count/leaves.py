@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,12 +14,15 @@ from torch.nn.parameter import is_lazy
 from ...listen import nodes
 from ...listen.harmless import harmless, quietly
 from ...listen.nodes import Edges, GraphNode
+from ...listen.variables import names_in_program
 from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
 from .leaf import Leaf
 from .names import Names, tops_of, unwrapped
 from .norms import Sizes
 
 _MOST_NAMELESS = 4096  # leaves that no module has, and leaves that are gone: a program may make new ones in every step
+_MOST_WITHOUT_VARIABLE = 64  # leaves for whose name in the program the next search looks again
+_SEARCHES_OF_EACH_STEP = 32  # of the program; more of them come ever less often
 _MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step
 # Nodes that read some rows of a table: a row that nobody asked for gets no gradient.
 _TABLES = "Embedding EmbeddingBag Index IndexSelect Gather Select Slice Narrow Take"
@@ -79,7 +83,10 @@ class Leaves:
         self._bits: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by the id of a tensor, which may be used again
         self._is_special: dict[type, bool] = {}  # by the class of a node: does `_joined` note anything?
         self._nameless = 0
-        self._nameless_at_search = 0  # when all modules were last searched for names
+        self._variables: Counter[str] = Counter()  # the names in the program that leaves have got
+        self._without_variable: list[Leaf] = []  # leaves whose name in the program nobody knows
+        self._searches = 0  # of the program, for such names
+        self._has_new_parameters = False  # since all modules were last searched for names
         self._roots = roots
         self._named_roots: dict[int, weakref.ref[nn.Module]] = {}  # the roots whose parameters have names
         self._looked_at: list[Leaf] = []  # the leaves whose `.grad` is looked at after each backward
@@ -138,10 +145,23 @@ class Leaves:
                 self.add_module(unwrapped(module))
 
     def name_new(self, backwards: int) -> None:
-        """Search for names while the modules are alive. It reads all objects, so it comes ever less often."""
-        if self._nameless_at_search < self._nameless and not backwards & (backwards - 1):
-            self._nameless_at_search = self._nameless
+        """Search for names while modules and variables are alive, ever less often: to search for modules reads all objects."""
+        is_power_of_two = not backwards & (backwards - 1)
+        if self._without_variable and (is_power_of_two or self._searches < _SEARCHES_OF_EACH_STEP):
+            self._searches += 1
+            self.name_by_variables(depth=2)
+        if self._has_new_parameters and is_power_of_two:
+            self._has_new_parameters = False
             self.name_all()
+
+    def name_by_variables(self, depth: int) -> None:
+        """Give leaves the names that the program has for them, at the frame `depth` above."""
+        leaves = {id(tensor): leaf for leaf in self._without_variable if (tensor := leaf.tensor()) is not None}
+        for key, name in names_in_program(leaves, depth + 1).items():
+            self._variables[name] += 1
+            count = self._variables[name]
+            leaves.pop(key).variable = name if count == 1 else f"{name}({count})"
+        self._without_variable = list(leaves.values())[-_MOST_WITHOUT_VARIABLE:]
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
@@ -184,6 +204,9 @@ class Leaves:
     def _add(self, tensor: Tensor, is_nameless: bool) -> int:
         self._nameless += is_nameless
         leaf, key = Leaf(self._nameless, tensor, self.names, self.backwards), id(tensor)
+        if is_nameless:
+            self._without_variable.append(leaf)
+            self._has_new_parameters |= leaf.is_parameter
         has_room = len(self.all) < _MOST_LEAVES and len(self.all) - len(self._bits) < _MOST_NAMELESS
         if self._nameless <= _MOST_NAMELESS if is_nameless else has_room:
             self.all.append(leaf)

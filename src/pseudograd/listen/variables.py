@@ -1,0 +1,127 @@
+"""The names of an object in a running program: a variable, or an attribute or item of one, as `self.latent` and `params["scale"]`."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+import types
+from collections.abc import Collection, Iterable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from .frames import program_frame
+
+_MOST_STEPS = 2  # from a variable to the object
+_MOST_ITEMS = 1000  # of a list or dictionary that is looked into
+_MOST_OBJECTS = 20_000  # that are looked at in one search
+_PLAIN = (int, float, str, bytes, bool, complex, type(None))
+_OF_MODULES = ("_parameters", "_buffers", "_modules")  # parameters have their own names
+_NOT_LOOKED_INTO = (*_PLAIN, torch.Tensor, Optimizer, type, types.ModuleType, types.FunctionType, types.MethodType)
+# Before Python 3.13, to read the variables of a function changes the dictionary that these have returned.
+_READ_LOCALS = frozenset(("locals", "vars", "eval", "exec", "dir"))
+_HAS_SNAPSHOTS = sys.version_info < (3, 13)
+_ALONE = 3  # references to a snapshot: of the frame, of a name, and of the argument of `getrefcount`
+
+Names = dict[int, str]
+
+
+def names_in_program(wanted: Collection[int], depth: int) -> Names:
+    """The names that the program has for the objects with these ids, from the frame `depth` above outwards."""
+    frames = list(_program_frames(sys._getframe(depth)))
+    search = _Search(wanted)
+    for frame in frames:
+        if not search.has_ended:
+            search.look_into(_variables_of(frame).items())
+    for variables in {id(frame.f_globals): frame.f_globals for frame in frames}.values():
+        search.look_into(variables.copy().items())
+    return search.names
+
+
+def _program_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while (frame := program_frame(frame)) is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _variables_of(frame: FrameType) -> dict[str, Any]:
+    """A copy. Python's own would keep each object alive until the function returns, so its entries are taken out again."""
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class: these are its variables
+        return dict(frame.f_locals)
+    if _HAS_SNAPSHOTS and _reads_locals(code):
+        return {}
+    variables = frame.f_locals
+    copy = dict(variables)
+    if _HAS_SNAPSHOTS and sys.getrefcount(variables) == _ALONE:  # a debugger may hold it
+        for name in _names_of(code):
+            variables.pop(name, None)
+    return copy
+
+
+def _reads_locals(code: CodeType) -> bool:
+    if _READ_LOCALS.isdisjoint(code.co_names):  # attributes are among these
+        return False
+    return any(step.opname == "LOAD_GLOBAL" and step.argval in _READ_LOCALS for step in dis.get_instructions(code))
+
+
+def _names_of(code: CodeType) -> tuple[str, ...]:
+    return (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+
+
+class _Search:
+    """names: what was found, by the id of the object."""
+
+    def __init__(self, wanted: Collection[int]) -> None:
+        self.names: Names = {}
+        self._wanted = wanted
+        self._seen: set[int] = set()  # the ids of objects that were looked into
+        self._objects = 0
+
+    @property
+    def has_ended(self) -> bool:
+        return len(self.names) == len(self._wanted) or self._objects >= _MOST_OBJECTS
+
+    def look_into(self, parts: Iterable[tuple[str, object]], name: str = "", steps: int = 0) -> None:
+        """steps: from a variable to the object that has these parts."""
+        for key, value in parts:
+            if self.has_ended:
+                return
+            self._objects += 1
+            if id(value) in self._wanted:
+                self.names.setdefault(id(value), name + key)
+            elif steps < _MOST_STEPS and not issubclass(type(value), _NOT_LOOKED_INTO) and id(value) not in self._seen:
+                self._seen.add(id(value))
+                self.look_into(_parts_of(value), name + key, steps + 1)
+
+
+def _parts_of(value: Any) -> list[tuple[str, object]]:
+    """The items or attributes of an object, each with what leads to it. No code of the program runs for it, as `isinstance` may do."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        return _items_of(value) if dict.__len__(value) <= _MOST_ITEMS else []
+    if issubclass(kind, (list, tuple)):
+        base = list if issubclass(kind, list) else tuple
+        if base.__len__(value) > _MOST_ITEMS:
+            return []
+        fields = kind.__dict__.get("_fields", ())
+        keys = [f".{fields[at]}" if at < len(fields) else f"[{at}]" for at in range(base.__len__(value))]
+        return list(zip(keys, base.__iter__(value), strict=False))
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return []
+    if type(attributes) is not dict or len(attributes) > _MOST_ITEMS:
+        return []
+    own = _OF_MODULES if issubclass(kind, torch.nn.Module) else ()
+    return [(f".{key}", item) for key, item in attributes.copy().items() if key not in own]
+
+
+def _items_of(dictionary: dict[object, object]) -> list[tuple[str, object]]:
+    items = list(dict.items(dictionary))
+    return [
+        (f'["{key}"]' if type(key) is str else f"[{key!r}]", item) for key, item in items if type(key) in (str, int)
+    ]
