@@ -32,8 +32,11 @@ from pseudograd.diagnosis.judge.findings import KINDS
 from pseudograd.look.rule_table import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS
+from pseudograd.torch_table.conventions import FRAMEWORKS
 from pseudograd.torch_table.eras import CLOSED_ERA
 from pseudograd.torch_table.forms import FAMILIES, FORMS, SWITCHES
+from pseudograd_kinks.against import compare
+from pseudograd_kinks.table import Point, load
 from pseudograd_tasks import TASKS, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -244,6 +247,29 @@ def _conventions() -> str:
     return "\n".join(rows)
 
 
+def _left() -> str:
+    """The points of the kink table at which a pin to a framework leaves the gradient of the newest torch, tried on the installed one."""
+    points, newest = load().points, load().versions("torch")[-1]
+    left = {
+        framework: [
+            points[row["point"]]
+            for row in compare(framework)["points"]
+            if not row["pinned"] and not _agree(points[row["point"]], newest, framework)
+        ]
+        for framework in FRAMEWORKS
+    }
+    rows = ["| | " + " | ".join(f'left by `"{framework}"`' for framework in left) + " |", "|---|---|---|"]
+    for family in dict.fromkeys(point.family for points in left.values() for point in points):
+        cells = [_quoted(point.id for point in points if point.family == family) for points in left.values()]
+        rows.append(f"| {family} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _agree(point: Point, version: str, framework: str) -> bool:
+    mine, theirs = point.outcome("torch", version), point.outcome(framework)
+    return mine is not None and theirs is not None and mine.has_same_effect_as(theirs)
+
+
 def _composites() -> str:
     """What scripts/find_composites.py counted: by function, in how many samples of each torch, and do contexts reach it?"""
     counts_by_version = json.loads(COMPOSITES.read_text(encoding="utf-8"))
@@ -338,6 +364,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "policy_report": policy_page.report,
     "composites": _composites,
     "families": _families,
+    "left": _left,
     "conventions": _conventions,
     "support": _support_matrix,
     "speed": speed_report.part,

@@ -14,10 +14,13 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd import override, pin_edge
 from pseudograd.errors import UnknownNameError
+from pseudograd.rewrite.context import Rewriting
 from pseudograd.torch_table.conventions import FRAMEWORKS
 from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
-from pseudograd.torch_table.forms import FAMILIES, KINKED
+from pseudograd.torch_table.forms import FAMILIES, KINKED, SPELLINGS
 from pseudograd_kinks import table
+from pseudograd_kinks.measure import EAGER, measure
+from pseudograd_kinks.outcome import Outcome
 from pseudograd_kinks.table import Point
 
 from ..choices import folded
@@ -84,6 +87,35 @@ def test_every_point_of_the_table_under_a_framework(framework: str) -> None:
         left = {point.id for point, wanted in points if not are_near(gradients(point), wanted)}
     assert left == set(LEFT[framework])
     assert len(points) > 70
+
+
+# torch.clamp is pinned as jnp.clip. The table also compares it with lax.clamp, which has another convention.
+OTHER_FUNCTION = {"lax.clamp(0,1)@0", "lax.clamp(0,1)@1"}
+NAMED = {kinked.spelling.name for kinks in KINKED.values() for kinked in kinks}
+NAMED |= {name for spelling in SPELLINGS.values() for name in (spelling.name, f"{spelling.name}_")}
+
+
+def _agree(one: Outcome | None, other: Outcome | None) -> bool:
+    return one is other if one is None or other is None else one.has_same_effect_as(other)
+
+
+def _changed(pin: Rewriting, own: dict[str, Outcome | None]) -> dict[str, Outcome | None]:
+    """What these points have under a pin, where it is not torch's own."""
+    with pin:
+        pinned = {id: measure(TABLE.points[id], EAGER) for id in own}
+    return {id: outcome for id, outcome in pinned.items() if not _agree(outcome, own[id])}
+
+
+def test_every_point_is_as_there_or_torchs_own() -> None:
+    """Of all functions, also those that no pin names. Of a point that the framework lacks only a function of the table changes."""
+    own = {id: measure(point, EAGER) for id, point in TABLE.points.items() if id not in OTHER_FUNCTION}
+    for framework in FRAMEWORKS:
+        with_nan = _changed(pin_edge(framework, nan=True), own)
+        without = _changed(pin_edge(framework), {id: own[id] for id in with_nan})
+        assert len(with_nan) > len(without) > 20
+        for id, outcome in (*with_nan.items(), *without.items()):
+            there = TABLE.points[id].outcome(framework)
+            assert TABLE.points[id].op in NAMED if there is None else _agree(outcome, there), (framework, id)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of some losses

@@ -19,10 +19,10 @@ from ..records import EDGE, MISSING, Form, Inputs, Run
 
 
 def _write_normalize(run: Run, input: Tensor, p: object, dim: object, eps: object, out: object) -> Tensor | None:
+    """The norm stays torch's own: a framework has NaN in the norm of zeros, and none in its normalize."""
     if out is not None:
         return None
-    norm = run(Tensor.norm, input, p, dim, True)
-    return input / run(Tensor.clamp_min, norm, eps).expand_as(input)
+    return input / run(Tensor.clamp_min, torch.norm(input, p, dim, True), eps).expand_as(input)
 
 
 def _write_corrcoef(run: Run, input: Tensor) -> Tensor | None:
