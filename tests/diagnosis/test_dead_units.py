@@ -14,7 +14,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import leaf
 
-from .checks import codes, only
+from .checks import codes, line_of, only
 
 
 def train(model: nn.Module, batch: Callable[[], Tensor], steps: int = 4) -> Diagnosis:
@@ -119,7 +119,76 @@ def test_rows_that_no_batch_looks_up_are_a_calm_line() -> None:
     for model, batch, name in zip((words, positions), batches, ("0.weight", "table"), strict=True):
         d = train(model, lambda batch=batch: batch)
         assert d.findings == []
-        assert d.calm == [f"not looked up, so without a gradient: 81 of 100 rows of {name}"]
+        expected = f"not looked up, so without a gradient: 81 of 100 rows of {name}"
+        if name == "table":
+            line = line_of("return self.out(x + self.table")
+            expected = (
+                "without a gradient in part, no finding: 648 of 800 entries of table (slice at "
+                f"tests/diagnosis/test_dead_units.py:{line} reads others alone)"
+            )
+        assert d.calm == [expected]
+
+
+class Reading(nn.Module):
+    def __init__(self, read: Callable[[Any], Tensor], rows: int = 16) -> None:
+        super().__init__()
+        self.read, self.rows = read, nn.Parameter(torch.linspace(-1, 1, rows * 4).reshape(rows, 4))
+        self.layer = nn.Linear(4, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.read(self)
+
+
+X, SEEN = torch.linspace(-1, 1, 32).reshape(8, 4), torch.arange(16) < 4
+DROPS: dict[str, tuple[Callable[[Any], Tensor], str]] = {
+    "slice": (lambda m: m.rows[:4].sin(), "reads others alone"),
+    "select": (lambda m: m.rows[3].sin(), "reads others alone"),
+    "topk": (lambda m: m.rows.flatten().topk(4).values, "reads others alone"),
+    "a head": (lambda m: m.layer(X)[:, :4] + m.rows[:8], "reads others alone"),
+    "mul": (lambda m: m.rows.sin() * SEEN[:, None], "cuts what arrives for them"),
+    "maskedFill": (lambda m: m.rows.masked_fill(~SEEN[:, None], 0.0).square(), "cuts what arrives for them"),
+    "where": (lambda m: torch.where(SEEN, m.layer(X), 0.0).square() + m.rows.sum(), "cuts what arrives for them"),
+    "addmm": (lambda m: m.layer(X * (torch.arange(4) < 1)) + m.rows.sum(), "multiplies them with 0"),
+}
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_entries_that_a_line_drops_have_the_line(name: str) -> None:
+    read, how = DROPS[name]
+    (line,) = train(Reading(read), lambda: X).calm
+    number = line_of(f'"{name}": (lambda m')
+    assert line.startswith("without a gradient in part, no finding: ")
+    assert f" at tests/diagnosis/test_dead_units.py:{number} {how})" in line
+
+
+def test_a_lookup_that_reads_the_entries_is_no_reason() -> None:
+    """Each column is read, and what comes back for two of them is 0 by value."""
+    model = Reading(lambda m: m.rows[:, 0].sin() + 0 * m.rows[:, 1] + 0 * m.rows[:, 2:].sum(1))
+    (line,) = train(model, lambda: X).calm
+    assert "reads others" not in line
+
+
+def test_a_table_whose_loss_is_masked_is_not_said_to_be_not_looked_up() -> None:
+    words = nn.Embedding(16, 4)
+    model = Reading(lambda m: words(torch.arange(16)) * SEEN[:, None])
+    model.register_module("words", words)
+    assert "not looked up" not in str(train(model, lambda: X))
+    with diagnose(words) as d:  # no further backward to look at
+        words(torch.arange(4)).sum().backward()
+    assert d.calm == ["not looked up or 0 by value, so without a gradient: 12 of 16 rows of weight"]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_entries_that_their_own_value_leaves_out_are_a_finding(is_own: bool) -> None:
+    limit = torch.linspace(-1, 1, 64).reshape(16, 4)
+    model = Reading(lambda m: torch.where((m.rows if is_own else limit) < 0.5, 0.0, m.rows) + m.layer(X).sum())
+    d = train(model, lambda: X)
+    assert codes(d) == (["starved"] if is_own else [])
+    if is_own:
+        (finding,) = d.findings
+        assert finding.where.endswith(f":{line_of('model = Reading(lambda m: torch.where((m.rows')}")
+        assert finding.evidence == "75.0 % of rows (48 of 64 entries) got no gradient in any of 4 backwards"
+        assert finding.cause.startswith("where cuts what arrives for them, and a comparison of what comes from rows")
 
 
 @pytest.mark.parametrize(("kind", "row"), [(nn.Embedding, 0), (nn.Embedding, -1), (nn.EmbeddingBag, 99)])

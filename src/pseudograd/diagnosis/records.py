@@ -96,6 +96,7 @@ class Structural:
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_last: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
+    is_comparison: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,10 @@ class Partly:
     is_looked_up: bool
     is_shard: bool = False  # counted in what this process holds of it
     padding: int | None = None
+    drops: tuple[tuple[Site, str], ...] = field(default=(), repr=False)  # where they lose their gradient, and how
+    own_choice: Structural | None = field(
+        default=None, repr=False
+    )  # a comparison of its values, which decides the loss
 
     @property
     def share(self) -> float:

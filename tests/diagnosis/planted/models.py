@@ -22,7 +22,7 @@ def a_latent_is_sampled_without_reparametrisation(net: Parts, x: Tensor) -> Tens
     return functional.mse_loss(net.decode(z), x)
 
 
-@planted("starved", "code", missed="the argmin one line before is blamed, and this line named beside it")
+@planted("starved", "code")
 @trains(
     lambda: Parts(encode=nn.Linear(8, 4), decode=nn.Linear(4, 8), code=nn.Parameter(torch.randn(16, 4))),
     lambda: (rows(),),

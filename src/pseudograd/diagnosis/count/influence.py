@@ -119,7 +119,7 @@ class Cut:
         self.kind, self.place = kind, place
         self.bits = 0b11 << bit  # a value that the loss depends on, and one that no further cut has met
         self.calls = 0
-        self.is_last = False
+        self.is_last = self.is_comparison = False
         self.upstream = 0
         self.reaches_loss: bool | None = False
 
@@ -242,7 +242,7 @@ class Influence:
                 self._local.hidden = getattr(self._local, "hidden", 0) | self._leaves.upstream_of(tensor)
         elif new:
             kind = _kind(name, len(new) < len(outputs))
-            bits = self._cut(kind, learning)
+            bits = self._cut(kind, learning, is_comparison=name in _COMPARISONS)
             for tensor in new:
                 self._marks.add(tensor, bits)
                 if kind in _DETACHES:
@@ -281,7 +281,9 @@ class Influence:
             bit = self._cut(kind, learning, upstream, is_exit=True)
             self._arrays.add(result, marks | bit)
 
-    def _cut(self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False) -> int:
+    def _cut(
+        self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_comparison: bool = False
+    ) -> int:
         """Note a cut at this place of the program. Returns its mark."""
         place = self._places.here(3)
         cut = self.cuts.get((kind, place))
@@ -294,6 +296,7 @@ class Influence:
             if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
+        cut.is_comparison = is_comparison
         cut.upstream |= upstream
         for tensor in learning:
             cut.upstream |= self._leaves.upstream_of(tensor)

@@ -50,6 +50,7 @@ class Entries:
         self._is_detailed = is_detailed
         self._moved: Flag = False  # did any gradient differ from 0?
         self._mask: Tensor | None = None
+        self._counts_rows = False  # one entry for each row
         self._missing: Missing | None = None
 
     def add(self, grad: Tensor) -> None:
@@ -94,6 +95,7 @@ class Entries:
             self.drop()
         else:
             self._mask = _nonzero(grad)
+            self._counts_rows = self._mask.shape != grad.shape
 
     def settle(self) -> None:
         """Reduce the mask of a parameter that is gone to its counts, unless that would wait for a device."""
@@ -105,6 +107,11 @@ class Entries:
     def moved(self) -> bool:
         """Did any entry get a gradient? Waits for the device."""
         return bool(self._moved if self._mask is None else self._mask.any())
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which entries ever had a gradient; None if every entry had one, or no mask of single entries exists."""
+        return None if self._counts_rows else self._mask
 
     def missing(self) -> Missing | None:
         """None if every entry had a gradient or no mask exists."""

@@ -24,9 +24,11 @@ _MOST_NAMELESS = 4096  # leaves that no module has, and leaves that are gone: a 
 _MOST_WITHOUT_VARIABLE = 64  # leaves for whose name in the program the next search looks again
 _SEARCHES_OF_EACH_STEP = 32  # of the program; more of them come ever less often
 _MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step
-# Nodes that read some rows of a table: a row that nobody asked for gets no gradient.
-_TABLES = "Embedding EmbeddingBag Index IndexSelect Gather Select Slice Narrow Take"
-_LOOKUPS = frozenset(f"{name}Backward0" for name in _TABLES.split())
+# Nodes that read some entries of a tensor: an entry that nobody asked for gets no gradient. The first look them up by an index.
+_TABLES = "Embedding EmbeddingBag Index IndexSelect Gather Take"
+_TABLE_NODES = frozenset(f"{name}Backward0" for name in _TABLES.split())
+_PARTS = "Select Slice MaskedSelect Diagonal Triu Tril Topk Max Min Kthvalue Median Amax Amin MaxPool2DWithIndices"
+LOOKUPS = _TABLE_NODES | {f"{name}Backward0" for name in _PARTS.split()}
 _FUNCTION_NODE: type = torch.autograd.function.BackwardCFunction
 
 
@@ -338,7 +340,7 @@ class Leaves:
                 upstream = self._joined(node, upstream, upstream_of)
                 name = nodes.name_of(node)
                 if edges and nodes.has_one_name(kind):
-                    is_special[kind] = name in _LOOKUPS
+                    is_special[kind] = name in _TABLE_NODES
             upstream_of[node] = upstream
             if key is not None:
                 node.metadata[key] = upstream
@@ -351,8 +353,8 @@ class Leaves:
         if not edges:
             variable = getattr(node, "variable", None)
             return 0 if variable is None else self.set_of(variable)
-        is_one_leaf = upstream and not upstream & (upstream - 1)
-        if is_one_leaf and nodes.name_of(node) in _LOOKUPS:
+        is_of_a_leaf = hasattr(edges[0][0], "variable")
+        if is_of_a_leaf and nodes.name_of(node) in _TABLE_NODES:
             for leaf in self.named(upstream):
                 leaf.is_looked_up = True
                 row = saved(node, "padding_idx", -1)

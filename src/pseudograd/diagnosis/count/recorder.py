@@ -95,6 +95,9 @@ class Recorder(Subscriber):
         self.on_clearing = self.optimisers.on_clearing
         self.handles: list[torch.utils.hooks.RemovableHandle] = []  # of our hooks of leaves
         self.suspects = 0  # the set of leaves that have got zeros alone
+        self.partial = (
+            0  # in a backward that is looked at: the set of leaves of which some entries have got zeros alone
+        )
         self.loss: Tensor | None = None  # what the last backward began with, if that is a number
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
@@ -150,7 +153,7 @@ class Recorder(Subscriber):
         if name == nodes.LEAF:
             if not self.leaves.have_run((node.variable,)):
                 self.places.meet_module(3)  # a parameter is used for the first time: note its module
-        elif self.suspects or name not in _PASSING:
+        elif self.suspects or self.partial or name not in _PASSING:
             self._attach(node, None if local.function is None else local.place)
 
     def _attach(self, node: GraphNode, place: Place | None = None) -> None:
@@ -160,7 +163,7 @@ class Recorder(Subscriber):
         metadata = node.metadata
         if name == nodes.LEAF or (name == _MODULE_HOOK and self._is_module_hook(node)):
             return
-        if self.key in metadata or (is_passing and not self.suspects):
+        if self.key in metadata or (is_passing and not (self.suspects or self.partial)):
             return
         metadata[self.key] = tally = self._tally(name, self.places.here(3) if place is None else place)
         tally.note_node(node, self._local.function)
@@ -219,7 +222,11 @@ class Recorder(Subscriber):
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:
         """A node ran, and so did the hooks of the program on it."""
-        self.zeros.look(current_node(), leaving, arriving, self.suspects)
+        node = current_node()
+        if self.suspects:
+            self.zeros.look(node, leaving, arriving, self.suspects)
+        if self.partial:
+            self.zeros.drops.look(node, leaving, arriving, self.partial, self.backwards)
 
     @quiet("the gradient of a parameter")
     def _arrived(self, leaf: Leaf, is_itself: bool, grads: Gradients) -> None:
@@ -324,14 +331,14 @@ class Recorder(Subscriber):
         if place is None and not self.leaves.have_run(values):
             place = self.places.here(3)
         for node in new:
-            if self.suspects or nodes.name_of(node) not in _PASSING:
+            if self.suspects or self.partial or nodes.name_of(node) not in _PASSING:
                 self._attach(node, place)
 
     def _find_single_node(
         self, ranges: nodes.Ranges, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int
     ) -> bool:
         """A shortcut for the usual call, which made one node, or only nodes that hand on."""
-        if type(result) is not Tensor or ranges.unseen or self.suspects:
+        if type(result) is not Tensor or ranges.unseen or self.suspects or self.partial:
             return False
         node, after = nodes.node_of(result), node_number()
         if node is None or number_of(node) != after - 1:
@@ -427,7 +434,7 @@ class Recorder(Subscriber):
         behind = self.leaves.reachable_from(starts)
         for start in starts:
             self.reached |= behind.get(start, 0) if start is not None else 0
-        name_of, suspects, expect = nodes.name_of, self.suspects, self.arrivals.expect
+        name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
         key, upstream_key = self.key, self.leaves.key
         for node, upstream in behind.items():
             name = name_of(node)
@@ -461,7 +468,8 @@ class Recorder(Subscriber):
         is_single = len(roots) == 1 and type(root) is type(grad) is Tensor
         if is_single and isinstance(root, Tensor) and isinstance(grad, Tensor):
             is_number = root.numel() == grad.numel() == 1 and has_numbers(root)
-            self.loss = root.detach() * grad.detach() if is_number else None
+            with quietly():
+                self.loss = root.detach() * grad.detach() if is_number else None
         else:
             self.loss = None
 
@@ -510,6 +518,11 @@ class Recorder(Subscriber):
             self.leaves.end_backward(self.backwards)
             if self.backwards <= _LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
+            following = self.backwards + 1
+            is_looked_at = following <= _LAST_NEW_SUSPECT or not following & self.backwards  # a power of two
+            self.partial = (
+                sum(1 << bit for bit, leaf in self.leaves if leaf.entries.mask is not None) if is_looked_at else 0
+            )
         if self.after_backward is not None:
             self.after_backward(self.backwards)
 

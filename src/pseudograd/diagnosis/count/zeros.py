@@ -1,19 +1,22 @@
-"""Parameters that get nothing but zeros: the op that makes the zeros.
+"""Parameters, and entries of parameters, that get nothing but zeros: the op that makes the zeros.
 
 An op cuts the gradient element by element, or the gradient is multiplied with zeros, or a reduction hands nothing on. From the second
-backward on, this looks at the nodes that hand something to a parameter that has got zeros alone.
+backward on, this looks at the nodes that hand something to a parameter of which something has got zeros alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ...listen.nodes import GraphNode
 from ..records import Site
 from .grads import Leaving, are_readable
-from .leaves import Leaves
+from .leaf import Leaf
+from .leaves import LOOKUPS, Leaves
 from .tally import Tally
 
 _NODES_LOOKED_AT = 16  # looked at for the op that made the other factor
@@ -32,6 +35,7 @@ class Zeros:
     def __init__(self, leaves: Leaves, key: str, passing: frozenset[str]) -> None:
         self._leaves, self._key, self._passing = leaves, key, passing
         self._begun = f"{key}: zeros"
+        self.drops = Drops(leaves, key)
         self._factors: dict[Tally, set[Tally]] = {}  # of a tally that handed on zeros: those of its other inputs
 
     def begin(self, node: GraphNode) -> bool:
@@ -86,10 +90,8 @@ class Zeros:
             if tally.op.startswith(_JOINS) and tally.reader is not None:
                 site = site_of(tally.reader)
                 return site, f"{site.op} hands back {ZEROS_ALONE} for its part"
-            site, why = (
-                site_of(tally),
-                ": its slope towards this parameter is 0, or a hook of the program sets the gradient to 0",
-            )
+            site = site_of(tally)
+            why = ": its slope towards this parameter is 0, or a hook of the program sets the gradient to 0"
             if tally.op.startswith(_CHOICES):
                 why = ": it never chooses a value of this parameter"
             elif tally.op.startswith(_PRODUCTS):
@@ -106,3 +108,150 @@ def repeated_cut(leaf: int, sites: Sequence[Site], backwards: int) -> tuple[Site
     site = max(repeated, key=lambda site: site.cut_share)
     times = site.calls // max(backwards, 1)
     return site, f"it passes {site.op} {times} times in a backward, which cuts {100 * site.cut_share:.1f} % in the mean"
+
+
+# --- entries of a parameter -------------------------------------------------------------------------------------------
+
+CUTS, MULTIPLIES, READS_OTHERS = "cuts what arrives for them", "multiplies them with 0", "reads others alone"
+_NEAR = 12  # nodes behind an op among which its parameter is looked for
+_MOST_NEAR = 3  # parameters behind an op
+_MORE_DROPPED = 1.5  # an op that drops more than so many times the entries in question drops for another reason
+
+
+class Drop(NamedTuple):
+    """An op that hands nothing to the entries of a leaf that never had a gradient."""
+
+    tally: Tally
+    how: str
+
+
+class Drops:
+    """The ops at which the entries of a parameter that never had a gradient lose it. Each look at a backward replaces the one before."""
+
+    def __init__(self, leaves: Leaves, key: str) -> None:
+        self._leaves, self._key = leaves, key
+        # By the set with the leaf: the backward, and its drops in the order of the backward.
+        self._drops: dict[int, tuple[int, dict[Drop, None]]] = {}
+        self._read: dict[int, int] = {}  # by that set: the last backward in which a lookup read one of the entries
+
+    def of(self, leaf: int) -> list[Drop]:
+        """The drop next to the leaf in the last backward looked at; all lookups if it is one, and none of them reads the entries."""
+        backward, drops = self._drops.get(leaf, (0, {}))
+        is_read = self._read.get(leaf) == backward
+        nearest_first = [drop for drop in reversed(drops) if not (is_read and drop.how == READS_OTHERS)]
+        nearest = next((drop for drop in nearest_first if drop.how != MULTIPLIES), None) or next(
+            iter(nearest_first), None
+        )
+        if nearest is None or nearest.how != READS_OTHERS:
+            return [] if nearest is None else [nearest]
+        return [drop for drop in nearest_first if drop.how == READS_OTHERS]
+
+    def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, partial: int, backward: int) -> None:
+        """A node ran. partial: the set of leaves of which some entries never had a gradient."""
+        tally = None if node is None else node.metadata.get(self._key)
+        if node is None or not isinstance(tally, Tally) or not are_readable((*arriving, *leaving)):
+            return
+        is_lookup = tally.op in LOOKUPS
+        if not is_lookup and not any(grad is not None and bool(torch.count_nonzero(grad)) for grad in arriving):
+            return
+        if is_lookup or not tally.may_move:
+            arriving = [None if grad is None else torch.ones_like(grad) for grad in arriving]
+            leaving = _rerun(node, arriving)
+        for (other, _), left in zip(node.next_functions, leaving, strict=False):
+            if other is None or left is None or not self._leaves.upstream(other) & partial:
+                continue
+            for bit, leaf, is_next in self._near(other, partial):
+                had = leaf.entries.mask
+                if had is None or had.device != left.device or left.layout is not torch.strided:
+                    continue
+                how = _judge(tally, arriving[0], left, ~had, is_next)
+                if how:
+                    if self._drops.get(bit, (0, {}))[0] != backward:
+                        self._drops[bit] = backward, {}
+                    self._drops[bit][1][Drop(tally, how)] = None
+                elif is_lookup:
+                    self._read[bit] = backward
+
+    def _near(self, start: GraphNode, partial: int) -> Iterator[tuple[int, Leaf, bool]]:
+        """The leaves that are reached first from here, as sets; is it an input of the node itself?"""
+        queue, met, count = [(start, 0)], {start}, 0
+        for node, depth in queue:
+            if hasattr(node, "variable"):
+                bit = self._leaves.upstream(node) & partial
+                leaf = self._leaves.single(bit)
+                if leaf is not None:
+                    yield bit, leaf, depth < 2
+                    count += 1
+            if count == _MOST_NEAR or len(queue) > _NEAR:
+                return
+            for other, _ in node.next_functions:
+                if other is not None and other not in met:
+                    met.add(other)
+                    queue.append((other, depth + 1))
+
+
+def _rerun(node: GraphNode, arriving: Leaving) -> Leaving:
+    """The gradients that leave a node of torch for these; nothing where a checkpoint does not hand out twice what the node has saved."""
+    if any(type(grad) is not Tensor for grad in arriving if grad is not None):
+        return ()  # it may run code of its own
+    try:
+        with torch.no_grad():
+            result = node(*arriving)
+    except (RuntimeError, TypeError):
+        return ()
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _judge(tally: Tally, arrived: Tensor | None, left: Tensor, missing: Tensor, is_next: bool) -> str:
+    """How an op drops the missing entries of a leaf; "" if it does not. is_next: is the leaf an input of the op?"""
+    if tally.op in LOOKUPS:
+        return READS_OTHERS if _covers(left == 0, missing) else ""
+    arrived = _reduced(arrived, left)
+    if arrived is not None and _covers(arrived & (left == 0), missing, arrived, left != 0):
+        return CUTS
+    if not (is_next and tally.op.startswith(_PRODUCTS) and missing.dim() > 1 and _covers(left == 0, missing)):
+        return ""
+    columns = missing.flatten(2).all(2) if missing.dim() > 2 else missing
+    return MULTIPLIES if bool((columns == columns.all(0)).all()) else ""
+
+
+def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
+    """Where a gradient arrives, in the shape of one that leaves: an op that broadcasts its input sums the gradient again."""
+    if grad is None or like.dim() > grad.dim():
+        return None
+    shape = (1,) * (grad.dim() - like.dim()) + tuple(like.shape)
+    if any(small not in (1, large) for small, large in zip(shape, grad.shape, strict=True)):
+        return None
+    dims = [dim for dim, small in enumerate(shape) if small == 1 and grad.shape[dim] != 1]
+    arrives = grad != 0
+    return (arrives.any(dims, keepdim=True) if dims else arrives).reshape(like.shape)
+
+
+def _covers(dropped: Tensor, missing: Tensor, arrived: Tensor | None = None, left: Tensor | None = None) -> bool:
+    """Are the missing entries, or the rows or columns that they make up, among the dropped ones, and hardly others?
+
+    arrived, left: of a row, some entry must have arrived and none have left; without them all of its entries must be dropped.
+    """
+    ways = (missing, missing.transpose(0, 1)) if missing.dim() > 1 else (missing,)
+    if dropped.numel() == missing.numel() and any(_is_within(way.reshape(dropped.shape), dropped) for way in ways):
+        return True
+    for units in (_by_index(way, 0).all(1) for way in ways):
+        if int(units.sum()) * (missing.numel() // units.numel()) != int(missing.sum()):
+            continue
+        for dim in (dim for dim, size in enumerate(dropped.shape) if size == units.numel()):
+            if arrived is None or left is None:
+                gone = _by_index(dropped, dim).all(1)
+            else:
+                gone = _by_index(arrived, dim).any(1) & ~_by_index(left, dim).any(1)
+            if _is_within(units, gone):
+                return True
+    return False
+
+
+def _by_index(flags: Tensor, dim: int) -> Tensor:
+    return flags.movedim(dim, 0).reshape(flags.shape[dim], -1)
+
+
+def _is_within(missing: Tensor, dropped: Tensor) -> bool:
+    count = int(missing.sum())
+    return count > 0 and not bool((missing & ~dropped).any()) and int(dropped.sum()) <= _MORE_DROPPED * count

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...wording import listed
+from ..count.zeros import MULTIPLIES, READS_OTHERS
 from ..records import Partly
 
 # As a share of the units. Ten linear layers as torch initialises them, each with a relu and no norm behind it, have up to 0.72 dead in the
@@ -13,6 +15,7 @@ _LEAST_UNITS = 8  # of fewer units, most may be dead by chance
 _LEAST_BACKWARDS = 3
 _LEAST_CHANCES = 128  # gradients that could have come to each unit
 _LISTED = 4  # parameters in a line
+_LISTED_SHARE = 0.5  # of the entries of a parameter
 # Their slope is 0 over a range, so a unit can stay there. A mask or a choice of rows is no such op.
 _SATURATE = ("relu", "clamp", "sign", "heaviside", "jumprelu", "round")
 
@@ -39,14 +42,30 @@ def group_dead(partly: Iterable[Partly]) -> list[list[Partly]]:
     return list(groups.values())
 
 
+def are_chosen_out(partly: Partly) -> bool:
+    """Does an op drop most entries, where a comparison of the parameter's own values decides? Then they never come back by themselves."""
+    if partly.own_choice is None or are_dead(partly) or not partly.drops or partly.drops[0][1] == MULTIPLIES:
+        return False
+    is_most = partly.without / partly.entries >= _LISTED_SHARE
+    return is_most and partly.units >= _LEAST_UNITS and partly.backwards >= _LEAST_BACKWARDS
+
+
 def calm_lines(partly: Sequence[Partly]) -> list[str]:
-    """A line for the rows that no batch looked up, and a line for other entries without a gradient."""
-    looked_up = [row for row in partly if row.is_looked_up]
-    others = [row for row in partly if not row.is_looked_up and not are_dead(row) and row.without / row.entries >= 0.5]
+    """A line for rows that no batch looked up, one for such that got 0 perhaps, and one for other entries without a gradient."""
+    tables = [row for row in partly if row.is_looked_up and not are_chosen_out(row)]
+    measured = [row for row in tables if row.drops and row.drops[0][1] == READS_OTHERS]
+    unsure = [row for row in tables if not row.drops]
+    others = [
+        row
+        for row in partly
+        if row not in measured and row not in unsure and row.without / row.entries >= _LISTED_SHARE
+    ]
+    others = [row for row in others if not (are_dead(row) or are_chosen_out(row))]
     lines = []
-    if looked_up:
-        or_padding = " or padding" if any(row.padding is not None for row in looked_up) else ""
-        lines.append(f"not looked up{or_padding}, so without a gradient: {_list(looked_up, True)}")
+    for rows, zero in ((measured, ""), (unsure, " or 0 by value")):
+        if rows:
+            or_padding = " or padding" if any(row.padding is not None for row in rows) else ""
+            lines.append(f"not looked up{or_padding}{zero}, so without a gradient: {_list(rows, True)}")
     if others:
         lines.append(f"without a gradient in part, no finding: {_list(others, False)}")
     return lines
@@ -58,7 +77,9 @@ def _list(partly: Sequence[Partly], are_rows: bool) -> str:
         without, total, noun = row.without, row.entries, "entries"
         if are_rows and row.dead_units:
             without, total, noun = row.dead_units, row.units, "rows"
-        padding = "" if row.padding is None else f" (row {row.padding} is its padding)"
-        texts.append(f"{without:,} of {total:,} {noun} of {row.parameter}{padding}")
+        why = "" if row.padding is None else f" (row {row.padding} is its padding)"
+        if row.drops and not are_rows:
+            why += f" ({listed([f'{site.op} at {site.where} {how}' for site, how in row.drops[:2]])})"
+        texts.append(f"{without:,} of {total:,} {noun} of {row.parameter}{why}")
     more = f" and of {len(partly) - _LISTED} more" if len(partly) > _LISTED else ""
     return ", ".join(texts) + more

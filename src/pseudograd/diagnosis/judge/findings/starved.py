@@ -10,7 +10,7 @@ from ...count.influence import NEEDS_NOTHING
 from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
-from ..dead_units import group_dead
+from ..dead_units import are_chosen_out, group_dead
 from ..starving import NO_PATH, ZEROED
 from .edge import is_cut_by_its_era, passing_era
 from .kind import Evidence, Kind
@@ -22,7 +22,9 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     alone = [evidence.leaves.named(leaves) for leaves in windows if not leaves & (leaves - 1)]
     narrow = {leaf.name for leaves in alone for leaf in leaves}
     yield from _narrow_windows(evidence)
-    yield from _dead_units([record for record in evidence.partly if record.parameter not in narrow])
+    partly = [record for record in evidence.partly if record.parameter not in narrow]
+    yield from _dead_units(partly)
+    yield from _chosen_out(partly)
     yield from _parameters([record for record in evidence.starved if record.parameter not in narrow])
 
 
@@ -129,6 +131,21 @@ def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
         )
 
 
+def _chosen_out(partly: Sequence[Partly]) -> Iterator[Finding]:
+    """A finding for each parameter of which a comparison of its own values leaves out most entries."""
+    for record in filter(are_chosen_out, partly):
+        choice, (site, how) = record.own_choice, record.drops[0]
+        assert choice is not None, "are chosen out"
+        yield KIND.site_finding(
+            site,
+            f"{percent(record.without / record.entries)} of {record.parameter} ({record.without:,} of {record.entries:,} entries) got no "
+            f"gradient in any of {record.backwards:,} backwards",
+            f"{site.op} {how}, and a comparison of what comes from {record.parameter} decides the loss, at {choice.where}",
+            "pseudograd.straight_through(hard, soft)  # the value of this line, and a gradient for all. Leave it if the choice is meant",
+            record.without / record.entries,
+        )
+
+
 KIND = Kind(
     code="starved",
     number="PG203",
@@ -139,7 +156,8 @@ KIND = Kind(
     details="It names the cut to blame: an op that cuts everything, or a value that left the graph (`.detach()`, `.data`, `.item()`, "
     "`argmax`, indices of `max` and `topk`, a comparison, a cast to integers, `no_grad`, `torch.tensor(x)`, what is written into `.data`, "
     "a reentrant checkpoint of plain data) and still decides the loss. It also names a `jumprelu` whose window holds no x for most of "
-    "its thresholds, and a layer of which three of four units stay where the slope of an op is 0",
+    "its thresholds, a layer of which three of four units stay where the slope of an op is 0, and a parameter of which a comparison of its "
+    "own values leaves out half",
     next_step="`override` at that line, the cut to remove, or a bandwidth",
     bad="""\
 layer, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
