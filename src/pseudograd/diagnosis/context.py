@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,6 +186,7 @@ def _eagerly() -> Iterator[None]:
     global _count
     with _lock:
         _count += 1
+        patches.PARTS_TO_COMPILE.apply(_compile_in)
     try:
         with _entering:
             when_dynamo_arrives(_arrived)
@@ -194,6 +196,7 @@ def _eagerly() -> Iterator[None]:
         with _lock:
             _count -= 1
             if not _count:
+                patches.PARTS_TO_COMPILE.remove()
                 _leave_the_stance()
 
 
@@ -245,6 +248,19 @@ def _match(was_eager: bool | None) -> Callable[[], object] | None:
         own.__exit__(None, None, None)
         return own.__enter__
     return None
+
+
+def _compile_in(
+    environment: Callable[[], AbstractContextManager[object]],
+) -> Callable[[], AbstractContextManager[object]]:
+    """`torch.cond` and its like cannot run eagerly: they compile their parts inside this environment."""
+
+    @contextlib.contextmanager
+    def compiling() -> Iterator[object]:
+        with _surround_as_noted(False), environment() as backend:
+            yield backend
+
+    return compiling
 
 
 hooks.surround("diagnosis", lambda: _count > 0, _surround_as_noted)

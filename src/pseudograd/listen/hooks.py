@@ -6,15 +6,17 @@ Functions that no mode sees, to whose calls others subscribe; custom Functions; 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
+from torch.nn import functional
 from torch.overrides import handle_torch_function
 from torch.utils.hooks import BackwardHook
 
@@ -152,18 +154,21 @@ class _Apply:
     def __init__(self, hidden: classmethod[object, ..., object] | None) -> None:
         self.hidden = hidden
 
-    def __get__(self, instance: object, cls: type) -> Callable[..., object]:
-        hidden = self.hidden
+        @functools.wraps(torch.autograd.Function.apply, updated=())
+        def apply(cls: type, *args: object, **kwargs: object) -> object:
+            with _inside:
+                result = self._bound(cls)(*args, **kwargs)
+            _tell(result)
+            return result
+
+        self._noting = apply
+
+    def _bound(self, cls: type) -> Callable[..., object]:
         above: Any = super(torch.autograd.Function, cls)
-        bound = above.apply if hidden is None else hidden.__get__(None, cls)
-        return bound if cls.__module__ == engine.__name__ else functools.partial(_noting, bound)
+        return above.apply if self.hidden is None else self.hidden.__get__(None, cls)
 
-
-def _noting(call: Callable[..., object], *args: object, **kwargs: object) -> object:
-    with _inside:
-        result = call(*args, **kwargs)
-    _tell(result)
-    return result
+    def __get__(self, instance: object, cls: type) -> Callable[..., object]:
+        return self._bound(cls) if cls.__module__ == engine.__name__ else MethodType(self._noting, cls)
 
 
 def _ours_begins() -> Callable[[object], None]:
@@ -262,6 +267,25 @@ for _patch, _function in _FUNCTIONS.items():
     patches.in_contexts.replacements[_patch] = lambda hidden, function=_function: function  # type: ignore[misc]
 
 
+# --- arguments that torch loses ---------------------------------------------------------------------------------------
+
+# These functions leave an argument out where they hand their call to a mode of functions.
+_NAMES = ((functional, "l1_loss", "weight"), (Tensor, "dim_order", "ambiguity_check"), (torch, "chain_matmul", "out"))
+LOST: dict[object, str] = {getattr(owner, name, None): argument for owner, name, argument in _NAMES}
+
+
+def find_lost_argument(func: Callable[..., object], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a call with the argument that torch left out. It stands in the frame of the function, which called the mode."""
+    name, code = LOST.get(func), getattr(func, "__code__", None)
+    if name is None or name in kwargs:
+        return kwargs
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    value = None if frame is None else frame.f_locals.get(name)
+    return kwargs if value is None else {**kwargs, name: value}
+
+
 # --- fast paths -------------------------------------------------------------------------------------------------------
 
 # Attention and transformers in evaluation keep torch's fast path under a mode of ours. Torch takes its slow path wherever a mode of
@@ -273,8 +297,7 @@ for _patch, _function in _FUNCTIONS.items():
 def _dispatch(forward: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(forward)
     def call(module: nn.Module, *args: object, **kwargs: object) -> object:
-        is_dispatched = not (is_compiling() or module.training) and mode_count() and _all_modes_are_ours()
-        if not is_dispatched or _records(module, (*args, *kwargs.values())):
+        if is_compiling() or not (mode_count() and _all_modes_are_ours() and _may_be_fast(module, args, kwargs)):
             return forward(module, *args, **kwargs)
         # It calls this again, with a mode less on the stack.
         return handle_torch_function(call, (), module, *args, **kwargs)
@@ -286,11 +309,18 @@ def _all_modes_are_ours() -> bool:
     return all(type(mode).__module__.startswith("pseudograd") for mode in mode_stack())
 
 
-def _records(module: nn.Module, values: tuple[object, ...]) -> bool:
-    """Does the call record derivatives?"""
-    return torch.is_grad_enabled() and any(
-        isinstance(value, Tensor) and value.requires_grad for value in (*values, *module.parameters())
-    )
+def _may_be_fast(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    """False where torch takes the slow path without us, too: in training, and where the call records derivatives. An encoder decides about
+    padding alone, by its first layer, and leaves the rest to its layers.
+    """
+    layer = module
+    if isinstance(module, nn.TransformerEncoder):
+        if len(args) < 3 and kwargs.get("src_key_padding_mask") is None:
+            return False
+        layer = module.layers[0]
+    values = (*args, *kwargs.values(), *layer.parameters())
+    records = torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in values)
+    return not (layer.training or records)
 
 
 patches.in_contexts.replacements.update(dict.fromkeys(patches.FAST_PATHS, _dispatch))

@@ -44,6 +44,8 @@ SILENT: frozenset[object] = frozenset(
         *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
     ]
 )
+# One look-up for each call: True for a silent function, False for one that loses an argument on its way here.
+_is_silent = {**dict.fromkeys(hooks.LOST, False), **dict.fromkeys(SILENT, True)}
 
 
 class Subscriber:
@@ -75,8 +77,10 @@ class Listener(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
-        subscriber = self.subscriber
-        if func in SILENT or not subscriber.is_on or own.depth or unheard.depth or is_compiling() or is_tracing():
+        subscriber, is_silent = self.subscriber, _is_silent.get(func)
+        if is_silent is False:
+            kwargs = hooks.find_lost_argument(func, kwargs or {})
+        if is_silent or not subscriber.is_on or own.depth or unheard.depth or is_compiling() or is_tracing():
             return self.run(func, args, kwargs)
         before = None
         try:

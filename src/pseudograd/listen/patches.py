@@ -157,6 +157,11 @@ APPLY = Patch(
     "torch.autograd.Function.apply", "what runs inside a custom Function makes no graph", f"{_DIAGNOSES} and {_RUNS}"
 )
 SWAP_TENSORS = Patch("torch.utils.swap_tensors", "torch swaps no tensor with a weak reference", _DIAGNOSES)
+PARTS_TO_COMPILE = Patch(
+    "torch._higher_order_ops.utils.setup_compilation_env",
+    "`torch.cond` and its like compile their parts, also where all other code runs eagerly",
+    _DIAGNOSES,
+)
 ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "its calls need not be heard", _DIAGNOSES)
 READERS_OF_RANDOM_STATES = [  # looked up in their module when they are called, by torch's own fork_rng and checkpoint too
     Patch(f"{module}.{name}", "a run that reads no random state is not run again with another seed", _RUNS)

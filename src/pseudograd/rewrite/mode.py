@@ -10,6 +10,7 @@ import torch
 
 from .. import engine
 from ..formula import own
+from ..listen.hooks import LOST, find_lost_argument
 from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
 from ..torch_table.conventions import OWN
 from ..torch_table.forms import KINKED, SPELLINGS, is_pinned_inside
@@ -90,6 +91,8 @@ class Rewrite(Entered):
     def _anew(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
         """A call that was not seen before, or has to be read each time."""
         log, is_traced = None if _is_compiling() else self.log, _is_dynamo_compiling()
+        if not is_traced and func in LOST:
+            kwargs = find_lost_argument(func, kwargs)
         if (
             not is_traced and is_tracing()
         ):  # a trace keeps values; a custom Function in it would differ from torch's check of it

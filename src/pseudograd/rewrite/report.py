@@ -12,7 +12,7 @@ from ..listen import frames
 from ..listen.nodes import GraphNode, Ranges
 from ..notebook import to_html
 from ..torch_table import forms as torch_forms
-from ..torch_table.private import node_number
+from ..torch_table.private import node_number, without_torch_function
 
 _SCRIPT = "torch::jit::"
 
@@ -178,7 +178,8 @@ class Log:
             self.look_at(switches, (*args, *kwargs.values()) if kwargs else args)
         result = func(*args, **kwargs)
         if node_number() != before:
-            hidden = nodes.since(before, result)
+            with without_torch_function():  # neither a mode nor a tensor of the program sees what is read here
+                hidden = nodes.since(before, result)
             if hidden:
                 name = getattr(func, "__name__", None) or str(func)
                 self._note(switches, hidden, f"inside {name}, which torch runs as one call")
@@ -186,7 +187,8 @@ class Log:
 
     def look_at(self, switches: Collection[str], values: Iterable[object]) -> None:
         """Note the values of a call or a backward that code has made which no mode sees."""
-        nodes = self.nodes.unseen_behind(values)
+        with without_torch_function():
+            nodes = self.nodes.unseen_behind(values)
         if nodes:
             self._note(switches, nodes, "code that no mode sees: TorchScript or C++")
 

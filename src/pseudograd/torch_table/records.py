@@ -5,6 +5,7 @@ Dynamo traces functions of this file too, so their loops are plain.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -282,6 +283,25 @@ def is_constant(value: object) -> bool:
     if is_wrapped(value):
         return False
     return not in_forward_mode() or torch.autograd.forward_ad.unpack_dual(value).tangent is None
+
+
+def in_float32(write: Write) -> Write:
+    """Write out a function of autocast's float32 list as autocast runs it: its tensors in float32, and without autocast inside."""
+
+    @functools.wraps(write)
+    def cast(*values: Any) -> object:
+        device, wide = "", []
+        for value in values:
+            if isinstance(value, Tensor):
+                device = value.device.type
+                value = value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+            wide.append(value)
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            return write(*values)
+        with torch.autocast(device, enabled=False):
+            return write(*wide)
+
+    return cast
 
 
 def only_backward_tells() -> bool:

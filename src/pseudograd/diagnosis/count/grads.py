@@ -36,13 +36,15 @@ class Grads:
     def match(cls, leaving: Leaving, arriving: Leaving) -> Grads | None:
         """None if the gradients cannot be compared element by element."""
         grad = next((grad for grad in arriving if grad is not None), None)
-        if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
+        if grad is None or grad.layout is not torch.strided or not (grad.is_floating_point() or grad.is_complex()):
             return None
         shape = grad.shape
         left: list[Tensor] = []
         others: list[Tensor] = []
         for other in leaving:
             if other is not None:
+                if other.layout is not torch.strided:
+                    return None
                 (left if other.shape == shape else others).append(_detached(other))
         return None if others and not left else cls(_detached(grad), left, others)
 

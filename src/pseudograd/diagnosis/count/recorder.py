@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
+from torch.utils.hooks import unserializable_hook
 
 from ...formula import own
 from ...listen import frames, hooks, nodes
@@ -239,11 +240,11 @@ class Recorder(Subscriber):
     def _register_before(self, tensor: Tensor) -> deque[Tensor]:
         """Register a hook of ours before a hook of the program; torch calls hooks in the order in which they were registered."""
         arrived: deque[Tensor] = deque(maxlen=1)
-        self._register(tensor, arrived.append)
+        self._register(tensor, partial(arrived.append))
         return arrived
 
     def _register(self, tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
-        handle = tensor.register_hook(hook)
+        handle = tensor.register_hook(unserializable_hook(hook))  # torch warns of any other when it sends the tensor
         if tensor.is_leaf:  # hooks of other tensors go with their graph
             self.handles.append(handle)
 

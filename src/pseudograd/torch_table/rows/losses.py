@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..records import EDGE, MISSING, Form, Run, Takes, Write
+from ..records import EDGE, MISSING, Form, Run, Takes, Write, in_float32
 
 _EPSILON = torch.tensor(1e-12, dtype=torch.float32).item()  # a constant of C++, of float
 _NONE, _MEAN, _SUM = 0, 1, 2
@@ -158,10 +158,11 @@ def _loss_forms(
     takes: the arguments before it, with their defaults. Python's binding and aten differ in what they do without `reduction`: torch's
     parser reads the name of its default as 0. accepts: as in `_reduced`, of torch.nn.functional.
     """
+    of_torch = in_float32(_reduced(losses_of, _parse_code, 1))
     by_owner: tuple[tuple[object, Write, Takes, tuple[type[nn.Module], ...]], ...] = (
-        (functional, _reduced(losses_of, _parse_legacy, len(_LEGACY), accepts), _LEGACY, (module,)),
-        (torch, _reduced(losses_of, _parse_code, 1), {"reduction": _NONE}, ()),
-        (torch.ops.aten, _reduced(losses_of, _parse_code, 1), {"reduction": _MEAN}, ()),
+        (functional, in_float32(_reduced(losses_of, _parse_legacy, len(_LEGACY), accepts)), _LEGACY, (module,)),
+        (torch, of_torch, {"reduction": _NONE}, ()),
+        (torch.ops.aten, of_torch, {"reduction": _MEAN}, ()),
     )
     return [_form(name, owner, {**takes, **last}, write, modules) for owner, write, last, modules in by_owner]
 

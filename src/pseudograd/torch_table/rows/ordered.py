@@ -126,6 +126,8 @@ def _write_quantile(
     """As torch 2.13: sort, then go from one neighbour to the other. jnp.quantile has a stable sort."""
     if convention == OPEN_ERA or not (dim is None or isinstance(dim, int)):
         return None
+    if x.dtype not in (torch.float32, torch.float64):  # autocast computes in float32
+        return None
     value = values_of(own)
     flat, axis = (x.reshape(-1), 0) if dim is None or x.dim() == 0 else (x, dim % x.dim())
     flat = flat.movedim(axis, -1)

@@ -1,0 +1,395 @@
+"""Where torch asks whether a mode, an override or a hook is active, a context of ours changes no value, no gradient and no count of calls.
+
+Each program below passes one of these questions of torch. Its results are those without a context, bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+import pseudograd as pg
+from pseudograd.torch_table.private import mode_stack
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{start}")
+    for start in ("The PyTorch API of nested tensors", "torch.chain_matmul is deprecated", "`?torch.jit")
+]
+
+CONTEXTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "diagnose": pg.diagnose,
+    "a what-if": lambda: pg.diagnose(whatif={"open": "open"}),
+    "sensitivity": lambda: pg.diagnose(sensitivity=True),
+    "override": lambda: pg.override(fake_quantize="identity"),
+    "pin": lambda: pg.pin_edge("torch<=2.13" if torch.__version__ >= "2.14" else "torch>=2.14"),
+    "framework": lambda: pg.pin_edge("jax"),
+}
+PADDING = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]).bool()
+Program = Callable[[], object]
+PROGRAMS: dict[str, Program] = {}
+
+
+def program_of_the_table(program: Program) -> Program:
+    PROGRAMS[program.__name__.replace("_", " ")] = program
+    return program
+
+
+def small_step() -> list[object]:
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))
+    optimizer = torch.optim.AdamW(net.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(torch.randn(6, 4)).square().sum().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+    return [*net.parameters(), *net.buffers(), *_gradients(net)]
+
+
+def _gradients(module: nn.Module) -> list[Tensor | None]:
+    return [parameter.grad for parameter in module.parameters()]
+
+
+def _encoder(norm: nn.Module | None = None) -> nn.TransformerEncoder:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2, norm=norm)
+
+
+# --- torch.overrides.has_torch_function ---------------------------------------------------------------------------------
+
+
+@program_of_the_table
+def an_encoder_whose_layers_alone_evaluate() -> object:
+    encoder = _encoder().train()
+    encoder.layers.eval()
+    with torch.no_grad():
+        return encoder(torch.randn(2, 5, 16), src_key_padding_mask=PADDING)
+
+
+@program_of_the_table
+def frozen_layers_of_an_encoder_before_a_norm_that_learns() -> object:
+    encoder = _encoder(nn.LayerNorm(16)).eval()
+    encoder.layers.requires_grad_(False)
+    y = encoder(torch.randn(2, 5, 16), None, PADDING)
+    y.square().sum().backward()
+    return [y, _gradients(encoder)]
+
+
+@program_of_the_table
+def an_encoder_whose_last_layer_learns() -> object:
+    encoder = _encoder().eval()
+    encoder.layers[0].requires_grad_(False)
+    encoder(torch.randn(2, 5, 16)).square().sum().backward()
+    return _gradients(encoder)
+
+
+@program_of_the_table
+def attention_in_inference_mode() -> object:
+    attention, x = nn.MultiheadAttention(16, 4, batch_first=True).eval(), torch.randn(2, 5, 16)
+    with torch.inference_mode():
+        return [attention(x, x, x, key_padding_mask=PADDING)[0].clone(), attention(x, x, x)[1].clone()]
+
+
+@program_of_the_table
+def an_argument_that_torch_leaves_out() -> object:
+    """Torch does not hand these three to a mode of functions."""
+    x = torch.randn(4, 3, requires_grad=True)
+    out = torch.zeros(2, 2)
+    torch.chain_matmul(torch.ones(2, 3), torch.ones(3, 2), out=out)
+    if "weight" in functional.l1_loss.__annotations__:  # before torch 2.13 it has none
+        loss: Callable[..., Tensor] = functional.l1_loss
+        loss(x, torch.randn(4, 3), weight=torch.rand(4, 3)).backward()
+    try:
+        order: object = torch.empty(1, 2, 3, 4).dim_order(ambiguity_check=True)
+    except RuntimeError as error:
+        order = str(error)
+    return [x.grad, out, order]
+
+
+@program_of_the_table
+def operators_of_another_library() -> object:
+    class Quantity:
+        def __rpow__(self, other: object) -> str:
+            return "rpow"
+
+        def __rfloordiv__(self, other: object) -> str:
+            return "rfloordiv"
+
+    x = torch.ones(2)
+    return [x ** Quantity(), x // Quantity()]  # type: ignore[operator]
+
+
+# --- traces and compilers -----------------------------------------------------------------------------------------------
+
+
+@program_of_the_table
+def scripts_and_traces() -> object:
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh()), torch.randn(3, 4)
+    with torch.no_grad():
+        return [torch.jit.trace(net, x)(x), torch.jit.script(net)(x)]
+
+
+@program_of_the_table
+def graphs() -> object:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh()), torch.randn(3, 4)
+    return [torch.fx.symbolic_trace(net).code, make_fx(torch.func.grad(_sum_of_tanh))(x).code]
+
+
+def _sum_of_tanh(x: Tensor) -> Tensor:
+    return x.tanh().sum()
+
+
+@program_of_the_table
+def fake_tensors_and_devices() -> object:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = nn.Linear(4, 8)
+        fake(torch.randn(3, 4)).tanh().sum().backward()
+    with torch.device("meta"):
+        devices = [torch.ones(2).device, nn.Linear(2, 2).weight.device, torch.get_default_device()]
+    return [[grad.shape for grad in _gradients(fake) if grad is not None], list(map(str, devices)), torch.ones(2)]
+
+
+# --- autocast -----------------------------------------------------------------------------------------------------------
+
+LOSSES: list[Callable[[Tensor, Tensor], Tensor]] = [
+    lambda a, b: functional.margin_ranking_loss(a[:, 0], b[:, 0], torch.ones(4)),
+    lambda a, b: functional.cosine_embedding_loss(a, b, torch.ones(4)),
+    lambda a, b: functional.hinge_embedding_loss(a, torch.ones_like(a)),
+    lambda a, b: functional.triplet_margin_loss(a, b, a + b),
+    lambda a, b: torch.quantile(a, 0.3),
+]
+
+
+@program_of_the_table
+def losses_under_autocast() -> object:
+    a, b = (torch.randn(4, 3, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = [loss(a, b) for loss in LOSSES]
+    torch.stack([loss.float() for loss in losses]).sum().backward()
+    return [losses, a.grad, b.grad]
+
+
+@program_of_the_table
+def weights_that_autocast_remembers() -> object:
+    net, x = nn.Linear(4, 4), torch.randn(3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = net(net(x))
+    y.sum().backward()
+    return [y, _gradients(net)]
+
+
+# --- hooks --------------------------------------------------------------------------------------------------------------
+
+
+@program_of_the_table
+def a_saved_tensor_that_is_unpacked_once() -> object:
+    """Hooks that keep a tensor until it is asked for, as those that offload to a disk do."""
+    stash: dict[int, Tensor] = {}
+    counts = [0, 0]
+
+    def pack(tensor: Tensor) -> int:
+        counts[0] += 1
+        stash[counts[0]] = tensor
+        return counts[0]
+
+    def unpack(number: int) -> Tensor:
+        counts[1] += 1
+        return stash.pop(number)
+
+    x = torch.randn(2, 5, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        y = (x.tanh() * x.clamp(-0.5, 0.5)).relu().abs().sum() + functional.max_pool1d(x, 2).sum()
+    y.backward()
+    return [x.grad, counts]
+
+
+@program_of_the_table
+def checkpoints() -> object:
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.4), nn.Tanh()), torch.randn(3, 4, requires_grad=True)
+    for reenters in (True, False):
+        checkpoint(net, x, use_reentrant=reenters).sum().backward()
+    return [x.grad, _gradients(net), torch.rand(2)]
+
+
+@program_of_the_table
+def hooks_of_the_program() -> object:
+    heard: list[object] = []
+    w = torch.randn(3, requires_grad=True)
+    handle = w.register_hook(lambda grad: grad * 2)
+    w.register_post_accumulate_grad_hook(lambda leaf: heard.append(str(leaf.grad)))
+    y = w.tanh()
+    y.register_hook(lambda grad: heard.append(grad.clone()))
+    y.sum().backward()
+    handle.remove()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.utils.hooks.warn_if_has_hooks(w)  # as where a tensor goes to another process
+    return [w.grad, heard, [str(warning.message) for warning in caught]]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * 2
+
+
+@program_of_the_table
+def the_name_of_a_custom_function() -> object:
+    apply: Any = Doubled.apply
+    return [apply.__name__, apply.__self__ is Doubled, functools.wraps(apply)(lambda x: x).__name__]
+
+
+@program_of_the_table
+def closures_and_fused_optimisers() -> object:
+    w = nn.Parameter(torch.randn(4))
+    newton = torch.optim.LBFGS([w], max_iter=3, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        newton.zero_grad()
+        loss = (w**4).sum() + w.sum()
+        loss.backward()
+        return loss
+
+    values = [newton.step(closure)]
+    for is_fused in (True, False):
+        adam = torch.optim.Adam([w], fused=is_fused, foreach=not is_fused)
+        closure()
+        adam.step()
+    return [values, w]
+
+
+# --- calls that the program counts --------------------------------------------------------------------------------------
+
+
+class Functions(TorchFunctionMode):
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.log.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatches(TorchDispatchMode):
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.log.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@program_of_the_table
+def modes_of_the_program() -> object:
+    log: list[str] = []
+    with Functions(log), Dispatches(log):
+        return [small_step(), log]
+
+
+class Counted(Tensor):
+    calls: list[str]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@program_of_the_table
+def a_tensor_that_counts_its_calls() -> object:
+    Counted.calls = []
+    x = torch.randn(4).as_subclass(Counted).requires_grad_()
+    (x.tanh() * 2).sum().backward()
+    return [x.grad, Counted.calls]
+
+
+@program_of_the_table
+def sparse_gradients() -> object:
+    table = nn.Embedding(6, 3, sparse=True)
+    a = torch.tensor([[0.0, 2.0], [0.0, 3.0]]).to_sparse().requires_grad_()
+    torch.sparse.mm(a, torch.ones(2, 2, requires_grad=True)).sum().backward()
+    table(torch.tensor([1, 1, 4])).square().sum().backward()
+    assert a.grad is not None
+    assert table.weight.grad is not None
+    states = [table.weight.grad.is_coalesced(), a.grad.is_coalesced()]
+    optimizer = torch.optim.SparseAdam(table.parameters())
+    optimizer.step()
+    return [a.grad.to_dense(), table.weight, states]
+
+
+@program_of_the_table
+def copies() -> object:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    net(torch.randn(4, 3)).sum().backward()
+    copied = copy.deepcopy(net)
+    copied(torch.randn(4, 3)).sum().backward()
+    averaged = torch.optim.swa_utils.AveragedModel(net)
+    averaged.update_parameters(copied)
+    return [_gradients(net), _gradients(copied), list(averaged.parameters()), [p._version for p in net.parameters()]]
+
+
+def plain_step() -> object:
+    return small_step()
+
+
+program_of_the_table(plain_step)
+
+
+def frozen(value: object) -> object:
+    """What can be compared by ==: of a tensor its dtype, shape and bits."""
+    if isinstance(value, Tensor):
+        bits = value.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
+        return str(value.dtype), tuple(value.shape), bits
+    return [frozen(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def result(program: Program) -> object:
+    torch.manual_seed(0)
+    return frozen([program(), torch.get_rng_state()])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_context_changes_nothing(name: str) -> None:
+    alone = result(PROGRAMS[name])
+    for context in CONTEXTS:
+        with CONTEXTS[context]() as entered:
+            inside = result(PROGRAMS[name])
+        assert inside == alone, context
+        assert getattr(entered, "errors", []) == [], context
+        assert not mode_stack()
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("learns", [False, True])
+def test_torch_cond_compiles_its_branches_in_a_diagnosis(learns: bool) -> None:
+    def program() -> object:
+        x = torch.randn(3, requires_grad=learns)
+        y = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+        if learns:
+            y.sum().backward()
+        return [y, x.grad]
+
+    alone = result(program)
+    with pg.diagnose() as d:
+        assert result(program) == alone
+    assert d.errors == []
