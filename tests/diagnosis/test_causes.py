@@ -97,7 +97,82 @@ def test_a_backward_that_returns_none_hands_nothing_on() -> None:
             stopped = Stops.apply(net(torch.ones(4, 3)))
             head(stopped).sum().backward()
     assert starved(d) == ["0.weight", "0.bias"]
-    assert cause_of(d, "0.weight") == (line_of("stopped ="), "the backward of StopsBackward hands nothing on")
+    assert cause_of(d, "0.weight") == (
+        line_of("stopped ="),
+        "the backward of StopsBackward returns None for what comes from it",
+    )
+
+
+class Scales(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * ctx.saved_tensors[0], None
+
+
+def test_a_backward_that_forgets_an_input_has_the_line_of_its_call() -> None:
+    net = nn.ParameterDict({"x": torch.ones(3), "scale": torch.ones(1)})
+    with diagnose(net) as d:
+        Scales.apply(net["x"], net["scale"].exp()).sum().backward()  # type: ignore[no-untyped-call]
+    why = "the backward of ScalesBackward returns None for what comes from it"
+    assert cause_of(d, "scale") == (line_of("Scales.apply"), why)
+    assert d.findings[0].next_step.startswith("Return the gradient of that input")
+
+
+class Gated(nn.Module):
+    """A branch behind a gate that starts at 0."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=kind == "modulation")
+        self.gain, self.norm = nn.Parameter(torch.zeros(1)), nn.LayerNorm(4)
+        for parameter in (*self.b.parameters(), *self.norm.parameters()):
+            nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        if self.kind == "LoRA":
+            h = 2 * self.b(functional.dropout(h, 0.1))
+        elif self.kind == "gain of a norm":
+            h = self.norm(h)
+        elif self.kind == "gate":
+            h = self.gain.tanh() * h
+        else:
+            h = self.b(x).chunk(2, -1)[0].sum(-1, keepdim=True) * h
+        return x + h
+
+
+@pytest.mark.parametrize("kind", ["LoRA", "gain of a norm", "gate", "modulation"])
+@pytest.mark.parametrize("rates", [(0.1,), (0.1, 0.1), (0.0, 0.1), (None, None), ("others",)])
+def test_a_factor_that_starts_at_0_and_learns_is_calm(kind: str, rates: tuple[Any, ...]) -> None:
+    """rates: of each step; None for a backward without a step. "others": the factor is in no optimiser."""
+    net = Gated(kind)
+    optimizer = torch.optim.SGD(net.a.parameters() if rates == ("others",) else net.parameters(), 0.1)
+    with diagnose(net) as d:
+        for rate in rates:
+            net(torch.randn(8, 4)).square().mean().backward()
+            optimizer.param_groups[0]["lr"] = rate if isinstance(rate, float) else 0.1
+            if rate is not None:
+                optimizer.step()
+    assert ("a.weight" in starved(d)) == (rates == ("others",))
+    starts = "1 parameter of a gets zeros alone until what multiplies it has left 0, as in the first step of a LoRA"
+    assert (starts in d.calm) == (rates not in (("others",), (0.1, 0.1)))
+
+
+def test_a_factor_that_stays_at_0_is_a_finding() -> None:
+    net = Gated("LoRA")
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with diagnose(net) as d:
+        for _ in range(3):
+            net(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            nn.init.zeros_(net.b.weight)
+    assert "a.weight" in starved(d)
 
 
 @pytest.mark.parametrize("is_leaf", [False, True])

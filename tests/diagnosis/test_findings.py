@@ -168,16 +168,30 @@ def test_the_finding_edge_names_every_era() -> None:
     assert "pin_edge('torch<=2.13')" in finding.next_step
 
 
-def test_the_clip_of_a_policy_loss_is_left_alone_if_it_is_meant() -> None:
-    """The clipped loss silences by the sign of the advantage: what arrives at the clamp would only lead further outside."""
-    log_ratio = torch.tensor([-1.0, -1.0, 0.1, 1.0, 1.0], requires_grad=True)
-    advantage = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])
+def _policy(log_ratio: Tensor) -> Tensor:
+    advantage, ratio = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0]), log_ratio.exp()
+    return (-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)).sum()
+
+
+def _critic(value: Tensor) -> Tensor:
+    clipped = (value - 0.5).clamp(-0.2, 0.2) + 0.5
+    return torch.max((value - 2).square(), (clipped - 2).square()).sum()
+
+
+@pytest.mark.parametrize(("loss", "sides"), [(_policy, [1, 0, 1, 0]), (_critic, [0, 0, 2, 0])])
+def test_the_clip_of_a_policy_is_calm(loss: Callable[[Tensor], Tensor], sides: list[int]) -> None:
+    """What arrives at the clamp would only lead further outside, and its input goes on beside it."""
+    x = torch.tensor([-1.0, -1.0, 0.1, 1.0, 1.0], requires_grad=True)
     with diagnose() as d:
-        ratio = log_ratio.exp()
-        clipped = torch.clamp(ratio, 0.8, 1.2)
-        (-torch.minimum(ratio * advantage, clipped * advantage)).sum().backward()
-    finding = only(d, "cut")
-    assert number_of(finding.where) == line_of("clipped = torch.clamp(ratio, 0.8, 1.2)")
-    assert finding.next_step.startswith("None, if the clip is meant")
-    sides = site_of(d, "clamp").sides
-    assert [sides[side] for side in ("below+", "below-", "above-", "above+")] == [1, 0, 1, 0]
+        loss(x).backward()
+    assert codes(d) == []
+    site = site_of(d, "clamp")
+    assert [site.sides[side] for side in ("below+", "below-", "above-", "above+")] == sides
+    assert [calm.startswith(f"clamp at {site.where} cuts ") for calm in d.calm] == [True] * bool(site.cut)
+
+
+def test_a_clamp_that_no_choice_goes_around_is_a_cut() -> None:
+    x = torch.tensor([2.0, 3.0, 0.5], requires_grad=True)
+    with diagnose() as d:
+        torch.minimum(x.clamp(0, 1), torch.full((3,), 9.0)).neg().sum().backward()
+    assert only(d, "cut").next_step.startswith("None, if the clip is meant")

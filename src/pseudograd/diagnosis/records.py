@@ -52,6 +52,7 @@ class Site:
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_own: bool = field(default=False, repr=False)  # of an op of this library
     own_remedy: str = field(default="", repr=False)
+    is_clip: bool = field(default=False, repr=False)  # a minimum or maximum chooses between it and its own input
 
     @property
     def cut_share(self) -> float:
@@ -74,6 +75,11 @@ class Site:
     def at_bound_share(self) -> float:
         """The share of the arrived elements that is at a bound."""
         return (self.at_bound or 0) / self.arrived if self.arrived else 0.0
+
+    @property
+    def is_calm_clip(self) -> bool:
+        """Does it cut only what leads further outside, while the value that it clips goes on beside it, as in the loss of a policy?"""
+        return self.is_clip and not self.recoverable
 
     @property
     def is_guard(self) -> bool:

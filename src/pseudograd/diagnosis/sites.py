@@ -45,6 +45,7 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
         family=switches[0] if switches else None,
         within=tally.within,
         is_deliberate=is_deliberate,
+        is_clip=tally.is_clip,
         order=tally.order,
         upstream=tally.leaves,
         is_own=bool(own),

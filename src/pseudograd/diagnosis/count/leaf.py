@@ -152,6 +152,8 @@ class Leaf:
         self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
         self.is_in_optimizer = False  # does an optimiser that took a step have it?
         self.is_stepped = False  # was there a step with a rate other than 0?
+        self.stepped_after: int | None = None  # the number of backward passes before the first such step
+        self.zero_factor: Leaf | None = None  # a parameter that is 0, and multiplies all that this one hands on
         self.is_frozen = False  # while an optimiser has it
         self.step_saw_gradient: Flag = False  # did an optimiser see a gradient other than 0?
         self.step_missed_gradient: Flag = False  # did an optimiser see no gradient although one had just arrived?

@@ -159,6 +159,8 @@ class Optimisers:
                 known.have_moved[number] = True
                 for leaf in known.groups[number]:
                     leaf.is_stepped = True
+                    if leaf.stepped_after is None:
+                        leaf.stepped_after = self._leaves.backwards
         for leaf in known.pending:
             _look_at_grad(leaf, has_closure)
         if not known.steps & (known.steps - 1):  # at powers of two, because a device has to be waited for

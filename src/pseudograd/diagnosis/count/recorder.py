@@ -35,6 +35,7 @@ from ...torch_table.private import (
     without_torch_function,
 )
 from ...torch_table.records import Arguments, Function, Keywords, Spelling
+from .graph_shapes import clips_behind, note_zero_factors
 from .influence import Influence
 from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
@@ -52,7 +53,7 @@ _HAND_ON = (
     "Split Select Slice Unbind Detach Embedding"
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
-_LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
+LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
 _LINEAR = torch.nn.functional.linear
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()
@@ -219,6 +220,11 @@ class Recorder(Subscriber):
         is_first = not tally.calls
         if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
             self._ran_at.add(tally.place)
+            node = current_node()
+            for clamp in () if node is None else clips_behind(node):
+                known = self.tally_of(clamp)
+                if known is not None:
+                    known.is_clip = True
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:
@@ -405,7 +411,7 @@ class Recorder(Subscriber):
         except BaseException:  # Ctrl-C
             local.backwards = depth
             raise
-        return partial(self._end, inputs, is_outermost, listener, before)
+        return partial(self._end, roots, inputs, is_outermost, listener, before)
 
     @harmless("the start of a backward")
     def _begin(self, roots: Roots, grads: Gradients, inputs: Roots | None, is_outermost: bool, is_heard: bool) -> None:
@@ -486,7 +492,13 @@ class Recorder(Subscriber):
         self.arrivals.hand_over(self._attach_leaf)
 
     def _end(
-        self, inputs: Roots | None, is_outermost: bool, listener: Listener, before: int, result: Gradients | None
+        self,
+        roots: Roots,
+        inputs: Roots | None,
+        is_outermost: bool,
+        listener: Listener,
+        before: int,
+        result: Gradients | None,
     ) -> None:
         """result: the gradients of the inputs, empty if they are added to leaves; None if the backward raised."""
         self._local.backwards -= 1
@@ -496,7 +508,7 @@ class Recorder(Subscriber):
         if is_outermost:
             if self.asking is not None:
                 self.asking.end(result is not None)
-            self._end_step()
+            self._end_step(roots)
 
     @harmless("the gradients of an autograd.grad")
     def _count_result(self, inputs: Roots, result: Gradients, before: int) -> None:
@@ -510,17 +522,19 @@ class Recorder(Subscriber):
                     self._arrived(leaf, leaf.tensor() is tensor, (grad,))
 
     @harmless("the end of a backward")
-    def _end_step(self) -> None:
+    def _end_step(self, roots: Roots) -> None:
         """The user's own function may raise to end the program; that is no Exception."""
         with quietly():
             self.arrivals.end()
             if self._clamps is not None:
                 self._clamps.end_step(self._ran_at)
             self.leaves.end_backward(self.backwards)
-            if self.backwards <= _LAST_NEW_SUSPECT:
+            if self.backwards <= LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
+                if self.suspects:
+                    note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
             following = self.backwards + 1
-            is_looked_at = following <= _LAST_NEW_SUSPECT or not following & self.backwards  # a power of two
+            is_looked_at = following <= LAST_NEW_SUSPECT or not following & self.backwards  # a power of two
             self.partial = (
                 sum(1 << bit for bit, leaf in self.leaves if leaf.entries.mask is not None) if is_looked_at else 0
             )

@@ -65,6 +65,8 @@ class Tally:
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.own_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
         self.function: type | None = None  # the class of a custom Function
+        self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
+        self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
         self.passed = 0  # the set of leaves that got more
         self.reader: Tally | None = None  # of the node that handed it the last gradient, while zeros are followed
@@ -102,6 +104,10 @@ class Tally:
         node: GraphNode | None = None
         if is_full or is_first or is_slice or self.op == OWN_NODE:
             node = current_node()
+        if self.function is not None and node is not None:
+            for (other, _), grad in zip(node.next_functions, leaving, strict=False):
+                if grad is None and other is not None:
+                    self.withheld |= leaves.upstream(other)
         form, form_of_part = self.form, None
         if is_slice:
             leaving, arriving, form_of_part = read_slice(node, leaving, arriving)

@@ -14,7 +14,7 @@ from ...listen.frames import named
 from ...wording import counted, shortened
 from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
-from ..count.recorder import Recorder
+from ..count.recorder import LAST_NEW_SUSPECT, Recorder
 from ..count.tally import OWN_NODE
 from ..count.zeros import repeated_cut
 from ..records import Partly, Site, Starved, Structural
@@ -31,6 +31,8 @@ _LEFT_ALONE = "run under no_grad or behind a detach alone, as a target or teache
 _UNSTEPPED = "are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
 _NOT_ASKED = "are asked for no gradient: every backward is an autograd.grad of others"
 _NO_SHIFT = "get zeros alone while the weight beside them learns: what arrives there adds up to 0"
+_STARTS_AT_0 = "get zeros alone until what multiplies them has left 0, as in the first step of a LoRA"
+RETURNS_NONE = "returns None for what comes from it"
 _NOT_GIVEN = "are not of the model given, and got no gradient"
 
 
@@ -148,6 +150,8 @@ class Starving:
         return _NOT_GIVEN if self._has_model or self._was_asked(leaf) else _NOT_ASKED
 
     def _judge(self, bit: int, leaf: Leaf, is_of_a_net: bool) -> Starved | str | None:
+        if leaf.gradients and not leaf.is_swallowed and self._is_at_its_start(leaf):
+            return _STARTS_AT_0
         cause, why = self._cause(1 << bit, leaf)
         if cause is None and leaf.gradients and not leaf.is_swallowed and self._feels_no_shift(leaf):
             return _NO_SHIFT if is_of_a_net else None
@@ -160,6 +164,13 @@ class Starving:
         is_unstepped = self._have_stepped and not leaf.is_in_optimizer
         unheld = () if leaf.has_run or not why.endswith(NO_PATH) else self._unheld
         return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, unheld)
+
+    def _is_at_its_start(self, leaf: Leaf) -> bool:
+        """Is it multiplied by a parameter that was 0 in the last backward, and that no step could move before?"""
+        factor, backwards = leaf.zero_factor, self._recorder.backwards
+        if factor is None or (self._have_stepped and not factor.is_in_optimizer):
+            return False
+        return backwards <= LAST_NEW_SUSPECT or factor.stepped_after in (None, backwards)
 
     @cached_property
     def _unheld(self) -> tuple[str, ...]:
@@ -189,6 +200,10 @@ class Starving:
             return None, f"a hook, or code of the program, sets it to 0 or None {when}"
         if leaf.gradients:
             return self._cause_of_zeros(bit, leaf)
+        for tally in self._recorder.tallies.values():
+            if tally.withheld & bit:
+                function = site_of(tally)
+                return function, f"the backward of {function.op} {RETURNS_NONE}"
         cuts = self._cuts(bit)
         if cuts and cuts[0].reaches_loss:
             behind = "" if cuts[0].is_last else ", and again behind it"

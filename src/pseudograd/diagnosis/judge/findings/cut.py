@@ -24,7 +24,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if site.family in ("round", "sign") and share > DEAD_SHARE:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
             yield KIND.site_finding(site, count_cut(site), cause, advised, share)
-        elif site.family == "clamp" and share - _edge_share(site) >= CUT_SHARE:
+        elif site.family == "clamp" and not site.is_calm_clip and share - _edge_share(site) >= CUT_SHARE:
             back = (
                 ""
                 if site.recoverable is None

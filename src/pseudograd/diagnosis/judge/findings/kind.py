@@ -12,6 +12,7 @@ from pseudograd_notices.code import Code
 
 from ....listen.frames import Place, named
 from ....listen.harmless import harmless
+from ....wording import percent
 from ...count.leaf import Leaf
 from ...count.recorder import Recorder
 from ...count.sensitivity import Sensitivity
@@ -95,7 +96,13 @@ class Evidence:
 
     @part
     def calm(self) -> Iterable[str]:
-        return [*self.starving.calm(), *calm_lines(self.partly)]
+        clips = [
+            f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as in the "
+            "clipped loss of a policy: pseudograd.policy.clip_report(log_ratio, advantage) says which tokens"
+            for site in self.sites
+            if site.cut and site.is_calm_clip
+        ]
+        return [*self.starving.calm(), *calm_lines(self.partly), *clips]
 
     @part
     def copied(self) -> Iterable[Copied]:

@@ -11,7 +11,7 @@ from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
 from ..dead_units import are_chosen_out, group_dead
-from ..starving import NO_PATH, ZEROED
+from ..starving import NO_PATH, RETURNS_NONE, ZEROED
 from .edge import is_cut_by_its_era, passing_era
 from .kind import Evidence, Kind
 
@@ -85,6 +85,8 @@ def _advise(starved: Starved) -> str:
             "Look for a hook, zero_grad() or .grad = None between the backward and the step. If it is frozen on purpose, say "
             "requires_grad_(False)."
         )
+    if starved.why.endswith(RETURNS_NONE):
+        return "Return the gradient of that input in its backward, or detach the input if it should get none."
     if isinstance(cause, Site):
         if is_cut_by_its_era(cause):
             return advice.pin(cause, passing_era(cause))

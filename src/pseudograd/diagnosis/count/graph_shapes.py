@@ -1,0 +1,128 @@
+"""What the shape of a graph says: a factor that starts at 0, as in a LoRA, and a clip beside its own input, as in the loss of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from ...listen import nodes
+from ...listen.nodes import GraphNode
+from ...torch_table.forms import form_of_node
+from .leaf import Leaf, has_numbers
+from .leaves import Leaves
+
+# The inputs that these nodes multiply with each other; their other inputs are added.
+_FACTORS = {
+    **dict.fromkeys(("Mul", "Mm", "Bmm", "Mv", "Dot", "Convolution", "Linear"), (0, 1)),
+    **dict.fromkeys(
+        ("NativeLayerNorm", "NativeGroupNorm", "NativeBatchNorm", "CudnnBatchNorm", "FusedRmsNorm"), (0, 1)
+    ),
+    **dict.fromkeys(("Addmm", "Baddbmm", "Addbmm", "Addmv", "Addr", "Addcmul"), (1, 2)),
+}
+# These are 0 where all of their inputs are 0.
+_SHAPES = (
+    "T Transpose Permute View UnsafeView Reshape Expand Unsqueeze Squeeze Slice Select Split Unbind ToCopy Clone Alias"
+)
+_KEEP_ZERO = frozenset(f"{_SHAPES} Add Sub Neg Div Tanh Sin Sum Mean".split())
+_MOST_STEPS = 24  # from a factor to a parameter
+_CHOICES = ("MinimumBackward0", "MaximumBackward0")
+_NODES_LOOKED_AT = 24  # on each side of a choice
+
+
+def _kind(node: GraphNode) -> str:
+    return nodes.name_of(node).rstrip("0123456789").removesuffix("Backward")
+
+
+def _inputs(node: GraphNode) -> list[GraphNode | None]:
+    return [other for other, _ in node.next_functions]
+
+
+# --- a factor that starts at 0 ----------------------------------------------------------------------------------------
+
+
+def note_zero_factors(starts: Iterable[GraphNode | None], suspects: int, leaves: Leaves) -> None:
+    """Note at each suspect, a leaf that got zeros alone, the parameter on which this depends, if all of its ways to the loss lead through
+    products with factors that are 0 because parameters are, which got a gradient and have not been stepped by it.
+    """
+    stack, blocked = list(starts), []
+    met: set[GraphNode] = set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        inputs = _inputs(node)
+        pair = _factors_of(node, inputs)
+        for at, other in enumerate(inputs):
+            factor = _zero_leaf(inputs[pair[1 - pair.index(at)]], leaves, 0) if at in pair else None
+            if factor is None:
+                stack.append(other)
+            elif other is not None:
+                blocked.append((leaves.upstream(other), factor))
+    reached = 0
+    for node in met:
+        if nodes.name_of(node) == nodes.LEAF:
+            reached |= leaves.upstream(node)
+    for leaf in leaves.named(suspects):
+        leaf.zero_factor = None
+    for upstream, factor in blocked:
+        for leaf in leaves.named(upstream & suspects & ~reached):
+            leaf.zero_factor = factor
+
+
+def _factors_of(node: GraphNode, inputs: list[GraphNode | None]) -> tuple[int, ...]:
+    pair = _FACTORS.get(_kind(node), ())
+    return pair if pair and len(inputs) > max(pair) else ()
+
+
+def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | None:
+    """A parameter that makes this value 0 and will not stay 0."""
+    if node is None or steps > _MOST_STEPS:
+        return None
+    if nodes.name_of(node) == nodes.LEAF:
+        leaf, tensor = leaves.leaf_of(node.variable), node.variable
+        if (
+            leaf is None
+            or not leaf.moved
+            or (leaf.is_stepped and bool(leaf.step_saw_gradient))
+            or not has_numbers(tensor)
+        ):
+            return None
+        return None if bool(torch.count_nonzero(tensor.detach())) else leaf
+    inputs = _inputs(node)
+    pair = _factors_of(node, inputs)
+    if pair and None not in [inputs[at] for at in range(len(inputs)) if at not in pair]:
+        added = [_zero_leaf(other, leaves, steps + 1) for at, other in enumerate(inputs) if at not in pair]
+        factors = [_zero_leaf(inputs[at], leaves, steps + 1) for at in pair] if None not in added else []
+        return next((leaf for leaf in factors if leaf is not None), None)
+    if _kind(node) not in _KEEP_ZERO and not (_kind(node) == "Mul" and len(inputs) == 1):
+        return None
+    zeros = [_zero_leaf(other, leaves, steps + 1) for other in inputs]
+    return None if None in zeros or not zeros else zeros[0]
+
+
+# --- a clip beside its input ------------------------------------------------------------------------------------------
+
+
+def clips_behind(node: GraphNode) -> Iterator[GraphNode]:
+    """The clamps on one side of a minimum or maximum, of a value that the other side has without the clamp."""
+    if nodes.name_of(node) not in _CHOICES:
+        return
+    sides = [_near(other) for other in _inputs(node)]
+    for side, other_side in zip(sides, sides[::-1], strict=True):
+        for clamp in side:
+            form = form_of_node(nodes.name_of(clamp))
+            if form is not None and form.switches[0] == "clamp" and clamp not in other_side:
+                source = clamp.next_functions[0][0]
+                if source is not None and any(before in other_side for before in _near(source)[:3]):
+                    yield clamp
+
+
+def _near(start: GraphNode | None) -> list[GraphNode]:
+    queue = [] if start is None else [start]
+    for node in queue:
+        queue += [other for other in _inputs(node) if other is not None and other not in queue]
+        if len(queue) >= _NODES_LOOKED_AT:
+            break
+    return queue[:_NODES_LOOKED_AT]
