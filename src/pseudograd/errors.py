@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from .public_names import public_path
 
+LONGEST_LIST = 1_000  # characters
+
 
 def must(where: str, argument: str, requirement: str, got: object, remedy: str | None = None) -> str:
     """The text of an error; strings are quoted, everything else is shown as it prints."""
@@ -49,9 +51,12 @@ class UnknownNameError(ValueError, KeyError):
 def unknown_name(
     where: str, argument: str, allowed: Iterable[object], got: object, hint: str | None = None
 ) -> UnknownNameError:
-    """The error for `got`, with the closest allowed name unless there is a better hint."""
+    """The error for `got`, with the closest allowed name unless there is a better hint. A list of more than a screen is cut."""
     names = sorted(map(str, allowed))
-    text = must(where, argument, f"be one of {', '.join(names)}", got)
+    listed = ", ".join(names)
+    if len(listed) > LONGEST_LIST:
+        listed = f"{', '.join(names[:12])} and {len(names) - 12} more names"
+    text = must(where, argument, f"be one of {listed}", got)
     close = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []
     if hint:
         text = f"{text} {hint}."

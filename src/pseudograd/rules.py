@@ -1,4 +1,4 @@
-"""Rule objects: `rules.leaky(0.01)`, `rules.elastic(width=0.5)`, and every other rule of the table by its name.
+"""Rule objects: `rules.leaky(0.01)`, and every other rule of the table by its name.
 
 A rule without parameters needs no object: its name does the same. The parameters of a rule are those in its row, all finite and above 0;
 scripts/list_ops.py writes them out in rules.pyi, for type checkers.
@@ -19,7 +19,8 @@ from .user_function import UserFunction, function_of
 
 
 def leaky(slope: float = 0.1, *, low: float | None = None, high: float | None = None) -> RuleObject:
-    """Outside: slope * grad. `slope` has no unit; finite and above 0. With `low` or `high`: `leaky_inward`, a leak for each side."""
+    """Outside: slope * grad. `slope` has no unit; finite and above 0. With `low` or `high`, each side has its own slope, and only
+    a grad that leads away from the range is multiplied."""
     if low is None and high is None:
         return rule_named("leaky", slope=slope)
     return rule_named("leaky_inward", low=slope if low is None else low, high=slope if high is None else high)

@@ -90,6 +90,7 @@ def test_what_cannot_be_answered_is_one_line(capsys: pytest.CaptureFixture[str],
     status, out, err = run(capsys, "kinks", *arguments.split())
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert err.startswith(f"pseudograd: kinks: {WRONG[arguments]}"), err
+    assert len(err) < 600, "a long list of names is cut, so that the hint can be seen"
 
 
 def _fails(graph: Any, inputs: Any) -> Any:

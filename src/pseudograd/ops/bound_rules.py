@@ -21,8 +21,10 @@ Bound = Number | None
 EDGES = (*SHARES, "inward")
 DEFAULT_RULE = "inward"  # of clamp
 TRUE_RULE = "zero"  # torch's own, the default of relu and its like
+IDENTITY_RULE = "identity"
 LEAKY_RULE = "leaky"  # the rule that revives a relu that is 0 everywhere
-COMPARED_RULES = (DEFAULT_RULE, "identity", "sign", LEAKY_RULE, "elastic", "inverting")  # by default, in this order
+LEAKY_INWARD_RULE = "leaky_inward"
+COMPARED_RULES = (DEFAULT_RULE, IDENTITY_RULE, "sign", LEAKY_RULE, "elastic", "inverting")  # by default, in this order
 EXAMPLE = f"{LEAKY_RULE}(0.2)"  # of a rule with a parameter, for messages
 
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> None:
 
 
 _rule(
-    "zero",
+    TRUE_RULE,
     _zero,
     colour="#D55E00",
     formula="0",
@@ -212,7 +214,7 @@ _rule(
     translates="true clamp_with_grad_that_works disconnected clipped_ste native clipped_straight_through",
 )
 _rule(
-    "identity",
+    IDENTITY_RULE,
     _identity,
     colour="#E69F00",
     formula="grad",
@@ -227,7 +229,7 @@ _rule(
     translates="ste straight_through clamp_ste preserve_gradient",
 )
 _rule(
-    "inward",
+    DEFAULT_RULE,
     _inward,
     colour="#0072B2",
     formula="grad, or 0 where a descent step would move x further out",
@@ -249,7 +251,7 @@ _rule(
     translates="clamp_with_grad_proposed clamp_with_grad2 proposed",
 )
 _rule(
-    "leaky",
+    LEAKY_RULE,
     _leaky,
     colour="#56B4E9",
     formula="slope * grad",
@@ -261,7 +263,7 @@ _rule(
     translates="leaky_clamp",
 )
 _rule(
-    "leaky_inward",
+    LEAKY_INWARD_RULE,
     _leaky_inward,
     colour="#4B6A9B",
     formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",

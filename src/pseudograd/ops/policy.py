@@ -24,6 +24,7 @@ from ..geometry import SHARES
 from ..reference import policy as reference
 from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, RuleObject, Sample, Wants, call_for, register
 from . import bound_rules
+from .bound_rules import DEFAULT_RULE, IDENTITY_RULE, LEAKY_INWARD_RULE, LEAKY_RULE, TRUE_RULE
 from .replace import replace_grad
 from .shared_rules import UserFormula, row_of, widened
 
@@ -31,7 +32,6 @@ __all__ = ["policy_loss"]
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = tuple(SHARES)
-DEFAULT_RULE = "inward"
 DEFAULT = 0.2  # of low and high, in every project
 SIGNS = ("positive", "negative")
 INPUTS = ("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without_min")
@@ -113,7 +113,7 @@ def policy_loss(
         is_positive = ratio > 0
         logarithm = torch.where(is_positive, torch.log(torch.where(is_positive, ratio, 1.0)), -torch.inf)
         mean = mean_over_tokens(logarithm, mask).expand_as(logarithm)
-        y = _run(("identity",), "closed", mean, advantage, None, None, None, 0, 0)
+        y = _run((IDENTITY_RULE,), "closed", mean, advantage, None, None, None, 0, 0)
     else:
         y = _run(rules, edge, log_ratio, advantage, *bounds)
     return y if mask is None else torch.where(mask, y, 0.0)
@@ -384,26 +384,26 @@ def _adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[
 
 
 _rule(
-    "inward",
+    DEFAULT_RULE,
     "-grad * A * w, or 0 where the clip is blocked",
     "PPO, GRPO, DAPO, GSPO, GMPO",
     source="PPO (Schulman et al., 2017)",
 )
 _rule(
-    "zero",
+    TRUE_RULE,
     "0 where r is outside the bounds, else -grad * A * w",
     "the clip without PPO's min",
     source="the derivative of -A c(r)",
 )
 _rule(
-    "identity",
+    IDENTITY_RULE,
     "-grad * A * w",
     "CISPO, truncated importance sampling",
     source="truncated importance sampling (Ionides, 2008); CISPO (MiniMax, 2025)",
 )
-_rule("leaky", "-slope * grad * A * w where r is outside the bounds, else -grad * A * w")
+_rule(LEAKY_RULE, "-slope * grad * A * w where r is outside the bounds, else -grad * A * w")
 _rule(
-    "leaky_inward",
+    LEAKY_INWARD_RULE,
     "-low * grad * A * w where the clip is blocked below, -high * grad * A * w where the clip is blocked above, else -grad * A * w",
     "GPPO, CE-GPPO",
 )

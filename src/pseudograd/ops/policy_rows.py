@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..errors import unknown_name
 from ..rule import RuleObject
-from .policy import DEFAULT, DEFAULT_RULE, PolicyRule, policy_loss
+from .bound_rules import DEFAULT_RULE, IDENTITY_RULE, LEAKY_INWARD_RULE
+from .policy import DEFAULT, PolicyRule, policy_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ _CISPO = Policy(
     gradient="-A c(r)",
     low=None,
     high=4.0,
-    rule="identity",
+    rule=IDENTITY_RULE,
     space="log",
     value="clipped",
     note="TRL's epsilon_high is the bound itself, 5 recommended; verl bounds both sides, by default at 0.8 and 1.2",
@@ -84,7 +85,7 @@ _GPPO = Policy(
     paper="Klear-Reasoner, Su et al., 2025, arXiv:2508.07629",
     projects="KlearReasoner",
     gradient="-A r, or -A c(r) where the clip is blocked",
-    rule=RuleObject("leaky_inward", (("low", 1.0), ("high", 1.0))),
+    rule=RuleObject(LEAKY_INWARD_RULE, (("low", 1.0), ("high", 1.0))),
     space="log",
     note="their code has a dual clip at 3 too: ceiling=3.0",
 )
@@ -150,7 +151,7 @@ _ROWS = (
         paper="CE-GPPO, Su et al., 2025, arXiv:2509.20712",
         projects="CE-GPPO",
         gradient="-A r, or where the clip is blocked -0.75 A c(r) below and -A c(r) above",
-        rule=RuleObject("leaky_inward", (("low", 0.75), ("high", 1.0))),
+        rule=RuleObject(LEAKY_INWARD_RULE, (("low", 0.75), ("high", 1.0))),
     ),
     _GSPO,
     replace(

@@ -42,7 +42,7 @@ def fake_quantize(
     quant_max: int = 127,
     *,
     axis: int | None = None,
-    rule: RuleLike = "zero",
+    rule: RuleLike = bound_rules.TRUE_RULE,
     edge: str = "closed",
     maximize: bool = False,
 ) -> Tensor:
@@ -232,7 +232,7 @@ FAKE_QUANTIZE = register(
         forward=_forward,
         inputs=_INPUTS,
         rules={rule.name: _grid_rule(rule) for rule in bound_rules.RULES.values()},
-        default_rule="zero",
+        default_rule=bound_rules.TRUE_RULE,
         edges=bound_rules.EDGES,
         default_edge="closed",
         takes_maximize=True,
