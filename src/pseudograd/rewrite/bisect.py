@@ -32,6 +32,9 @@ from .whole_program import Following, contexts
 
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _SHOWN = 5  # lines of stderr
+# Of the answer, and of it without one of its lines: the search chose these runs by their first verdict, which may be chance. Together with
+# two verdicts for each of the runs that it begins with, an answer is wrong by chance in 3 of 100 where 1 verdict in 10 is.
+_REPEATS = 2
 FOUND, SAME, RANDOM = "found", "the change decides nothing", "the program does not repeat"
 Key = tuple[str, ...]
 OnRun = Callable[[int, int, int, bool], None]
@@ -120,6 +123,8 @@ class Bisection:
                 yield f"  {'':<12} reached by way of {' and '.join(callers)}"
             if site.user_where not in site.path[:1]:
                 yield f"  {'':<12} in the program: {site.user_where}"
+        yield "bisect: each run that decides was repeated, with the same verdict; if 1 verdict in 10 were wrong by chance,"
+        yield "bisect: at most 3 of 100 such answers would be wrong"
         if not self.is_alone:
             elsewhere = "it is enough there, and it is enough elsewhere"
             yield f"bisect: with the change everywhere but there the program {after}, too: {elsewhere}"
@@ -148,8 +153,9 @@ def bisect(
         pin, overrides: the change, as `pseudograd run` takes it: an edge, and texts such as "clamp=RULE".
         checked_by: a shell command that is run after each run of the program; its exit status is the verdict instead.
         on_run: called after each run with its number, how many places were changed, of how many, and whether it passed.
-    Returns: what decides, once a run with the change everywhere else has been asked, too. Each run is a process of its own, in which
-        compiled code runs eagerly, so that its lines are known, and gets the whole standard input.
+    Returns: what decides. The runs that say so are repeated; a verdict that differs then is the outcome "the program does not repeat".
+        At last the change is made everywhere else. Each run is a process of its own, in which compiled code runs eagerly, so that its
+        lines are known, and gets the whole standard input.
     Raises: ValueError for a program that is not there, or an unknown rule or edge.
     Source: delta debugging, Zeller & Hildebrandt (2002).
     """
@@ -158,7 +164,7 @@ def bisect(
     command = programs.command_of(program, arguments, is_module)
     runner = _Runner({"pin": pin, "overrides": list(overrides)}, command, checked_by, on_run)
     as_it_is, everywhere = runner.run([]), runner.run(None)
-    repeats = as_it_is == runner.run([], again=True)
+    repeats = runner.repeats([]) and runner.repeats(None)
 
     def answer(outcome: str, decide: Sequence[Key] = (), is_alone: bool = True) -> Bisection:
         sites = tuple(runner.sites[key] for key in decide)
@@ -168,10 +174,12 @@ def bisect(
     if not repeats or as_it_is == everywhere or not runner.sites:
         return answer(SAME if repeats else RANDOM)
     smallest = _find_smallest(lambda keys: runner.run(keys) == everywhere, list(runner.sites))
-    if runner.run(smallest, again=True) != everywhere:
-        return answer(RANDOM)
+    rests = [[key for key in smallest if key != line] for line in smallest] if len(smallest) > 1 else []
+    for keys in [smallest, *rests] * _REPEATS:
+        if not runner.repeats(keys):
+            return answer(RANDOM)
     others = [key for key in runner.sites if key not in smallest]
-    return answer(FOUND, smallest, runner.run(others) == as_it_is)
+    return answer(FOUND, smallest, runner.run(others) == as_it_is or not runner.repeats(others))
 
 
 def _find_smallest(is_enough: Callable[[list[Key]], bool], keys: list[Key]) -> list[Key]:
@@ -228,6 +236,10 @@ class _Runner:
         self._known[known] = passes = status == 0
         self.on_run(self.count, len(self.sites) if keys is None else len(keys), len(self.sites), passes)
         return passes
+
+    def repeats(self, keys: list[Key] | None) -> bool:
+        """Has another run with the change at these call sites the verdict of the last one?"""
+        return self.run(keys) == self.run(keys, again=True)
 
     def _add_sites(self, parts: Sequence[programs.Part]) -> None:
         """The call sites of a run, in all of its processes."""
