@@ -56,6 +56,17 @@ NEVER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def test_a_value_that_is_overwritten_has_the_line() -> None:
+    a, b = nn.Linear(3, 4), nn.Linear(3, 4)
+    with diagnose(nn.ModuleList([a, b])) as d:
+        for _ in range(2):
+            h = a(torch.rand(5, 3))
+            h[:] = b(torch.rand(5, 3))
+            h.square().sum().backward()
+    assert starved(d) == ["0.weight", "0.bias"]
+    assert cause_of(d, "0.weight")[0] == line_of("h[:] = b(torch")
+
+
 @pytest.mark.parametrize("op", NEVER)
 def test_a_branch_that_is_never_chosen_has_the_line_that_chooses(op: str) -> None:
     torch.manual_seed(0)

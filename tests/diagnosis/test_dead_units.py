@@ -144,7 +144,7 @@ DROPS: dict[str, tuple[Callable[[Any], Tensor], str]] = {
     "slice": (lambda m: m.rows[:4].sin(), "reads others alone"),
     "select": (lambda m: m.rows[3].sin(), "reads others alone"),
     "topk": (lambda m: m.rows.flatten().topk(4).values, "reads others alone"),
-    "a head": (lambda m: m.layer(X)[:, :4] + m.rows[:8], "reads others alone"),
+    "a head": (lambda m: m.layer(X).view(8, 4, 4)[:, :2] + m.rows.sum(), "reads others alone"),
     "mul": (lambda m: m.rows.sin() * SEEN[:, None], "cuts what arrives for them"),
     "maskedFill": (lambda m: m.rows.masked_fill(~SEEN[:, None], 0.0).square(), "cuts what arrives for them"),
     "where": (lambda m: torch.where(SEEN, m.layer(X), 0.0).square() + m.rows.sum(), "cuts what arrives for them"),

@@ -279,7 +279,7 @@ class Influence:
         if learning or upstream:
             kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
             bit = self._cut(kind, learning, upstream, is_exit=True)
-            self._arrays.add(result, marks | bit)
+            self._arrays.add(result, marks & ~self._open | bit)
 
     def _cut(
         self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_comparison: bool = False

@@ -133,6 +133,7 @@ class Leaves:
                 known = self._single_leaf(parameter)
                 if known is not None:
                     self.names.note(known, module, name)
+        self.names.note_chains()
 
     def name_roots(self) -> None:
         """Add the modules that ran since the last call."""

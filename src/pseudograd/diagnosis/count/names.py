@@ -29,6 +29,7 @@ class Names:
     def __init__(self) -> None:
         self._entries: dict[object, tuple[Owner, str]] = {}
         self._owners: list[Owner] = []
+        self._chained: dict[object, set[int]] = {}
         self._labels: dict[Owner, str] | None = None  # until another name is noted
 
     def note(self, leaf: object, module: nn.Module, path: str, is_given: bool = False) -> None:
@@ -53,14 +54,18 @@ class Names:
 
     def chained(self, leaf: object) -> set[int]:
         """The positions in its path, from the end, of layers in a Sequential: these run one after another."""
-        owner, path = self._entries.get(leaf, (None, ""))
-        module: object = None if owner is None else owner.module()
-        parts, positions = path.split("."), set()
-        for position, part in enumerate(parts[:-1], -len(parts)):
-            if isinstance(module, nn.Sequential):
-                positions.add(position)
-            module = children_of(module).get(part) if isinstance(module, nn.Module) else None
-        return positions
+        self.note_chains()
+        return self._chained.get(leaf, set())
+
+    def note_chains(self) -> None:
+        """Look where layers stand in a Sequential, of the modules that live."""
+        for leaf, (owner, path) in self._entries.items():
+            module: object = owner.module()
+            parts = path.split(".")
+            for position, part in enumerate(parts[:-1], -len(parts)):
+                if isinstance(module, nn.Sequential):
+                    self._chained.setdefault(leaf, set()).add(position)
+                module = children_of(module).get(part) if isinstance(module, nn.Module) else None
 
     def label(self, owner: Owner) -> str:
         """The class of a module, with a number where several modules of that class have parameters."""

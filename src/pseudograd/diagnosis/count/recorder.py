@@ -330,8 +330,10 @@ class Recorder(Subscriber):
         if not ranges.may_hide_some() or self._find_single_node(ranges, function, args, kwargs, result, before):
             return
         values = (*args, *kwargs.values()) if kwargs else args
-        # The node of a call in place is behind its argument.
-        new = ranges.since(before, result) or (ranges.unseen_behind(values) if ranges.may_hide_some() else [])
+        # The node of a call in place is behind its argument; to write into a part returns nothing.
+        new = ranges.since(before, values if result is None else result) or (
+            ranges.unseen_behind(values) if ranges.may_hide_some() else []
+        )
         if not new:
             return
         place = local.place if local.function is function else None

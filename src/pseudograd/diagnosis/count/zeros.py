@@ -6,6 +6,7 @@ backward on, this looks at the nodes that hand something to a parameter of which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -94,6 +95,8 @@ class Zeros:
             why = ": its slope towards this parameter is 0, or a hook of the program sets the gradient to 0"
             if tally.op.startswith(_CHOICES):
                 why = ": it never chooses a value of this parameter"
+            elif "Copy" in tally.op:
+                why = ": its values are overwritten"
             elif tally.op.startswith(_PRODUCTS):
                 why = ": its other factor is 0, or what arrives adds up to 0"
             return site, f"{site.op} hands it {ZEROS_ALONE}{why}"
@@ -233,25 +236,38 @@ def _covers(dropped: Tensor, missing: Tensor, arrived: Tensor | None = None, lef
     arrived, left: of a row, some entry must have arrived and none have left; without them all of its entries must be dropped.
     """
     ways = (missing, missing.transpose(0, 1)) if missing.dim() > 1 else (missing,)
-    if dropped.numel() == missing.numel() and any(_is_within(way.reshape(dropped.shape), dropped) for way in ways):
-        return True
-    for units in (_by_index(way, 0).all(1) for way in ways):
+    if dropped.numel() == missing.numel():
+        are_in = [_is_within(way.reshape(dropped.shape), dropped, is_lookup=arrived is None) for way in ways]
+        if any(are_in):
+            return True
+    for units in (_by_index(way, range(1)).all(1) for way in ways):
         if int(units.sum()) * (missing.numel() // units.numel()) != int(missing.sum()):
             continue
-        for dim in (dim for dim, size in enumerate(dropped.shape) if size == units.numel()):
+        for dims in _dims_of(dropped, units.numel()):
             if arrived is None or left is None:
-                gone = _by_index(dropped, dim).all(1)
+                gone = _by_index(dropped, dims).all(1)
             else:
-                gone = _by_index(arrived, dim).any(1) & ~_by_index(left, dim).any(1)
+                gone = _by_index(arrived, dims).any(1) & ~_by_index(left, dims).any(1)
             if _is_within(units, gone):
                 return True
     return False
 
 
-def _by_index(flags: Tensor, dim: int) -> Tensor:
-    return flags.movedim(dim, 0).reshape(flags.shape[dim], -1)
+def _dims_of(flags: Tensor, count: int) -> Iterator[range]:
+    """Each dimension of so many indices, and each run of dimensions that count together as many, such as heads and their features."""
+    for first in range(flags.dim()):
+        for end in range(first + 1, flags.dim() + 1):
+            if math.prod(flags.shape[first:end]) == count:
+                yield range(first, end)
 
 
-def _is_within(missing: Tensor, dropped: Tensor) -> bool:
+def _by_index(flags: Tensor, dims: range) -> Tensor:
+    order = [*dims, *(dim for dim in range(flags.dim()) if dim not in dims)]
+    return flags.permute(order).reshape(math.prod(flags.shape[dim] for dim in dims), -1)
+
+
+def _is_within(missing: Tensor, dropped: Tensor, is_lookup: bool = False) -> bool:
+    """is_lookup: the op is asked for single entries, and may drop whatever else it does not read in this step."""
     count = int(missing.sum())
-    return count > 0 and not bool((missing & ~dropped).any()) and int(dropped.sum()) <= _MORE_DROPPED * count
+    are_few = is_lookup or int(dropped.sum()) <= _MORE_DROPPED * count
+    return count > 0 and are_few and not bool((missing & ~dropped).any())

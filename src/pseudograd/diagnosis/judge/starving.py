@@ -176,7 +176,7 @@ class Starving:
     def _unheld(self) -> tuple[str, ...]:
         """The parameters that got a gradient and that no optimiser holds, although some have stepped."""
         leaves = [leaf for _, leaf in self._leaves if leaf.is_parameter and leaf.moved and not leaf.is_in_optimizer]
-        return tuple(leaf.name for leaf in leaves if getattr(leaf.tensor(), "requires_grad", False))
+        return tuple(leaf.name for leaf in leaves if getattr(leaf.tensor(), "requires_grad", True))
 
     @property
     def starved(self) -> list[Starved]:

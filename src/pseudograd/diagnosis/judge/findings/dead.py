@@ -21,6 +21,17 @@ def count_cut(site: Site) -> str:
     return f"{cut} of {site.arrived:,} arriving gradients are cut"
 
 
+def _name_slope(site: Site) -> str:
+    if site.op == HOOK:
+        return "the hook returns"
+    is_torchs = site.op[:1].islower()  # a custom Function has the name of its class
+    return (
+        f"the slope of this {site.op} is"
+        if is_torchs
+        else f"the backward of {site.op.removesuffix('Backward')} returns"
+    )
+
+
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """An activation saturates as it should, until all of it does."""
     for site in evidence.suspects:
@@ -29,7 +40,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             yield KIND.site_finding(
                 site,
                 f"{count_cut(site)} in {counted(site.calls, 'call')}",
-                f"the hook returns 0 for {them}" if site.op == HOOK else f"the slope of this {site.op} is 0 for {them}",
+                f"{_name_slope(site)} 0 for {them}",
                 advice.revive(site),
                 site.cut_share,
             )
