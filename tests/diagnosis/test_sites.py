@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.func import grad, hessian, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
@@ -18,7 +19,7 @@ from pseudograd.torch_table.eras import installed_era
 from pseudograd.torch_table.private import mode_stack
 
 from ..choices import folded
-from .checks import line_of, site_of
+from .checks import line_of, number_of, site_of
 
 X = (
     [-2.0 + 0.1 * number for number in range(9)]
@@ -165,6 +166,53 @@ def test_lines_and_expressions() -> None:
     assert relu.expression == "torch.relu(x)"
     assert site_of(d, "clamp").expression == "torch.clamp( x, min=0.5)"
     assert relu.where == f"tests/diagnosis/test_sites.py:{line_of('return 1 + torch.relu(x)')}"
+
+
+def _curved(v: Tensor) -> Tensor:
+    return (v.clamp(-0.5, 0.5) * v).abs().sum() + torch.relu(v).pow(2).sum()
+
+
+def _penalty(x: Tensor) -> None:
+    (slope,) = torch.autograd.grad(_curved(x), x, create_graph=True)
+    slope.square().sum().backward()
+
+
+def _graph_of_backward(x: Tensor) -> None:
+    _curved(x).backward(inputs=[x], create_graph=True)
+    torch.autograd.grad(x.grad.square().sum(), x)  # type: ignore[union-attr]
+    x.grad = None  # else it keeps itself alive
+
+
+def _inner_loop(x: Tensor) -> None:
+    (slope,) = torch.autograd.grad(_curved(x), x, create_graph=True)
+    _curved(x - 0.1 * slope).backward()
+
+
+SECOND: dict[str, Callable[[Tensor], object]] = {
+    "a gradient penalty": _penalty,
+    "a graph of a backward": _graph_of_backward,
+    "an inner loop": _inner_loop,
+    "a Hessian": lambda x: torch.autograd.functional.hessian(_curved, x),
+    "a product with a Hessian": lambda x: torch.autograd.functional.hvp(_curved, x, torch.ones_like(x)),
+    "jacrev of jacrev": lambda x: jacrev(jacrev(_curved))(x.detach()),
+    "hessian of torch.func": lambda x: hessian(_curved)(x.detach()),
+    "grad of grad": lambda x: grad(lambda v: grad(_curved)(v).square().sum())(x.detach()),
+    "grad of grad under vmap": lambda x: vmap(lambda row: grad(lambda v: grad(_curved)(v).sum())(row))(
+        x.detach()[None]
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize("way", SECOND)
+def test_second_derivatives_have_a_line(way: str) -> None:
+    """That of abs is 0 everywhere, which is no finding."""
+    with diagnose() as d:
+        SECOND[way](torch.tensor([-1.5, -0.2, 0.1, 0.3, 0.9, 2.0], requires_grad=True))
+    assert d.errors == []
+    assert [site.op for site in d.sites if site.where == "?"] == []
+    (finding,) = d.findings
+    assert (finding.code, number_of(finding.where)) == ("cut", line_of("return (v.clamp("))
 
 
 def test_everything_is_as_before_when_it_has_ended() -> None:

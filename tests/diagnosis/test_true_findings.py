@@ -427,7 +427,9 @@ def test_no_advice_for_a_line_that_nobody_saw() -> None:
         thread.start()
         thread.join()
     assert all("'?'" not in finding.next_step for finding in d.findings)
-    assert any("Enter pseudograd.diagnose in the thread" in finding.next_step for finding in d.findings)
+    assert any(
+        "Enter pseudograd.diagnose before this call, in the thread" in finding.next_step for finding in d.findings
+    )
 
 
 def test_no_override_is_advised_that_reaches_nothing() -> None:

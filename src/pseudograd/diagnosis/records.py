@@ -52,6 +52,7 @@ class Site:
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_own: bool = field(default=False, repr=False)  # of an op of this library
     own_remedy: str = field(default="", repr=False)
+    is_second: bool = field(default=False, repr=False)  # of a second derivative: a backward made it
     is_clip: bool = field(default=False, repr=False)  # a minimum or maximum chooses between it and its own input
 
     @property

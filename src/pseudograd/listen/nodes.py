@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import RemovableHandle
 
-from ..torch_table.private import node_number, number_of
+from ..torch_table.private import levels_of, node_number, number_of
 
 LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the gradient of a leaf
 _MOST_RANGES = 16  # that nobody has asked for yet
@@ -107,7 +107,7 @@ def has_one_name(kind: type) -> bool:
 
 def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
-    ahead = [node for value in values for node in nodes_of(value)]
+    ahead = [node for value in values for node in _nodes_of_levels(value)]
     within: dict[GraphNode, None] = {}
     most = sum(end - start for start, end in spans)
     while ahead:
@@ -139,6 +139,13 @@ def nodes_of(value: object) -> list[GraphNode]:
     if isinstance(value, (tuple, list)):
         return [node for item in value for node in nodes_of(item)]
     return []
+
+
+def _nodes_of_levels(value: object) -> list[GraphNode]:
+    """The nodes that made it, at each level of nested transforms: a call under several makes a node for each."""
+    if isinstance(value, torch.Tensor):
+        return [node for level in levels_of(value) for node in nodes_of(level)]
+    return [node for item in value for node in _nodes_of_levels(item)] if isinstance(value, (tuple, list)) else []
 
 
 def starts(roots: Iterable[Tensor | GradientEdge]) -> list[GraphNode | None]:

@@ -172,6 +172,14 @@ def primal(value: object, level: int | None) -> Any:
     return value
 
 
+def levels_of(value: Tensor) -> Iterator[Tensor]:
+    """The tensor itself, and those below each wrapper of a transform."""
+    yield value
+    while _unwrapped is not None and is_wrapped(value):
+        value = _unwrapped(value)
+        yield value
+
+
 def physical(value: Tensor) -> Tensor:
     """The tensor below every transform's wrapper, with the dimensions that vmap hides in front; the part that this process holds of a
     tensor that is spread over several.

@@ -507,10 +507,22 @@ class Recorder(Subscriber):
         take_off(listener)
         if result and inputs:
             self._count_result(inputs, result, before)
+        elif result is not None and node_creation_hook is None and node_number() != before:
+            self._find_second_nodes(before)
         if is_outermost:
             if self.asking is not None:
                 self.asking.end(result is not None)
             self._end_step(roots)
+
+    @harmless("the nodes of a second derivative")
+    def _find_second_nodes(self, before: int) -> None:
+        """Attach hooks to the nodes that lead to the gradients of leaves. before: the number of the first node of this pass."""
+        with without_torch_function():
+            tensors = [leaf.tensor() for _, leaf in self.leaves]
+            grads = [tensor.grad for tensor in tensors if tensor is not None]
+            place, self._local.function = self.places.here(3), Tensor.backward
+            for node in nodes.find_within(grads, [(before, node_number())]):
+                self._attach(node, place)
 
     @harmless("the gradients of an autograd.grad")
     def _count_result(self, inputs: Roots, result: Gradients, before: int) -> None:

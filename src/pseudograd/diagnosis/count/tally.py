@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ...engine import call_of, saved_inputs_of
 from ...kernels.native import counts as kernel
-from ...listen.frames import Place
+from ...listen.frames import NOWHERE, Place
 from ...listen.nodes import GraphNode, node_of
 from ...ops.jump import JUMPRELU
 from ...ops.steps import SLOPES
@@ -42,6 +43,8 @@ _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sig
 _NAMES = "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
 _ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
 _orders = itertools.count(1)
+_BACKWARDS = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+_SECOND = re.compile(r"\w+BackwardBackward\d")
 _MOST_CALLS = 8  # different calls of one line whose rules are remembered
 
 OWN_NODE = "PseudogradBackward"
@@ -65,6 +68,8 @@ class Tally:
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.own_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
         self.function: type | None = None  # the class of a custom Function
+        # Did a backward make its nodes, for second derivatives?
+        self.is_second = _SECOND.match(op) is not None or (place is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
         self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
@@ -82,6 +87,7 @@ class Tally:
             self.function = function_of(type(node))
         self.pinned |= families_of_torch()
         self.calling = calling
+        self.is_second |= calling in _BACKWARDS
 
     @property
     def within(self) -> str | None:

@@ -10,8 +10,8 @@ from ..count.values import Values
 from ..records import Site
 
 _UNKNOWN_LINE = (
-    "Enter pseudograd.diagnose in the thread that makes this call, inside the function that the thread runs: then the line is known, and "
-    "override acts there."
+    "Enter pseudograd.diagnose before this call, in the thread that makes it, inside the function that the thread runs: then the line is "
+    "known, and override acts there."
 )
 _RULES = {
     **{family: OPS[family].default_rule for family in ("clamp", "round", "sign")},
