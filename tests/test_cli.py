@@ -426,7 +426,7 @@ def test_a_signal_ends_a_command_of_many_runs_with_the_run_in_progress(
     runs = tmp_path / "runs"
     process = subprocess.Popen(
         [sys.executable, "-m", "pseudograd", *command, str(program), str(runs)],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -439,11 +439,12 @@ def test_a_signal_ends_a_command_of_many_runs_with_the_run_in_progress(
             assert process.poll() is None
             time.sleep(0.2)
         os.killpg(process.pid, number)
-        err = process.communicate(timeout=120)[1]
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
         process.communicate()
     status, name = STOPS[number]
     assert process.returncode == status
+    assert out.startswith(f"{command[0]}: stopped ")
     assert err.splitlines()[-1] == f"pseudograd: stopped by {name}; nothing is left half-written"
     assert runs.read_text() == "."

@@ -10,6 +10,7 @@ USES = (
     "pseudograd.doctor",
     "pseudograd.errors",
     "pseudograd.listen.program.files",
+    "pseudograd.listen.program.signals",
     "pseudograd.record",
     "pseudograd.rewrite.pin_edge",
     "pseudograd.torch_table.conventions",

@@ -58,6 +58,8 @@ def _run(words: Sequence[str]) -> int:
         print(f"pseudograd: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:  # with a text and a status where the command cleaned up behind itself
+        if known := getattr(stop, "known", ""):
+            print(known, flush=True)
         reason = f"{stop}; nothing is left half-written" if stop.args else "stopped by Ctrl-C"
         print(f"pseudograd: {reason}", file=sys.stderr)
         return getattr(stop, "status", 130)

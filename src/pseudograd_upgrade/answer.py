@@ -50,7 +50,7 @@ class Answer:
         size = f"{counted(self.runs, 'run')}, {counted(self.steps, 'backward pass', 'backward passes')} each"
         lines = [f"upgrade: torch {old} -> {new}: {self.kind}; {size}"]
         if self.difference is not None:
-            lines += _location_lines(self.difference)
+            lines += location_lines(self.difference)
         lines += [f"  {line}" for line in self.why]
         lines += [f"  next: {line}" for line in self.next_steps]
         if self.cut is not None:
@@ -63,7 +63,7 @@ class Answer:
         return {"kind": "pseudograd upgrade", "answer": self.kind, "survives": self.survives, **fields}
 
 
-def _location_lines(difference: Difference) -> list[str]:
+def location_lines(difference: Difference) -> list[str]:
     origin = origin_to_name(difference)
     way = {BACKWARD: "backward of", UPDATE: "update by"}.get(origin.kind, "forward of")
     lines = [f"  {origin.where}  step {difference.step}, {way} {origin.op}"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pseudograd.listen.program.signals import Stopped
 from pseudograd.torch_table.eras import era_of
 from pseudograd.wording import counted
 
@@ -21,6 +23,7 @@ from .answer import (
     SURVIVES,
     UNKNOWN,
     Answer,
+    location_lines,
     origin_to_name,
 )
 from .cutting.cut import cut
@@ -58,7 +61,10 @@ def compare_torches(
         question.notes.append(f"--against: the digests are of {shlex.join(program)}")
     if keep is not None:
         write_runs(keep, runner.program, question.record_old())
-    return None if new is None else question.cut_out(question.answer())
+    if new is None:
+        return None
+    with question.keeps_known():
+        return question.cut_out(question.answer())
 
 
 class Question:
@@ -83,6 +89,8 @@ class Question:
         runs = stored or {}
         self._old = runs.get(AS_IT_IS)
         self._noises = [runs[name] for name in (OTHER_ORDER, SHAKEN) if name in runs]
+        self._new: Recording | None = None
+        self._answered: Answer | None = None
 
     @property
     def old(self) -> Recording:
@@ -90,6 +98,38 @@ class Question:
             assert self.old_python is not None
             self._old = _require_events(self.runner.run(self.old_python, self.schedule), "--from")
         return self._old
+
+    @property
+    def new(self) -> Recording:
+        if self._new is None:
+            self._new = _require_events(self.runner.run(self.new_python, self.schedule), "--to")
+        return self._new
+
+    @contextlib.contextmanager
+    def keeps_known(self) -> Iterator[None]:
+        """Where a signal stops the command, it says what is known so far."""
+        try:
+            yield
+        except Stopped as stop:
+            stop.known = self._describe_known()
+            raise
+
+    def _describe_known(self) -> str:
+        if self._answered is not None:
+            return str(self._answered)
+        old, new = self._old, self._new
+        lines = [f"upgrade: stopped in run {self.runner.count}, before the answer"]
+        for run in filter(None, (old, new)):
+            loss = f", the last loss is {sum(run.losses[-1]):.6g}" if run.losses else ""
+            lines.append(f"  torch {run.torch}: status {run.status}{loss}")
+        if old is not None and new is not None and not (old.status or new.status):
+            comparison = compare_events(old, new, self._noises, self.roundings)
+            if comparison.first is None:
+                lines += [f"  {line}" for line in _summarize(comparison)]
+            else:
+                lines += ["  the first event that differs; its cause is not known yet:"]
+                lines += location_lines(comparison.first)
+        return "\n".join(lines)
 
     @property
     def noises(self) -> list[Recording]:
@@ -115,7 +155,7 @@ class Question:
 
     def answer(self) -> Answer:
         old = self.old
-        self.new = new = _require_events(self.runner.run(self.new_python, self.schedule), "--to")
+        new = self.new
         if old.status or new.status:
             return self._explain_failure()
         comparison = compare_events(old, new)
@@ -248,6 +288,7 @@ class Question:
         """The answer with the call that differs as a program of its own, if torch is the cause."""
         if answer.difference is None or answer.kind not in (CONVENTION, OTHER_OP):
             return answer
+        self._answered = answer
         program = cut(self.runner, self.old_python, self.new_python, answer.difference)
         steps, origin = answer.next_steps, origin_to_name(answer.difference)
         if answer.kind == OTHER_OP and program.program:

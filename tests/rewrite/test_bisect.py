@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 
 from pseudograd.cli import main
 from pseudograd.listen.program import follow as programs
+from pseudograd.listen.program.signals import Stopped
 from pseudograd.rewrite.bisect import (
     FOUND,
     RANDOM,
@@ -160,6 +162,35 @@ def test_a_set_of_lines_is_run_once_and_what_decides_again(monkeypatch: pytest.M
     passes = [number not in (2, 4, 12, 13, 14, 17) for number in range(1, 21)]
     assert runs == [(number, count, 4, ok) for number, (count, ok) in enumerate(zip(changed, passes, strict=True), 1)]
     assert (answer.passes, answer.runs) == ((True, False), 20)
+
+
+@pytest.mark.usefixtures("train")
+@pytest.mark.parametrize(
+    ("runs", "known"),
+    [
+        (0, ["as it is the program was not run to its end, with", "everywhere it was not run to its end"]),
+        (1, ["as it is the program passes", "everywhere it was not run to its end"]),
+        (3, ["enough: 4 places\n  clamp        a\n", "cleared, as the change is not needed there: 0 places"]),
+        (6, ["enough: 1 place\n  clamp        c\n", "needed there: 3 places\n  clamp        a\n"]),
+    ],
+)
+def test_a_signal_leaves_the_suspects_and_the_cleared_places(
+    runs: int, known: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[set[str]] = []
+
+    def status(changed: set[str]) -> int:
+        if len(done) == runs:
+            raise Stopped(signal.SIGTERM)
+        done.append(changed)
+        return "c" in changed
+
+    _instead_of_processes(monkeypatch, status)
+    assert main(["bisect", "--pin", "open", "train.py"]) == 143
+    out, err = capsys.readouterr()
+    assert out.startswith(f"bisect: stopped after {runs} run")
+    assert all(text in out for text in known), out
+    assert err.splitlines()[-1] == "pseudograd: stopped by SIGTERM; nothing is left half-written"
 
 
 @pytest.mark.usefixtures("train")

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from pseudograd.listen.program.signals import Stopped
+from pseudograd_upgrade import upgrade
 from pseudograd_upgrade.answer import CONVENTION, NARROW, OTHER_OP, OWN, ROUNDING, SAME, Answer
 from pseudograd_upgrade.recording import Recording, Schedule
 from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices, make_route
@@ -100,6 +102,43 @@ def test_a_difference_that_a_pin_mends_is_a_convention(lines: list[str] | None) 
     assert answer.next_steps[-1] == "unedited: pseudograd run --pin 'torch<=2.13' train.py"
     assert [run.lines for run in runner.all if run.pin] == ([lines] if lines else [["train.py:2"], None])
     assert {run.pin for run in runner.all} == {None, "torch<=2.13"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "known"),
+    [
+        (0, []),
+        (1, ["torch 2.13.0: status 0, the last loss is 0.5"]),
+        (2, ["torch 2.15.0: status 0, the last loss is 0.7", "its cause is not known yet:\n  train.py:2  step "]),
+    ],
+)
+def test_a_signal_leaves_what_the_runs_have_shown(runs: int, known: list[str]) -> None:
+    asked: list[Run] = []
+
+    def record(run: Run) -> Recording:
+        if len(asked) == runs:
+            raise Stopped(2)
+        asked.append(run)
+        return other_slope(run)
+
+    question = Question(Runner(record), Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0"))
+    with pytest.raises(Stopped) as stop, question.keeps_known():
+        question.answer()
+    text = stop.value.known
+    assert text.startswith(f"upgrade: stopped in run {runs + 1}, before the answer")
+    assert all(line in text for line in known), text
+    assert len(text.splitlines()) == (1, 2, 6)[runs]
+
+
+def test_an_answer_whose_program_is_being_cut_out_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*arguments: object) -> None:
+        raise Stopped(2)
+
+    monkeypatch.setattr(upgrade, "cut", stopped)
+    question = Question(Runner(other_slope), Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0"))
+    with pytest.raises(Stopped) as stop, question.keeps_known():
+        question.cut_out(question.answer())
+    assert OTHER_OP in stop.value.known.splitlines()[0]
 
 
 @pytest.mark.parametrize("status", [0, 1])

@@ -50,6 +50,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..diagnosis import run as program_run
+    from ..listen.program.signals import stoppable
 
     if options.steps is not None and options.steps < 1:
         raise ValueError(must("diagnose", "--steps", "be at least 1", options.steps))
@@ -57,22 +58,23 @@ def run(options: argparse.Namespace) -> int:
     fail_on = options.fail_on or ("any" if options.baseline is not None else None)
     fails = None if fail_on is None else program_run.condition(fail_on, output.is_known)
     ignore = program_run.ignore_of(options.select, options.ignore, options.fail_on)
-    return program_run.run(
-        options.program,
-        options.arguments,
-        options.is_module,
-        {
-            "whatif": options.whatif,
-            "detail": "counts" if options.counts else "full",
-            "ignore": ignore,
-            "sensitivity": options.sensitivity if options.sensitivity_every is None else options.sensitivity_every,
-        },
-        steps=options.steps,
-        html=options.html,
-        json_file=options.json,
-        fails=None if options.write_baseline is not None else fails,
-        output=output,
-    )
+    with stoppable():
+        return program_run.run(
+            options.program,
+            options.arguments,
+            options.is_module,
+            {
+                "whatif": options.whatif,
+                "detail": "counts" if options.counts else "full",
+                "ignore": ignore,
+                "sensitivity": options.sensitivity if options.sensitivity_every is None else options.sensitivity_every,
+            },
+            steps=options.steps,
+            html=options.html,
+            json_file=options.json,
+            fails=None if options.write_baseline is not None else fails,
+            output=output,
+        )
 
 
 def _output(options: argparse.Namespace) -> Output:

@@ -26,15 +26,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from ..listen.program.signals import stoppable
     from ..rewrite import whole_program
 
     for name in options.imports:
         imported("run", "--import", name, name)
-    return whole_program.run(
-        options.program,
-        options.arguments,
-        options.is_module,
-        {"pin": options.pin, "overrides": options.override, "imports": options.imports},
-        json_file=options.json,
-        requires=options.require,
-    )
+    with stoppable():
+        return whole_program.run(
+            options.program,
+            options.arguments,
+            options.is_module,
+            {"pin": options.pin, "overrides": options.override, "imports": options.imports},
+            json_file=options.json,
+            requires=options.require,
+        )

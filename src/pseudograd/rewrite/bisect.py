@@ -21,9 +21,11 @@ from ..errors import must
 from ..listen import frames
 from ..listen.program import follow as programs
 from ..listen.program.process import Process
+from ..listen.program.signals import Stopped
 from ..notebook import to_html
 from ..rule import RuleLike
 from ..torch_table.records import Spelling
+from ..wording import counted
 from .context import Rewriting
 from .mode import Replacement
 from .sites import RuleBySite
@@ -163,6 +165,14 @@ def bisect(
     label = " and ".join(map(repr, contexts(pin, overrides, "bisect")))
     command = programs.command_of(program, arguments, is_module)
     runner = _Runner({"pin": pin, "overrides": list(overrides)}, command, checked_by, on_run)
+    try:
+        return _search(label, runner)
+    except Stopped as stop:
+        stop.known = _known_so_far(label, runner)
+        raise
+
+
+def _search(label: str, runner: _Runner) -> Bisection:
     as_it_is, everywhere = runner.run([]), runner.run(None)
     repeats = runner.repeats([]) and runner.repeats(None)
 
@@ -180,6 +190,31 @@ def bisect(
             return answer(RANDOM)
     others = [key for key in runner.sites if key not in smallest]
     return answer(FOUND, smallest, runner.run(others) == as_it_is or not runner.repeats(others))
+
+
+def _known_so_far(label: str, runner: _Runner) -> str:
+    """The text of a search that was stopped."""
+    as_it_is, everywhere = runner.known.get(frozenset()), runner.known.get(None)
+    before, after = (_UNKNOWN[verdict] for verdict in (as_it_is, everywhere))
+    lines = [f"bisect: stopped after {counted(runner.count, 'run')}, before the answer"]
+    lines.append(f"bisect: as it is the program {before}, with {label} everywhere it {after}")
+    if everywhere is not None and as_it_is != everywhere:
+        enough = [keys for keys, passes in runner.known.items() if keys is not None and passes == everywhere]
+        suspects = min([frozenset(runner.sites), *enough], key=len)
+        for title, keys in (
+            (
+                "still suspects, as the change at these alone is enough",
+                [key for key in runner.sites if key in suspects],
+            ),
+            ("cleared, as the change is not needed there", [key for key in runner.sites if key not in suspects]),
+        ):
+            sites = [runner.sites[key] for key in keys]
+            lines.append(f"bisect: {title}: {counted(len(sites), 'place')}")
+            lines += dict.fromkeys(f"  {site.op:<12} {site.where}" for site in sites)
+    return "\n".join(lines)
+
+
+_UNKNOWN = {None: "was not run to its end", True: "passes", False: "fails"}
 
 
 def _find_smallest(is_enough: Callable[[list[Key]], bool], keys: list[Key]) -> list[Key]:
@@ -213,14 +248,14 @@ class _Runner:
         self.sites: dict[Key, CallSite] = {}
         self.count = 0
         self.stderr: tuple[str, ...] = ()  # the last lines of the first run that failed
-        self._known: dict[frozenset[Key] | None, bool] = {}
+        self.known: dict[frozenset[Key] | None, bool] = {}
         self._stdin = StandardInput()
 
     def run(self, keys: list[Key] | None, again: bool = False) -> bool:
         """Does it pass with the change at these call sites? None: everywhere."""
         known = None if keys is None else frozenset(keys)
-        if known in self._known and not again:
-            return self._known[known]
+        if known in self.known and not again:
+            return self.known[known]
         job = {"module": __name__, "change": {**self.change, "places": keys}}
         with self._stdin.open_for_run() as stdin:
             run = programs.run(self.command, job, stdin=stdin, is_quiet=True)
@@ -233,7 +268,7 @@ class _Runner:
         if status and not self.stderr:
             self.stderr = tuple(run.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])
         self.count += 1
-        self._known[known] = passes = status == 0
+        self.known[known] = passes = status == 0
         self.on_run(self.count, len(self.sites) if keys is None else len(keys), len(self.sites), passes)
         return passes
 

@@ -53,12 +53,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, table: Table, points: list[Point]) -> int:
     from pseudograd.listen.program.files import checked_file, write
+    from pseudograd.listen.program.signals import stoppable
 
     from ..check import check
 
     file = None if options.json is None else checked_file("kinks", "--json", Path(options.json))
     backend = options.backend
-    with current_folder():
+    with stoppable(), current_folder():
         if backend is not None and ":" in backend:
             backend = function_named("kinks", "--backend", backend)
         checked = check(table, points, device=options.device or "cpu", backend=backend)

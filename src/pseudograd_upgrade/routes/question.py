@@ -59,7 +59,9 @@ def compare_routes(runner: Runner, python: str, routes: tuple[str, str]) -> Answ
         remedy = f"Torch {interpreter.torch} finds no such device here"
         raise ValueError(must("upgrade", _ARGUMENT, "name a device that is there", CUDA, remedy))
     old, new = (make_route(interpreter, route) for route in routes)
-    return (BetweenDevices if CUDA in routes else BetweenCompilers)(runner, old, new).answer()
+    question = (BetweenDevices if CUDA in routes else BetweenCompilers)(runner, old, new)
+    with question.keeps_known():
+        return question.answer()
 
 
 def has_cuda(interpreter: Interpreter) -> bool:

@@ -12,7 +12,12 @@ _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the command to stop. The command line says its text, and that nothing is left half-written."""
+    """A signal asked the command to stop. The command line says its text, and that nothing is left half-written.
+
+    known: the part of the answer that the command has so far. The command line prints it first.
+    """
+
+    known = ""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {_NAMES[signal.Signals(number)]}")
