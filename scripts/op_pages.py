@@ -90,7 +90,7 @@ def _page(ops: list[Op]) -> str:
         _how_to_read(op),
         _rule_table(ops),
         f"![{op.name}: forward and backward of each rule]({op.name}.svg)",
-        f"Drawn: `{_call(op)}` above, and what each rule makes of dL/dy = 1 and -1 below.",
+        f"Above: `{_call(op)}`. Below: the dL/dx of each rule for dL/dy = 1 and for dL/dy = -1.",
         *_edges(op),
         f"Inside a network: {examples}. Source: [{source}](../../{source}). Tests: `pytest -k {op.name}`. All ops: [README.md](README.md).",
     ]

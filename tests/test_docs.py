@@ -68,7 +68,7 @@ def test_a_picture_is_the_same_every_time(op_pages: Any, tmp_path: Path, monkeyp
 def test_a_picture_of_one_rule_says_what_it_is_drawn_with(call: str) -> None:
     name = call.partition("(")[0]
     assert f">{call}</text>" in (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
-    assert f"Drawn: `{call}`" in (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    assert f"Above: `{call}`" in (FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_the_picture_of_the_policies_has_a_title_and_each_line_once_in_its_legend(

@@ -208,12 +208,12 @@ def readme_part(run: Run) -> str:
         return NOT_MEASURED
     over = million["over"]
     mib = {route: f"{values['saved_bytes'] / 2**20:.0f}" for route, values in network.items()}
-    ratios = f"{over['native']:.2f} × the time of torch.clamp, {over['snippet']:.2f} × the popular snippet"
+    ratios = f"{over['native']:.2f} × the time of torch.clamp, {over['snippet']:.2f} × the time of the snippet that scripts copy"
     return "\n".join(
         [
             f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
-            f"`inward` at a million elements: {ratios}, {over['floor']:.2f} × copying twice. The network of the picture stores "
-            f"{mib['inward']} MiB for its backward pass with it, and {mib['native']} MiB with torch.clamp. "
+            f"`inward` at a million elements: {ratios}, {over['floor']:.2f} × the time of two copies of x. For its backward pass, the "
+            f"network of the picture stores {mib['inward']} MiB with `inward` and {mib['native']} MiB with torch.clamp. "
             f"{_count_limits(run)}{_list_broken_limits(run)} All figures: [docs/speed.md](docs/speed.md).",
         ]
     )

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from pseudograd.diagnosis import diagnose
-from pseudograd.diagnosis.count.whatif import Asking
+from pseudograd.diagnosis.count.whatif import WhatIfMeter
 
 from ..choices import folded
 from .test_harmless import assert_nothing_is_left, elsewhere, trained, twice
@@ -269,7 +269,7 @@ def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: py
         assert d.whatif["inward"]
         return list(d.whatif.values())
 
-    arrived = Asking.arrived
+    arrived = WhatIfMeter.arrived
 
     def arrive_elsewhere(*arguments: Any) -> None:
         thread = threading.Thread(target=arrived, args=arguments)
@@ -277,7 +277,7 @@ def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: py
         thread.join()
 
     right = answers()
-    monkeypatch.setattr(Asking, "arrived", arrive_elsewhere)
+    monkeypatch.setattr(WhatIfMeter, "arrived", arrive_elsewhere)
     assert answers() == right
 
 

@@ -41,7 +41,7 @@ DIFFERENCES = (
     Difference(
         "verl 0.9.1",
         "the default loss, `vanilla`, has a dual clip at `clip_ratio_c=3`",
-        '`policies["dual_clip"]`; `policies["ppo"]` has no ceiling',
+        '`presets["dual_clip"]`; `presets["ppo"]` has no ceiling',
         "test_verl_vanilla_is_the_dual_clip",
     ),
     Difference(
@@ -59,7 +59,7 @@ DIFFERENCES = (
     Difference(
         "verl 0.9.1",
         "`cispo` clips from both sides, at 0.8 and 1.2 by default, and returns -sg(c) A log_prob",
-        '`policies["cispo"](..., low=0.2, high=0.2)` has that gradient',
+        '`presets["cispo"](..., low=0.2, high=0.2)` has that gradient',
         "test_verl_cispo_bounds_both_sides_and_has_our_gradient",
     ),
     Difference(

@@ -28,7 +28,7 @@ from .count.stalls import Stalls
 from .records import FIELDS, Report
 
 if TYPE_CHECKING:
-    from .count.whatif import Asking
+    from .count.whatif import WhatIfMeter
     from .judge.deliberate import Deliberate
     from .judge.findings import Results
 
@@ -162,14 +162,14 @@ class Diagnosis(Readable):
 
 def _make_asking(
     recorder: Recorder, whatif: Mapping[str, object] | None, sensitivity: int | bool, deliberate: Deliberate
-) -> Asking | None:
+) -> WhatIfMeter | None:
     """None without a what-if and without sensitivity."""
     from .count.sensitivity import SensitivityMeter, check_sensitivity
-    from .count.whatif import Asking, questions
+    from .count.whatif import WhatIfMeter, questions
 
     whatifs, every = questions(whatif), check_sensitivity(sensitivity)
     meter = SensitivityMeter(every, recorder.tally_of, deliberate.place) if every else None
-    return Asking(whatifs, recorder.leaves, recorder.noted, meter) if whatifs or meter is not None else None
+    return WhatIfMeter(whatifs, recorder.leaves, recorder.noted, meter) if whatifs or meter is not None else None
 
 
 # --- compiled code runs eagerly ---------------------------------------------------------------------------------------

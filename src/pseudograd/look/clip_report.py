@@ -113,7 +113,7 @@ def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = N
         log_ratio: as in `policy_loss`.
         advantage: as in `policy_loss`.
         mask: as in `policy_loss`; other tokens are not counted.
-        settings: further arguments of `policy_loss`, of a preset for example: **policies["dapo"].settings.
+        settings: further arguments of `policy_loss`, of a preset for example: **presets["dapo"].settings.
     Returns: a ClipReport with cells, silenced, silenced_share, energy_share, ties and eras; print it.
     Raises: as `policy_loss`.
     Example:

@@ -33,7 +33,7 @@ _aten = torch.ops.aten
 
 @engine.unscriptable
 def gelu(x: Tensor, *, approximate: str = "none", rule: RuleLike = "exact") -> Tensor:
-    """x times the normal distribution function of `x`; with rule "fewbit" it keeps 2 or 3 bits of each element instead of x.
+    """x times the normal distribution function of `x`; the rule "fewbit" keeps 2 or 3 bits of each element instead of x.
 
     Forward:  y = torch.nn.functional.gelu(x, approximate=approximate), bit for bit.
     Backward: torch's own gradient with "exact". With "fewbit" grad_x = grad * s, where s is one of 4 or 8 slopes, by the interval that
@@ -60,7 +60,7 @@ def gelu(x: Tensor, *, approximate: str = "none", rule: RuleLike = "exact") -> T
 
 @engine.unscriptable
 def silu(x: Tensor, *, rule: RuleLike = "exact") -> Tensor:
-    """x times the sigmoid of `x`; with rule "fewbit" it keeps 2 or 3 bits of each element instead of x.
+    """x times the sigmoid of `x`; the rule "fewbit" keeps 2 or 3 bits of each element instead of x.
 
     Forward:  y = torch.nn.functional.silu(x), bit for bit.
     Backward: as `gelu`, with slopes of its own: "fewbit" is a pseudo-gradient. Saves what `gelu` does. Linear in grad.
@@ -81,7 +81,7 @@ def silu(x: Tensor, *, rule: RuleLike = "exact") -> Tensor:
 
 @engine.unscriptable
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """`x` above 0 and negative_slope * x below, with torch's own gradient and one bit kept of each element instead of x.
+    """`x` above 0 and negative_slope * x below, with torch's own gradient. Keeps one bit of each element instead of x.
 
     Forward:  y = torch.nn.functional.leaky_relu(x, negative_slope), bit for bit.
     Backward: grad_x = grad where x > 0, else grad * negative_slope: torch's own gradient, also at 0 and where x is NaN. Saves 0.125 bytes
@@ -103,7 +103,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 @engine.unscriptable
 def hardsigmoid(x: Tensor) -> Tensor:
-    """`x` / 6 + 1/2, clamped to 0 and 1, with torch's own gradient and one bit kept of each element instead of x.
+    """`x` / 6 + 1/2, clamped to 0 and 1, with torch's own gradient. Keeps one bit of each element instead of x.
 
     Forward:  y = torch.nn.functional.hardsigmoid(x), bit for bit.
     Backward: grad_x = grad / 6 where -3 < x < 3, else 0: torch's own gradient, also at both edges and where x is NaN (in
@@ -213,7 +213,7 @@ def _fewbit(name: str) -> Rule:
         partial(_fewbit_pull, name),
         partial(getattr(reference, name), "fewbit"),
         colour="#225588",
-        formula="grad * s, s being the slope of the interval of x, one of 2^bits fitted to the derivative",
+        formula="grad * s; s is the slope of the interval of x, and 2^bits intervals are fitted to the derivative",
         source="few-bit backward (Novikov et al., 2023), fitted for normal x",
         keeps=("x",),
         also_called="fewbit (package), quantized gradient of the activation",

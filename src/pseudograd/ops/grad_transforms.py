@@ -42,7 +42,7 @@ def scale_grad(x: Tensor, scale: float) -> Tensor:
 
 @engine.unscriptable
 def reverse_grad(x: Tensor, scale: float = 1.0) -> Tensor:
-    """`x`, with its gradient reversed: what comes before it climbs where what comes after it descends.
+    """`x`, with its gradient reversed: the layers before x maximise the loss that the layers after x minimise.
 
     Forward:  y = x, sharing its storage without a copy (with one if x is sparse or jagged).
     Backward: grad_x = -scale * grad: a pseudo-gradient. Saves nothing. Linear in grad.

@@ -78,7 +78,7 @@ _CISPO = Policy(
     rule=IDENTITY_RULE,
     space="log",
     value="clipped",
-    note="TRL's epsilon_high is the bound itself, 5 recommended; verl bounds both sides, by default at 0.8 and 1.2",
+    note="TRL's epsilon_high is the bound itself, and TRL recommends 5; verl bounds both sides, by default at 0.8 and 1.2",
 )
 _GPPO = Policy(
     name="gppo",
@@ -131,7 +131,7 @@ _ROWS = (
         paper="Ionides, 2008; IMPALA, Espeholt et al., 2018, arXiv:1802.01561",
         projects="verl rollout_is_threshold=2, TRL vllm_importance_sampling_clip_max=3",
         high=1.0,
-        note="there log_ratio is of the trained to the sampling policy, and multiplies another loss as a constant",
+        note="in these projects the ratio is trained policy over sampling policy; it multiplies another loss as a constant",
     ),
     Policy(
         name="gmpo",
@@ -161,7 +161,7 @@ _ROWS = (
         projects="TRL loss_type luspo",
         low=2e-3,
         high=2.5e-3,
-        note="GSPO's loss of a token; what differs are the bounds, and that tokens are summed over their sequence, not averaged",
+        note="GSPO's loss of a token; the bounds differ, and the tokens of a sequence are summed, not averaged",
     ),
     Policy(
         name="gpg",
@@ -171,7 +171,7 @@ _ROWS = (
         low=None,
         high=None,
         rule="reinforce",
-        note="there the value is -A log_prob; its scaling of the advantages is yours",
+        note="in the paper the value is -A log_prob; scale the advantages yourself",
     ),
     Policy(
         name="up_grpo",
@@ -180,7 +180,7 @@ _ROWS = (
         gradient="-A where A > 0; elsewhere -A r, or 0 where r < 1 - low or r > ceiling",
         rule={"positive": "reinforce", "negative": DEFAULT_RULE},
         ceiling=3.0,
-        note="read in that article, whose code has a dual clip at 3; there the value is -A log_prob where A > 0",
+        note="the code in the article has a dual clip at 3 and the value -A log_prob where A > 0",
     ),
 )
 policies = Policies({row.name: row for row in _ROWS})

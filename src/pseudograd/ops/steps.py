@@ -238,7 +238,7 @@ def sign(x: Tensor, *, at_zero: float = 0.0, rule: RuleLike = "window") -> Tenso
 
 @engine.unscriptable
 def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> Tensor:
-    """0 below 0 and 1 above; let the gradient pass near 0. A spike, where x is the membrane potential minus the threshold.
+    """0 below 0 and 1 above; let the gradient pass near 0. A spiking neuron calls it on its potential minus its threshold.
 
     Forward:  y = torch.heaviside(x, at_zero), bit for bit.
     Backward: as `sign`, with the same slopes: a pseudo-gradient. Saves as `sign`. Linear in grad.

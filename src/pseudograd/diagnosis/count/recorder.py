@@ -44,7 +44,7 @@ from .optimisers import Optimisers
 if TYPE_CHECKING:
     from .tally import Tally
     from .values import Clamps, Values
-    from .whatif import Asking
+    from .whatif import WhatIfMeter
     from .zeros import Zeros
 
 # Nodes that hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
@@ -103,7 +103,7 @@ class Recorder(Subscriber):
         self.loss: Tensor | None = None  # what the last backward began with, if that is a number
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
-        self.asking: Asking | None = None
+        self.asking: WhatIfMeter | None = None
         self.after_backward: Callable[[int], None] | None = None
         self._clamps: Clamps | None = None
         self._zeros: Zeros | None = None

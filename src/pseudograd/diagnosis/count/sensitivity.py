@@ -125,7 +125,7 @@ class _Measured:
 
 
 class SensitivityMeter:
-    """Measures the sensitivity in every n-th backward. `Asking` checks that a further pass gives the program's own gradients."""
+    """Measures the sensitivity in every n-th backward. `WhatIfMeter` checks that a further pass gives the program's own gradients."""
 
     def __init__(
         self, interval: int, tally_of: Callable[[GraphNode], Tally | None], is_deliberate: Callable[[Place], bool]

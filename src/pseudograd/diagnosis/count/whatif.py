@@ -35,10 +35,10 @@ _SECOND_ORDER = "the loss reads a gradient that create_graph made under torch's 
 
 @dataclass(frozen=True)
 class Change:
-    """The gradient of one parameter under one what-if, in the mean over the backward passes.
+    """The gradient of one parameter under one what-if. Each number is a mean over the backward passes.
 
-    zero: the share of the gradient that is 0. norm: its norm. cosine: with the gradient that the program computed, over the passes in
-    which neither is 0; NaN if there is none.
+    zero: the share of the gradient that is 0. norm: its norm. cosine: the cosine between this gradient and the gradient of the program,
+    over the passes in which neither of the two is 0; NaN if there is no such pass.
     """
 
     parameter: str
@@ -48,12 +48,12 @@ class Change:
 
 
 class WhatIf:
-    """One question, and the answers so far."""
+    """One question of the user, with the sums for its answer."""
 
     def __init__(self, name: str, replacements: dict[str, Replacement]) -> None:
         self.name, self.replacements = name, replacements
-        self.inexact: set[str] = set()  # why it has no answer
-        self.is_touched = False  # did a gradient arrive at an op that it changes?
+        self.inexact: set[str] = set()  # the reasons why the question has no answer
+        self.is_touched = False  # a gradient arrived at an op that the question changes
         self._sums: dict[Leaf, list[float]] = {}  # passes; sums of zero, norm and cosine; passes that have a cosine
 
     def replacement(self, form: Form) -> Replacement | None:
@@ -67,7 +67,7 @@ class WhatIf:
             sums[:] = [total + value for total, value in zip(sums, (1.0, row.zero, row.norm, *cosine), strict=True)]
 
     def answers(self, leaves: Iterable[tuple[int, Leaf]]) -> list[Change]:
-        """A question without an exact answer has none."""
+        """The changes of these leaves; an empty list if the answer would not be exact."""
         changes = []
         for _, leaf in leaves:
             if leaf in self._sums and not self.inexact:
@@ -79,7 +79,7 @@ class WhatIf:
 def questions(whatif: Mapping[str, object] | None) -> list[WhatIf]:
     """The questions of {"name": {"clamp": RULE}} or {"name": "torch>=2.14"}: the arguments of override, or that of pin_edge.
 
-    Raises ValueError for what neither would take.
+    Raises ValueError for a change that both refuse.
     """
     result = []
     for name, change in (whatif or {}).items():
@@ -93,7 +93,7 @@ def questions(whatif: Mapping[str, object] | None) -> list[WhatIf]:
             text = must("diagnose", argument, "be what override or pin_edge takes", change, remedy)
             raise ValueError(text) from error
         if context.kinks and not context.replacements:
-            remedy = "What a framework does is not asked along a run: run the program under pin_edge and compare"
+            remedy = "A what-if cannot pin a framework: run the program under pin_edge and compare"
             raise ValueError(must("diagnose", argument, "be about clamps or an op of override", change, remedy))
         if any(replacement.by_site is not None for replacement in context.replacements.values()):
             remedy = "Name one rule for all calls; a rule chosen by site needs the program to run under override"
@@ -106,21 +106,20 @@ class _Pass:
     """One backward of the program, while it runs."""
 
     def __init__(self) -> None:
-        self.gradients: dict[
-            Leaf, Tensor
-        ] = {}  # of a further pass under torch's own rules, until the program's own arrive
+        # The gradients of a further pass under torch's own rules; removed when the gradient of the program arrives.
+        self.gradients: dict[Leaf, Tensor] = {}
         self.rows: dict[WhatIf, dict[Leaf, Comparison]] = {}
         self.inexact: dict[WhatIf, set[str]] = {}
         self.touched: set[WhatIf] = set()
-        self.reasons: set[str] = set()  # why no question has an answer
+        self.reasons: set[str] = set()  # why none of the questions has an answer
         self.arrived: dict[Leaf, Comparison] = {}
         self.step = 0  # the number of this backward, if the sensitivity is measured
         self.answers: Answers = {}
         self.is_plain = False  # there is no question, and no node is at a kink
 
 
-class Asking:
-    """Answers the questions at each backward: before it by further passes, and while it runs by the gradients that arrive.
+class WhatIfMeter:
+    """Answers the questions at each backward. Further passes run before it; their gradients are compared with those that then arrive.
 
     An answer counts only for a leaf that the program itself gave a gradient, and only if a further pass under torch's own rules gives the
     same gradient. meter: measures the sensitivity in the same passes.
@@ -155,7 +154,7 @@ class Asking:
     def begin(
         self, roots: Sequence[object], grads: Sequence[Tensor | None], behind: Sequence[GraphNode], number: int
     ) -> None:
-        """behind: all nodes that a backward from these roots can reach. number: of the backward, from 1."""
+        """behind: all nodes that a backward from these roots can reach. number: the number of this backward, from 1."""
         is_due = self.meter is not None and self.meter.is_due(number)
         if not (self.questions or is_due):
             return
@@ -216,7 +215,7 @@ class Asking:
         current.arrived[leaf] = compare_gradients(grad, grad)
         expected = current.gradients.pop(leaf, None)
         if not current.reasons and not (expected is not None and are_same(expected, grad)):
-            why = "is not the one that a further pass gives: a hook changes it, or it is another each time"
+            why = "differs from the gradient of a further pass: a hook changes it, or it differs from pass to pass"
             current.reasons.add(f"the gradient of {leaf.name} {why}")
 
     def _pass_of_thread(self) -> _Pass | None:
@@ -252,7 +251,7 @@ class Asking:
 
     @property
     def untouched(self) -> list[str]:
-        """The questions that changed nothing, because no gradient arrived at an op that they are about."""
+        """The questions that changed nothing, because no gradient arrived at an op that they change."""
         return [question.name for question in self.questions if not (question.is_touched or question.inexact)]
 
     def answers(self) -> dict[str, list[Change]]:
