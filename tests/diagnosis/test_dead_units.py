@@ -178,6 +178,29 @@ def test_a_table_whose_loss_is_masked_is_not_said_to_be_not_looked_up() -> None:
     assert d.calm == ["not looked up or 0 by value, so without a gradient: 12 of 16 rows of weight"]
 
 
+def test_what_a_hook_of_the_program_unpacks_is_not_asked_for_again() -> None:
+    rows, unpacked = nn.Parameter(torch.linspace(-1, 1, 64)), [0]
+
+    def unpack(pair: tuple[Tensor, list[int]]) -> Tensor:
+        pair[1][0] += 1
+        return pair[0]
+
+    def train_once() -> list[int]:
+        counts = []
+        for _ in range(4):
+            with torch.autograd.graph.saved_tensors_hooks(lambda tensor: (tensor, unpacked), unpack):
+                loss = (rows[:9].sin() * 2).sum() + torch.where(rows > 0.5, rows, 0.0).exp().sum()
+            loss.backward()
+            counts.append(unpacked[0])
+        unpacked[0] = 0
+        return counts
+
+    expected = train_once()
+    with diagnose() as d:
+        assert train_once() == expected
+    assert d.errors == []
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 def test_entries_that_their_own_value_leaves_out_are_a_finding(is_own: bool) -> None:
     limit = torch.linspace(-1, 1, 64).reshape(16, 4)

@@ -27,6 +27,7 @@ from .norms import Sizes
 _ENTRIES_BY_ROW = (
     2**22
 )  # entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
+_ENTRIES_OF_TABLE = 2**18  # of a larger table nobody searches whether its rows are looked up
 _HAS_DISTRIBUTED = torch.distributed.is_available()
 
 Flag = bool | Tensor  # a tensor on a device that must not be waited for
@@ -169,6 +170,16 @@ class Leaf:
         """As it is known now: until the report a module that holds it may turn up."""
         kind = "parameter" if self.is_parameter else "leaf"
         return self._names.name_of(self) or self.variable or f"{kind} {self.number} of shape {self.shape}"
+
+    @property
+    def misses_many(self) -> bool:
+        """Is it worth a search for the line that drops entries?"""
+        mask = self.entries.mask
+        if mask is None or (mask.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return False
+        if self.is_looked_up:
+            return mask.numel() <= _ENTRIES_OF_TABLE
+        return int(torch.count_nonzero(mask)) <= mask.numel() / 2
 
     @property
     def _awaits_step(self) -> bool:

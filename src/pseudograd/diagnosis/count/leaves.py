@@ -259,6 +259,10 @@ class Leaves:
 
         return take_again
 
+    def partial(self) -> int:
+        """The set of parameters of which most entries never had a gradient, or that are looked up. It waits for the device."""
+        return sum(1 << bit for bit, leaf in self if leaf.entries.mask is not None and leaf.misses_many)
+
     # --- sets ---------------------------------------------------------------------------------------------------------
 
     def set_of(self, tensor: Tensor) -> int:

@@ -31,6 +31,7 @@ from ...torch_table.private import (
     node_creation_hook,
     node_number,
     number_of,
+    saved_tensors_hooks,
     transforms_are_active,
     without_torch_function,
 )
@@ -169,6 +170,8 @@ class Recorder(Subscriber):
             return
         metadata[self.key] = tally = self._tally(name, self.places.here(3) if place is None else place)
         tally.note_node(node, self._local.function)
+        if self.partial and place is not NOWHERE:
+            self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
         if is_passing:
             return
         if tally.hook is None:
@@ -547,13 +550,14 @@ class Recorder(Subscriber):
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
                 if self.suspects:
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
-            following = self.backwards + 1
-            is_looked_at = following <= LAST_NEW_SUSPECT or not following & self.backwards  # a power of two
-            self.partial = (
-                sum(1 << bit for bit, leaf in self.leaves if leaf.entries.mask is not None) if is_looked_at else 0
-            )
+            self.partial = self.leaves.partial() if _is_looked_at(self.backwards + 1) else 0
         if self.after_backward is not None:
             self.after_backward(self.backwards)
+
+
+def _is_looked_at(backward: int) -> bool:
+    """Is it looked up in this backward where entries lose their gradient? In the third, and in ever fewer later ones: 8, 32, 128."""
+    return backward == 3 or (backward > 3 and not backward & (backward - 1) and not backward.bit_length() & 1)
 
 
 class _InBackward(Listener):

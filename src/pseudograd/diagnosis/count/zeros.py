@@ -132,7 +132,7 @@ class Drops:
     """The ops at which the entries of a parameter that never had a gradient lose it. Each look at a backward replaces the one before."""
 
     def __init__(self, leaves: Leaves, key: str) -> None:
-        self._leaves, self._key = leaves, key
+        self._leaves, self._key, self._rerun = leaves, key, f"{key}: again"
         # By the set with the leaf: the backward, and its drops in the order of the backward.
         self._drops: dict[int, tuple[int, dict[Drop, None]]] = {}
         self._read: dict[int, int] = {}  # by that set: the last backward in which a lookup read one of the entries
@@ -142,22 +142,29 @@ class Drops:
         backward, drops = self._drops.get(leaf, (0, {}))
         is_read = self._read.get(leaf) == backward
         nearest_first = [drop for drop in reversed(drops) if not (is_read and drop.how == READS_OTHERS)]
-        nearest = next((drop for drop in nearest_first if drop.how != MULTIPLIES), None) or next(
-            iter(nearest_first), None
-        )
-        if nearest is None or nearest.how != READS_OTHERS:
-            return [] if nearest is None else [nearest]
-        return [drop for drop in nearest_first if drop.how == READS_OTHERS]
+        nearest = [drop for drop in nearest_first if drop.how != MULTIPLIES] or nearest_first
+        if not nearest or nearest[0].how != READS_OTHERS:
+            return nearest[:1]
+        return [drop for drop in nearest if drop.how == READS_OTHERS]
+
+    def begin(self, node: GraphNode, may_run_again: bool) -> None:
+        """A node was made whose backward is looked at. may_run_again: no hook of the program hands out what it has saved."""
+        node.metadata[self._rerun] = may_run_again
 
     def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, partial: int, backward: int) -> None:
         """A node ran. partial: the set of leaves of which some entries never had a gradient."""
         tally = None if node is None else node.metadata.get(self._key)
-        if node is None or not isinstance(tally, Tally) or not are_readable((*arriving, *leaving)):
+        may_run_again = None if node is None else node.metadata.get(self._rerun)
+        if node is None or not isinstance(tally, Tally) or may_run_again is None:
+            return
+        if not are_readable((*arriving, *leaving)):
             return
         is_lookup = tally.op in LOOKUPS
+        if is_lookup and not may_run_again:
+            return
         if not is_lookup and not any(grad is not None and bool(torch.count_nonzero(grad)) for grad in arriving):
             return
-        if is_lookup or not tally.may_move:
+        if may_run_again and (is_lookup or not tally.may_move):
             arriving = [None if grad is None else torch.ones_like(grad) for grad in arriving]
             leaving = _rerun(node, arriving)
         for (other, _), left in zip(node.next_functions, leaving, strict=False):
@@ -167,10 +174,10 @@ class Drops:
                 had = leaf.entries.mask
                 if had is None or had.device != left.device or left.layout is not torch.strided:
                     continue
+                if self._drops.get(bit, (0, {}))[0] != backward:
+                    self._drops[bit] = backward, {}
                 how = _judge(tally, arriving[0], left, ~had, is_next)
                 if how:
-                    if self._drops.get(bit, (0, {}))[0] != backward:
-                        self._drops[bit] = backward, {}
                     self._drops[bit][1][Drop(tally, how)] = None
                 elif is_lookup:
                     self._read[bit] = backward
@@ -194,7 +201,7 @@ class Drops:
 
 
 def _rerun(node: GraphNode, arriving: Leaving) -> Leaving:
-    """The gradients that leave a node of torch for these; nothing where a checkpoint does not hand out twice what the node has saved."""
+    """The gradients that leave a node of torch for these; nothing if it cannot be asked."""
     if any(type(grad) is not Tensor for grad in arriving if grad is not None):
         return ()  # it may run code of its own
     try:
