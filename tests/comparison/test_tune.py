@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, zeros
 
 import pseudograd as pg
-from pseudograd.comparison.tune import SEARCH_SEEDS, _plan
+from pseudograd.comparison.tune import SEARCH_SEEDS, _plan, _points_of_each
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.parse_rule import range_of
+from pseudograd.rule import OPS
 
 from ..choices import folded
 
@@ -180,6 +181,13 @@ def test_a_range_is_a_rule_with_two_dots() -> None:
         assert part is not None
         assert part.fill((value,)) == expected
     assert [range_of("tune", rule, CLAMP) for rule in ("leaky", "leaky(0.1)", "zero/open")] == [None] * 3
+
+
+@pytest.mark.parametrize(("budget", "points"), [(32, 4), (39, 4), (40, 5), (79, 9), (80, 10)])
+def test_a_search_takes_a_quarter_of_the_budget_and_four_points(budget: int, points: int) -> None:
+    part = range_of("tune", "leaky(0.01..1)", OPS["clamp"])
+    assert part is not None
+    assert _points_of_each([part], budget) == points
 
 
 def test_wrong_ranges_are_told_before_any_run() -> None:

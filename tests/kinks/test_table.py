@@ -42,6 +42,22 @@ def test_without_new_measurements_the_table_stays_as_it_is(script: Callable[[str
     assert script("collect_kinks")._join(tmp_path) == STORED
 
 
+@pytest.mark.parametrize(
+    ("value", "dtype", "apart"),
+    [
+        (1.0, "float32", 1e-4),
+        (1.0, "float64", 1e-4),
+        (0.0, "float32", 1e-5),
+        (1.0, "float16", 4e-3),
+        (1.0, "bfloat16", 3e-2),
+    ],
+)
+def test_gradients_are_the_same_up_to_rounding(value: float, dtype: str, apart: float) -> None:
+    for share, are_same in ((0.97, True), (1.05, False)):
+        other = Outcome(((value + share * apart,),))
+        assert Outcome(((value,),)).same_as(other, dtype) == are_same
+
+
 def test_the_table_is_as_the_schema_says() -> None:
     VALIDATOR.validate(STORED)
     assert len(STORED["points"]) >= 250

@@ -9,17 +9,21 @@ import torch
 
 from pseudograd_upgrade.changing import shake
 from pseudograd_upgrade.differences import (
+    ROUNDINGS,
+    ROUNDINGS_COMPILED,
     Comparison,
     Difference,
     compare_events,
+    digest_distance,
     explain_equality,
     explain_growth,
     first_loss,
+    is_beyond_rounding,
     may_have_grown,
     same_leaves,
 )
 from pseudograd_upgrade.digests import Pending
-from pseudograd_upgrade.recording import LOSSES_ALONE, Recording, Schedule
+from pseudograd_upgrade.recording import LOSSES_ALONE, Digest, Recording, Schedule
 
 from . import made_runs
 from .made_runs import run
@@ -60,6 +64,35 @@ def test_rounding_grows_but_not_by_much_in_one_event() -> None:
     slowly, old = [(0, 1.0 + 1e-6 * 2**n) for n in range(12)], [(0, 1.0)] * 12
     assert compare_events(run(*old), run(*slowly)).first is None
     assert first_difference(run(*old), run(*slowly[:4], (0, 1.005), *slowly[5:])).old.occurrence == 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "noise", "level", "roundings", "limit"),
+    [
+        ("float32", 0.0, 0.0, ROUNDINGS, 1.92e-6),
+        ("float32", 0.0, 0.0, ROUNDINGS_COMPILED, 1.536e-5),
+        ("bfloat16", 0.0, 0.0, ROUNDINGS_COMPILED, 0.15),
+        ("float32", 1e-3, 0.0, ROUNDINGS, 1e-2),
+        ("float32", 0.0, 1e-3, ROUNDINGS, 3e-2),
+        ("int64", 1e-3, 0.0, ROUNDINGS, 1e-2),
+    ],
+)
+def test_rounding_has_a_limit(dtype: str, noise: float, level: float, roundings: int, limit: float) -> None:
+    digest = Digest(f"{dtype} [4]", (1.0, 1.0, 0.5, 4.0))
+    for distance, is_beyond in ((0.99 * limit, False), (1.01 * limit, True)):
+        assert is_beyond_rounding(distance, digest, noise, level, roundings) == is_beyond
+
+
+def test_sums_of_a_digest_round_by_themselves() -> None:
+    for apart, distance in ((0.9e-12, 0.0), (1.1e-12, pytest.approx(1.1e-12, rel=1e-3))):
+        assert digest_distance(*(Digest("float64 [1]", (x, x, 0.0, 1.0)) for x in (1.0, 1.0 + apart))) == distance
+
+
+@pytest.mark.parametrize(("apart", "are_same"), [(0.99e-5, True), (1.01e-5, False)])
+def test_gradients_and_losses_are_alike_to_the_fifth_digit(apart: float, are_same: bool) -> None:
+    old = run((3, 1.0), losses=(1.0,), dtype="float64")
+    assert same_leaves(old, run((3, 1.0 - apart), dtype="float64")) == are_same
+    assert (first_loss(old, run(losses=(1.0 - apart,))) is None) == are_same
 
 
 def test_nan_equals_nan_and_integers_are_exact() -> None:

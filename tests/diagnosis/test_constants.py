@@ -1,0 +1,300 @@
+"""Each number that a finding depends on, from both sides: just below it the answer is another one than at it, or just above."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pseudograd as pg
+from pseudograd import diagnose
+from pseudograd.diagnosis.count.sensitivity import Sensitivity
+from pseudograd.diagnosis.count.stalls import Batch, ParameterSteps
+from pseudograd.diagnosis.count.step_sizes import spacing
+from pseudograd.diagnosis.judge.dead_units import are_dead, calm_lines
+from pseudograd.diagnosis.judge.findings import convention, stalled
+from pseudograd.diagnosis.judge.norms import find_fall
+from pseudograd.diagnosis.ranks import _are_apart
+from pseudograd.diagnosis.records import Partly
+
+from .checks import codes, only
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("falls", "is_a_fall"),
+    [
+        pytest.param([0.595] * 10, False, id="5.95 factors of ten"),
+        pytest.param([0.605] * 10, True, id="6.05 factors of ten"),
+        pytest.param([3.0, *[0.54] * 9], False, id="4.86 beside the largest"),
+        pytest.param([3.0, *[0.57] * 9], True, id="5.13 beside the largest"),
+        pytest.param([2.6, 2.6, 2.6, 0.0], False, id="3 falls"),
+        pytest.param([2.6, 2.6, 1.3, 1.3], True, id="4 falls"),
+        pytest.param([2.6, 2.6, 2.6, 0.29], False, id="a small fall of 0.29"),
+        pytest.param([2.6, 2.6, 2.6, 0.31], True, id="a small fall of 0.31"),
+    ],
+)
+def test_a_gradient_vanishes_by_a_sum_of_falls(falls: Sequence[float], is_a_fall: bool) -> None:
+    layers = [(f"layer {at}", 10.0 ** -sum(falls[:at])) for at in range(len(falls) + 1)]
+    assert (find_fall(layers) is not None) == is_a_fall
+
+
+# --- dead units -------------------------------------------------------------------------------------------------------
+
+
+def _partly(dead: int, units: int, backwards: int = 3, chances: int = 128, **site: Any) -> Partly:
+    cause: Any = SimpleNamespace(
+        **{"is_own": False, "op": "relu", "family": "relu", "cut_share": 1.0, "elements": chances * units, **site}
+    )
+    return Partly("weight", (units, 2), 2 * units, 2 * dead, units, dead, backwards, cause, False)
+
+
+@pytest.mark.parametrize(
+    ("partly", "is_dead"),
+    [
+        (_partly(74, 100), False),
+        (_partly(75, 100), True),
+        (_partly(7, 7), False),
+        (_partly(8, 8), True),
+        (_partly(90, 100, backwards=2), False),
+        (_partly(90, 100, backwards=3), True),
+        (_partly(90, 100, chances=127), False),
+        (_partly(90, 100, chances=128), True),
+        (_partly(80, 100, cut_share=0.59), False),
+        (_partly(80, 100, cut_share=0.61), True),
+        (_partly(80, 100, family="where"), False),
+    ],
+)
+def test_most_units_are_dead(partly: Partly, is_dead: bool) -> None:
+    assert are_dead(partly) == is_dead
+
+
+@pytest.mark.parametrize(("count", "ends"), [(4, "of weight"), (5, "of weight and of 1 more")])
+def test_a_calm_line_has_four_parameters(count: int, ends: str) -> None:
+    (line,) = calm_lines([_partly(5, 7)] * count)
+    assert line.count("10 of 14 entries of weight") == 4
+    assert line.endswith(ends)
+
+
+@pytest.mark.parametrize(("dead", "lines"), [(49, 0), (50, 1)])
+def test_half_of_the_entries_are_worth_a_line(dead: int, lines: int) -> None:
+    assert len(calm_lines([_partly(dead, 100)])) == lines
+
+
+# --- steps that rounding swallows -------------------------------------------------------------------------------------
+
+
+def _steps(count: int = 1) -> ParameterSteps:
+    return ParameterSteps(torch.ones(count), None)
+
+
+@pytest.mark.parametrize(("looks", "ratio", "is_noise"), [(9, 1.0, False), (10, 1.9, True), (10, 2.1, False)])
+def test_noise_adds_up_to_little(looks: int, ratio: float, is_noise: bool) -> None:
+    steps = _steps()
+    steps.looks = looks
+    steps.samples.squares.fill_(1.0)
+    steps.samples.total.fill_(ratio**0.5)
+    assert steps.is_noise == is_noise
+
+
+def _batch(steps: ParameterSteps) -> Batch:
+    batch = Batch(torch.float32)
+    batch._join([steps])
+    return batch
+
+
+_ONE = float(spacing(torch.ones(1)))  # the distance from 1 to the next number
+
+
+@pytest.mark.parametrize(
+    ("pull", "way", "is_strong"),
+    [
+        pytest.param(0.9e-4, None, False, id="faint beside its weight"),
+        pytest.param(1.1e-4, None, True, id="a ten thousandth of its weight"),
+        pytest.param(1e-6, 15 * _ONE, False, id="15 numbers to go"),
+        pytest.param(1e-6, 17 * _ONE, True, id="17 numbers to go"),
+        pytest.param(1e-6, 99.0, True, id="99 weights to go"),
+        pytest.param(1e-6, 101.0, False, id="101 weights to go"),
+    ],
+)
+def test_a_faint_gradient_is_no_reason_to_move(pull: float, way: float | None, is_strong: bool) -> None:
+    """way: how far a step leads until the loss is 0."""
+    loss = None if way is None else torch.tensor(pull * way)
+    pulls = torch.tensor([pull])
+    assert _batch(_steps())._are_strong(pulls, torch.ones(1), loss).tolist() == [is_strong]
+
+
+@pytest.mark.parametrize(("decay", "asks"), [(0.94, True), (0.96, False)])
+def test_decay_and_gradient_are_in_balance(decay: float, asks: bool) -> None:
+    tensor, steps = torch.full((1,), -1.0), _steps()
+    tensor.grad = torch.ones(1)
+    batch = _batch(steps)
+    batch.before_step([steps], [tensor], {"lr": 0.1, "weight_decay": decay}, None)
+    assert batch._asks.tolist() == [asks]
+
+
+@pytest.mark.parametrize(
+    ("expected", "came", "is_random"),
+    [
+        (2.0, 0.0, False),
+        (10.0, 2.9, False),
+        (10.0, 3.1, True),
+        (10.0, 29.0, True),
+        (10.0, 31.0, False),
+        (1.0, 0.9, False),
+    ],
+)
+def test_random_rounding_makes_as_many_moves_as_it_should(expected: float, came: float, is_random: bool) -> None:
+    batch = Batch(torch.bfloat16)
+    batch._expected, batch._came = expected, came
+    assert batch.rounds_at_random == is_random
+
+
+@pytest.mark.parametrize(("expected", "is_undecided"), [(4.9, True), (5.0, False)])
+def test_five_moves_are_enough(expected: float, is_undecided: bool) -> None:
+    batch = Batch(torch.bfloat16)
+    batch._expected = expected
+    assert batch._is_undecided == is_undecided
+
+
+@pytest.mark.parametrize(("size", "expected"), [(0.24, 0.24), (0.26, 0.0)])
+def test_a_quarter_of_the_distance_is_a_small_step(size: float, expected: float) -> None:
+    steps = _steps()
+    batch = _batch(steps)
+    batch.samples.sizes.fill_(size)
+    batch._asks = torch.ones(1, dtype=torch.bool)
+    batch._compare(torch.ones(1), torch.ones(1, dtype=torch.bool), {"lr": 0.1})
+    assert batch._expected == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("steps", "had", "still", "size", "is_stalled"),
+    [
+        (10, 100, 50, 100, False),
+        (10, 100, 51, 100, True),
+        (9, 100, 100, 100, False),
+        (10, 7, 7, 100, False),
+        (10, 8, 8, 100, True),
+        (10, 2, 2, 2, True),
+    ],
+)
+def test_more_than_half_of_enough_entries_stand_still(
+    steps: int, had: int, still: int, size: int, is_stalled: bool
+) -> None:
+    parameter = _steps(size)
+    parameter.steps, parameter.is_known = steps, True
+    parameter.samples.sizes.fill_(0.1)
+    parameter.samples.had_gradient[:had] = True
+    parameter.samples.moves[still:] = 1
+    deliberate = SimpleNamespace(parameter=lambda name: False, place=lambda place: False)
+    evidence: Any = SimpleNamespace(
+        stalls=SimpleNamespace(parameters=lambda: [parameter], place=None), deliberate=deliberate
+    )
+    found: list[object] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stalled, "_report", lambda dtype, rows, moving, evidence: found.extend(rows))
+        list(stalled._find(evidence))
+    assert bool(found) == is_stalled
+
+
+# --- shares of what arrives -------------------------------------------------------------------------------------------
+
+
+def _codes_of(x: torch.Tensor, f: Any) -> list[str]:
+    with diagnose() as d:
+        f(nn.Parameter(x)).sum().backward()
+    return codes(d)
+
+
+@pytest.mark.parametrize(("outside", "is_cut"), [(49, False), (50, True)])
+def test_a_twentieth_is_cut(outside: int, is_cut: bool) -> None:
+    x = torch.full((1000,), 0.5)
+    x[:outside] = 2.0
+    assert ("cut" in _codes_of(x, lambda x: x.clamp(0, 1))) == is_cut
+
+
+@pytest.mark.parametrize(("outside", "is_cut"), [(499, False), (500, True)])
+def test_half_is_clipped_by_a_quantiser(outside: int, is_cut: bool) -> None:
+    x = torch.full((1000,), 0.5)
+    x[:outside] = 99.0
+    fake = torch.fake_quantize_per_tensor_affine
+    assert ("cut" in _codes_of(x, lambda x: fake(x, 0.1, 0, -128, 127))) == is_cut
+
+
+@pytest.mark.parametrize(("passing", "is_dead"), [(11, False), (10, True)])
+def test_a_thousandth_of_what_arrives_passes(passing: int, is_dead: bool) -> None:
+    x = torch.full((10_000,), -1.0)
+    x[:passing] = 1.0
+    assert ("dead" in _codes_of(x, torch.relu)) == is_dead
+
+
+@pytest.mark.parametrize(("at_bound", "is_edge"), [(9, False), (10, True)])
+def test_a_thousandth_stands_at_a_bound(at_bound: int, is_edge: bool) -> None:
+    x = torch.full((10_000,), 0.5)
+    x[:at_bound] = 1.0
+    assert ("edge" in _codes_of(x, lambda x: x.clamp(0, 1))) == is_edge
+
+
+@pytest.mark.parametrize(("inward", "advice"), [(49, "Widen the range"), (50, "with pseudograd.override(")])
+def test_a_rule_is_advised_where_a_twentieth_would_come_back(inward: int, advice: str) -> None:
+    x, signs = nn.Parameter(torch.tensor([2.0, 0.5]).repeat_interleave(1000)), torch.full((2000,), -1.0)
+    signs[:inward] = 1.0
+    with diagnose() as d:
+        (x.clamp(0, 1) * signs).sum().backward()
+    assert only(d, "cut").next_step.startswith(advice)
+
+
+@pytest.mark.parametrize(("starving", "is_narrow"), [(9, False), (10, True)])
+def test_a_window_is_too_narrow_for_half_of_the_thresholds(starving: int, is_narrow: bool) -> None:
+    threshold = nn.Parameter(torch.full((20,), 0.3))
+    x = torch.full((5, 20), 0.3)
+    x[:, :starving] += torch.arange(1, starving + 1)
+    with diagnose() as d:
+        for _ in range(3):
+            pg.jumprelu(x, threshold, bandwidth=0.01).square().sum().backward()
+    narrow = [finding for finding in d.findings if "too narrow" in finding.cause]
+    assert bool(narrow) == is_narrow
+    if is_narrow:  # half of the distances are 0, the others 1 to 10: nine of ten thresholds are nearer than 8.1
+        assert "bandwidth=16 " in narrow[0].next_step
+
+
+# --- conventions ------------------------------------------------------------------------------------------------------
+
+
+def _shares(*shares: float, moved: float = 1.0, parameter: str | None = None) -> Sensitivity:
+    steps = tuple(enumerate(shares))
+    return Sensitivity("abs", "jax", "a.py:1", parameter, 0.0, shares[0], shares[-1], 1.0, (1.0, 1.0), steps, moved)
+
+
+@pytest.mark.parametrize(
+    ("line", "parameters", "verdict"),
+    [
+        (_shares(*[0.09] * 9), [], ""),
+        (_shares(*[0.11] * 9), [], "some"),
+        (_shares(0.2, *[0.09] * 9), [], "falls"),
+        (_shares(*[0.49] * 9), [], "some"),
+        (_shares(*[0.51] * 9), [], "decides"),
+        (_shares(*[0.51] * 4), [], "unknown"),
+        (_shares(*[0.51] * 5), [], "decides"),
+        (_shares(*[0.2] * 9), [_shares(*[0.51] * 9, moved=1.1e-3, parameter="p")], "some"),
+        (_shares(*[0.2] * 9), [_shares(*[0.51] * 9, moved=0.9e-3, parameter="p")], "decides"),
+        (_shares(*[0.2] * 9), [_shares(*[0.49] * 9, moved=0.0, parameter="p")], "some"),
+    ],
+)
+def test_a_convention_decides_by_its_share(line: Sensitivity, parameters: list[Sensitivity], verdict: str) -> None:
+    assert convention.verdict(line, parameters) == verdict
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "cut", "are_apart"), [(10_000, 1999, False), (10_000, 2000, True), (50, 25, False), (60, 30, True)]
+)
+def test_ranks_are_apart_by_a_fifth_and_by_more_than_chance(count: int, cut: int, are_apart: bool) -> None:
+    assert _are_apart([(0, count), (cut, count)]) == are_apart
