@@ -98,7 +98,7 @@ class Evidence:
     def calm(self) -> Iterable[str]:
         clips = [
             f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as in the "
-            "clipped loss of a policy: pseudograd.policy.clip_report(log_ratio, advantage) says which tokens"
+            "clipped loss of a policy. Of a policy, pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
             for site in self.sites
             if site.cut and site.is_calm_clip
         ]

@@ -92,6 +92,8 @@ def _advise(starved: Starved) -> str:
             return advice.pin(cause, passing_era(cause))
         if ZEROS_ALONE in starved.why:
             return "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line."
+        if cause.is_second:
+            return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
         return advice.try_rule(cause) or advice.look_at(cause)
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
