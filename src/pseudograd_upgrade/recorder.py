@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pseudograd.listen.program.process import Process
 
 _OPTIMISERS = f"{os.sep}torch{os.sep}optim{os.sep}"
-# Functions that pass on their input in another shape. Each torch calls them at other places, so they are no events.
+# Functions that pass on their input in another shape. Each torch calls them at other lines, so they are no events.
 _VIEW_NODES = "View UnsafeView Reshape ReshapeAlias T Transpose Permute Alias Unsqueeze Squeeze Clone Detach"
 _VIEW_NAMES = tuple(f"{name}Backward" for name in _VIEW_NODES.split())
 _VIEWS = "view reshape t transpose permute unsqueeze squeeze flatten contiguous clone detach swapaxes movedim"
@@ -52,8 +52,8 @@ class Recorder(Subscriber):
         self.steps: dict[int, list[tuple[object, ...]]] = {}
         self.losses: list[list[float]] = []
         self.origins: dict[tuple[str, ...], int] = {}  # the fields of an Origin, and its number
-        self._places = frames.Places()
-        self._by_place: dict[object, int] = {}
+        self._locations = frames.Locations()
+        self._by_location: dict[object, int] = {}
         self._ranges = nodes.Ranges()
         self._pending = digests.Pending()
         self._events: list[tuple[int, str, list[tuple[str, int]]]] = []
@@ -61,12 +61,12 @@ class Recorder(Subscriber):
 
     # --- events ---------------------------------------------------------------------------------------------------------
 
-    def _origin(self, kind: str, op: str, place: frames.Place) -> int:
-        known = self._by_place.get((kind, op, place))
+    def _origin(self, kind: str, op: str, location: frames.Location) -> int:
+        known = self._by_location.get((kind, op, location))
         if known is None:
-            expression = "" if place.call is None else place.call.expression
-            key = (kind, op, frames.named(place.call), frames.named(place.program), expression)
-            known = self._by_place[kind, op, place] = self.origins.setdefault(key, len(self.origins))
+            expression = "" if location.call is None else location.call.expression
+            key = (kind, op, frames.named(location.call), frames.named(location.program), expression)
+            known = self._by_location[kind, op, location] = self.origins.setdefault(key, len(self.origins))
         return known
 
     def _add(self, origin: int, values: Iterable[object], options: str = "") -> None:
@@ -94,7 +94,7 @@ class Recorder(Subscriber):
             with quietly():
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
                 if hidden:
-                    self._attach_all(hidden, self._places.here(3))
+                    self._attach_all(hidden, self._locations.here(3))
         return ranges.seen_up_to
 
     def after_call(
@@ -107,19 +107,19 @@ class Recorder(Subscriber):
             if not tensors or name in _UNWRITTEN_FUNCTIONS:
                 return
             with quietly():
-                place = self._places.here(3)
+                location = self._locations.here(3)
                 if name not in _VIEW_FUNCTIONS:
-                    self._add(self._origin(FORWARD, name, place), tensors, describe_options(args, kwargs or {}))
+                    self._add(self._origin(FORWARD, name, location), tensors, describe_options(args, kwargs or {}))
                 if any(map(is_wrapped, tensors)):  # by a transform of torch.func, which hides the nodes
                     result = [below_wrappers(tensor) for tensor in tensors]
-                self._attach_all(sorted(self._ranges.since(before, result), key=number_of), place)
+                self._attach_all(sorted(self._ranges.since(before, result), key=number_of), location)
 
-    def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], place: frames.Place) -> None:
+    def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], location: frames.Location) -> None:
         for node in new_nodes:
             name = nodes.name_of(node)
             if name != LEAF_NODE and not name.startswith(_VIEW_NAMES) and ATTACHED not in node.metadata:
                 node.metadata[ATTACHED] = True
-                self._attach(node, self._origin(BACKWARD, name, place))
+                self._attach(node, self._origin(BACKWARD, name, location))
 
     def _attach(self, node: nodes.GraphNode, origin: int) -> None:
         node.register_hook(partial(self._after_node, origin))
@@ -140,10 +140,10 @@ class Recorder(Subscriber):
     def after_step(self, optimiser: Optimizer, *_: object) -> None:
         if self.is_on:
             with quietly():
-                place = self._places.here(2)
+                location = self._locations.here(2)
                 parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
                 rates = ", ".join(f"{name}={value!r}" for name, value in optimiser.defaults.items() if _is_plain(value))
-                self._add(self._origin(UPDATE, f"{type(optimiser).__name__}.step", place), parameters, rates)
+                self._add(self._origin(UPDATE, f"{type(optimiser).__name__}.step", location), parameters, rates)
 
     # --- backwards ------------------------------------------------------------------------------------------------------
 

@@ -333,7 +333,7 @@ def test_a_new_model_in_each_step_keeps_memory_bounded(monkeypatch: pytest.Monke
         recorder = d._recorder
         leaves = recorder.leaves
         bounded = [leaves.all, leaves._bits, leaves.names._owners, recorder.tallies, recorder.clamps.all]
-        bounded += [recorder.places._known, recorder.places.roots, leaves._named_roots, recorder.influence._marks]
+        bounded += [recorder.locations._known, recorder.locations.roots, leaves._named_roots, recorder.influence._marks]
         return [*map(len, bounded), sum(len(crowd.members) for crowd in leaves.crowds.values())]
 
     first = net()

@@ -28,15 +28,17 @@ def _calling(file: str, f: Callable[[], Any]) -> Callable[[], Any]:
 
 def test_the_program_is_outside_every_package_and_frozen_module(tmp_path: Path) -> None:
     package = str(tmp_path / "site-packages" / "library.py")
-    called = _calling("<frozen importlib._bootstrap>", _calling(package, lambda: (frames.place(2), sys._getframe(1))))
-    place, frame = called()
+    called = _calling(
+        "<frozen importlib._bootstrap>", _calling(package, lambda: (frames.location(2), sys._getframe(1)))
+    )
+    location, frame = called()
     assert frame.f_code.co_name == "called"
     assert frames.format_location(frame.f_code, frame.f_lineno) == "library.py:2"
     own = frames.program_frame(frame)
     assert own.f_code.co_filename == __file__
     assert frames.program_frame(None) is None
-    assert str(place.call) == "library.py:2"
-    assert place.program.code is own.f_code
+    assert str(location.call) == "library.py:2"
+    assert location.program.code is own.f_code
     calling = frames.calling_frame()
     assert calling.f_code.co_filename == __file__  # neither torch's nor ours
     assert frames.format_location(calling.f_code, 1) == "tests/listen/test_frames_and_nodes.py:1"
@@ -113,7 +115,7 @@ class Inner(torch.nn.Module):
         self.paths = paths
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.paths.append(frames.place(1).module)
+        self.paths.append(frames.location(1).module)
         return x
 
 
@@ -149,7 +151,7 @@ def test_modules_have_their_path_in_the_outermost_one_also_where_they_moved() ->
     model.used = model.used[2:]
     del model.first
     assert paths_of(model) == [None]
-    assert frames.place(1).module is None
+    assert frames.location(1).module is None
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def _make_asking(
     from .count.whatif import WhatIfMeter, questions
 
     whatifs, every = questions(whatif), check_sensitivity(sensitivity)
-    meter = SensitivityMeter(every, recorder.tally_of, deliberate.place) if every else None
+    meter = SensitivityMeter(every, recorder.tally_of, deliberate.location) if every else None
     return WhatIfMeter(whatifs, recorder.leaves, recorder.noted, meter) if whatifs or meter is not None else None
 
 

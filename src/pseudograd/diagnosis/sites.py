@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ..listen.frames import Place, named, span_at
+from ..listen.frames import Location, named, span_at
 from ..ops.bound_rules import DEFAULT_RULE, TRUE_RULE
 from ..rule import Call
 from .count.grads import SIDES, SIGNS
@@ -31,8 +31,8 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
     switches = ("fake_quantize",) if is_quantiser else () if tally.form is None else tally.form.switches
     return Site(
         op=_name_of_calls(own) if own else _op(tally.op) if tally.form is None else tally.form.names[0],
-        **_lines(tally.place),
-        module=tally.place.module,
+        **_lines(tally.location),
+        module=tally.location.module,
         calls=tally.calls,
         elements=int(sums["elements"]),
         arrived=int(sums["arrived"]),
@@ -58,7 +58,7 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
 def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Structural:
     return Structural(
         kind=cut.kind,
-        **_lines(cut.place),
+        **_lines(cut.location),
         calls=cut.calls,
         reaches_loss=cut.reaches_loss,
         parameters=tuple(leaf.name for leaf in leaves.named(cut.upstream)),
@@ -69,22 +69,22 @@ def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Stru
     )
 
 
-def expression_at(place: Place) -> str:
+def expression_at(location: Location) -> str:
     """The source of the call; nothing where nobody saw it."""
-    return "" if place.call is None else place.call.expression
+    return "" if location.call is None else location.call.expression
 
 
-def _lines(place: Place) -> dict[str, Any]:
+def _lines(location: Location) -> dict[str, Any]:
     """The fields of a record for the lines of its call."""
-    call, source = place.call, None
+    call, source = location.call, None
     if call is not None:
         span = span_at(call.code, call.instruction)
         columns = (span[2], span[3]) if span is not None and span[0] == span[1] else (-1, -1)
         source = (call.code.co_filename, call.line, *columns)
     return {
         "where": named(call),
-        "user_where": named(place.program),
-        "expression": expression_at(place),
+        "user_where": named(location.program),
+        "expression": expression_at(location),
         "source": source,
     }
 

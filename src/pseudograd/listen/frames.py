@@ -128,7 +128,7 @@ def _positions(code: Any) -> list[Any]:
 
 
 class Point(NamedTuple):
-    """A place in a program that outlives its frame."""
+    """A location in a program that outlives its frame."""
 
     code: CodeType
     line: int
@@ -153,7 +153,7 @@ def point(frame: FrameType | None) -> Point | None:
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: the hash of a code object would cost more than the walk
-class Place:
+class Location:
     """Where a call stands: the line that calls torch, the program's own line, and the running module by its path in the outermost."""
 
     call: Point | None
@@ -161,41 +161,41 @@ class Place:
     module: str | None
 
 
-NOWHERE = Place(None, None, None)
-_MOST_PLACES = 10_000
+NOWHERE = Location(None, None, None)
+_MOST_LOCATIONS = 10_000
 
 
-class Places:
-    """Each place once, so that a program which makes its code anew in every step stays at the same places. It keeps their code.
+class Locations:
+    """Each location once, so that a program which makes its code anew in every step stays at the same locations. It keeps their code.
 
     roots: the outermost modules that were seen to run, by their id.
     """
 
     def __init__(self) -> None:
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}
-        self._known: dict[tuple[object, ...], Place] = {}
-        self._by_instruction: dict[tuple[object, ...], Place] = {}
+        self._known: dict[tuple[object, ...], Location] = {}
+        self._by_instruction: dict[tuple[object, ...], Location] = {}
 
-    def here(self, depth: int) -> Place:
-        """The place of the frame `depth` above; the first place that was alike. NOWHERE where there are too many.
+    def here(self, depth: int) -> Location:
+        """The location of the frame `depth` above; the first location that was alike. NOWHERE where there are too many.
 
         Code is compared by what it does, and a made file by its name without numbers.
         """
         call, program, module = _walk_outwards(sys._getframe(depth), self.roots)
         key = (*_instruction(call), *_instruction(program), module)
         known = self._by_instruction.get(key)
-        return self._same_as(key, Place(point(call), point(program), module)) if known is None else known
+        return self._same_as(key, Location(point(call), point(program), module)) if known is None else known
 
-    def _same_as(self, key: tuple[object, ...], place: Place) -> Place:
-        alike = _alike(place.call), _alike(place.program), place.module
-        if alike not in self._known and len(self._known) >= _MOST_PLACES:
+    def _same_as(self, key: tuple[object, ...], location: Location) -> Location:
+        alike = _alike(location.call), _alike(location.program), location.module
+        if alike not in self._known and len(self._known) >= _MOST_LOCATIONS:
             return NOWHERE
-        first = self._known.setdefault(alike, place)
-        if first is place:  # its code is kept, so that no other one gets its id
-            self._by_instruction[key] = place
+        first = self._known.setdefault(alike, location)
+        if first is location:  # its code is kept, so that no other one gets its id
+            self._by_instruction[key] = location
         return first
 
-    def of_function(self, function: object) -> Place:
+    def of_function(self, function: object) -> Location:
         """The first line of a function of the program; NOWHERE for what is not written in Python."""
         while isinstance(function, functools.partial):
             function = function.func
@@ -205,7 +205,7 @@ class Places:
             return NOWHERE
         key = id(code), 0, 0, 0, None
         known, first = self._by_instruction.get(key), Point(code, code.co_firstlineno, 0)
-        return self._same_as(key, Place(first, first, None)) if known is None else known
+        return self._same_as(key, Location(first, first, None)) if known is None else known
 
     def meet_module(self, depth: int) -> None:
         """Note the outermost module that runs around the frame `depth` above."""
@@ -234,10 +234,10 @@ def _whose(file: str) -> int:
     return _OF_A_PACKAGE if _PACKAGES in file or file.startswith("<frozen") else _OF_THE_PROGRAM
 
 
-def place(depth: int) -> Place:
-    """The place of the frame `depth` above, where no `Places` remembers it."""
+def location(depth: int) -> Location:
+    """The location of the frame `depth` above, where no `Locations` remembers it."""
     call, program, module = _walk_outwards(sys._getframe(depth), {})
-    return Place(point(call), point(program), module)
+    return Location(point(call), point(program), module)
 
 
 def _walk_outwards(
@@ -314,7 +314,7 @@ def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
 def _lead_to(module: torch.nn.Module, names: _Names, root: object) -> bool:
     """Do they still? Layers move where one before them is taken out, and a new one may get the id of an old one.
 
-    torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.
+    torch's own `get_submodule` takes ten times as long, more than all the rest of `location`.
     """
     for name in names:
         root = children_of(root).get(name)

@@ -49,8 +49,8 @@ class RuleBySite:
         family = spelling.form.switches[0]
         if torch.compiler.is_compiling():
             return self.function(Site(spelling.name, family, COMPILED, None, low, high))
-        place = frames.place(2)
-        return self.function(Site(spelling.name, family, frames.named(place.call), place.module, low, high))
+        location = frames.location(2)
+        return self.function(Site(spelling.name, family, frames.named(location.call), location.module, low, high))
 
 
 def _bounds(primitive: str, inputs: tuple[object, ...]) -> tuple[object, object]:

@@ -106,7 +106,7 @@ class ArgumentRecorder(Recorder):
     def __init__(self, schedule: Schedule, targets: Sequence[Sequence[Any]]) -> None:
         super().__init__(schedule)
         self._targets = [(*key[:3], tuple(key[3]), key[4]) for key in targets]
-        self._locations = {(key[0], key[2]) for key in self._targets}
+        self._lines_of_targets = {(key[0], key[2]) for key in self._targets}
         self._functions = {key[:3] for key in self._targets}
         self._counts: dict[tuple[object, ...], int] = {}
         self._current: RecordedCall | None = None  # the call that runs, or whose node runs
@@ -118,9 +118,9 @@ class ArgumentRecorder(Recorder):
     @harmless("the arguments of a call")
     def _copy_arguments(self, function: object, args: Arguments, kwargs: object) -> RecordedCall | None:
         with quietly():
-            line = frames.named(self._places.here(3).call)
+            line = frames.named(self._locations.here(3).call)
             name = function_name(function)
-            if (BACKWARD, line) not in self._locations and (FORWARD, name, line) not in self._functions:
+            if (BACKWARD, line) not in self._lines_of_targets and (FORWARD, name, line) not in self._functions:
                 return None
             call = RecordedCall()
             call.copy_arguments([args, kwargs])
@@ -173,7 +173,7 @@ class ArgumentRecorder(Recorder):
         if len(self._events) == count:
             return
         kind, op, where, *_ = list(self.origins)[origin]
-        if (kind, where) not in self._locations:
+        if (kind, where) not in self._lines_of_targets:
             return
         key = (kind, op, where, tuple(shape for shape, _ in self._events[-1][2]))
         self._counts[key] = self._counts.get(key, -1) + 1

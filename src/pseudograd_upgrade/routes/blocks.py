@@ -41,9 +41,9 @@ _RECOMPILATIONS = 256  # of one code object: all modules share theirs
 class BlockRecorder(Recorder):
     """Records blocks and segments as well. A node without a known line is not an event: the other route may not have it."""
 
-    def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], place: frames.Place) -> None:
-        if place is not frames.NOWHERE:
-            super()._attach_all(new_nodes, place)
+    def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], location: frames.Location) -> None:
+        if location is not frames.NOWHERE:
+            super()._attach_all(new_nodes, location)
 
     def on_backward(self, roots: Any, grads: object, inputs: object) -> Callable[[object], object]:
         """Ignores a compiler's own backward, of tensors without values."""
@@ -61,8 +61,8 @@ class BlockRecorder(Recorder):
             for node in self._ranges.since(before, tensors):
                 node.metadata[ATTACHED] = True
             if self.is_on:
-                place = self._places.here(4)
-                forward, backward = (self._origin(kind, f"{name}, all of it", place) for kind in (FORWARD, BACKWARD))
+                location = self._locations.here(4)
+                forward, backward = (self._origin(kind, f"{name}, all of it", location) for kind in (FORWARD, BACKWARD))
                 self._add(forward, tensors)
                 self._record_gradients(tensors, backward)
 
@@ -179,7 +179,7 @@ class Blocks:
             if self._is_elsewhere():
                 return function(*args, **kwargs)
             before = self.recorder.next_node()
-            self.segments.caller = frames.place(1)
+            self.segments.caller = frames.location(1)
             with self._unpatched():
                 result = function(*args, **kwargs)
             self.recorder.end_block(name, before, result)

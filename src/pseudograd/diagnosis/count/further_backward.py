@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...listen import nodes
-from ...listen.frames import Place, named
+from ...listen.frames import Location, named
 from ...listen.nodes import LEAF, Edges, GraphNode
 from ...look.purity import is_pure
 from ...torch_table.private import (
@@ -94,12 +94,12 @@ def note_unpack_hook(result: object) -> None:
             node.metadata[_UNPACK] = hooks[1]
 
 
-def note_hook(tensor: Tensor, hook: object, place: Place) -> None:
+def note_hook(tensor: Tensor, hook: object, location: Location) -> None:
     """Note a hook that may change a gradient at the node of its tensor, which does not tell."""
     node = nodes.node_of(tensor)
     if node is not None and _may_change(hook):
         module = getattr(hook, "__module__", None) or ""
-        node.metadata[_HOOKED] = f"of {module}" if module.startswith("torch.") else f"at {named(place.call)}"
+        node.metadata[_HOOKED] = f"of {module}" if module.startswith("torch.") else f"at {named(location.call)}"
 
 
 def why_hooks_forbid(behind: Sequence[GraphNode]) -> str | None:

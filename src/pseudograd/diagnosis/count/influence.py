@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 
 from ...listen import hooks, nodes
-from ...listen.frames import Place, Places
+from ...listen.frames import Location, Locations
 from ...listen.harmless import forget
 from ...torch_table.private import is_wrapped
 from ...torch_table.records import Arguments, Keywords
@@ -115,8 +115,8 @@ class Cut:
     its value reach a loss with no further cut behind it, so that a gradient would come if this one were not there?
     """
 
-    def __init__(self, kind: str, place: Place, bit: int) -> None:
-        self.kind, self.place = kind, place
+    def __init__(self, kind: str, location: Location, bit: int) -> None:
+        self.kind, self.location = kind, location
         self.bits = 0b11 << bit  # a value that the loss depends on, and one that no further cut has met
         self.calls = 0
         self.is_last = self.is_comparison = False
@@ -135,13 +135,13 @@ class Followed:
 class Influence:
     """The marks of tensors, and the cuts that they stand for."""
 
-    def __init__(self, leaves: Leaves, places: Places) -> None:
-        self.cuts: dict[tuple[str, Place], Cut] = {}
+    def __init__(self, leaves: Leaves, locations: Locations) -> None:
+        self.cuts: dict[tuple[str, Location], Cut] = {}
         self._marks = Marks()
         self._by_bit: list[Cut | Followed] = []
         self._values = 0  # the bits of values of clamps, which are no cuts
         self._open = self._open_without_grad = 0  # the upper bits of all cuts, and of those under no_grad
-        self._leaves, self._places = leaves, places
+        self._leaves, self._locations = leaves, locations
         self._detached = Marks()  # of a detached tensor: the leaves upstream, and a lowest bit for "it was a leaf"
         # A detached tensor has the memory of its leaf: a weak reference to itself, and to the leaf.
         self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
@@ -284,11 +284,11 @@ class Influence:
     def _cut(
         self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_comparison: bool = False
     ) -> int:
-        """Note a cut at this place of the program. Returns its mark."""
-        place = self._places.here(3)
-        cut = self.cuts.get((kind, place))
+        """Note a cut at this location of the program. Returns its mark."""
+        location = self._locations.here(3)
+        cut = self.cuts.get((kind, location))
         if cut is None:
-            cut = self.cuts[kind, place] = Cut(kind, place, len(self._by_bit))
+            cut = self.cuts[kind, location] = Cut(kind, location, len(self._by_bit))
             self._by_bit += [cut, cut]
             self._open |= 2 << (len(self._by_bit) - 2)
             if kind.endswith(_WITHOUT_GRAD):

@@ -20,7 +20,7 @@ from torch.utils.hooks import unserializable_hook
 
 from ...formula import own
 from ...listen import frames, hooks, nodes
-from ...listen.frames import NOWHERE, Place
+from ...listen.frames import NOWHERE, Location
 from ...listen.harmless import Errors, harmless, quiet, quietly, unheard
 from ...listen.listener import Listener, Subscriber, push_in_backward, take_off
 from ...listen.nodes import GraphNode
@@ -71,27 +71,27 @@ class _Thread(threading.local):
     backwards = 0  # inside each other
     ranges: nodes.Ranges | None = None
     function: Function | None = None  # the function of torch that runs now
-    place: Place | None = None  # the place of that call, if it was looked up
+    location: Location | None = None  # the location of that call, if it was looked up
     values: Values | None = None  # at that call, if its result must be followed
     hook: deque[Tensor] | None = None  # the gradient that arrives at the hook that is being registered
     at_kink: object = None  # the elements at a kink of that call, for a node that will not keep them
 
 
 class Recorder(Subscriber):
-    """All that was counted, by place. No node, no tensor and no frame lives longer because of it."""
+    """All that was counted, by location. No node, no tensor and no frame lives longer because of it."""
 
     def __init__(self, is_full: bool) -> None:
         self.is_full = is_full
         self.is_on = False
         self.noted = Errors()
         self.backwards = 0
-        self.tallies: dict[tuple[str, Place], Tally] = {}
+        self.tallies: dict[tuple[str, Location], Tally] = {}
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
-        self.places = frames.Places()
-        self.leaves = Leaves(f"{self.key}: leaves", self.places.roots)
+        self.locations = frames.Locations()
+        self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
         self.leaves.are_measured = is_full
         self.arrivals = Arrivals()
-        self.influence = Influence(self.leaves, self.places)
+        self.influence = Influence(self.leaves, self.locations)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
         self.before_step = self.optimisers.before_step
         self.after_step = self.optimisers.after_step
@@ -110,7 +110,7 @@ class Recorder(Subscriber):
         self._zeros: Zeros | None = None
         self._local = _Thread()
         self._is_incomplete = False  # was something of the program not heard since the last backward?
-        self._ran_at: set[Place] = set()  # the places at which a gradient has arrived
+        self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
 
     @property
     def clamps(self) -> Clamps:
@@ -155,12 +155,12 @@ class Recorder(Subscriber):
         name, local = nodes.name_of(node), self._local
         if name == nodes.LEAF:
             if not self.leaves.have_run((node.variable,)):
-                self.places.meet_module(3)  # a parameter is used for the first time: note its module
+                self.locations.meet_module(3)  # a parameter is used for the first time: note its module
         elif self.suspects or self.partial or name not in _PASSING:
-            self._attach(node, None if local.function is None else local.place)
+            self._attach(node, None if local.function is None else local.location)
 
-    def _attach(self, node: GraphNode, place: Place | None = None) -> None:
-        """Attach a hook to a node. place: None for the place where the program is now."""
+    def _attach(self, node: GraphNode, location: Location | None = None) -> None:
+        """Attach a hook to a node. location: None for the location where the program is now."""
         name = nodes.name_of(node)
         is_passing = name in _PASSING
         metadata = node.metadata
@@ -168,9 +168,9 @@ class Recorder(Subscriber):
             return
         if self.key in metadata or (is_passing and not (self.suspects or self.partial)):
             return
-        metadata[self.key] = tally = self._tally(name, self.places.here(3) if place is None else place)
+        metadata[self.key] = tally = self._tally(name, self.locations.here(3) if location is None else location)
         tally.note_node(node, self._local.function)
-        if self.partial and place is not NOWHERE:
+        if self.partial and location is not NOWHERE:
             self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
         if is_passing:
             return
@@ -183,8 +183,8 @@ class Recorder(Subscriber):
         key = f"{self.key}: hook"
         functions = [] if key in node.metadata else hooks.module_hooks_around(sys._getframe(1))
         if functions:
-            place = self.places.of_function(functions[0]) if len(functions) == 1 else self.places.here(4)
-            node.metadata[key] = self._tally(HOOK, place)
+            location = self.locations.of_function(functions[0]) if len(functions) == 1 else self.locations.here(4)
+            node.metadata[key] = self._tally(HOOK, location)
         return key in node.metadata
 
     def _attach_last(self, node: GraphNode) -> None:
@@ -201,12 +201,12 @@ class Recorder(Subscriber):
                 left = torch.zeros_like(arrived) if left is None else left
                 tally.count_hook(left, arrived, self.is_full, upstream)
 
-    def _tally(self, name: str, place: Place) -> Tally:
-        tally = self.tallies.get((name, place))
+    def _tally(self, name: str, location: Location) -> Tally:
+        tally = self.tallies.get((name, location))
         if tally is None:
             from .tally import Tally
 
-            tally = self.tallies.setdefault((name, place), Tally(name, place))
+            tally = self.tallies.setdefault((name, location), Tally(name, location))
         return tally
 
     def tally_of(self, node: GraphNode) -> Tally | None:
@@ -222,7 +222,7 @@ class Recorder(Subscriber):
     def _count(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
         is_first = not tally.calls
         if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
-            self._ran_at.add(tally.place)
+            self._ran_at.add(tally.location)
             node = current_node()
             for clamp in () if node is None else clips_behind(node):
                 known = self.tally_of(clamp)
@@ -260,7 +260,7 @@ class Recorder(Subscriber):
     def _register_after(self, tensor: Tensor) -> None:
         arrived, self._local.hook = self._local.hook, None
         if arrived is not None:
-            tally = self._tally(HOOK, self.places.here(3))
+            tally = self._tally(HOOK, self.locations.here(3))
             self._register(tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor), arrived))
 
     @quiet("the gradients at a hook")
@@ -280,7 +280,7 @@ class Recorder(Subscriber):
     def before_call(self, function: Function, args: Arguments, kwargs: Keywords) -> int:
         """Returns the number of the next node, on a torch that announces none."""
         local, spelling = self._local, SPELLINGS.get(function)
-        local.place = local.values = None
+        local.location = local.values = None
         if spelling is not None and self.is_full:
             self._look(spelling, args, kwargs)
         if self.asking is not None:
@@ -302,9 +302,9 @@ class Recorder(Subscriber):
 
     @harmless("the values at a clamp")
     def _look(self, spelling: Spelling, args: Arguments, kwargs: Keywords) -> None:
-        place = self._local.place = self.places.here(3)
-        values = self.clamps.look(spelling, place, args, kwargs)
-        self._local.values = None if place in self._ran_at else values
+        location = self._local.location = self.locations.here(3)
+        values = self.clamps.look(spelling, location, args, kwargs)
+        self._local.values = None if location in self._ran_at else values
 
     def after_call(
         self, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int | None
@@ -339,12 +339,12 @@ class Recorder(Subscriber):
         )
         if not new:
             return
-        place = local.place if local.function is function else None
-        if place is None and not self.leaves.have_run(values):
-            place = self.places.here(3)
+        location = local.location if local.function is function else None
+        if location is None and not self.leaves.have_run(values):
+            location = self.locations.here(3)
         for node in new:
             if self.suspects or self.partial or nodes.name_of(node) not in _PASSING:
-                self._attach(node, place)
+                self._attach(node, location)
 
     def _find_single_node(
         self, ranges: nodes.Ranges, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int
@@ -355,16 +355,16 @@ class Recorder(Subscriber):
         node, after = nodes.node_of(result), node_number()
         if node is None or number_of(node) != after - 1:
             return False
-        is_single, name, place = after - before == 1, nodes.name_of(node), self._local.place
+        is_single, name, location = after - before == 1, nodes.name_of(node), self._local.location
         if name in _PASSING:
             is_single = is_single or (function is _LINEAR and len(args) > 1 and args[1].dim() == 2)
         if not is_single:
             return False
-        if place is None and not self.leaves.have_run((*args, *kwargs.values()) if kwargs else args):
+        if location is None and not self.leaves.have_run((*args, *kwargs.values()) if kwargs else args):
             return False
         ranges.seen_up_to = after
         if name not in _PASSING:
-            self._attach(node, place)
+            self._attach(node, location)
         return True
 
     @harmless("a custom Function")
@@ -378,13 +378,13 @@ class Recorder(Subscriber):
                 self.influence.after_function(result)
         if node_creation_hook is not None:
             return
-        # To read grad_fn is a call of torch, before which `before_call` would find the node and know no place for it.
+        # To read grad_fn is a call of torch, before which `before_call` would find the node and know no location for it.
         with own:
             own_nodes = nodes.nodes_of(result)
         if own_nodes:
-            place = self.places.here(3)
+            location = self.locations.here(3)
             for node in own_nodes:
-                self._attach(node, place)
+                self._attach(node, location)
         self._ranges().forget()
 
     @harmless("a swap of tensors")
@@ -523,9 +523,9 @@ class Recorder(Subscriber):
         with without_torch_function():
             tensors = [leaf.tensor() for _, leaf in self.leaves]
             grads = [tensor.grad for tensor in tensors if tensor is not None]
-            place, self._local.function = self.places.here(3), Tensor.backward
+            location, self._local.function = self.locations.here(3), Tensor.backward
             for node in nodes.find_within(grads, [(before, node_number())]):
-                self._attach(node, place)
+                self._attach(node, location)
 
     @harmless("the gradients of an autograd.grad")
     def _count_result(self, inputs: Roots, result: Gradients, before: int) -> None:

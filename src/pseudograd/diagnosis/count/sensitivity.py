@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import must
-from ...listen.frames import NOWHERE, Place, named
+from ...listen.frames import NOWHERE, Location, named
 from ...listen.nodes import GraphNode
 from ...rewrite.other_conventions import other_of, within
 from ...torch_table.private import local
@@ -25,7 +25,7 @@ from .tally import Tally
 
 HIGH_SHARE = 0.1  # below a tenth nothing has ever been seen to depend on it
 _MOST_LINES = 8  # of one family that are measured apart, those with most elements at a kink
-_Key = tuple[str, Place | None]  # a family, and a line of it or None for all its lines
+_Key = tuple[str, Location | None]  # a family, and a line of it or None for all its lines
 
 
 def check_sensitivity(value: object) -> int:
@@ -128,7 +128,7 @@ class SensitivityMeter:
     """Measures the sensitivity in every n-th backward. `WhatIfMeter` checks that a further pass gives the program's own gradients."""
 
     def __init__(
-        self, interval: int, tally_of: Callable[[GraphNode], Tally | None], is_deliberate: Callable[[Place], bool]
+        self, interval: int, tally_of: Callable[[GraphNode], Tally | None], is_deliberate: Callable[[Location], bool]
     ) -> None:
         self.interval = interval
         self.refused: dict[str, int] = {}  # backward passes by the reason
@@ -169,7 +169,7 @@ class SensitivityMeter:
 
         answers: Answers = {}
         for family in dict.fromkeys(kink.family for kink in kinks):
-            lines: dict[Place, list[KinkNode]] = {}
+            lines: dict[Location, list[KinkNode]] = {}
             for kink in kinks:
                 if kink.family == family:
                     lines.setdefault(self._line(kink), []).append(kink)
@@ -178,15 +178,15 @@ class SensitivityMeter:
                 answers[family, next(iter(lines))] = answer
             elif any(row.share >= HIGH_SHARE for row in answer.rows.values()):
                 most = sorted(lines.items(), key=lambda item: -sum(kink.at_kink for kink in item[1]))[:_MOST_LINES]
-                answers |= {(family, place): run(line) for place, line in most}
+                answers |= {(family, location): run(line) for location, line in most}
         return answers
 
-    def _line(self, kink: KinkNode) -> Place:
+    def _line(self, kink: KinkNode) -> Location:
         tally = self._tally_of(kink.node)
         if tally is None:
             return NOWHERE
-        self._within[kink.family, tally.place] = within(kink.family, tally.calling)
-        return tally.place
+        self._within[kink.family, tally.location] = within(kink.family, tally.calling)
+        return tally.location
 
     def end(self, step: int, reasons: Collection[str], answers: Answers, arrived: Collection[Leaf]) -> None:
         """A backward of the program has ended. A family that was measured before and is not at a kink now has 0 here."""

@@ -321,7 +321,7 @@ class Stalls:
 
     def __init__(self, leaves: Leaves, noted: Errors, loss: Callable[[], Tensor | None]) -> None:
         self._leaves, self.noted, self._loss = leaves, noted, loss
-        self.place = NOWHERE  # of the first step
+        self.location = NOWHERE  # of the first step
         # By id: torch swaps no tensor with a weak reference.
         self._parameters: dict[int, ParameterSteps] = {}
         self._steps: Counter[int] = Counter()  # by optimiser
@@ -338,8 +338,8 @@ class Stalls:
     def _look(self, optimizer: Optimizer, step: int, batches: dict[_Key, Batch]) -> None:
         looks = self._looks[id(optimizer)] = []  # drops those of a step that raised
         for key, tensors in _group_parameters(optimizer).items():
-            if self.place is NOWHERE:
-                self.place = frames.place(2)
+            if self.location is NOWHERE:
+                self.location = frames.location(2)
             batch = batches.setdefault(key, Batch(key[1]))
             if batch.is_due(step):
                 group = optimizer.param_groups[key[0]]

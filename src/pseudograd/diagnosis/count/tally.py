@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...engine import call_of, saved_inputs_of
 from ...kernels.native import counts as kernel
-from ...listen.frames import NOWHERE, Place
+from ...listen.frames import NOWHERE, Location
 from ...listen.nodes import GraphNode, node_of
 from ...ops.jump import JUMPRELU
 from ...ops.steps import SLOPES
@@ -53,10 +53,10 @@ _REACHED_SHARE = 0.9  # the advised bandwidth would have reached this share of t
 
 
 class Tally:
-    """The sums of one op at one place."""
+    """The sums of one op at one location."""
 
-    def __init__(self, op: str, place: Place) -> None:
-        self.op, self.place = op, place
+    def __init__(self, op: str, location: Location) -> None:
+        self.op, self.location = op, location
         self.form: Form | None = None
         self.calls = 0
         self.order = 0  # of its first call among the first calls of all tallies
@@ -69,7 +69,7 @@ class Tally:
         self.own_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
         self.function: type | None = None  # the class of a custom Function
         # Did a backward make its nodes, for second derivatives?
-        self.is_second = _SECOND.match(op) is not None or (place is NOWHERE and op.startswith("Sgn"))
+        self.is_second = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
         self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...listen import hooks, nodes
-from ...listen.frames import Place
+from ...listen.frames import Location
 from ...listen.harmless import quietly
 from ...rewrite import entered_contexts
 from ...rule import BOUNDED, PRIMITIVES
@@ -29,10 +29,10 @@ Bound = float | Tensor | None
 
 
 class Values(Followed):
-    """The values at one place: how many stand on a bound in the first call, and how far outside they are from step to step."""
+    """The values at one location: how many stand on a bound in the first call, and how far outside they are from step to step."""
 
-    def __init__(self, spelling: Spelling, place: Place, x: Tensor, low: Bound, high: Bound) -> None:
-        self.op, self.form, self.place = spelling.name, spelling.form, place
+    def __init__(self, spelling: Spelling, location: Location, x: Tensor, low: Bound, high: Bound) -> None:
+        self.op, self.form, self.location = spelling.name, spelling.form, location
         self.elements = x.numel()
         self.at_low: Number = 0 if low is None else torch.count_nonzero(x == low)
         self.at_high: Number = (
@@ -124,16 +124,16 @@ class Climb:
 
 
 class Clamps:
-    """The values at every clamp and relu that was called, by op and place."""
+    """The values at every clamp and relu that was called, by op and location."""
 
     def __init__(self, leaves: Leaves, influence: Influence) -> None:
-        self.all: dict[tuple[str, Place, bool], Values] = {}  # the last: does autograd record the call?
+        self.all: dict[tuple[str, Location, bool], Values] = {}  # the last: does autograd record the call?
         self._leaves, self._influence = leaves, influence
 
-    def look(self, spelling: Spelling, place: Place, args: Arguments, kwargs: Keywords) -> Values | None:
+    def look(self, spelling: Spelling, location: Location, args: Arguments, kwargs: Keywords) -> Values | None:
         """Look at the inputs of a call. Returns the values of a clamp behind a tensor that learns."""
         is_recorded = torch.is_grad_enabled()
-        key = spelling.name, place, is_recorded
+        key = spelling.name, location, is_recorded
         values, is_clamp = self.all.get(key), spelling.form.switches[0] == "clamp"
         if values is not None and not is_clamp:
             return None  # the first call of a relu is enough
@@ -142,7 +142,7 @@ class Clamps:
             if inputs is None:
                 return None
             if values is None:
-                values = self.all[key] = Values(spelling, place, *inputs)
+                values = self.all[key] = Values(spelling, location, *inputs)
                 values.may_pass = is_recorded or hooks.is_inside_function()
                 source = args[0] if args else None
                 if isinstance(source, Tensor) and source.requires_grad:
@@ -168,9 +168,9 @@ class Clamps:
             elif values is not None:
                 self._influence.follow(values, result)
 
-    def end_step(self, ran_at: Collection[Place]) -> None:
+    def end_step(self, ran_at: Collection[Location]) -> None:
         for values in list(self.all.values()):
-            values.end_step(values.may_pass and values.place in ran_at)
+            values.end_step(values.may_pass and values.location in ran_at)
 
 
 def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Bound, Bound] | None:

@@ -22,16 +22,16 @@ def copies(tallies: Iterable[Tally]) -> list[Copied]:
     for tally in sorted(tallies, key=lambda tally: tally.order):
         cls = tally.function
         if cls is not None and cls.__module__.partition(".")[0] not in ("torch", __name__.partition(".")[0]):
-            uses.setdefault(cls, []).append(named(tally.place.call))
+            uses.setdefault(cls, []).append(named(tally.location.call))
     records = []
-    for cls, places in uses.items():
+    for cls, locations in uses.items():
         with quietly():
             op = what_is(cls)
         if op is not None:
             code = _forward(cls)
             is_installed = "site-packages" in code.co_filename or "dist-packages" in code.co_filename
             where, instead = format_location(code, code.co_firstlineno), "" if is_installed else op.instead
-            records.append(Copied(cls.__qualname__, where, op.meaning, instead, tuple(dict.fromkeys(places))))
+            records.append(Copied(cls.__qualname__, where, op.meaning, instead, tuple(dict.fromkeys(locations))))
     return records
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ...errors import must
-from ...listen.frames import Place, Point, is_same_line, lines_of, named, span_at
+from ...listen.frames import Location, Point, is_same_line, lines_of, named, span_at
 
 _COMMENT = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
 _LINE = re.compile(r".*:(\d+|\*)")
@@ -17,7 +17,7 @@ _CODE = re.compile(r"PG\d+")
 class Deliberate:
     """What a person declared deliberate: by the patterns of `ignore=[...]`, or by a comment `# pseudograd: deliberate`.
 
-    `parameter`, `line` and `place` answer whether that is so of one of them.
+    `parameter`, `line` and `location` answer whether that is so of one of them.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
@@ -39,9 +39,9 @@ class Deliberate:
                 return True
         return False
 
-    def place(self, place: Place) -> bool:
+    def location(self, location: Location) -> bool:
         """Is the line that calls torch, or the program's own line that led there, declared deliberate?"""
-        points = [point for point in (place.call, place.program) if point is not None]
+        points = [point for point in (location.call, location.program) if point is not None]
         return any(_has_comment(point) or self.line(named(point)) for point in points)
 
 

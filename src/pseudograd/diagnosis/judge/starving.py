@@ -227,7 +227,7 @@ class Starving:
         for tally in self._recorder.tallies.values():
             window = tally.windows.get(bit)
             if window is not None and window.is_narrow:
-                where = named(tally.place.call)
+                where = named(tally.location.call)
                 at = next((site for site in self._sites if site.where == where), None)
                 return at, f"the window of jumprelu is too narrow: bandwidth={window.bandwidth:g}"
         site = self._last_stop(bit)

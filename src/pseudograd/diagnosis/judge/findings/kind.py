@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pseudograd_notices.code import Code
 
-from ....listen.frames import Place, named
+from ....listen.frames import Location, named
 from ....listen.harmless import harmless
 from ....wording import percent
 from ...count.leaf import Leaf
@@ -52,7 +52,7 @@ class Evidence:
     @part
     def sites(self) -> Iterable[Site]:
         """The sites in the order in which a backward meets them."""
-        sites = [site_of(tally, self.deliberate.place(tally.place)) for tally in self.tallies if tally.calls]
+        sites = [site_of(tally, self.deliberate.location(tally.location)) for tally in self.tallies if tally.calls]
         return sorted(sites, key=lambda site: site.order)
 
     @property
@@ -67,7 +67,7 @@ class Evidence:
     @part
     def structural(self) -> Iterable[Structural]:
         cuts = [cut for cut in self.recorder.influence.cuts.values() if cut.upstream]
-        records = [structural_of(cut, self.leaves, self.deliberate.place(cut.place)) for cut in cuts]
+        records = [structural_of(cut, self.leaves, self.deliberate.location(cut.location)) for cut in cuts]
         return sorted(records, key=lambda record: {True: 0, None: 1, False: 2}[record.reaches_loss])
 
     @cached_property
@@ -194,9 +194,9 @@ class Kind:
         more = {"share": share, "module": site.module, "is_muted": site.is_deliberate, "issue": issue}
         return self.finding(site.where, site.expression, evidence, cause, next_step, **more)
 
-    def call_finding(self, place: Place, evidence: str, cause: str, next_step: str, **more: object) -> Finding:
+    def call_finding(self, location: Location, evidence: str, cause: str, next_step: str, **more: object) -> Finding:
         """A finding of this kind at a call."""
-        return self.finding(named(place.call), expression_at(place), evidence, cause, next_step, **more)
+        return self.finding(named(location.call), expression_at(location), evidence, cause, next_step, **more)
 
 
 def _imports(program: str) -> str:

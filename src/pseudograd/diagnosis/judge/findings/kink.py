@@ -23,7 +23,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             shares = {era: share for era, share in shares.items() if era == installed_era()}
         names = [leaf.name for leaf in evidence.leaves.named(value.leaf)] if value.leaf else []
         if any(share != 1 for share in shares.values()) and not evidence.deliberate.parameter(*names):
-            yield _report(value, shares, names[0] if names else None, evidence.deliberate.place(value.place))
+            yield _report(value, shares, names[0] if names else None, evidence.deliberate.location(value.location))
 
 
 def _report(value: Values, shares: dict[str, float], name: str | None, is_muted: bool) -> Finding:
@@ -36,7 +36,7 @@ def _report(value: Values, shares: dict[str, float], name: str | None, is_muted:
     start = f"start {name or 'it'} inside the range, not at the bound"
     before = "what comes before it gives its bound, such as a last layer of zeros"
     return KIND.call_finding(
-        value.place,
+        value.location,
         f"{f'Every entry of {name}' if name else 'Every element that enters'} ({value.elements:,}) starts exactly at "
         f"{value.bounds_text} of this {value.op}: {'; '.join(says)}; {DEFAULT_RULE} passes what leads inside",
         "it was initialised there" if name else before,

@@ -45,20 +45,20 @@ def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evi
         f"; {counted(moving, 'other parameter')} of this dtype {'moves' if moving == 1 else 'move'}" if moving else ""
     )
     median = _median_size(parameters)
-    place, kind = evidence.stalls.place, str(dtype).removeprefix("torch.")
+    location, kind = evidence.stalls.location, str(dtype).removeprefix("torch.")
     of_it = (
         ". How large the steps of this optimizer are is not known: it may also hold these weights on purpose"
         if median is None
         else f": a step is {median:.2g} of that distance in the median"
     )
     return KIND.call_finding(
-        place,
+        location,
         f"{percent(share)} of the {sampled}entries that have a gradient never moved in {steps}: "
         f"{shortened([parameter.name for parameter in parameters])}{beside}",
         f"the weights are {kind}: a step smaller than half the distance to the next number is rounded away{of_it}",
         _advise(dtype, parameters[0].device.type, median, bool(moving)),
         share=share,
-        is_muted=evidence.deliberate.place(place),
+        is_muted=evidence.deliberate.location(location),
     )
 
 

@@ -39,7 +39,7 @@ def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
             whose = f" of {names[0]}" if len(names) == 1 else ""
             passes = "the one backward" if window.calls == 1 else f"any of {window.calls:,} backward calls"
             yield KIND.call_finding(
-                tally.place,
+                tally.location,
                 f"{window.starving:,} of {window.thresholds:,} thresholds{whose} ({percent(share)}) got no gradient in {passes}; half of "
                 f"these never had an x nearer than {window.distance:.3g}",
                 f"the window of jumprelu is too narrow for how far x lies from the thresholds: bandwidth={window.bandwidth:g}",
@@ -47,8 +47,8 @@ def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
                 if math.isfinite(window.wider)
                 else "Compare the range of x with the thresholds: one of ten or more is infinite.",
                 share=share,
-                module=tally.place.module,
-                is_muted=evidence.deliberate.place(tally.place),
+                module=tally.location.module,
+                is_muted=evidence.deliberate.location(tally.location),
             )
 
 
