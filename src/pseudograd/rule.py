@@ -7,6 +7,7 @@ The file has more than 300 lines because the records and the tables that find th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -481,7 +482,17 @@ def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
     if takers:
         why = "needs both bounds" if takers[0].rules[name].requires else "is a rule of others"  # type: ignore[index]
         hint = f"{name!r} {why}: use {_listed(other.name for other in takers)}"
-    return unknown_name(op.name, "rule", tuple(op.rules), name, hint)
+    return unknown_name(op.name, "rule", tuple(op.rules), name, hint or _as_python(op, name))
+
+
+def _as_python(op: Primitive, text: object) -> str | None:
+    """The hint for a rule as commands take it, "leaky(0.2)" or "zero/open": how Python names it."""
+    form = re.fullmatch(r"\s*(\w+)\s*(\((.*)\))?\s*(/\s*(\w+))?\s*", text) if isinstance(text, str) else None
+    if form is None or (row := op.rules.get(form[1])) is None:
+        return None
+    rule = f"pg.rules.{row.name}({form[3]})" if form[3] and row.parameters else repr(row.name)
+    edge = next((f" with edge={edge!r}" for edge in op.edges if str(edge) == form[5]), "")
+    return f"In Python that is {rule}{edge}"
 
 
 def _listed(names: Iterable[str]) -> str:

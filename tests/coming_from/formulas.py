@@ -260,7 +260,7 @@ JELLY = {  # spike = (x >= 0)
     "erf": step(lambda x, a: a / math.sqrt(math.pi) * torch.exp(-((a * x) ** 2)), _spike, 1.0),
     "softsign": step(lambda x, a: 1 / (2 * a * (1 / a + x.abs()) ** 2), _spike, 1.0),
     "superspike": step(lambda x, a: a / (1 + x.abs()) ** 2, _spike, 1.0),
-    "rect": step(lambda x, a: torch.where(x.abs() <= 0.5 / a, a, 0.0), _spike, 1.0),
+    "rect": step(lambda x, a: torch.where(x.abs() < 0.5 / a, a, 0.0), _spike, 1.0),
 }
 
 LARQ = {

@@ -24,6 +24,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coming_from.md").read_te
 class Truth:
     """formula: of the left side. names: what the code uses besides x; a list stands for a tensor that learns. points: further values of x.
 
+    apart: values of x where the page says that the two gradients differ.
     channels: x is a matrix of so many rows. subtracts: a difference of numbers as large as grad, so rounded as they are.
     """
 
@@ -33,6 +34,7 @@ class Truth:
     is_exact: bool = True
     channels: int = 0
     subtracts: bool = False
+    apart: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ BOUND = {"b": 0.25}
 GRID = {"s": [0.25], "z": [1.0]}
 GRID_ENDS = (-1.25, 0.5, -1.375, 0.625)  # where the code meets -4 and 3, and where it leaves them
 JUMP = {"threshold": [0.5], "bandwidth": 0.5}
+JUMP_EDGES = (0.25, 0.75)
 HARD = {"hard": lambda x: torch.sign(x.detach())}
 CODES = {"codebook": lambda x: torch.cos(torch.arange(1.0, 4.0)[:, None] * torch.arange(x.shape[-1])).to(x.dtype)}
 ONE_HOT = {"one_hot": lambda x: _one_hot(x.detach())}
@@ -141,7 +144,7 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "Erf(alpha=a)(x)": near(JELLY["erf"], {"a": 2.0}),
         "SoftSign(alpha=a)(x)": near(JELLY["softsign"], {"a": 2.0}),
         "SuperSpike(alpha=a)(x)": near(JELLY["superspike"], {"a": 2.0}),
-        "Rect(alpha=a)(x)": Truth(JELLY["rect"], {"a": 2.0}, (0.25, -0.25)),
+        "Rect(alpha=a)(x)": Truth(JELLY["rect"], {"a": 2.0}, apart=(0.25, -0.25)),
         "quantize.clamp(x, lo, hi)": Truth(of.closed, BOUNDS),
         "quantize.round(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
     },
@@ -155,12 +158,16 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "DoReFa(k_bit=2)(x)": near(of.dorefa, {"n": 3}, (0.0, 1.0)),
     },
     "SAELens, dictionary_learning, Gemma Scope": {
-        "JumpReLU.apply(x, threshold, bandwidth, False), SAELens": near(of.jump(to_x=False), JUMP),
-        "JumpReLU.apply(x, threshold, bandwidth, True), SAELens": near(of.jump(to_x=True), JUMP),
-        "Step.apply(x, threshold, bandwidth, False), SAELens": near(of.is_above(to_x=False), JUMP),
-        "Step.apply(x, threshold, bandwidth, True), SAELens": near(of.is_above(to_x=True), JUMP),
-        "JumpReLUFunction.apply(x, threshold, bandwidth), dictionary_learning": near(of.jump(to_x=False), JUMP),
-        "StepFunction.apply(x, threshold, bandwidth), dictionary_learning": near(of.is_above(to_x=False), JUMP),
+        "JumpReLU.apply(x, threshold, bandwidth, False), SAELens": near(of.jump(to_x=False), JUMP, apart=JUMP_EDGES),
+        "JumpReLU.apply(x, threshold, bandwidth, True), SAELens": near(of.jump(to_x=True), JUMP, apart=JUMP_EDGES),
+        "Step.apply(x, threshold, bandwidth, False), SAELens": near(of.is_above(to_x=False), JUMP, apart=JUMP_EDGES),
+        "Step.apply(x, threshold, bandwidth, True), SAELens": near(of.is_above(to_x=True), JUMP, apart=JUMP_EDGES),
+        "JumpReLUFunction.apply(x, threshold, bandwidth), dictionary_learning": near(
+            of.jump(to_x=False), JUMP, apart=JUMP_EDGES
+        ),
+        "StepFunction.apply(x, threshold, bandwidth), dictionary_learning": near(
+            of.is_above(to_x=False), JUMP, apart=JUMP_EDGES
+        ),
         "x * (x > threshold), Gemma Scope": Truth(of.jump_without_a_window, JUMP),
     },
     "lucid, lucent, captum": {

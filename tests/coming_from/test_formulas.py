@@ -80,6 +80,20 @@ def test_the_line_of_the_page_gives_their_formula(line: Line, dtype: torch.dtype
         _same(line, ours, grads[name], f"the gradient of {name}", slack)
 
 
+@pytest.mark.parametrize("line", [line for line in CASES.values() if line.truth.apart], ids=lambda line: line.before)
+def test_where_the_page_says_that_an_edge_differs_it_does(line: Line) -> None:
+    x = torch.tensor(line.truth.apart, dtype=torch.float64)
+    for at in x.split(1):
+        at.requires_grad_()
+        names, learned = _names(line, at)
+        y = eval(line.after, {"pg": pg, "torch": torch, "x": at, **names})
+        ours = torch.autograd.grad(y, [at, *learned.values()], torch.ones(1, dtype=torch.float64))
+        plain = {key: v.detach() if isinstance(v, Tensor) else v for key, v in names.items()}
+        _, theirs = line.truth.formula(at.detach(), torch.ones(1, dtype=torch.float64), **plain)
+        assert any(grad.ne(theirs[name]).any() for name, grad in zip(("x", *learned), ours, strict=True))
+        assert "xactly at" in line.differs or line.differs == "As above."
+
+
 def _same(line: Line, ours: Tensor, theirs: Tensor, what: str, slack: float) -> None:
     theirs = theirs.to(ours.dtype)
     assert ours.shape == theirs.shape, what

@@ -316,6 +316,16 @@ def test_all_of_it_stays_on_the_canvas(name: str) -> None:
     assert not any(a.overlaps(b) for i, a in enumerate(panels) for b in panels[:i])
 
 
+class Floor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.floor()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
 BAD: list[tuple[Any, dict[str, Any], str]] = [
     ([], {}, "TypeError: plot: f_or_rules must name at least one rule or function, got []."),
     (3, {}, "TypeError: plot: f_or_rules must be rules or functions, got 3."),
@@ -335,6 +345,11 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     ("zero", {"loss": lambda y: (y**2).sum()}, "ValueError: plot: loss must be element-wise, one value for each element of its input"),
     ("zero", {"loss": lambda y: y - y.mean()}, "ValueError: plot: loss must be element-wise, got 'f'. Its value at one x differs"),
     (torch.sum, {}, "ValueError: plot: f_or_rules must be element-wise, one value for each"),
+    (lambda x: x + torch.rand_like(x), {}, "ValueError: plot: f_or_rules must return the same values for the same x, got 'f'. Fix"),
+    (torch.nn.Dropout(), {}, "got 'Dropout'. Fix what is random in it; a module in training mode needs eval()."),
+    (pg.familiar.ClampWithGrad, {}, "TypeError: plot: f_or_rules must be rules or functions, got 'ClampWithGrad'. Give ClampWithGrad.app"),
+    (torch.nn.ReLU, {}, "TypeError: plot: f_or_rules must be a module that was made, got 'ReLU'. Call it first: ReLU(...)."),
+    ("zero", {"loss": torch.nn.ReLU}, "TypeError: plot: loss must be a module that was made, got 'ReLU'."),
     (torch.tanh, {"edge": "open"}, "ValueError: plot: edge must be left out for tanh, got 'open'."),
     (torch.tanh, {"maximize": True}, "ValueError: plot: maximize must be left out for tanh, got True."),
     ("zero", {"panels": "columns"}, "ValueError: plot: panels must be 'rules' or None, got 'columns'."),
@@ -346,6 +361,20 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     ("window", {"op": "sign", "min": -1}, "ValueError: plot: min and max must be None for sign, got (-1, None). Give a function"),
     ("window", {"op": "sign", "maximize": True}, "ValueError: plot: maximize must be left out for sign, got True."),
 ]  # fmt: skip
+
+
+def test_the_remedy_of_a_sum_is_said_of_sums_alone() -> None:
+    for f, is_sum in ((torch.sum, True), (Tensor.tolist, False), (lambda x: x[:, None], False)):
+        with pytest.raises(ValueError, match="one value for each element of its input") as raised:
+            pg.plot(f)
+        assert ("Leave out .sum()" in str(raised.value)) == is_sum
+
+
+def test_a_class_of_autograd_is_drawn_as_its_apply() -> None:
+    drawn, as_apply = (pg.plot(f, xlim=(-1, 1)) for f in (Floor, Floor.apply))
+    ours, theirs = ([list(line.get_ydata()) for line in panels.backward[0].lines] for panels in (drawn, as_apply))
+    assert str(ours) == str(theirs)  # NaN at each jump
+    assert drawn.forward[0].get_title() == "Floor"
 
 
 def test_bad_calls() -> None:

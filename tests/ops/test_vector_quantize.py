@@ -622,3 +622,27 @@ def test_bad_calls_say_what_must_change() -> None:
             codebook_loss(vectors, codebook, torch.zeros(shape, dtype=torch.int64))
     with pytest.raises(NotImplementedError, match=r"vector_quantize: torch.jit.script must not be used"):
         torch.jit.script(vector_quantize)
+
+
+def test_vectors_that_are_sharded_over_the_batch_get_the_same_codes_and_gradients() -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    if not distributed.is_available() or distributed.is_initialized():
+        pytest.skip("no process group can be made here")
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    torch.manual_seed(0)
+    x, codes, weight = torch.randn(6, 4), torch.randn(8, 4), torch.randn(6, 4)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        for placement, rule in itertools.product((Shard(0), Shard(1), Replicate()), ("identity", "rotation")):
+            plain = x.clone().requires_grad_()
+            sharded = distribute_tensor(x, mesh, [placement]).requires_grad_()
+            expected, indices = vector_quantize(plain, codes, rule=rule)
+            ours, own = vector_quantize(sharded, distribute_tensor(codes, mesh, [Replicate()]), rule=rule)
+            (expected * weight).sum().backward()
+            (ours * distribute_tensor(weight, mesh, [placement])).sum().backward()
+            pairs = ((ours, expected), (own, indices), (sharded.grad, plain.grad))
+            assert all(torch.equal(a.full_tensor(), b) for a, b in pairs)  # type: ignore[union-attr]
+    finally:
+        distributed.destroy_process_group()

@@ -20,6 +20,7 @@ from ..testing.measure.gradients import gradient_by_backward
 from . import audit_answers
 from .audit_figure import draw
 from .audit_record import AuditRecord
+from .gradient import FIX_RANDOM, checked_function
 from .measure import measure, regions_of, shares_of
 
 if TYPE_CHECKING:
@@ -150,13 +151,7 @@ def _finite(argument: str, value: object) -> float:
 
 def _callable(f: object, dtype: torch.dtype) -> Function:
     """f as a function of x in this dtype; a copy of a module, for its parameters must have that dtype."""
-    if inspect.isclass(f) and issubclass(f, torch.autograd.Function):
-        f = f.apply
-    if inspect.isclass(f) and issubclass(f, nn.Module):
-        remedy = f"Call it first: {f.__name__}(...)"
-        raise TypeError(must("audit", "f", "be a module that was made", f.__name__, remedy))
-    if not callable(f):
-        raise TypeError(must("audit", "f", "be a function, a module or an autograd.Function", f))
+    f = checked_function("audit", "f", f, "a function, a module or an autograd.Function")
     return copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
 
 
@@ -182,8 +177,7 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
         remedy = "Give the shape of its x: shape=(...)"
         raise ValueError(must("audit", "f", f"return one number for each of the {x.numel()} numbers in x", y, remedy))
     if not torch.equal(y.detach().nan_to_num(), again.detach().nan_to_num()):
-        remedy = "Fix what is random in it; a module in training mode needs eval()"
-        raise ValueError(must("audit", "f", "return the same values for the same x", y, remedy))
+        raise ValueError(must("audit", "f", "return the same values for the same x", y, FIX_RANDOM))
     gradients = [gradient_by_backward(f, (x,), torch.ones_like(y))[0] for _ in range(2) if y.requires_grad]
     first, second = gradients or (None, None)
     if first is None or second is None:

@@ -15,7 +15,7 @@ from ..ops.bounds import CLAMP
 from ..parse_rule import parsed
 from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
 from ..testing.measure.numeric import jumps_of, simplest
-from .gradient import gradient
+from .gradient import FIX_RANDOM, checked_function, gradient
 from .palette import colour
 
 Function = Callable[[Tensor], Tensor]
@@ -57,9 +57,8 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
     """The curve of a rule of `op`, or of a function."""
     if isinstance(drawable, (str, RuleObject)):
         return _curve_of_rule(drawable, op, picture, edge, maximize)
-    if not callable(drawable):
-        raise TypeError(must("plot", "f_or_rules", "be rules or functions", drawable))
     label = name_of(drawable)
+    drawable = checked_function("plot", "f_or_rules", drawable, "rules or functions")
     if edge is not None or maximize:
         argument, got = ("edge", edge) if edge is not None else ("maximize", maximize)
         raise ValueError(must("plot", argument, f"be left out for {label}", got, "Only rules have one"))
@@ -97,7 +96,7 @@ def name_of(f: object) -> str:
         return "torch.clamp"
     if isinstance(f, functools.partial):
         return name_of(f.func)
-    owner = getattr(f, "__self__", None)  # of the apply of an autograd.Function
+    owner = getattr(f, "__self__", f)  # of the apply of an autograd.Function
     if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
         return owner.__name__
     name = getattr(f, "__name__", type(f).__name__)
@@ -112,11 +111,19 @@ def _arguments(bounds: tuple[object, ...]) -> str:
 
 
 def check_element_wise(argument: str, f: Function, x: Tensor) -> None:
-    """Our error for a function that mixes the elements of x, or answers with another shape: its picture would be wrong."""
-    y = f(x)
+    """Our error for a function that mixes the elements of x, draws random numbers, or answers with another shape: its picture would be
+    wrong.
+    """
+    y, again = f(x), f(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
-        remedy = "Leave out .sum() or .mean(): plot draws one value for each x"
+        remedy = (
+            "Leave out .sum() or .mean(): plot draws one value for each x"
+            if isinstance(y, Tensor) and not y.shape
+            else None
+        )
         raise ValueError(must("plot", argument, "be element-wise, one value for each element of its input", y, remedy))
+    if not torch.equal(y.nan_to_num(), again.nan_to_num()):
+        raise ValueError(must("plot", argument, "return the same values for the same x", name_of(f), FIX_RANDOM))
     half = len(x) // 2
     if not torch.allclose(f(x[:half]), y[:half], rtol=1e-4, atol=1e-6, equal_nan=True):
         remedy = "Its value at one x differs with the other x it is given"

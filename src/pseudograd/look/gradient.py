@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import must
+
+FIX_RANDOM = "Fix what is random in it; a module in training mode needs eval()"
 
 
 def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.0) -> Tensor:
@@ -41,6 +44,21 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.
     upstream = grad.to(y.dtype) if isinstance(grad, Tensor) else torch.full_like(y, grad)
     (grad_x,) = torch.autograd.grad(y, point, upstream, allow_unused=True)
     return torch.zeros_like(x) if grad_x is None else grad_x
+
+
+def checked_function(where: str, argument: str, f: object, kinds: str) -> Callable[..., Tensor]:
+    """f itself, or the `apply` of an autograd.Function. Raises TypeError for other classes and for what cannot be called."""
+    if inspect.isclass(f) and issubclass(f, torch.autograd.Function):
+        return f.apply
+    if inspect.isclass(f) and issubclass(f, nn.Module):
+        raise TypeError(
+            must(where, argument, "be a module that was made", f.__name__, f"Call it first: {f.__name__}(...)")
+        )
+    if inspect.isclass(f) and callable(getattr(f, "apply", None)):
+        raise TypeError(must(where, argument, f"be {kinds}", f.__name__, f"Give {f.__name__}.apply"))
+    if not callable(f):
+        raise TypeError(must(where, argument, f"be {kinds}", f))
+    return f
 
 
 def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:

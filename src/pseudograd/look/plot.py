@@ -25,7 +25,7 @@ from .curves import (
     line_of,
     number_names,
 )
-from .gradient import gradient
+from .gradient import checked_function, gradient
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Rows, Stroke, draw
 
@@ -91,7 +91,9 @@ def plot(
         else [*f_or_rules]
     )
     min, max = as_number(min), as_number(max)
-    _check(drawables, min, max, loss, panels)
+    _check(drawables, min, max, panels)
+    if loss is not None:
+        loss = checked_function("plot", "loss", loss, "an element-wise function of y, or None")
     grads = _checked_grads(grad)
     is_rule = [isinstance(drawable, (str, RuleObject)) for drawable in drawables]
     picture = _picture(op, min, max, any(is_rule), xlim)
@@ -125,7 +127,7 @@ def _jumps(
     return jumps_in(lines, picture.low, picture.high)
 
 
-def _check(drawables: Sequence[object], min: object, max: object, loss: object, panels: object) -> None:
+def _check(drawables: Sequence[object], min: object, max: object, panels: object) -> None:
     if not drawables:
         raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", drawables))
     for name, bound in (("min", min), ("max", max)):
@@ -137,8 +139,6 @@ def _check(drawables: Sequence[object], min: object, max: object, loss: object, 
             raise ValueError(must("plot", name, "be finite", bound, "Use None for no bound"))
     if isinstance(min, (int, float)) and isinstance(max, (int, float)) and min > max:
         raise ValueError(must("plot", "min and max", "be in this order", (min, max), "Swap them or drop one"))
-    if loss is not None and not callable(loss):
-        raise TypeError(must("plot", "loss", "be an element-wise function of y, or None", loss))
     if panels not in (None, "rules"):
         raise ValueError(must("plot", "panels", "be 'rules' or None", panels))
     if panels is None and len(drawables) > _MOST_CURVES:

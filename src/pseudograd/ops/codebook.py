@@ -6,6 +6,7 @@ The file has more than 300 lines because the exact search for the nearest code s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -171,7 +172,22 @@ SPARE = 10  # roundings that the bound allows beyond those of the product
 
 def nearest_code(x: Tensor, codebook: Tensor) -> Tensor:
     """Indices, int64, of shape x.shape[:-1]. NaN and infinity decide as in torch.argmin of the float64 distances."""
+    if hasattr(x, "device_mesh") or hasattr(codebook, "device_mesh"):
+        _register_sharding()
     return torch.ops.pseudograd.nearest_code.default(x, codebook)
+
+
+@cache
+def _register_sharding() -> None:
+    """Tells DTensor that each part of the vectors is searched by itself, in the whole codebook."""
+    from torch.distributed.tensor import Replicate, Shard  # here, where it was imported already
+    from torch.distributed.tensor.experimental import register_sharding
+
+    def placements(x: Any, codebook: Any) -> list[tuple[list[Any], list[Any]]]:
+        allowed = [Replicate(), *map(Shard, range(x.ndim - 1))]
+        return [([placement], [placement, Replicate()]) for placement in allowed]
+
+    register_sharding(torch.ops.pseudograd.nearest_code.default)(placements)
 
 
 def _nearest_code(x: Tensor, codebook: Tensor) -> Tensor:

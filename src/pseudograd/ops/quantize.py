@@ -61,13 +61,15 @@ def fake_quantize(
     Args:
         x: any shape, floating point.
         scale: size of one step in the unit of x; a number above 0, or a tensor that broadcasts with x, above 0 (not checked).
-        zero_point: the code of 0; a number or a tensor that broadcasts with x, integer or rounded to one.
+        zero_point: the code of 0; a number between quant_min and quant_max, as in torch, or a tensor that broadcasts with x (not
+            checked, as in torch). Rounded to an integer.
         quant_min, quant_max: the ends of the grid, integers.
         axis: the dimension of x that a 1-d scale and zero_point belong to, for one scale per channel; None to broadcast.
         rule, edge, maximize: as in `clamp`; the defaults are torch's own.
     Returns: shape of x broadcast with scale, dtype and device of x.
     Raises: TypeError for arguments that are no tensors or numbers; ValueError if scale is not above 0, quant_min is not below quant_max,
-        a shape or an axis does not fit, or rule or edge is unknown; NotImplementedError in forward mode with a rule that is not linear.
+        a number as zero_point lies outside the grid, a shape or an axis does not fit, or rule or edge is unknown; NotImplementedError
+        in forward mode with a rule that is not linear.
     Example:
         >>> x = torch.tensor([0.3, 0.6, 9.0], requires_grad=True)
         >>> scale = torch.tensor(0.25, requires_grad=True)
@@ -85,6 +87,9 @@ def fake_quantize(
         if not abs(zero_point) < torch.inf:
             raise ValueError(must("fake_quantize", "zero_point", "be finite", zero_point))
         zero_point = round(zero_point)
+    if is_number(zero_point) and (surely(zero_point < quant_min) or surely(zero_point > quant_max)):
+        within = f"be between quant_min={quant_min} and quant_max={quant_max}"
+        raise ValueError(must("fake_quantize", "zero_point", within, zero_point, "Give a tensor where that is meant"))
     return engine.run(call, x, scale, zero_point, quant_min, quant_max)
 
 
