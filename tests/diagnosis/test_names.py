@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -107,14 +108,27 @@ class Pair(NamedTuple):
     spread: Tensor
 
 
+@dataclass(slots=True)
+class Light:
+    power: Tensor
+
+
 def test_a_leaf_has_the_name_that_the_program_gives_it() -> None:
     image, frozen = torch.ones(2, requires_grad=True), torch.ones(2)
     points = [torch.ones(2, requires_grad=True) for _ in range(2)]
     pair = Pair(torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True))
+    lights = {"key": Light(torch.ones(2, requires_grad=True))}
     with diagnose() as d:
         for point in points:
-            (point * frozen * image * pair.mean * pair.spread).sum().backward()
-    assert sorted(d.parameters) == ["image", "pair.mean", "pair.spread", "points[0]", "points[1]"]
+            (point * frozen * image * pair.mean * pair.spread * lights["key"].power).sum().backward()
+    assert sorted(d.parameters) == [
+        "image",
+        'lights["key"].power',
+        "pair.mean",
+        "pair.spread",
+        "points[0]",
+        "points[1]",
+    ]
     with diagnose() as d:
         Sketch().step()
     assert sorted(d.parameters) == ["self.latent", 'self.params["scale"]', "self.params[3]"]

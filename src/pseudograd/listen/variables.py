@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import inspect
 import sys
@@ -24,6 +25,7 @@ _NOT_LOOKED_INTO = (*_PLAIN, torch.Tensor, Optimizer, type, types.ModuleType, ty
 # Before Python 3.13, to read the variables of a function changes the dictionary that these have returned.
 _READ_LOCALS = frozenset(("locals", "vars", "eval", "exec", "dir"))
 _HAS_SNAPSHOTS = sys.version_info < (3, 13)
+_IS_HEAP_TYPE = 1 << 9  # of the flags of a class
 _ALONE = 3  # references to a snapshot: of the frame, of a name, and of the argument of `getrefcount`
 
 Names = dict[int, str]
@@ -113,11 +115,22 @@ def _parts_of(value: Any) -> list[tuple[str, object]]:
     try:
         attributes = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):
-        return []
+        return _slots_of(value)
     if type(attributes) is not dict or len(attributes) > _MOST_ITEMS:
         return []
     own = _OF_MODULES if issubclass(kind, torch.nn.Module) else ()
     return [(f".{key}", item) for key, item in attributes.copy().items() if key not in own]
+
+
+def _slots_of(value: object) -> list[tuple[str, object]]:
+    if not type(value).__flags__ & _IS_HEAP_TYPE:  # of C: no program has named its members
+        return []
+    parts = []
+    for key, slot in (item for kind in type(value).__mro__ for item in kind.__dict__.items()):
+        if type(slot) is types.MemberDescriptorType:
+            with contextlib.suppress(AttributeError):  # not set
+                parts.append((f".{key}", slot.__get__(value)))
+    return parts
 
 
 def _items_of(dictionary: dict[object, object]) -> list[tuple[str, object]]:

@@ -101,7 +101,7 @@ class Recorder(Subscriber):
         self.partial = (
             0  # in a backward that is looked at: the set of leaves of which some entries have got zeros alone
         )
-        self.loss: Tensor | None = None  # what the last backward began with, if that is a number
+        self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: WhatIfMeter | None = None
@@ -476,14 +476,17 @@ class Recorder(Subscriber):
                     leaf.is_requested = True
 
     def _note_loss(self, roots: Roots, grads: Gradients) -> None:
-        root, grad = roots[0], grads[0]
+        root, grad, self.loss = roots[0], grads[0], None
         is_single = len(roots) == 1 and type(root) is type(grad) is Tensor
-        if is_single and isinstance(root, Tensor) and isinstance(grad, Tensor):
-            is_number = root.numel() == grad.numel() == 1 and has_numbers(root)
+        if (
+            is_single
+            and isinstance(root, Tensor)
+            and isinstance(grad, Tensor)
+            and has_numbers(root)
+            and has_numbers(grad)
+        ):
             with quietly():
-                self.loss = root.detach() * grad.detach() if is_number else None
-        else:
-            self.loss = None
+                self.loss = (root.detach() * grad.detach()).sum()
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
         """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""

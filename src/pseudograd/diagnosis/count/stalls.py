@@ -32,7 +32,7 @@ _FAINT_SHARE = 1e-4  # a gradient in full precision that is smaller than this sh
 _FAR = (
     100.0  # times the weight: so far a step leads that brings the loss to 0, if the gradient is faint for the loss too
 )
-_NEAR = 16.0  # distances to the next number: nearer the loss has come as low as rounding lets it
+_NEAR = 256.0  # distances to the next number: nearer the loss has come as low as rounding lets it
 _BALANCE = 0.05  # of a gradient: if weight decay leaves less of it, the two are in balance
 _SMALL_SIZE = 0.25  # distances to the next number: rounding to the nearest number swallows each smaller step
 _RANDOM_SHARE = (0.3, 3.0)  # of the moves that random rounding would make: more and fewer have another cause
