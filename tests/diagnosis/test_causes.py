@@ -56,6 +56,15 @@ NEVER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def test_zeros_are_told_of_the_backwards_that_reached_the_parameter() -> None:
+    net = nn.ModuleList([nn.Linear(3, 4), nn.Linear(3, 4)])
+    with diagnose(net) as d:
+        for step in range(4):
+            loss = net[0](torch.rand(5, 3)).sum()
+            (loss if step % 2 else loss + 0.0 * net[1](torch.rand(5, 3)).sum()).backward()
+    assert d.findings[0].evidence.startswith("2 parameters got zeros in every backward that reached them: 1.weight")
+
+
 def test_a_value_that_is_overwritten_has_the_line() -> None:
     a, b = nn.Linear(3, 4), nn.Linear(3, 4)
     with diagnose(nn.ModuleList([a, b])) as d:

@@ -161,6 +161,21 @@ def test_entries_that_a_line_drops_have_the_line(name: str) -> None:
     assert f" at tests/diagnosis/test_dead_units.py:{number} {how})" in line
 
 
+def test_entries_that_a_hook_drops_have_its_line() -> None:
+    weight = nn.Parameter(torch.ones(16))
+    with diagnose() as d:
+        weight.register_hook(lambda grad: grad * SEEN)
+        for _ in range(3):
+            (weight * 2).sum().backward()
+    assert f"(hook at tests/diagnosis/test_dead_units.py:{line_of('weight.register_hook')} cuts" in d.calm[0]
+
+
+def test_rows_that_random_batches_look_up_are_judged_by_all_of_them() -> None:
+    words = nn.Sequential(nn.Embedding(64, 4, padding_idx=0), nn.Linear(4, 2))
+    d = train(words, lambda: torch.randint(0, 40, (30,)), steps=9)
+    assert d.calm[0].startswith("not looked up or padding, so without a gradient: ")
+
+
 def test_a_lookup_that_reads_the_entries_is_no_reason() -> None:
     """Each column is read, and what comes back for two of them is 0 by value."""
     model = Reading(lambda m: m.rows[:, 0].sin() + 0 * m.rows[:, 1] + 0 * m.rows[:, 2:].sum(1))

@@ -71,7 +71,7 @@ def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
     with diagnose(net, whatif={change: CHANGES[change]}) as d:
         loss().backward()
     assert d.inexact == {}
-    answers = dict(zip(["weight", "bias", "parameter 1 of shape (4,)"], zip(before, after, strict=True), strict=True))
+    answers = dict(zip(["weight", "bias", "bound"], zip(before, after, strict=True), strict=True))
     for name, at in (("as it is", 0), (change, 1)):
         for row in d.whatif[name]:
             gradient, old = answers[row.parameter][at], answers[row.parameter][0]

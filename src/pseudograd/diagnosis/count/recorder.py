@@ -236,7 +236,7 @@ class Recorder(Subscriber):
         if self.suspects:
             self.zeros.look(node, leaving, arriving, self.suspects)
         if self.partial:
-            self.zeros.drops.look(node, leaving, arriving, self.partial, self.backwards)
+            self.zeros.drops.look(node, leaving, arriving, self.partial)
 
     @quiet("the gradient of a parameter")
     def _arrived(self, leaf: Leaf, is_itself: bool, grads: Gradients) -> None:
@@ -261,12 +261,17 @@ class Recorder(Subscriber):
         arrived, self._local.hook = self._local.hook, None
         if arrived is not None:
             tally = self._tally(HOOK, self.locations.here(3))
-            self._register(tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor), arrived))
+            self._register(
+                tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor), tensor.is_leaf, arrived)
+            )
 
     @quiet("the gradients at a hook")
-    def _count_hook(self, tally: Tally, upstream: int, arrived: deque[Tensor], leaving: Tensor) -> None:
+    def _count_hook(self, tally: Tally, upstream: int, is_leaf: bool, arrived: deque[Tensor], leaving: Tensor) -> None:
         if arrived:
-            tally.count_hook(leaving, arrived.pop(), self.is_full, upstream)
+            arriving = arrived.pop()
+            tally.count_hook(leaving, arriving, self.is_full, upstream)
+            if self.partial & upstream and is_leaf:
+                self.zeros.drops.look_at_hook(upstream, tally, arriving, leaving)
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
 
@@ -553,6 +558,8 @@ class Recorder(Subscriber):
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
                 if self.suspects:
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
+            if self.partial:
+                self.zeros.drops.end(self.backwards)
             self.partial = self.leaves.partial() if _is_looked_at(self.backwards + 1) else 0
         if self.after_backward is not None:
             self.after_backward(self.backwards)

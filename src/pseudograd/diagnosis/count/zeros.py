@@ -128,6 +128,20 @@ class Drop(NamedTuple):
     how: str
 
 
+class _Passing(NamedTuple):
+    """The gradient towards a leaf at an op near it: where did one arrive, in the shape of what left, and where did one leave?
+
+    is_next: is the leaf an input of the op?
+    """
+
+    bit: int
+    leaf: Leaf
+    tally: Tally
+    is_next: bool
+    arrived: Tensor | None
+    left: Tensor
+
+
 class Drops:
     """The ops at which the entries of a parameter that never had a gradient lose it. Each look at a backward replaces the one before."""
 
@@ -135,6 +149,7 @@ class Drops:
         self._leaves, self._key, self._rerun = leaves, key, f"{key}: again"
         # By the set with the leaf: the backward, and its drops in the order of the backward.
         self._drops: dict[int, tuple[int, dict[Drop, None]]] = {}
+        self._pending: list[_Passing] = []  # of the running backward
         self._read: dict[int, int] = {}  # by that set: the last backward in which a lookup read one of the entries
 
     def of(self, leaf: int) -> list[Drop]:
@@ -151,7 +166,7 @@ class Drops:
         """A node was made whose backward is looked at. may_run_again: no hook of the program hands out what it has saved."""
         node.metadata[self._rerun] = may_run_again
 
-    def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, partial: int, backward: int) -> None:
+    def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, partial: int) -> None:
         """A node ran. partial: the set of leaves of which some entries never had a gradient."""
         tally = None if node is None else node.metadata.get(self._key)
         may_run_again = None if node is None else node.metadata.get(self._rerun)
@@ -171,16 +186,30 @@ class Drops:
             if other is None or left is None or not self._leaves.upstream(other) & partial:
                 continue
             for bit, leaf, is_next in self._near(other, partial):
-                had = leaf.entries.mask
-                if had is None or had.device != left.device or left.layout is not torch.strided:
-                    continue
-                if self._drops.get(bit, (0, {}))[0] != backward:
-                    self._drops[bit] = backward, {}
-                how = _judge(tally, arriving[0], left, ~had, is_next)
-                if how:
-                    self._drops[bit][1][Drop(tally, how)] = None
-                elif is_lookup:
-                    self._read[bit] = backward
+                if left.layout is torch.strided:
+                    arrived = None if is_lookup else _reduced(arriving[0], left)
+                    self._pending.append(_Passing(bit, leaf, tally, is_next, arrived, left != 0))
+
+    def look_at_hook(self, leaf: int, tally: Tally, arrived: Tensor, left: Tensor) -> None:
+        """A hook of a parameter ran."""
+        known = self._leaves.single(leaf)
+        if known is not None and are_readable((arrived, left)):
+            self._pending.append(_Passing(leaf, known, tally, False, arrived != 0, left != 0))
+
+    def end(self, backward: int) -> None:
+        """A backward that was looked at has ended: judge by the entries that have had no gradient until now."""
+        pending, self._pending = self._pending, []
+        for passing in pending:
+            had = passing.leaf.entries.mask
+            if had is None or had.device != passing.left.device:
+                continue
+            if self._drops.get(passing.bit, (0, {}))[0] != backward:
+                self._drops[passing.bit] = backward, {}
+            how = _judge(passing, ~had)
+            if how:
+                self._drops[passing.bit][1][Drop(passing.tally, how)] = None
+            elif passing.tally.op in LOOKUPS and _may_concern(passing.left, ~had):
+                self._read[passing.bit] = backward
 
     def _near(self, start: GraphNode, partial: int) -> Iterator[tuple[int, Leaf, bool]]:
         """The leaves that are reached first from here, as sets; is it an input of the node itself?"""
@@ -212,14 +241,15 @@ def _rerun(node: GraphNode, arriving: Leaving) -> Leaving:
     return result if isinstance(result, tuple) else (result,)
 
 
-def _judge(tally: Tally, arrived: Tensor | None, left: Tensor, missing: Tensor, is_next: bool) -> str:
-    """How an op drops the missing entries of a leaf; "" if it does not. is_next: is the leaf an input of the op?"""
-    if tally.op in LOOKUPS:
-        return READS_OTHERS if _covers(left == 0, missing) else ""
-    arrived = _reduced(arrived, left)
-    if arrived is not None and _covers(arrived & (left == 0), missing, arrived, left != 0):
+def _judge(passing: _Passing, missing: Tensor) -> str:
+    """How an op drops the missing entries of a leaf; "" if it does not."""
+    arrived, left = passing.arrived, passing.left
+    if passing.tally.op in LOOKUPS:
+        return READS_OTHERS if _covers(~left, missing) else ""
+    if arrived is not None and _covers(arrived & ~left, missing, arrived, left):
         return CUTS
-    if not (is_next and tally.op.startswith(_PRODUCTS) and missing.dim() > 1 and _covers(left == 0, missing)):
+    is_product = passing.is_next and passing.tally.op.startswith(_PRODUCTS)
+    if not (is_product and missing.dim() > 1 and _covers(~left, missing)):
         return ""
     columns = missing.flatten(2).all(2) if missing.dim() > 2 else missing
     return MULTIPLIES if bool((columns == columns.all(0)).all()) else ""
@@ -258,6 +288,13 @@ def _covers(dropped: Tensor, missing: Tensor, arrived: Tensor | None = None, lef
             if _is_within(units, gone):
                 return True
     return False
+
+
+def _may_concern(flags: Tensor, missing: Tensor) -> bool:
+    """Has the gradient the shape of the leaf, or a dimension for its missing rows or columns?"""
+    ways = (missing, missing.transpose(0, 1)) if missing.dim() > 1 else (missing,)
+    counts = [len(way) for way in ways if bool(_by_index(way, range(1)).all(1).any())]
+    return flags.numel() == missing.numel() or any(True for count in counts for _ in _dims_of(flags, count))
 
 
 def _dims_of(flags: Tensor, count: int) -> Iterator[range]:

@@ -163,7 +163,8 @@ class Starving:
         others = tuple(dict.fromkeys(where for where in blamed if cause is None or where != cause.where))
         is_unstepped = self._have_stepped and not leaf.is_in_optimizer
         unheld = () if leaf.has_run or not why.endswith(NO_PATH) else self._unheld
-        return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, unheld)
+        is_in_all = not leaf.gradients or leaf.gradients >= self._recorder.backwards - leaf.since
+        return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, unheld, is_in_all)
 
     def _is_at_its_start(self, leaf: Leaf) -> bool:
         """Is it multiplied by a parameter that was 0 in the last backward, and that no step could move before?"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....wording import percent, shortened
+from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING
 from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
@@ -57,15 +57,18 @@ def _parameters(starved: Sequence[Starved]) -> Iterator[Finding]:
     by_cause: dict[object, list[Starved]] = {}
     for record in starved:
         cause = record.cause and (record.cause.where, _module(record.cause), record.cause.is_deliberate)
-        by_cause.setdefault((cause, record.why, record.gradient, record.is_unstepped), []).append(record)
+        by_cause.setdefault((cause, record.why, record.gradient, record.is_unstepped, record.is_in_all), []).append(
+            record
+        )
     for records in by_cause.values():
         first, names = records[0], [record.parameter for record in records]
         others = list(dict.fromkeys(where for record in records for where in record.others))
+        reached = "" if first.is_in_all else f" that reached {'them' if len(names) > 1 else 'it'}"
         elsewhere = f"; cut as well at {', '.join(others[:4])}" if others else ""
         yield KIND.finding(
             "?" if first.cause is None else first.cause.where,
             "" if first.cause is None else first.cause.expression,
-            f"{len(names)} parameter{'s' if len(names) > 1 else ''} got {first.gradient} in every backward: {shortened(names)}{elsewhere}",
+            f"{counted(len(names), 'parameter')} got {first.gradient} in every backward{reached}: {shortened(names)}{elsewhere}",
             first.why,
             _advise(first),
             module=_module(first.cause),
