@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import pseudograd
 from pseudograd.diagnosis import diagnose
 from pseudograd.torch_table.eras import ERAS, installed_era
 
@@ -195,3 +196,49 @@ def test_a_clamp_that_no_choice_goes_around_is_a_cut() -> None:
     with diagnose() as d:
         torch.minimum(x.clamp(0, 1), torch.full((3,), 9.0)).neg().sum().backward()
     assert only(d, "cut").next_step.startswith("None, if the clip is meant")
+
+
+MASKED = torch.tensor([False, False, True, True])
+
+
+def _entropy_of_masked(z: Tensor) -> Tensor:
+    log = z.masked_fill(MASKED, -torch.inf).log_softmax(0)
+    return (log.exp() * log).nan_to_num(0.0)
+
+
+GUARDED: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "NaN by another way": (_entropy_of_masked, False),
+    "beyond the bound": (lambda z: z.clamp(-1, 1).acos(), True),
+    "at the bound": (lambda z: (z * 0 + 1).clamp(-1, 1).acos(), installed_era() == "torch>=2.14"),
+}
+
+
+@pytest.mark.parametrize(("function", "is_kept"), GUARDED.values(), ids=GUARDED)
+def test_a_guard_keeps_what_no_parameter_got(function: Callable[[Tensor], Tensor], is_kept: bool) -> None:
+    p = nn.Parameter(torch.full((4,), 3.0))
+    with diagnose() as d:
+        function(p).sum().backward()
+    assert p.grad is not None
+    assert bool(p.grad.isfinite().all()) == is_kept
+    finding = only(d, "guard")
+    assert ("from the parameters" in finding.cause) == is_kept
+    assert ("yet p got gradients that are not finite" in finding.cause) != is_kept
+    if function is GUARDED["at the bound"][0]:
+        assert "pin_edge('torch>=2.14')" in finding.next_step
+
+
+@pytest.mark.parametrize("bound", [lambda x: x.clamp(-1, 1), lambda x: x.clip(-1, 1), lambda x: x.clamp_max(1)])
+def test_the_pin_of_a_guard_works_when_it_is_pasted(bound: Callable[[Tensor], Tensor]) -> None:
+    p = nn.Parameter(torch.ones(4))
+
+    def run() -> None:
+        p.grad = None
+        bound(p).acos().sum().backward()
+
+    with diagnose() as d:
+        run()
+    step = only(d, "guard").next_step
+    with eval(step[step.index("pseudograd.pin_edge") :].partition(")")[0] + ")", {"pseudograd": pseudograd}):
+        run()
+    assert p.grad is not None
+    assert bool(p.grad.isfinite().all())

@@ -1,23 +1,67 @@
-"""An op that stops infinite gradients before they reach the parameters."""
+"""An op that stops gradients that are not finite before they reach the parameters, or some of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from ...records import Finding
+from ....torch_table.eras import OPEN_ERA, installed_era
+from ....wording import shortened
+from ...count.leaf import Leaf
+from ...records import Finding, Site
+from .. import advice
 from .kind import Evidence, Kind
+
+_REMEDY = "Look at what makes the gradient infinite."
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.sites:
-        if site.is_guard:
+        if not site.nonfinite:
+            continue
+        leaves = evidence.leaves.named(site.upstream)
+        bad = [leaf.name for leaf in leaves if not _is_finite(leaf)]
+        passes = _passes_at_bound(site)
+        if site.is_guard or (passes and bad):
+            cause, next_step = _explain(site, bad, passes, bool(leaves))
             yield KIND.site_finding(
                 site,
                 f"{site.nonfinite:,} of {site.arrived:,} arriving gradients are not finite, {site.cut:,} are cut",
-                "this op keeps infinite gradients from the parameters",
-                "Leave it alone: no override, no pin here. Look at what makes the gradient infinite.",
+                cause,
+                next_step,
                 site.nonfinite / max(site.arrived, 1),
             )
+
+
+def _is_finite(leaf: Leaf) -> bool:
+    """Was every gradient of the leaf finite? Of a leaf whose norms are not measured, the gradient that it has now."""
+    if leaf.sizes is not None and leaf.sizes.count:
+        return math.isfinite(leaf.sizes.mean)
+    tensor = leaf.tensor()
+    grad = None if tensor is None else tensor.grad
+    return grad is None or bool(grad.detach().isfinite().all())
+
+
+def _passes_at_bound(site: Site) -> bool:
+    """Did a gradient arrive at a bound where the installed torch passes something and another torch nothing?"""
+    return bool(site.at_bound) and site.eras.get(installed_era(), 0.0) > 0.0 and 0.0 in site.eras.values()
+
+
+def _explain(site: Site, bad: list[str], passes: bool, has_leaves: bool) -> tuple[str, str]:
+    """The cause and the next step. bad: the leaves behind the op that got a gradient that is not finite."""
+    if not bad:
+        kept = "from the parameters" if has_leaves else "from what lies behind it"
+        next_step = f"Leave it alone: no override, no pin here. {_REMEDY}"
+        if site.at_bound and not passes and len(set(site.eras.values())) > 1 and site.within is None:
+            other = "torch up to 2.13 would pass those at the bound"
+            next_step += f" {other}; pseudograd.pin_edge({OPEN_ERA!r}) cuts them there, too."
+        return f"this op keeps infinite gradients {kept}", next_step
+    yet = f"and yet {shortened(bad)} got gradients that are not finite"
+    if not passes:
+        return f"this op cuts gradients that are not finite, {yet}", f"No override here, which passes more. {_REMEDY}"
+    count = f"{site.at_bound:,} of the arriving gradients stand exactly at a bound"
+    cause = f"{count}, where this torch passes them and torch since 2.14 does not, {yet}"
+    return cause, f"{advice.pin(site, OPEN_ERA)}  {_REMEDY}"
 
 
 KIND = Kind(
