@@ -186,6 +186,8 @@ def test_a_size_is_the_shift_with_its_interval_or_the_seeds_that_are_higher() ->
 def test_what_is_said_of_one_comparison() -> None:
     clear = from_zero(*CLEAR)
     assert (str(clear), clear.turned().mean, clear.turned().verdict) == ("better (p = 0.031)", -3.5, WORSE)
+    untold = replace(clear, p=0.06)  # as ties can make it: an interval beside "not told apart" has 0 in it
+    assert (untold.interval, untold.turned().interval) == ((0.0, 6.0), (-6.0, 0.0))
     alike = from_zero(0.1, -0.2, 0.15, -0.1, 0.3, -0.05)
     assert alike.interval == (-0.2, 0.3)
     assert str(alike) == f"not told apart (p = {alike.p:.2g}); {alike.detectable:.3g} would have been"

@@ -15,11 +15,14 @@ from pseudograd import diagnose
 from pseudograd.diagnosis.count.sensitivity import Sensitivity
 from pseudograd.diagnosis.count.stalls import Batch, ParameterSteps
 from pseudograd.diagnosis.count.step_sizes import spacing
+from pseudograd.diagnosis.count.values import Values
 from pseudograd.diagnosis.judge.dead_units import are_dead, calm_lines
 from pseudograd.diagnosis.judge.findings import convention, stalled
 from pseudograd.diagnosis.judge.norms import find_fall
 from pseudograd.diagnosis.ranks import _are_apart
 from pseudograd.diagnosis.records import Partly
+from pseudograd.listen.frames import NOWHERE
+from pseudograd.torch_table.forms import SPELLINGS
 
 from .checks import codes, only
 
@@ -261,6 +264,18 @@ def test_a_window_is_too_narrow_for_half_of_the_thresholds(starving: int, is_nar
     assert bool(narrow) == is_narrow
     if is_narrow:  # half of the distances are 0, the others 1 to 10: nine of ten thresholds are nearer than 8.1
         assert "bandwidth=16 " in narrow[0].next_step
+
+
+@pytest.mark.parametrize(
+    ("longest", "last", "runs_away"), [(8, 1.0, False), (9, 1.0, True), (9, 0.49, False), (9, 0.5, True)]
+)
+def test_a_value_runs_away_in_ten_steps(longest: int, last: float, runs_away: bool) -> None:
+    x = torch.zeros(1)
+    values = Values(SPELLINGS[torch.clamp], NOWHERE, x, 0.0, 1.0)
+    climb: Any = SimpleNamespace(longest=longest, first=0.0, last=last, lowest=0.0, highest=1.0)
+    climb.update = lambda: climb
+    values.climb = climb
+    assert values.runs_away == runs_away
 
 
 # --- conventions ------------------------------------------------------------------------------------------------------

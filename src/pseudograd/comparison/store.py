@@ -232,8 +232,8 @@ def _is_installed(file: str) -> bool:
 @functools.cache
 def _installed_folders() -> frozenset[Path]:
     """The folders of Python, of torch, of this package and of its neighbours."""
-    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return frozenset(Path(folder).resolve() for folder in (*folders, Path(torch.__file__).parent, *_own_folders()))
+    folders = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return frozenset(folder.resolve() for folder in (*folders, Path(torch.__file__).parent, *_own_folders()))
 
 
 def _own_folders() -> list[Path]:

@@ -65,6 +65,10 @@ def _pull_clamp(
     at_min = nowhere if min is None else (x == min) & ~above
     at_max = nowhere if max is None else (x == max) & ~below & ~at_min
     is_nan = y != y
+    if (
+        convention == "tensorflow" and min is not None
+    ):  # maximum(minimum(x, max), min), which gives the grad of a NaN to its second
+        below, above = below | (x != x), above & (x == x)
     to_bound = share(grad, 1.0 - first)
     to_x = torch.where(below | above | is_nan, 0.0, torch.where(at_min | at_max, share(grad, first), grad))
     to_min = torch.where(below, grad, torch.where(at_min, to_bound, 0.0)) if isinstance(min, Tensor) else None

@@ -18,7 +18,7 @@ from torch.nn import functional
 from ..records import EDGE, MISSING, Form, Inputs, Run
 
 
-def _write_normalize(run: Run, input: Tensor, p: object, dim: object, eps: object, out: object) -> Tensor | None:
+def _write_normalize(run: Run, input: Tensor, p: float, dim: object, eps: object, out: object) -> Tensor | None:
     """The norm stays torch's own: a framework has NaN in the norm of zeros, and none in its normalize."""
     if out is not None:
         return None
