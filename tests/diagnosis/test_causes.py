@@ -305,6 +305,20 @@ def test_the_cut_to_blame_is_the_one_whose_edit_brings_the_gradient(is_detached:
     assert "as well" not in d.findings[0].evidence
 
 
+@pytest.mark.parametrize(("how", "advice"), [("no_grad", "Compute it outside of"), ("sample", "pseudograd.straight")])
+def test_the_advice_fits_the_cut(how: str, advice: str) -> None:
+    net, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    with diagnose(nn.ModuleList([net, head])) as d:
+        if how == "no_grad":
+            with torch.no_grad():
+                h = net(torch.rand(5, 3))
+        else:
+            drawn = torch.distributions.Categorical(logits=net(torch.rand(5, 3))).sample()
+            h = functional.one_hot(drawn, 4).float()
+        head(h).sum().backward()
+    assert d.findings[0].next_step.startswith(advice)
+
+
 def test_a_cut_in_front_of_a_choice_needs_two_edits() -> None:
     net, head = nn.Linear(3, 4), nn.Linear(4, 2)
     with diagnose(nn.ModuleList([net, head])) as d:

@@ -114,6 +114,20 @@ def test_gan_alternation() -> None:
     assert d.calm[1].startswith("1 parameter of Sequential(2) gets zeros alone while the weight beside it learns")
 
 
+@pytest.mark.parametrize(("count", "says"), [(3, "what arrives there adds up to 0"), (1, "in the one backward")])
+def test_a_bias_that_cancels_within_one_batch_is_calm(count: int, says: str) -> None:
+    critic = net(8, 1)
+
+    def loss() -> Tensor:
+        y = critic(x(8))
+        return y[:8].mean() - y[8:].mean()
+
+    d = steps(critic, loss, count, sgd(critic))
+    assert starved(d) == []
+    (line,) = d.calm
+    assert says in line
+
+
 def test_frozen_or_without_a_rate() -> None:
     model = net()
     model[0].requires_grad_(False)

@@ -47,7 +47,7 @@ _ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
 _COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
 _DETACHES = (".detach()", ".data")  # they hand out the value as it is
 _DETACHING = ("detach", "detach_", ".data", "tensor")
-_WITHOUT_GRAD = " under no_grad"
+WITHOUT_GRAD = " under no_grad"
 NEEDS_NOTHING = "a Function none of whose inputs needs a gradient"  # as checkpoint with use_reentrant=True is
 _CASTS = ("long", "int", "short", "byte", "bool", "to", "type")
 
@@ -291,7 +291,7 @@ class Influence:
             cut = self.cuts[kind, location] = Cut(kind, location, len(self._by_bit))
             self._by_bit += [cut, cut]
             self._open |= 2 << (len(self._by_bit) - 2)
-            if kind.endswith(_WITHOUT_GRAD):
+            if kind.endswith(WITHOUT_GRAD):
                 self._open_without_grad |= cut.bits & self._open
             if is_exit:
                 cut.reaches_loss = None
@@ -391,7 +391,7 @@ def _kind(name: str, is_one_of_several: bool) -> str:
     if is_one_of_several:
         return f"indices of {name}"
     if not is_grad_enabled():
-        return f"{name}{_WITHOUT_GRAD}"
+        return f"{name}{WITHOUT_GRAD}"
     if name in _COMPARISONS:
         return "comparison"
     if name in _CASTS:

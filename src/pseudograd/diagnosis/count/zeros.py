@@ -24,6 +24,7 @@ _NODES_LOOKED_AT = 16  # looked at for the op that made the other factor
 _PRODUCTS = ("Mul", "Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Linear", "Convolution", "Prod")
 _CHOICES = ("Where", "Maximum", "Minimum", "Fmax", "Fmin")
 ZEROS_ALONE = "zeros alone"
+ADDS_UP = "adds up to 0"
 _JOINS = ("Stack", "Cat")  # what reads their result decides which part gets zeros
 
 
@@ -98,7 +99,7 @@ class Zeros:
             elif "Copy" in tally.op:
                 why = ": its values are overwritten"
             elif tally.op.startswith(_PRODUCTS):
-                why = ": its other factor is 0, or what arrives adds up to 0"
+                why = f": its other factor is 0, or what arrives {ADDS_UP}"
             return site, f"{site.op} hands it {ZEROS_ALONE}{why}"
         return None
 

@@ -16,7 +16,7 @@ from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
 from ..count.recorder import LAST_NEW_SUSPECT, Recorder
 from ..count.tally import OWN_NODE
-from ..count.zeros import repeated_cut
+from ..count.zeros import ADDS_UP, repeated_cut
 from ..records import Partly, Site, Starved, Structural
 from ..sites import site_of
 
@@ -33,6 +33,8 @@ _NOT_ASKED = "are asked for no gradient: every backward is an autograd.grad of o
 _NO_SHIFT = "get zeros alone while the weight beside them learns: what arrives there adds up to 0"
 _STARTS_AT_0 = "get zeros alone until what multiplies them has left 0, as in the first step of a LoRA"
 RETURNS_NONE = "returns None for what comes from it"
+_NO_SHIFT_ONCE = "get zeros alone in the one backward that reached them, while the weight beside them gets more"
+_ADD_A_BIAS = ("addmm", "convolution", "linear")
 _NOT_GIVEN = "are not of the model given, and got no gradient"
 
 
@@ -153,8 +155,10 @@ class Starving:
         if leaf.gradients and not leaf.is_swallowed and self._is_at_its_start(leaf):
             return _STARTS_AT_0
         cause, why = self._cause(1 << bit, leaf)
-        if cause is None and leaf.gradients and not leaf.is_swallowed and self._feels_no_shift(leaf):
-            return _NO_SHIFT if is_of_a_net else None
+        cancels = cause is None or (isinstance(cause, Site) and cause.op in _ADD_A_BIAS and why.endswith(ADDS_UP))
+        if cancels and leaf.gradients and not leaf.is_swallowed and self._feels_no_shift(leaf):
+            says = _NO_SHIFT_ONCE if leaf.gradients == 1 else _NO_SHIFT
+            return says if is_of_a_net else None
         if cause is None and not (leaf.has_run or leaf.is_in_optimizer or self._recorder.reached >> bit & 1):
             return None  # a tensor that no loss depends on, such as the source of a copy
         gradient = ZEROED if leaf.is_swallowed else "zeros" if leaf.gradients else "no gradient"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ....wording import counted, percent, shortened
-from ...count.influence import NEEDS_NOTHING
+from ...count.influence import NEEDS_NOTHING, WITHOUT_GRAD
 from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
@@ -101,12 +101,14 @@ def _advise(starved: Starved) -> str:
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
-        if cause.kind.startswith(("argmax", "indices", "comparison", "cast")):
+        if cause.kind.startswith(("argmax", "indices", "comparison", "cast", "multinomial", "bernoulli")):
             return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
         if cause.kind == NEEDS_NOTHING:
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
         if not cause.is_last:
             return "Should it learn, two edits are needed: use the tensor itself here, and mend the cut or the choice behind it."
+        if cause.kind.endswith(WITHOUT_GRAD):
+            return "Compute it outside of torch.no_grad, if this parameter should learn from it."
         return "Use the tensor itself where the loss is computed, if this parameter should learn from it."
     if starved.gradient == "zeros":
         return "Print the gradients between it and the loss: h.register_hook(print) on each value h in between."
