@@ -147,6 +147,18 @@ def test_the_steps_of_an_unknown_optimiser_are_not_measured() -> None:
     assert all(math.isnan(record.size) for record in d.stalled)
 
 
+def test_the_size_of_a_step_is_that_at_the_highest_rate() -> None:
+    def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters, 3e-6, weight_decay=0.0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 14 else 0.01)
+        optimizer.register_step_post_hook(lambda *args: schedule.step())
+        return optimizer
+
+    (alone, _), (decayed, _) = _train(adamw(3e-6), steps=14), _train(optimizer_of, steps=20)
+    assert [record.size for record in decayed.stalled] == [record.size for record in alone.stalled]
+    assert "never moved in 14 steps" in only(decayed, "stalled").evidence
+
+
 @pytest.mark.parametrize("highest", [5, 1000])
 def test_a_warm_up_is_judged_when_it_has_ended(highest: int) -> None:
     def optimizer_of(parameters: Any) -> torch.optim.Optimizer:

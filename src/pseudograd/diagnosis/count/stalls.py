@@ -29,8 +29,9 @@ _STEPS_BETWEEN_LOOKS = 8  # at an optimiser without gradients
 _LOOKS_FOR_NOISE = 10  # after fewer looks nobody can say that gradients are noise
 _NOISE_RATIO = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
 _FAINT_SHARE = 1e-4  # a gradient in full precision that is smaller than this share of its weight is no reason to move
+_FULL_RATE = 0.5  # of the highest rate: steps at lower ones are not counted
 _FAR = (
-    100.0  # times the weight: so far a step leads that brings the loss to 0, if the gradient is faint for the loss too
+    100.0  # times the weight: if the loss would fall to 0 no nearer than there, the gradient is faint for the loss too
 )
 _NEAR = 256.0  # distances to the next number: nearer the loss has come as low as rounding lets it
 _BALANCE = 0.05  # of a gradient: if weight decay leaves less of it, the two are in balance
@@ -169,6 +170,7 @@ class Batch:
     def __init__(self, dtype: torch.dtype) -> None:
         self.is_half = dtype in _HALF_PRECISION
         self.uncounted_steps = 0  # since the last look
+        self.is_counted = True  # is the rate of this step near the highest one?
         self.parameters: list[ParameterSteps] = []
         self._sizes_are_known = False
         self._highest_rate: float | None = None
@@ -183,6 +185,11 @@ class Batch:
     def is_due(self, step: int) -> bool:
         """In full precision, where rounding rarely swallows a step, a look at each power of two is enough."""
         return self.is_half or _is_power_of_two(step)
+
+    def note_rate(self, group: Group) -> None:
+        """At the end of a schedule rounding swallows the steps of a training that is well: only those near the highest rate count."""
+        rate, highest = number_of(group.get("lr")), self._highest_rate
+        self.is_counted = rate is None or highest is None or rate >= _FULL_RATE * highest
 
     @property
     def rounds_at_random(self) -> bool:
@@ -331,6 +338,8 @@ class Stalls:
     @harmless("a step of an optimiser")
     def before(self, optimizer: Optimizer) -> None:
         step, batches = self._steps[id(optimizer)], self._batches.setdefault(id(optimizer), {})
+        for (number, _, _), batch in batches.items():
+            batch.note_rate(optimizer.param_groups[number] if number < len(optimizer.param_groups) else {"lr": 0})
         if any(batch.is_due(step) for batch in batches.values()) if batches else step % _STEPS_BETWEEN_LOOKS == 0:
             with quietly():
                 self._look(optimizer, step, batches)
@@ -341,8 +350,8 @@ class Stalls:
             if self.location is NOWHERE:
                 self.location = frames.location(2)
             batch = batches.setdefault(key, Batch(key[1]))
-            if batch.is_due(step):
-                group = optimizer.param_groups[key[0]]
+            group = optimizer.param_groups[key[0]]
+            if batch.is_due(step) and batch.is_counted:
                 batch.before_step([self._steps_of(tensor) for tensor in tensors], tensors, group, self._loss())
                 looks.append((batch, tensors, group))
 
@@ -357,9 +366,8 @@ class Stalls:
     def after(self, optimizer: Optimizer) -> None:
         key = id(optimizer)
         looks, step = self._looks.pop(key, []), self._steps[key]
-        for (number, _, _), batch in self._batches.get(key, {}).items():
-            if number < len(optimizer.param_groups) and not is_zero(optimizer.param_groups[number].get("lr")):
-                batch.uncounted_steps += 1
+        for batch in self._batches.get(key, {}).values():
+            batch.uncounted_steps += batch.is_counted
         if looks:
             with quietly():
                 for batch, tensors, group in looks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -22,16 +23,18 @@ _Row = tuple[ParameterSteps, float]  # a parameter, and the share of its entries
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """A finding for each dtype."""
-    judged: dict[torch.dtype, list[_Row]] = {}
+    stalled: dict[torch.dtype, list[_Row]] = {}
+    moving: Counter[torch.dtype] = Counter()
     for parameter in evidence.stalls.parameters():
-        had, still = parameter.counts if parameter.steps >= _MIN_STEPS and not parameter.is_carried else (0, 0)
-        is_enough = had >= min(_MIN_ENTRIES, parameter.size) and not parameter.is_noise
-        if is_enough and not evidence.deliberate.parameter(parameter.name):
-            judged.setdefault(parameter.dtype, []).append((parameter, still / had))
-    for dtype, rows in judged.items():
-        stalled = [row for row in rows if row[1] > STALLED_SHARE]
-        if stalled:
-            yield _report(dtype, stalled, len(rows) - len(stalled), evidence)
+        had, still = parameter.counts
+        if parameter.steps < _MIN_STEPS or had < min(_MIN_ENTRIES, parameter.size):
+            continue
+        if still <= STALLED_SHARE * had:
+            moving[parameter.dtype] += 1
+        elif not (parameter.is_noise or parameter.is_carried or evidence.deliberate.parameter(parameter.name)):
+            stalled.setdefault(parameter.dtype, []).append((parameter, still / had))
+    for dtype, rows in stalled.items():
+        yield _report(dtype, rows, moving[dtype], evidence)
 
 
 def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evidence) -> Finding:
