@@ -245,7 +245,8 @@ def test_stored_numbers_and_arrays_are_those_that_were_measured(folder: Path, re
         assert torch.equal(ours[key].isnan(), theirs[key].isnan())
 
 
-def test_infinite_numbers_and_nan_stay(tmp_path: Path) -> None:
+def test_infinite_numbers_and_nan_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["pseudograd_tasks.report.write"], "figures", lambda results: ())
     results = run_tasks(["basin"], ["identity"], Settings(loss=lambda y: -(y**4), loss_name="mine:cost"))
     outcome = results.sections["basin"].worlds["mine:cost"]["identity"]
     outcome.numbers |= {"stray": math.inf, "chatter": -math.inf}
