@@ -22,8 +22,8 @@ _PINNED_BY_ERA = ("clamp", "fmax", "fmin", "quantile")
 
 
 def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
-    """ "decides": it stays high, in the update or on a parameter that does not move, or the other convention would not let one begin to
-    move; "falls" where it was high and is not; "some" between; "unknown" after few steps; nothing where it is below a tenth.
+    """ "decides", not proven by one training: it stays high, in the update or on a parameter that does not move, or the other convention
+    would not let one begin to move; "falls" where it was high and is not; "some" between; "unknown" after few steps; nothing below a tenth.
     """
     if max(record.peak for record in (line, *parameters)) < HIGH_SHARE:
         return ""
@@ -90,6 +90,7 @@ def _amount(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity]) -
     return f"All of {whose} is convention{times}"
 
 
+_UNMEASURED = "where a training under the other convention ends was not measured"
 _NAMES = {era: era.replace("torch<=", "torch up to ").replace("torch>=", "torch since ") for era in ERAS}
 _NAMES |= {"jax": "JAX", "tensorflow": "TensorFlow"}
 
@@ -116,16 +117,15 @@ def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], 
         count = len(line.steps)
         return f"{count} {'step is' if count == 1 else 'steps are'} too few to say whether it matters"
     if judged == "falls":
-        return f"It does not decide this training: later it is mostly {percent(line.level)}"
+        return f"Later it is mostly {percent(line.level)}; {_UNMEASURED}"
     if judged == "some":
-        return "It hardly matters here: what it is about moves by the rest of the update"
+        return f"The rest of the update moves these parameters, too; {_UNMEASURED}"
     whose, stuck, stopped = _NAMES.get(other.whose, other.whose), _stuck(parameters), _stopped(parameters)
     if stuck or not stopped:
         where = f", and {shortened(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
-        return f"It decides this training: it stays high{where}"
-    return (
-        f"It decides this training: as in {whose}, {shortened(stopped)} would get nothing, and would not begin to move"
-    )
+        return f"It may decide this training: it stays high{where}; {_UNMEASURED}"
+    stays = f"in the first step {shortened(stopped)} would get nothing as in {whose}"
+    return f"It may decide this training: {stays}; {_UNMEASURED}"
 
 
 def _next_step(judged: str, line: Sensitivity, other: OtherConvention) -> str:
@@ -134,12 +134,13 @@ def _next_step(judged: str, line: Sensitivity, other: OtherConvention) -> str:
         return "x.unfold(2, 2, 2).unfold(3, 2, 2).amax((-2, -1))  # for a pool of 2: equal entries share the gradient"
     if line.within is not None:
         return advice.write_out("pin_edge", family, line.within)
-    if judged == "decides":
-        whose, chosen = _NAMES.get(other.whose, other.whose), _pin(family, other.whose, other.convention)
-        return f"with pseudograd.pin_edge({chosen}): ...  # around the training: as {whose}"
     era = installed_era()
-    chosen = _pin(family, era, text_of(FAMILIES[family].torch_convention(era)))
-    return f"with pseudograd.pin_edge({chosen}): ...  # keeps it so on every torch"
+    kept = _pin(family, era, text_of(FAMILIES[family].torch_convention(era)))
+    step = f"with pseudograd.pin_edge({kept}): ...  # keeps it so on every torch"
+    if judged != "decides":
+        return step
+    # Where the parameters end under the other convention is not known: it may be worse, or NaN.
+    return f"{step}. Train with {_pin(family, other.whose, other.convention)} beside it, from the same seeds, before you choose"
 
 
 def _pin(family: str, whose: str, convention: str) -> str:
@@ -157,7 +158,7 @@ KIND = Kind(
     meaning="a tenth or more of an update is what torch happens to do at a kink or a tie, where another torch, JAX or TensorFlow does "
     "otherwise; asked with `sensitivity`",
     next_step="`pin_edge`, or another start",
-    details="It says whether that decides the training: by how it goes over the steps, and by whether the parameters move",
+    details="It says whether that may decide the training: by how it goes over the steps, and by whether the parameters move",
     is_alone=True,
     bad="""\
 p = torch.nn.Parameter(torch.tensor([0.0, 1.0, 2.0, -1.0]))
