@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from pseudograd.migrate import make_migration
+from pseudograd.migrate.hints import HINTS
 
+from ..coming_from.lines import ROWS
 from ..commands import answer
 
 POPULAR = '''\
@@ -122,6 +124,9 @@ def test_a_class_is_known_by_what_it_computes(tmp_path: Path, text: str, known: 
 
 
 GUARDS = [
+    "g * (1000 / g.norm()).clamp(max=1)",
+    "torch.where(g.norm() > 1000, g / g.norm(), g)",
+    "torch.where(g.isfinite().all(), g, torch.zeros_like(g))",
     "g.clamp(-10, 10)",
     "g.clamp(-1e5, 1e5)",
     "g.nan_to_num(0.0, 0.0, 0.0)",
@@ -136,6 +141,71 @@ def test_a_class_that_guards_the_gradient_stays(tmp_path: Path, guard: str) -> N
     migration = make_migration(_file(tmp_path, text))
     assert migration.after == text
     assert "ClampWithGrad is no class that pseudograd.familiar has: it stays" in str(migration)
+
+
+CASTS = "@staticmethod\n    @torch.amp.custom_fwd(device_type='cpu', cast_inputs=torch.half)"
+OTHERS = {
+    "autocast casts its inputs": POPULAR.replace("@staticmethod", CASTS, 1),
+    "its value has no gradient": POPULAR.replace("return x.clamp", "ctx.mark_non_differentiable(x); return x.clamp", 1),
+    "bounds that learn otherwise": POPULAR.replace("None, None", "g.sum(), g.sum()"),
+    "another F": f"import functions_of_mine as F\n{POPULAR}".replace("x.clamp(low", "F.hardtanh(x, low"),
+    "a clamp of its own": f"from torch import clamp\ndef clamp(*args): return 0\n{POPULAR}".replace("x.clamp(low", "clamp(x, low"),
+    "float32 alone": POPULAR.replace("return x.clamp", "return x.float().clamp", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_class_that_does_something_else_somewhere_stays(tmp_path: Path, name: str) -> None:
+    text = f"import torch\n{OTHERS[name]}"
+    migration = make_migration(_file(tmp_path, text))
+    assert migration.after == text
+    reason = "but differs in float16, bfloat16, float64" if name == "float32 alone" else "is no class"
+    assert reason in str(migration)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "from torch.autograd.function import InplaceFunction as Base\n",
+        "from torch.autograd import Function as F_\nBase = F_\n",
+        "import torch.autograd as ag\nclass Base(ag.Function): pass\n",
+    ],
+)
+def test_the_base_may_have_another_name(tmp_path: Path, head: str) -> None:
+    text = f"import torch\n{head}{BY_WHERE}".replace("(Function)", "(Base)")
+    old = make_migration(_file(tmp_path, text)).classes[-1]
+    assert (old.name, old.goes, old.match and old.match.familiar) == ("PassBack", True, "ClampWithGrad")
+
+
+SPIKE = """\
+class SuperSpike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x{more}):
+        ctx.save_for_backward(x)
+        return (x >= 0).to(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / (100 * ctx.saved_tensors[0].abs() + 1) ** 2, None
+"""
+
+
+def test_a_class_of_a_name_on_the_page_has_its_line_as_a_hint(tmp_path: Path) -> None:
+    text = str(make_migration(_file(tmp_path, "import torch\n" + SPIKE.replace("{more}", ", alpha"))))
+    assert "SuperSpike is no class that pseudograd.familiar has: it stays\n    hint: SpikingJelly's SuperSpike(" in text
+    assert "is pg.heaviside(x, rule=pg.rules.fast_sigmoid(height=a)); compare before" in text
+    text = str(make_migration(_file(tmp_path, "import torch\n" + SPIKE.replace("{more}", ", a, b"))))
+    assert "hint" not in text
+
+
+def test_the_hints_are_the_lines_of_the_page() -> None:
+    rows = {
+        (before.partition("), ")[0].rstrip(")"), after)
+        for lines in ROWS.values()
+        for before, (after, _) in lines.items()
+    }
+    hints = [hint for known in HINTS.values() for hint in known]
+    assert [hint for hint in hints if (hint[1].rstrip(")"), hint[2]) not in rows] == []
 
 
 def test_a_class_with_default_bounds_stays(tmp_path: Path) -> None:
@@ -339,7 +409,7 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
     assert file.stat().st_mode & 0o777 == 0o755
     assert link.is_symlink()
     code, out, err = answer(capsys, "migrate", "--apply", str(file))
-    assert "no autograd.Function is defined here" in out
+    assert "finds no class of autograd.Function here" in out
 
 
 @pytest.mark.parametrize(

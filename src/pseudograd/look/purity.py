@@ -45,7 +45,7 @@ _NODES = _words(
 )
 _PARTS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)  # of the nodes
 _VALUES = (bool, int, float, complex, str, tuple, type(None), torch.dtype, torch.device)
-_CTX_METHODS = ("save_for_backward", "mark_non_differentiable", "mark_dirty", "set_materialize_grads")
+_CTX_METHODS = ("save_for_backward", "set_materialize_grads")  # the others change what autograd makes of the values
 _MOST_CALLS = 3  # functions that call others
 _PLAIN, _BACKWARD, _FORWARD = "plain", "backward", "forward"
 
@@ -63,16 +63,14 @@ class _Context:
 
     saved_tensors: tuple[object, ...] = ()
 
-    def __init__(self, inputs: int) -> None:
-        self.needs_input_grad = (True,) * inputs
+    def __init__(self, inputs: Sequence[object]) -> None:
+        self.needs_input_grad = tuple(isinstance(value, Tensor) for value in inputs)
 
     def save_for_backward(self, *tensors: object) -> None:
         self.saved_tensors = tensors
 
-    def mark_non_differentiable(self, *tensors: object) -> None:
+    def set_materialize_grads(self, value: bool) -> None:
         pass
-
-    mark_dirty = set_materialize_grads = mark_non_differentiable
 
 
 def compute_alone(cls: type[torch.autograd.Function]) -> Compute | None:
@@ -85,7 +83,7 @@ def compute_alone(cls: type[torch.autograd.Function]) -> Compute | None:
         return None
 
     def compute(inputs: Sequence[object], grad: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        ctx = _Context(len(inputs))
+        ctx = _Context(inputs)
         y = cls.forward(*inputs) if has_setup else cls.forward(ctx, *inputs)
         if has_setup:
             cls.setup_context(ctx, tuple(inputs), y)
@@ -103,10 +101,12 @@ def outside_of_everything() -> Iterator[None]:
 
 
 def _unwrap(function: object) -> object:
-    """The function behind once_differentiable, custom_fwd and custom_bwd."""
+    """The function behind once_differentiable, custom_fwd and custom_bwd; None where autocast casts the inputs."""
     while hasattr(function, "__wrapped__") and getattr(function, "__globals__", {}).get("__name__", "").startswith(
         "torch."
     ):
+        if inspect.getclosurevars(function).nonlocals.get("cast_inputs") is not None:  # type: ignore[arg-type]
+            return None
         function = function.__wrapped__
     return function
 

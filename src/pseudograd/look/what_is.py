@@ -27,7 +27,7 @@ _SIZES = (2, 3, 4, 6, 9, 30)  # powers of ten
 _USUAL = (1.0, -1.0, 0.75, -2.5, 0.0, 10.0, -10.0, *(sign * 10.0**power for power in _SIZES for sign in (1, -1)))
 _EXTREME = (*(sign * 10.0**-power for power in (3, 6, 12, 30, 42) for sign in (1, -1)), math.inf, -math.inf, math.nan)
 # By name, in the order in which they are tried: the first that differs gives the example.
-_DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 # By the number of inputs: ops, the names of the inputs behind x, and numbers to try for them.
 _BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], ...]], ...]] = {
     2: (
@@ -101,33 +101,38 @@ def _recognise(cls: object) -> Match | None:
 
 def _matches_of(compute: Compute, inputs: int) -> Iterator[Match]:
     if inputs == 1:  # the values show the op
-        evaluate = _make_evaluate(compute, float)
+        evaluate = _make_evaluate(compute, _to_number)
         m = _measure(evaluate, ())
         for op, others, difference in forwards(m):
             if not difference:
                 yield from _match_rule(evaluate, op, m, ((),), lambda numbers: others, ())  # noqa: B023, used at once
     elif inputs == 2 and _is_replace_grad(compute):
-        yield Match("replace_grad", "", "ReplaceGrad", tuple(_DTYPES))
+        yield Match("replace_grad", "", "ReplaceGrad", tuple(DTYPES))
     for name, names, numbers in _BEHIND_X.get(inputs, ()):
-        for as_input in (float, _to_tensor):  # a class may need its bound as a tensor
+        for as_input in (_to_number, _to_tensor):  # a class may need its bound as a tensor
 
             def others_of(numbers: Numbers, name: str = name) -> Others:
                 return {"lower_bound": (*numbers, None), "upper_bound": (None, *numbers)}.get(name, numbers)
 
             try:
                 evaluate = _make_evaluate(compute, as_input)
-                yield from _match_rule(evaluate, OPS[name], _measure(evaluate, numbers[0]), numbers, others_of, names)
+                m = _measure(evaluate, numbers[0])
+                yield from _match_rule(evaluate, OPS[name], m, numbers, others_of, names, compute)
             except Exception:  # the class takes other inputs
                 continue
 
 
-def _to_tensor(number: float) -> Tensor:
-    return torch.tensor([number])
+def _to_tensor(number: float, x: Tensor) -> Tensor:
+    return torch.tensor([number], dtype=x.dtype)
 
 
-def _make_evaluate(compute: Compute, as_input: Callable[[float], object]) -> Evaluate:
+def _to_number(number: float, x: Tensor) -> float:
+    return number
+
+
+def _make_evaluate(compute: Compute, as_input: Callable[[float, Tensor], object]) -> Evaluate:
     def evaluate(x: Tensor, grad: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
-        y, (grad_x, *_) = compute((x, *map(as_input, numbers)), grad.clone())
+        y, (grad_x, *_) = compute((x, *(as_input(number, x) for number in numbers)), grad.clone())
         assert grad_x is not None
         return y, grad_x
 
@@ -142,7 +147,13 @@ def _measure(evaluate: Evaluate, numbers: Numbers) -> Measured:
 
 
 def _match_rule(
-    evaluate: Evaluate, op: Op, m: Measured, numbers: tuple[Numbers, ...], others_of: OthersOf, names: tuple[str, ...]
+    evaluate: Evaluate,
+    op: Op,
+    m: Measured,
+    numbers: tuple[Numbers, ...],
+    others_of: OthersOf,
+    names: tuple[str, ...],
+    compute: Compute | None = None,
 ) -> Iterator[Match]:
     gradients = [evaluate(m.x, torch.full_like(m.x, grad), numbers[0])[1] for grad in GRADS]
     for candidate in candidates(op, others_of(numbers[0]), m, gradients):
@@ -152,6 +163,10 @@ def _match_rule(
         comparison = _compare(evaluate, candidate, numbers, others_of)
         if comparison is None:
             continue
+        dtypes, differences = comparison
+        to_bounds = _difference_of_bounds(compute, candidate) if compute and len(names) == 2 else ""
+        if to_bounds is None:
+            continue
         is_changed = any(value != rule.parameters[key] for key, value in parameters)
         is_clamp = op.name == "clamp" and len(names) == 2
         is_plain = is_clamp and edge == "closed" and not is_changed and not candidate.case.maximize
@@ -160,13 +175,31 @@ def _match_rule(
         meaning = op.name if len(op.rules) == 1 else f'{op.name} with rule "{rule.name}{values}"'
         meaning += "" if rule.ignores_edge or edge == op.default_edge else f' and edge "{edge}"'
         instead = f"import pseudograd  # pseudograd.{public_path(op.name)}({call.partition('(')[2]}"
-        yield Match(meaning, instead, _familiar_class(rule) if is_plain else None, *comparison)
+        differences = (*differences, to_bounds) if to_bounds else differences
+        yield Match(meaning, instead, _familiar_class(rule) if is_plain else None, dtypes, differences)
 
 
 def _familiar_class(rule: Rule) -> str | None:
     """The class in `pseudograd.familiar` with this rule: ClampWithGrad is the class of clamp_with_grad."""
     names = (name for name in rule.translates.split() if name.startswith("clamp_with_grad"))
     return next((name.title().replace("_", "") for name in names), None)
+
+
+def _difference_of_bounds(compute: Compute, candidate: Candidate) -> str | None:
+    """What bounds get that are tensors and require grad, where it is not what our call gives. None for another function: there they learn
+    something else.
+    """
+    x, bounds = torch.tensor(_X), tuple(torch.tensor(value) for value in candidate.others)
+    grad = torch.linspace(-1, 2, len(x))
+    try:
+        y, (_, *theirs) = compute((x, *bounds), grad.clone())
+    except Exception:  # it takes numbers
+        return ""
+    if all(gradient is None for gradient in theirs):
+        return "a bound that is a tensor and requires grad: it gets None instead of a gradient"
+    ours = candidate.case.call().pull(grad, (x, *bounds), y, (True,) * 3)[1:]
+    pairs = [(a, b) for a, b in zip(theirs, ours, strict=False) if a is not None and b is not None]
+    return "" if len(pairs) == 2 and all(torch.allclose(a.sum(), b.sum()) for a, b in pairs) else None
 
 
 def _compare(
@@ -178,14 +211,24 @@ def _compare(
     """
     dtypes: list[str] = []
     differences: dict[str, str] = {}
-    for name, dtype in _DTYPES.items():
+    for name, dtype in DTYPES.items():
         is_exact = True
         for values in numbers if dtype == torch.float32 else numbers[:1]:
             values = tuple(torch.tensor(value).to(dtype).item() for value in values)
             ours = candidate._replace(others=others_of(values))
             x, grad, is_usual = _pairs(values, dtype)
+            is_finite = grad.isfinite()
             try:
-                y, grad_x = (part.to(dtype) for part in evaluate(x, grad, values))
+                y, grad_x = torch.empty_like(x), torch.empty_like(x)
+                for part in (
+                    is_finite,
+                    ~is_finite,
+                ):  # a guard on the whole gradient may look away where one number is NaN
+                    y_part, grad_x[part] = evaluate(x[part], grad[part], values)
+                    if y_part.dtype != dtype:
+                        differences.setdefault(name, f"{name}: its values are {str(y_part.dtype)[6:]}")
+                        is_exact = False
+                    y[part] = y_part.to(dtype)
             except Exception:
                 if dtype == torch.float32:
                     raise
@@ -239,7 +282,7 @@ def _far(a: Tensor, b: Tensor) -> Tensor:
 
 def _is_replace_grad(compute: Compute) -> bool:
     """The value of the first input; the whole gradient to the second, summed to its shape."""
-    for dtype in _DTYPES.values():
+    for dtype in DTYPES.values():
         grad = torch.tensor([*_USUAL, *_EXTREME], dtype=torch.float64).to(dtype)
         first, second = grad.flip(0), torch.zeros_like(grad)
         try:

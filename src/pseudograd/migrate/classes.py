@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 
-from ..look.what_is import Match, what_is
+from ..look.what_is import DTYPES, Match, what_is
+from .hints import hints_for
 
 _LARGEST = 2**20  # bytes of a file that is read
 _MOST = 500  # files
+_BASES = ("Function", "InplaceFunction", "NestedIOFunction")
 _DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd")
 _numbers = itertools.count()
 
@@ -24,6 +26,7 @@ _numbers = itertools.count()
 class OldClass:
     """A class of the script: its name and line, the call that does the same, and why the class stays, if it does.
 
+    hints: lines of other libraries whose class has this name.
     cell: in a notebook the number of its cell among those of code, from 1; then the line is the cell's.
     """
 
@@ -32,6 +35,7 @@ class OldClass:
     match: Match | None
     why_it_stays: str = ""
     cell: int | None = None
+    hints: tuple[str, ...] = ()
 
     @property
     def goes(self) -> bool:
@@ -45,7 +49,7 @@ class OldClass:
 
     def __str__(self) -> str:
         if self.match is None or self.match.familiar is None:
-            return f"{self.name} {self.why_it_stays}: it stays"
+            return "\n    hint: ".join([f"{self.name} {self.why_it_stays}: it stays", *self.hints])
         if self.why_it_stays:
             return f"{self.name} is {self.match.familiar}, but {self.why_it_stays}: it stays"
         *first, last = self.match.dtypes
@@ -60,10 +64,26 @@ def split_with_ends(text: str) -> list[str]:
 
 
 def find_classes(tree: ast.AST) -> list[ast.ClassDef]:
-    """The classes, at any depth, that say they are an autograd.Function."""
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    named = [node for node in classes if any(ast.unparse(base).split(".")[-1] == "Function" for base in node.bases)]
-    return sorted(named, key=lambda node: node.lineno)
+    """The classes, at any depth, that say they are an autograd.Function: by its name, by another name of it, or by a class of theirs."""
+    nodes = list(ast.walk(tree))
+    names = set(_BASES)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname for alias in node.names if alias.asname and alias.name in _BASES}
+        elif isinstance(node, ast.Assign) and _last(node.value) in names:
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    functions: list[ast.ClassDef] = []
+    while more := [
+        node for node in classes if node not in functions and any(_last(base) in names for base in node.bases)
+    ]:
+        functions += more
+        names |= {node.name for node in more}
+    return sorted(functions, key=lambda node: node.lineno)
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def judge(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module, unread: str = "") -> OldClass:
@@ -73,13 +93,24 @@ def judge(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module
         why = "is no class that pseudograd.familiar has"
     elif match.familiar is None:
         why = f"is {match.meaning}, which has no class in pseudograd.familiar ({match.instead})"
+    elif len(match.dtypes) < len(DTYPES):
+        why = f"differs in {', '.join(name for name in DTYPES if name not in match.dtypes)}"
     elif match.defaults:
         why = f"has default arguments ({', '.join(match.defaults)})"
     elif re.search(rf"\b{node.name}\b(?!\.apply\b)", unread):
         why = "a cell that cannot be read uses it"
     else:
         why = _other_use(node, program)
-    return OldClass(node.name, node.lineno, match, why)
+    return OldClass(
+        node.name, node.lineno, match, why, hints=() if match else hints_for(node.name, _count_inputs(node))
+    )
+
+
+def _count_inputs(node: ast.ClassDef) -> int:
+    """Of the forward: all but ctx, which a class with a setup_context does not take."""
+    methods = {method.name: method.args for method in node.body if isinstance(method, ast.FunctionDef)}
+    arguments = methods.get("forward")
+    return len(arguments.args) - ("setup_context" not in methods) if arguments else 0
 
 
 def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
@@ -89,16 +120,36 @@ def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
         return None
     file = f"<pseudograd migrate {next(_numbers)}>"
     linecache.cache[file] = len(source), None, split_with_ends(source), file  # where `what_is` reads it
-    names: dict[str, object] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    names: dict[str, object] = {"torch": torch}
     imports = [statement for statement in tree.body if _imports_torch(statement)]
     try:
         exec(compile(ast.Module([*imports, *methods], []), file, "exec"), names)
+        for name in _names_bound_otherwise(tree):
+            names.pop(name, None)  # it means something of the script's own
         cls = type(node.name, (torch.autograd.Function,), {method.name: names[method.name] for method in methods})
         return what_is(cls)
     except Exception:  # it needs more of its script than this
         return None
     finally:
         del linecache.cache[file]
+
+
+def _names_bound_otherwise(tree: ast.Module) -> set[str]:
+    """The names that the script binds, at its top, to anything but torch."""
+    names: set[str] = set()
+    for statement in tree.body:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            names.add(statement.name)
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            is_torchs = _imports_torch(statement)
+            names |= set() if is_torchs else {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
+        else:
+            names |= {
+                node.id
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
+    return names
 
 
 def _is_plain(method: ast.FunctionDef) -> bool:

@@ -38,7 +38,7 @@ class Migration:
 
     def __str__(self) -> str:
         if not self.classes:
-            return f"{self.file}: no autograd.Function is defined here\n"
+            return f"{self.file}: finds no class of autograd.Function here\n"
         cells = ("" if old.cell is None else f"cell {old.cell}:" for old in self.classes)
         lines = [f"{self.file}:{cell}{old.line}: {old}" for cell, old in zip(cells, self.classes, strict=True)]
         return "\n".join([*lines, self.diff])
