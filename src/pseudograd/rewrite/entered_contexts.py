@@ -59,7 +59,8 @@ def modes() -> tuple[Entered, ...]:
 
 def families_of_torch() -> frozenset[str]:
     """The families that pins of this thread ask to be as in the installed torch, so that there was nothing to put in their place."""
-    return NO_FAMILY.union(*_thread.unpinned)
+    unpinned = _thread.unpinned
+    return NO_FAMILY.union(*unpinned) if unpinned else NO_FAMILY
 
 
 def decide_about(form: Form) -> bool:

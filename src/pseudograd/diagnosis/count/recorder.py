@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # Nodes that hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
 _HAND_ON = (
     "View UnsafeView Reshape T Transpose Permute Expand Add Addmm Mm Bmm Convolution Alias Unsqueeze Squeeze Sum Mean Clone Cat Stack "
-    "Split Select Slice Unbind Detach Embedding"
+    "Split UnsafeSplit Select Slice Unbind Detach Embedding"
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
@@ -349,6 +349,7 @@ class Recorder(Subscriber):
             location = self.locations.here(3)
         for node in new:
             if self.suspects or self.partial or nodes.name_of(node) not in _PASSING:
+                location = location or self.locations.here(3)  # once for all nodes of the call
                 self._attach(node, location)
 
     def _find_single_node(
