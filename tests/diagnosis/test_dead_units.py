@@ -216,6 +216,31 @@ def test_what_a_hook_of_the_program_unpacks_is_not_asked_for_again() -> None:
     assert d.errors == []
 
 
+def test_a_comparison_elsewhere_is_no_reason_for_rows_that_are_not_looked_up() -> None:
+    """Hard pairs of a triplet loss: the comparison comes after the lookup."""
+    words = nn.Embedding(64, 4)
+
+    def batch() -> Tensor:
+        return words(torch.arange(12))
+
+    with diagnose(words) as d:
+        for _ in range(3):
+            near, far = (batch() - 1).square().sum(1), (batch() + 1).square().sum(1)
+            ((near - far) * (near.detach() > far.detach() - 1)).sum().backward()
+    assert d.findings == []
+    assert d.calm[0].startswith("not looked up")
+
+
+def test_a_comparison_under_no_grad_decides_as_well() -> None:
+    gate = nn.Parameter(torch.linspace(-2, 2, 32))
+    with diagnose() as d:
+        for _ in range(3):
+            with torch.no_grad():
+                is_open = gate.sigmoid() > 0.7
+            (gate.sigmoid() * is_open).sum().backward()
+    assert only(d, "starved").where.endswith(f":{line_of('(gate.sigmoid() * is_open)')}")
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 def test_entries_that_their_own_value_leaves_out_are_a_finding(is_own: bool) -> None:
     limit = torch.linspace(-1, 1, 64).reshape(16, 4)
@@ -226,7 +251,7 @@ def test_entries_that_their_own_value_leaves_out_are_a_finding(is_own: bool) -> 
         (finding,) = d.findings
         assert finding.where.endswith(f":{line_of('model = Reading(lambda m: torch.where((m.rows')}")
         assert finding.evidence == "75.0 % of rows (48 of 64 entries) got no gradient in any of 4 backwards"
-        assert finding.cause.startswith("where cuts what arrives for them, and a comparison of what comes from rows")
+        assert finding.cause.startswith("where cuts what arrives for them, as a comparison of what comes from rows")
 
 
 @pytest.mark.parametrize(("kind", "row"), [(nn.Embedding, 0), (nn.Embedding, -1), (nn.EmbeddingBag, 99)])

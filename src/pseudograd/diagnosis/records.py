@@ -103,7 +103,7 @@ class Structural:
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_last: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
-    is_comparison: bool = field(default=False, repr=False)
+    decides_at: frozenset[str] = field(default=frozenset(), repr=False)  # lines that a comparison of its value decides
 
 
 @dataclass(frozen=True)

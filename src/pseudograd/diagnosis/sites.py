@@ -65,7 +65,7 @@ def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Stru
         is_deliberate=is_deliberate,
         upstream=cut.upstream,
         is_last=cut.is_last,
-        is_comparison=cut.is_comparison,
+        decides_at=frozenset(cut.decides_at),
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 
 from ...listen import hooks, nodes
-from ...listen.frames import Location, Locations
+from ...listen.frames import Location, Locations, named
 from ...listen.harmless import forget
 from ...torch_table.private import is_wrapped
 from ...torch_table.records import Arguments, Keywords
@@ -119,7 +119,10 @@ class Cut:
         self.kind, self.location = kind, location
         self.bits = 0b11 << bit  # a value that the loss depends on, and one that no further cut has met
         self.calls = 0
-        self.is_last = self.is_comparison = False
+        self.is_last = False
+        self.decides_at: set[str] = (
+            set()
+        )  # lines that read what a comparison has made of its value, and a tensor that learns
         self.upstream = 0
         self.reaches_loss: bool | None = False
 
@@ -140,6 +143,7 @@ class Influence:
         self._marks = Marks()
         self._by_bit: list[Cut | Followed] = []
         self._values = 0  # the bits of values of clamps, which are no cuts
+        self._compared = 0  # the bits of cuts whose value a comparison makes or reads
         self._open = self._open_without_grad = 0  # the upper bits of all cuts, and of those under no_grad
         self._leaves, self._locations = leaves, locations
         self._detached = Marks()  # of a detached tensor: the leaves upstream, and a lowest bit for "it was a leaf"
@@ -206,6 +210,13 @@ class Influence:
         learning = [tensor for tensor in inputs if tensor.requires_grad and _is_continuous(tensor)]
         if not (learning or marks):
             return
+        if name in _COMPARISONS and marks:
+            for cut in self._cuts_among(marks):
+                self._compared |= cut.bits
+        elif learning and marks & self._compared:
+            line = named(self._locations.here(3).call)
+            for cut in self._cuts_among(marks & self._compared):
+                cut.decides_at.add(line)
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
         if blocked and (name in _DETACHING or not is_grad_enabled()):
@@ -242,7 +253,7 @@ class Influence:
                 self._local.hidden = getattr(self._local, "hidden", 0) | self._leaves.upstream_of(tensor)
         elif new:
             kind = _kind(name, len(new) < len(outputs))
-            bits = self._cut(kind, learning, is_comparison=name in _COMPARISONS)
+            bits = self._cut(kind, learning, is_compared=name in _COMPARISONS)
             for tensor in new:
                 self._marks.add(tensor, bits)
                 if kind in _DETACHES:
@@ -257,6 +268,9 @@ class Influence:
         if is_leaf:  # they share one memory as long as both live
             key, origins = id(tensor), self._origins
             origins[key] = weakref.ref(tensor, partial(forget, origins, key)), weakref.ref(source)
+
+    def _cuts_among(self, marks: int) -> set[Cut]:
+        return {cut for bit, cut in enumerate(self._by_bit) if marks >> bit & 1 and isinstance(cut, Cut)}
 
     def _mark_origin(self, changed: Tensor) -> None:
         """Mark a leaf whose memory was written to, unless the value was made of the leaf itself."""
@@ -282,7 +296,7 @@ class Influence:
             self._arrays.add(result, marks & ~self._open | bit)
 
     def _cut(
-        self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_comparison: bool = False
+        self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_compared: bool = False
     ) -> int:
         """Note a cut at this location of the program. Returns its mark."""
         location = self._locations.here(3)
@@ -296,7 +310,8 @@ class Influence:
             if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
-        cut.is_comparison = is_comparison
+        if is_compared:
+            self._compared |= cut.bits
         cut.upstream |= upstream
         for tensor in learning:
             cut.upstream |= self._leaves.upstream_of(tensor)

@@ -46,6 +46,8 @@ def are_chosen_out(partly: Partly) -> bool:
     """Does an op drop most entries, where a comparison of the parameter's own values decides? Then they never come back by themselves."""
     if partly.own_choice is None or are_dead(partly) or not partly.drops or partly.drops[0][1] == MULTIPLIES:
         return False
+    if partly.drops[0][0].family in _SATURATE:
+        return False
     is_most = partly.without / partly.entries >= _LISTED_SHARE
     return is_most and partly.units >= _LEAST_UNITS and partly.backwards >= _LEAST_BACKWARDS
 

@@ -287,6 +287,7 @@ class Starving:
                 continue
             missing = leaf.entries.missing()
             if missing is not None:
+                drops = [(site_of(drop.tally), drop.how) for drop in self._recorder.zeros.drops.of(1 << bit)]
                 yield Partly(
                     leaf.name,
                     leaf.shape,
@@ -296,13 +297,13 @@ class Starving:
                     is_looked_up=leaf.is_looked_up,
                     is_shard=leaf.has_whole,
                     padding=leaf.padding,
-                    drops=tuple((site_of(drop.tally), drop.how) for drop in self._recorder.zeros.drops.of(1 << bit)),
-                    own_choice=self._own_choice(1 << bit),
+                    drops=tuple(drops),
+                    own_choice=self._own_choice(1 << bit, drops[0][0].where) if drops else None,
                 )
 
-    def _own_choice(self, leaf: int) -> Structural | None:
-        """A comparison of values that come from this leaf, on which a loss depends."""
-        return next((cut for cut in self._cuts(leaf) if cut.reaches_loss and cut.is_comparison), None)
+    def _own_choice(self, leaf: int, where: str) -> Structural | None:
+        """A comparison of values that come from this leaf, which decides at this line."""
+        return next((cut for cut in self._cuts(leaf) if cut.reaches_loss and where in cut.decides_at), None)
 
     def _holds_units(self, bit: int, leaf: Leaf, missing: Missing) -> Site | None:
         """The op nearest to the leaf that may hold its dead units: a Function that it is an input of, if more arrives there than the other

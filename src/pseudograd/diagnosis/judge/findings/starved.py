@@ -149,7 +149,7 @@ def _chosen_out(partly: Sequence[Partly]) -> Iterator[Finding]:
             site,
             f"{percent(record.without / record.entries)} of {record.parameter} ({record.without:,} of {record.entries:,} entries) got no "
             f"gradient in any of {record.backwards:,} backwards",
-            f"{site.op} {how}, and a comparison of what comes from {record.parameter} decides the loss, at {choice.where}",
+            f"{site.op} {how}, as a comparison of what comes from {record.parameter} decides ({choice.where})",
             "pseudograd.straight_through(hard, soft)  # the value of this line, and a gradient for all. Leave it if the choice is meant",
             record.without / record.entries,
         )
