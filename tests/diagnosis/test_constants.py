@@ -119,8 +119,8 @@ _ONE = float(spacing(torch.ones(1)))  # the distance from 1 to the next number
     [
         pytest.param(0.9e-4, None, False, id="faint beside its weight"),
         pytest.param(1.1e-4, None, True, id="a ten thousandth of its weight"),
-        pytest.param(1e-6, 15 * _ONE, False, id="15 numbers to go"),
-        pytest.param(1e-6, 17 * _ONE, True, id="17 numbers to go"),
+        pytest.param(1e-6, 255 * _ONE, False, id="255 numbers to go"),
+        pytest.param(1e-6, 257 * _ONE, True, id="257 numbers to go"),
         pytest.param(1e-6, 99.0, True, id="99 weights to go"),
         pytest.param(1e-6, 101.0, False, id="101 weights to go"),
     ],

@@ -171,7 +171,7 @@ def test_a_set_of_lines_is_run_once_and_what_decides_again(monkeypatch: pytest.M
         (0, ["as it is the program was not run to its end, with", "everywhere it was not run to its end"]),
         (1, ["as it is the program passes", "everywhere it was not run to its end"]),
         (3, ["enough: 4 places\n  clamp        a\n", "cleared, as the change is not needed there: 0 places"]),
-        (6, ["enough: 1 place\n  clamp        c\n", "needed there: 3 places\n  clamp        a\n"]),
+        (7, ["enough: 1 place\n  clamp        c\n", "needed there: 3 places\n  clamp        a\n"]),
     ],
 )
 def test_a_signal_leaves_the_suspects_and_the_cleared_places(
