@@ -26,7 +26,7 @@ import time
 import types
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -93,8 +93,8 @@ class Suite:
 
     def killer(self, mutant: Mutant) -> str | None:
         """The first test that fails for the mutant and passes without it."""
-        with tempfile.TemporaryDirectory() as folder:
-            source = Path(shutil.copytree(self.source, Path(folder) / "src"))
+        with _temporary_folder() as folder:
+            source = Path(shutil.copytree(self.source, folder / "src"))
             (source / mutant.file).write_text(changed_source(mutant, (self.source / mutant.file).read_text()))
             tests = self.tests_of(mutant)
             while tests:
@@ -117,13 +117,27 @@ class Suite:
     def first_failure(self, source: Path, tests: Sequence[str]) -> str | None:
         """The test function that fails first on the package under `source`, None if all pass."""
         limit = 60 + 5 * sum(self.seconds.get(test, 1.0) for test in tests)
-        with tempfile.NamedTemporaryFile("r") as answer:
+        with _temporary_folder() as folder:
+            answer = folder / "answer"
+            answer.touch()
             child = os.fork()
             if child == 0:
                 os.setsid()  # what the tests start ends with them
-                os._exit(_run_tests(self.root, source, tests, Path(answer.name)))
+                os._exit(_run_tests(self.root, source, tests, answer))
             status = _status_of(child, limit)
-            return (answer.read() or f"pytest ended with {status}") if status else None
+            return (answer.read_text() or f"pytest ended with {status}") if status else None
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A folder that no forked process removes: tempfile.TemporaryDirectory would, at the end of any process that tests fork."""
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+    owner = os.getpid()
+    try:
+        yield folder
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _status_of(child: int, limit: float) -> object:
@@ -215,8 +229,8 @@ def main() -> int:
         print(*mutants, sep="\n")
         return 0
     explained = [mutant for mutant in mutants if mutant.key in EXPLAINED]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-        suite = Suite(Path(folder))
+    with _temporary_folder() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        suite = Suite(folder)
         suite.record(options.jobs, options.tests)
         judged = [mutant for mutant in mutants if mutant not in explained]
         survivors = []
