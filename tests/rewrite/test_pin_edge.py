@@ -206,3 +206,14 @@ def test_the_clamps_of_lists_have_the_edge_and_their_extremes_share_as_maximum_d
             assert grads[0] == [shares[edge]] * 2
         else:
             assert grads == [[0.5, 0.5]] * (1 + has_tensors)
+
+
+@pytest.mark.parametrize("call", [lambda x, **out: torch.clamp(x, 0, 1, **out), torch.abs])
+def test_out_that_is_none_is_out_left_out(call: Any) -> None:
+    x = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
+    with pin_edge("jax"):
+        plain, written = (torch.autograd.grad(call(x, **out).sum(), x)[0] for out in ({}, {"out": None}))
+    assert torch.equal(plain, written)
+    with pin_edge("jax"), torch.no_grad():
+        out = torch.empty(3)
+        assert call(x, out=out) is out

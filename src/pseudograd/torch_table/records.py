@@ -178,6 +178,8 @@ class Spelling:
         values = list(args) + list(self.defaults[len(args) :])
         for key in kwargs:
             name = self.aliases.get(key, key)
+            if name == "out" and kwargs[key] is None:  # as where it is left out
+                continue
             if name not in self.takes:
                 return None
             values[self.takes.index(name)] = kwargs[key]
