@@ -315,3 +315,31 @@ def test_lines_are_recorded_from_the_first_step_on_if_it_is_near(step: int, firs
 def test_the_answer_has_a_note_about_what_was_compiled(raw: dict[str, object], notes: tuple[str, ...]) -> None:
     answer, _ = compare_compilers(lambda run: trained(**raw))
     assert answer.notes == notes
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "advised"),
+    [
+        ((1.0, NAN), (1.0, 0.5), "torch>=2.14"),
+        ((1.0, 0.9), (1.0, 0.5), "torch>=2.14"),
+        ((1.0, 0.5), (1.0, 0.9), "torch<=2.13"),
+        ((1.0, 0.5), (1.0, NAN), "torch<=2.13"),
+        ((1.0, NAN), (NAN, NAN), ""),
+        ((1.0, 2.0), (1.0, 3.0), ""),
+    ],
+)
+def test_no_pin_is_advised_under_which_the_training_is_worse(
+    old: tuple[float, ...], new: tuple[float, ...], advised: str
+) -> None:
+    runner = Runner(lambda _: run((1, 1.0)))
+    pythons = [Interpreter("python", version) for version in ("2.13.0", "2.15.0")]
+    runs = [replace(run((1, 1.0), losses=losses), torch=torch) for losses, torch in ((old, "2.13.0"), (new, "2.15.0"))]
+    question = Question(runner, *pythons, {"as it is": runs[0]})  # type: ignore[arg-type]
+    question._new = runs[1]
+    steps = question._pin_steps("torch<=2.13", None, None)
+    assert {pin for pin in ("torch<=2.13", "torch>=2.14") if any(repr(pin) in step for step in steps)} == {advised} - {
+        ""
+    }
