@@ -259,7 +259,8 @@ class Question:
         return closer if closer.first is not None else comparison
 
     def _explain_rounding(self, comparison: Comparison, why: Iterable[str]) -> Answer:
-        if (answer := self._try_pins(comparison, None, to_the_bit=True)) is not None:
+        answer = self._try_pins(comparison, None, to_the_bit=True) if self.old.losses != self.new.losses else None
+        if answer is not None:
             return answer
         growth = explain_growth(self.old, self.new, self.noises)
         if growth is None:
