@@ -279,6 +279,32 @@ def test_ops_of_torch_are_in_float32_as_in_float64() -> None:
         assert pg.audit(f, -4, 4, points=101).float32 == ("as float64", 0.0, "")
 
 
+def test_a_function_that_computes_in_float32_is_exact() -> None:
+    for f, kinks in ((torch.tanh, []), (lambda x: (3 * x).clamp(0, 6), [0, 2]), (lambda x: x * 1, [])):
+        for returned in (torch.float32, torch.float64):
+            audit = pg.audit(lambda x, f=f, returned=returned: f(x.float()).to(returned), -2, 3, points=201)  # type: ignore[misc]
+            assert [kink.low for kink in audit.kinks] == kinks
+            assert set(audit.shares["grad > 0"]) <= {"exact", "flat"}
+
+
+def test_a_kink_is_at_the_number_that_a_person_wrote_and_measured_there() -> None:
+    """0.2 * 2.5 + 0.5 is 1 to a few floats beside 2.5."""
+    kinks = pg.audit(lambda x: torch.clamp(0.2 * x + 0.5, 0, 1), -4, 4, points=201).kinks
+    assert [kink.low for kink in kinks] == [-2.5, 2.5]
+    small = pg.audit(lambda x: x.clamp(1e-8, 1), -1, 1.5, points=201)
+    assert [kink.low for kink in small.kinks] == [1e-8, 1]
+    assert "\n  1e-08 " in str(small)
+
+
+def test_a_part_without_a_gradient_ends_at_the_exact_number() -> None:
+    spoiled = make_function(lambda x: x * 1, lambda g, x: torch.where(x > 1, torch.nan, g))
+    regions = pg.audit(spoiled, -2, 2, points=101).regions
+    ends = [(r.low, r.high, r.has_low, r.has_high, r.positive.kind) for r in regions]
+    assert ends == [(-2, 1, True, True, "exact"), (1, 2, False, True, "undefined")]
+    first = pg.audit(torch.log, -1, 3, points=101).regions[0]
+    assert (first.high, first.has_high, first.is_high_exact) == (0, True, True)
+
+
 def test_a_module_is_audited_in_float64_and_left_as_it_was() -> None:
     module = torch.nn.Sequential(torch.nn.PReLU(init=0.25), torch.nn.Hardtanh(-0.5, 0.5))
     audit = pg.audit(module, -4, 4)

@@ -31,7 +31,7 @@ class Region(NamedTuple):
     """A part of the range with one kind for each sign of grad; a single x, with low == high, at a kink or a jump.
 
     has_low, has_high: does the end belong to it? slope: the derivative, from least to most; at a kink or a jump from the left and from
-    the right.
+    the right. is_low_exact, is_high_exact: is the end known to a few floats, or lies it between two of the points?
     """
 
     low: float
@@ -41,17 +41,18 @@ class Region(NamedTuple):
     slope: tuple[float, float]
     positive: Side
     negative: Side
+    is_low_exact: bool = True
+    is_high_exact: bool = True
 
     @property
     def is_break(self) -> bool:
         return self.positive.kind in ("kink", "jump")
 
     def cells(self) -> tuple[str, str, str, str]:
-        if self.is_break:
-            x, slope = _number(self.low), " | ".join(map(_number, self.slope))
-        else:
-            ends = "[" if self.has_low else "(", "]" if self.has_high else ")"
-            x, slope = f"{ends[0]}{_number(self.low)}, {_number(self.high)}{ends[1]}", _span(*self.slope)
+        low, high = _written(self.low, self.is_low_exact), _written(self.high, self.is_high_exact)
+        left, right = "[" if self.has_low else "(", "]" if self.has_high else ")"
+        x = low if self.low == self.high else f"{left}{low}, {high}{right}"
+        slope = " | ".join(map(_number, self.slope)) if self.is_break else _span(*self.slope)
         return x, slope, self.positive.write(self.slope), self.negative.write(self.slope)
 
 
@@ -186,6 +187,11 @@ def _span(least: float, most: float) -> str:
 
 def _number(value: float) -> str:
     return "0" if abs(value) < 1e-9 else f"{value:.4g}"
+
+
+def _written(x: float, is_exact: bool) -> str:
+    """All digits of an x that is exact: what is said of this x may be untrue of a rounded one."""
+    return repr(x + 0.0).removesuffix(".0") if is_exact else f"~{x:.4g}"
 
 
 def _plain(value: object) -> object:

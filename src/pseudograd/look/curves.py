@@ -14,7 +14,7 @@ from ..errors import must
 from ..ops.bounds import CLAMP
 from ..parse_rule import parsed
 from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
-from ..testing.measure.numeric import jumps_of, simplest
+from ..testing.measure.numeric import jumps_of, resolution_of, written
 from .gradient import FIX_RANDOM, checked_function, gradient
 from .palette import colour
 
@@ -163,14 +163,14 @@ def number_names(curves: list[Curve]) -> list[Curve]:
 
 
 def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[float]:
-    """The x at which any of the functions jumps, to the exact number."""
+    """The x at which any of the functions jumps: the number that a person wrote, or else the exact one."""
     x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
-
-    def in_doubles(f: Function) -> Function:
-        return lambda at: f(at).detach().double()
-
-    ends = [jumps_of(in_doubles(f), x) for f in functions]
-    return {simplest(a, b) for lows, highs in ends for a, b in zip(lows.tolist(), highs.tolist(), strict=True)}
+    jumps: set[float] = set()
+    for f in functions:
+        eps = resolution_of(f, x)
+        pairs = jumps_of(lambda at: f(at).detach().double(), x, eps)  # noqa: B023, used at once
+        jumps |= {written(*pair, high - low) for pair in zip(*(part.tolist() for part in pairs), strict=True)}
+    return jumps
 
 
 def grid_of(picture: Picture, curves: list[Curve], more: Iterable[float] = ()) -> Grid:

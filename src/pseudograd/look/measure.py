@@ -10,7 +10,19 @@ import torch
 from torch import Tensor
 
 from ..testing.measure.behaviour import gradient_of
-from ..testing.measure.numeric import Breaks, breaks, jumps_of, nearest, resolution_of, simplest, slope_of, values
+from ..testing.measure.numeric import (
+    STEEP,
+    Breaks,
+    breaks,
+    jumps_of,
+    nearest,
+    resolution_of,
+    rounding_of,
+    simplest,
+    slope_of,
+    values,
+    written,
+)
 from .audit_record import Curves, Region, Side
 
 Function = Callable[[Tensor], Tensor]
@@ -32,10 +44,19 @@ class Break(NamedTuple):
     is_jump: bool
 
 
+class End(NamedTuple):
+    """Where value and gradients stop to be finite. has_finite: are they finite at x itself? undefined: an x where they are not."""
+
+    x: float
+    has_finite: bool
+    undefined: float
+
+
 class Measured(NamedTuple):
     """The points, and at each point the value, the derivative with its error, and the slope for both signs of grad.
 
-    breaks: the kinks and jumps among the points. pairs: neighbouring numbers between which the gradient alone jumps.
+    breaks: the kinks and jumps among the points. pairs: neighbouring numbers between which the gradient alone jumps. ends: of the parts
+    where everything is finite. noise: how far rounding may change a slope.
     """
 
     x: Tensor
@@ -46,6 +67,8 @@ class Measured(NamedTuple):
     negative: Tensor
     breaks: tuple[Break, ...]
     pairs: tuple[Pair, ...]
+    ends: tuple[End, ...] = ()
+    noise: Tensor | float = 0.0
 
     @property
     def is_break(self) -> Tensor:
@@ -61,30 +84,55 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     """Look at f at evenly spaced points, at its kinks and jumps, on both sides of each jump of its gradient, and between all of these."""
     special = [value for value in (*at, 0.0) if low <= value <= high]
     grid = torch.linspace(low, high, points, dtype=torch.float64)
-    eps = resolution_of(f, grid)
+    gradients: list[Function] = [lambda x: gradient_of(f, x, 1.0), lambda x: -gradient_of(f, x, -1.0)]
+    eps, *eps_of_gradients = (resolution_of(g, grid) for g in (f, *gradients))
     near = nearest(eps, low, high)
     for value in special:
         grid = grid[(grid - value).abs() > near]
     grid = torch.cat([grid, torch.tensor(special, dtype=grid.dtype)]).unique()
-    jumps = [pair for sign in (1.0, -1.0) for pair in _gradient_jumps(f, grid, sign)]
+    jumps = [pair for g, own in zip(gradients, eps_of_gradients, strict=True) for pair in _gradient_jumps(g, grid, own)]
+    ends = _find_ends(lambda x: (values(f, x) + gradients[0](x) + gradients[1](x)).isfinite().double(), grid)
+    for end in ends:
+        grid = grid[(grid - end.x).abs() > near]
+    grid = torch.cat([grid, torch.tensor([end.undefined for end in ends], dtype=grid.dtype)]).unique()
     unit_x, unit_y = _units(f, grid)
     steepness = unit_y / unit_x
 
     def in_units(u: Tensor) -> Tensor:
         return f(u * unit_x) / unit_y
 
-    starts, ends, left, right, is_jump = breaks(in_units, grid / unit_x, eps)
-    broken = Breaks(starts * unit_x, ends * unit_x, left * steepness, right * steepness, is_jump)
-    located = _locate(f, broken, special, jumps, near)
+    starts, after, left, right, is_jump = breaks(in_units, grid / unit_x, eps)
+    broken = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, is_jump)
+    located = _locate(f, broken, special, jumps, near, eps)
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at.x) > 4 * near for at in located)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     step = torch.full_like(x, eps**0.25 * (high - low))
-    for at_x in (known.x for known in located):
-        distance = (x - at_x).abs()
+    for known in (*located, *ends):
+        distance = (x - known.x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
     slope, error = (part * steepness for part in slope_of(in_units, x / unit_x, step / unit_x, eps))
-    ups, downs = gradient_of(f, x, 1.0), -gradient_of(f, x, -1.0)
-    return Measured(x, values(f, x), slope, error, ups, downs, located, pairs)
+    noise = torch.stack([rounding_of(g, x, own) for g, own in zip(gradients, eps_of_gradients, strict=True)]).amax(0)
+    at_jumps = torch.tensor([end for pair in pairs for end in (*pair, simplest(*pair))], dtype=x.dtype)
+    noise = noise.where(~torch.isin(x, at_jumps), 0.0)
+    m = Measured(x, values(f, x), slope, error, gradients[0](x), gradients[1](x), located, pairs, ends, noise)
+    return m._replace(error=_spread_error(m))
+
+
+def _find_ends(is_finite: Function, grid: Tensor) -> tuple[End, ...]:
+    ends = []
+    lows, highs = jumps_of(is_finite, grid)
+    for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
+        x = written(low, high, grid.abs().max().item())
+        at_x, at_low, _ = is_finite(torch.tensor([x, low, high], dtype=grid.dtype)).bool().tolist()
+        ends.append(End(x, at_x, (high if at_low else low) if at_x else x))
+    return tuple(ends)
+
+
+def _spread_error(m: Measured) -> Tensor:
+    """The largest error of a point and its two neighbours: at a single point the two differences may agree by chance."""
+    known = m.error.where(~m.is_break & m.error.isfinite(), 0.0)
+    around = torch.cat([known[:1], known, known[-1:]]).unfold(0, 3, 1).amax(1)
+    return torch.maximum(m.error, around)
 
 
 def _units(f: Function, grid: Tensor) -> Pair:
@@ -118,38 +166,66 @@ def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
     return x
 
 
-def _gradient_jumps(f: Function, grid: Tensor, sign: float) -> list[Pair]:
-    """Pairs of numbers between which the gradient jumps, as near to each other as a person would write them."""
+def _gradient_jumps(gradient: Function, grid: Tensor, eps: float) -> list[Pair]:
+    """Pairs of numbers between which the gradient jumps. The number that a person wrote is one of them, or lies between."""
     pairs = []
-    lows, highs = jumps_of(lambda x: gradient_of(f, x, sign), grid)
+    lows, highs = jumps_of(gradient, grid, eps)
     for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
-        between = simplest(low, high)
-        x = torch.tensor([low, between, high], dtype=torch.float64)
-        at_low, at_between, at_high = gradient_of(f, x, sign).tolist()
-        pairs.append((between if at_between == at_low else low, between if at_between == at_high else high))
+        at = written(low, high, grid.abs().max().item())
+        low, high = min(low, math.nextafter(at, -math.inf)), max(high, math.nextafter(at, math.inf))
+        at_low, at_number, at_high = gradient(torch.tensor([low, at, high], dtype=torch.float64)).tolist()
+        little = STEEP * abs(at_high - at_low)
+        is_low, is_high = abs(at_number - at_low) <= little, abs(at_number - at_high) <= little
+        pairs.append((at if is_low else low, at if is_high and not is_low else high))
     return pairs
 
 
-def _locate(f: Function, broken: Breaks, special: list[float], jumps: list[Pair], near: float) -> tuple[Break, ...]:
-    """One number in each bracket: a known one, the bound of a flat clamp, a jump of the gradient, or else the shortest number."""
+def _locate(
+    f: Function, broken: Breaks, special: list[float], jumps: list[Pair], near: float, eps: float
+) -> tuple[Break, ...]:
+    """One number for each bracket: that of a jump of the gradient, the bound of a flat clamp, or where the two sides meet."""
     located: list[Break] = []
-    for start, end, left, right, is_jump in zip(*(part.tolist() for part in broken), strict=True):
-        room = 0.0 if is_jump else near
-        low, high = start - room, end + room
-        beside = torch.tensor([low - room, high + room], dtype=torch.float64)
-        at_low, at_high = values(f, beside).tolist()
-        flat = [y for y, slope in ((at_low, left), (at_high, right)) if abs(slope) < _SLOPE_TOLERANCE]
-        jumping = [simplest(a, b) for a, b in jumps if low <= a and b <= high]
-        x = next((x for x in (*special, *flat, *jumping) if low <= x <= high), None)
-        x = simplest(low, high) if x is None else x
+    for low, high, left, right, is_jump in zip(*(part.tolist() for part in broken), strict=True):
+        room = near if is_jump else 3 * near
+        jumping = [simplest(*pair) for pair in jumps if low - room <= pair[0] and pair[1] <= high + room]
+        middle = low + (high - low) / 2
+        if jumping:
+            x = min(jumping, key=lambda x: abs(x - middle))
+        elif is_jump:
+            x = written(low, high, 1.0)
+        else:
+            x = _meeting_point(f, low - near, high + near, left, right, special, eps)
+        beside = torch.tensor([low - near, high + near], dtype=torch.float64)
+        flat = [
+            y
+            for y, slope in zip(values(f, beside).tolist(), (left, right), strict=True)
+            if abs(slope) < _SLOPE_TOLERANCE
+        ]
+        x = next((y for y in flat if abs(y - x) <= 4 * torch.finfo(torch.float64).eps * abs(x)), x)
         if not located or x - located[-1].x > 4 * near:
             located.append(Break(x, left, right, is_jump))
     return tuple(located)
 
 
+def _meeting_point(
+    f: Function, low: float, high: float, left: float, right: float, special: list[float], eps: float
+) -> float:
+    """Where the lines through the values at low and high meet; a number that is known, or that a person wrote, if it is as near."""
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    at_low, at_high = values(f, ends).tolist()
+    x = low + (at_high - at_low - right * (high - low)) / (left - right)
+    size = max(abs(low), abs(high), *((abs(at_low) + abs(at_high)) / abs(left - right),))
+    room = 8 * eps * size
+    flat = [y for y, slope in ((at_low, left), (at_high, right)) if abs(slope) < _SLOPE_TOLERANCE]
+    known = [number for number in (*special, *flat) if abs(number - x) <= room]
+    return known[0] if known else written(x - room, x + room, 0.0)
+
+
 def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], near: float) -> Tensor:
     """The grid, not too near to a break; the breaks; both numbers of a pair and the simplest between; three points between all of these."""
     ends = sorted({at.x for at in located} | {x for a, b in pairs for x in (a, b, simplest(a, b))})
+    for low, high in pairs:
+        grid = grid[(grid < low) | (grid > high)]
     all_ends = torch.tensor([grid[0].item(), *ends, grid[-1].item()], dtype=grid.dtype)
     gaps = all_ends[1:] - all_ends[:-1]
     for at in located:
@@ -172,15 +248,15 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
     at = {known.x: known for known in m.breaks}
     regions = []
     for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
-        low, has_low = _end(x, is_break, start, start - 1)
-        high, has_high = _end(x, is_break, end - 1, end)
+        low, has_low, is_low_exact = _end(m, x, is_break, start, start - 1, kinds[start][0])
+        high, has_high, is_high_exact = _end(m, x, is_break, end - 1, end, kinds[start][0])
         ranges = [
             (slopes[start:end].min().item(), slopes[start:end].max().item())
             for slopes in (m.slope, m.positive, m.negative)
         ]
         slope = at[x[start]][1:3] if is_break[start] else ranges[0]
         sides = (Side(kind, *ends) for kind, ends in zip(kinds[start], ranges[1:], strict=True))
-        regions.append(Region(low, high, has_low, has_high, slope, *sides))
+        regions.append(Region(low, high, has_low, has_high, slope, *sides, is_low_exact, is_high_exact))
     return tuple(regions)
 
 
@@ -191,7 +267,7 @@ def _kinds(m: Measured, slopes: Tensor) -> list[str]:
     kinds = torch.full_like(slopes, _KINDS.index("biased"), dtype=torch.long)
     kinds[slopes == 0] = _KINDS.index("cut")
     kinds[is_flat] = _KINDS.index("pseudo")
-    kinds[difference <= _SLOPE_TOLERANCE * size + 2 * m.error] = _KINDS.index("exact")
+    kinds[difference <= _SLOPE_TOLERANCE * size + 2 * m.error + 4 * m.noise] = _KINDS.index("exact")
     kinds[is_flat & (slopes.abs() <= 2 * m.error)] = _KINDS.index("flat")
     kinds[~(m.y.isfinite() & m.slope.isfinite() & slopes.isfinite())] = _KINDS.index("undefined")
     for at in m.breaks:
@@ -212,15 +288,25 @@ def _drop_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
     return result
 
 
-def _end(x: list[float], is_break: list[bool], own: int, other: int) -> tuple[float, bool]:
-    """The end of a region whose last point is x[own], beside x[other]: at a break, at the simplest number of a pair, or where it is."""
+def _end(
+    m: Measured, x: list[float], is_break: list[bool], own: int, other: int, kind: str
+) -> tuple[float, bool, bool]:
+    """The end of a region whose last point is x[own], beside x[other]; does it belong to the region, and is it exact?
+
+    An end is exact at a break, at a jump of the gradient, and where value or gradient stops to be finite. Others lie between two points.
+    """
     if is_break[own] or not 0 <= other < len(x):
-        return x[own], True
+        return x[own], True, True
     if is_break[other]:
-        return x[other], False
-    between = simplest(min(x[own], x[other]), max(x[own], x[other]))
-    is_pair = abs(x[own] - x[other]) <= 1e-12 * max(min(1.0, x[-1] - x[0]), abs(x[own]))
-    return (between, between == x[own]) if is_pair else (x[max(own, other)], own > other)
+        return x[other], False, True
+    low, high = sorted((x[own], x[other]))
+    for end in m.ends:
+        if low <= end.x <= high:
+            return end.x, end.has_finite == (kind != "undefined"), True
+    if (low, high) in m.pairs:
+        between = simplest(low, high)
+        return between, between == x[own], True
+    return x[max(own, other)], own > other, False
 
 
 def shares_of(regions: Iterable[Region]) -> dict[str, dict[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -11,7 +12,12 @@ from torch import Tensor
 Function = Callable[[Tensor], Tensor]
 Number = TypeVar("Number", float, Tensor)
 
+_EPS = torch.finfo(torch.float64).eps
+_SHORT = 30  # brackets apart are two neighbouring decimals that are short for it
 STEEP = 1e-4  # by how much two slopes must differ, relative to them, to be a kink or a jump of the gradient
+_MANY = 0.9  # of the points are as smooth as rounding lets them be; a step or a kink is at fewer than the rest
+_MOST_ROUNDING = 64  # of its dtype, in what a function computes in this dtype alone
+_SHARES = (0.37, 0.73, 1.3, 2.6, 5.9)  # of a unit in the last place, none a multiple of another
 _LEVELS = 70  # halvings of a bracket until two neighbouring numbers are left
 _EARLY = 6  # halvings after which a smooth change is a sixty-fourth of what it was, and a break all of it
 
@@ -53,16 +59,73 @@ def nearest(eps: float, low: Number, high: Number) -> Number:
 
 
 def resolution_of(f: Function, x: Tensor) -> float:
-    """The unit in the last place of the dtype that f computes in, relative to its values."""
-    with torch.no_grad():
-        return torch.finfo(f(x.clone()).dtype).eps
+    """The unit in the last place, relative to its values, of the dtype that f returns, or of a narrower one that it computes in."""
+    cells = x.diff()
+    places = torch.rand(len(cells), dtype=x.dtype, generator=torch.Generator().manual_seed(0))
+    x = x[:-1] + places * cells  # steps of f often are at the points themselves
+    y = f(x.clone()).detach()
+    eps = torch.finfo(y.dtype).eps
+    y = y.double()
+    size = y.abs() + (x * torch.gradient(y, spacing=(x,))[0]).abs()
+    size = size.nan_to_num(0.0, 0.0, 0.0)
+    size = size.clamp(min=size.median())
+    step, share = torch.finfo(torch.float32).eps, math.inf
+    while step > eps:
+        at_last = share
+        share = (
+            (second_differences(f, x, torch.minimum(step * x.abs(), cells / 32)) / size)
+            .nan_to_num(0.0, 0.0, 0.0)
+            .quantile(_MANY)
+            .item()
+        )
+        if share > at_last / 16:  # over a sixteenth of the step what is smooth is less than this
+            break
+        step /= 16
+    return share if _MOST_ROUNDING * eps < share < math.inf else eps
+
+
+def _each(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
+    """f at several tensors of points, in one call."""
+    return f(torch.cat(points)).detach().double().split([len(x) for x in points])
+
+
+def second_differences(f: Function, x: Tensor, step: Tensor) -> Tensor:
+    """The largest of a few |f(x + h) - 2 f(x) + f(x - h)|, h about a step: over a step as short as rounding, this is what rounding does."""
+    steps = [share * step for share in _SHARES]
+    y, *beside = _each(f, x, *(x + h for h in steps), *(x - h for h in steps))
+    right, left = torch.stack(beside[: len(steps)]), torch.stack(beside[len(steps) :])
+    return (right - 2 * y + left).abs().nan_to_num(0.0, 0.0, 0.0).amax(0)
+
+
+def rounding_of(f: Function, x: Tensor, eps: float) -> Tensor:
+    """How far f(x) may be off, by the rounding of what was computed on the way to it."""
+    return second_differences(f, x, eps * x.abs())
 
 
 def slope_of(f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
-    """Central differences at two steps: the better of the two, and their difference beside the rounding of f as the error."""
+    """Central differences at two steps: the better of the two, and their difference beside the rounding of f as the error.
+
+    Where f rounds early the step is long, and too long for what bends much: a shorter step may have the smaller error.
+    """
+    rounding = rounding_of(lambda at: values(f, at), x, eps)
+    best = _slope_over(f, x, step, eps, rounding)
+    for share in (0.25, 0.0625) if eps > _MOST_ROUNDING * _EPS else ():
+        other = _slope_over(f, x, share * step, eps, rounding)
+        is_better = other.error < best.error
+        best = Slope(*(torch.where(is_better, new, old) for new, old in zip(other, best, strict=True)))
+    return best
+
+
+def _slope_over(f: Function, x: Tensor, step: Tensor, eps: float, rounding: Tensor) -> Slope:
     wide, narrow = _central(f, x, step), _central(f, x, step / 2)
-    rounding = 4 * eps * (1e-6 + values(f, x).abs()) / step
-    return Slope((4 * narrow - wide) / 3, 0.5 * (wide - narrow).abs() + rounding)
+    slope = (4 * narrow - wide) / 3
+    rounding = torch.maximum(eps * _size(x, values(f, x), slope), rounding)
+    return Slope(slope, 0.5 * (wide - narrow).abs() + 4 * rounding / step)
+
+
+def _size(x: Tensor, y: Tensor, slope: Tensor) -> Tensor:
+    """The size of what f computes with: of y, and of the x that it may round."""
+    return 1e-6 + y.abs() + (x * slope).abs().nan_to_num(0.0, 0.0, 0.0)
 
 
 def _central(f: Function, x: Tensor, step: Tensor) -> Tensor:
@@ -145,7 +208,9 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
     before, after = _values_at(f, low - near, high + near)
     left, right = _outside(f, low, -near), _outside(f, high, near)
     size = 1 + left.abs() + right.abs()
-    rounding = 16 * eps * (before.abs() + after.abs())
+    beside = [rounding_of(lambda at: values(f, at), at, eps) for at in (low - near, high + near)]
+    sizes = _size(low, before, left) + _size(high, after, right)
+    rounding = 16 * torch.maximum(eps * sizes, beside[0] + beside[1])
     is_jump = (after - before).abs() > 4 * near * size + rounding
     # What is smooth changes four times as much over four times the distance.
     further = (_outside(f, high, 4 * near) - _outside(f, low, -4 * near)).abs()
@@ -179,8 +244,11 @@ def narrowed(f: Function, low: Tensor, high: Tensor, levels: int = _LEVELS) -> t
     return low, high
 
 
-def jumps_of(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Between which two neighbouring numbers f jumps, one pair for each cell of the sorted `x` that has a jump."""
+def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]:
+    """Between which two neighbouring numbers f jumps, one pair for each cell of the sorted `x` that has a jump.
+
+    eps: the resolution of f. What rounding does is no jump.
+    """
     low, high = x[:-1], x[1:]
     change_before = torch.zeros_like(low)
     for levels in (0, _EARLY, _LEVELS):  # most brackets are left out at once
@@ -191,7 +259,41 @@ def jumps_of(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
             keep = change > STEEP * torch.maximum(at_low.abs(), at_high.abs()).nan_to_num()
             keep &= change > change_before / 16
             low, high, change_before = low[keep], high[keep], change[keep]
+    if len(low):
+        room = 8 * eps * torch.maximum(low.abs(), high.abs())
+        rounding = torch.maximum(rounding_of(f, low - room, eps), rounding_of(f, high + room, eps))
+        size = f(x).abs().nan_to_num(0.0, 0.0, 0.0).quantile(_MANY)
+        keep = change_before > 16 * torch.maximum(rounding, eps * size)
+        low, high = low[keep], high[keep]
     return low, high
+
+
+def written(low: float, high: float, size: float, eps: float = 0.0) -> float:
+    """The number that a person wrote for what lies from low to high: the shortest decimal within a few floats, if it is a short one.
+
+    size: of x. eps: the resolution there; by default that of a dtype in which low and high are not the same number.
+    """
+    room = 4 * max(eps, _resolution_between(low, high)) * max(abs(low), abs(high), min(size, 1.0))
+    start, end = low - room, high + room
+    if start <= 0 <= end:
+        return 0.0
+    middle = low + (high - low) / 2
+    for digits in range(1, 18):
+        number = float(f"{middle:.{digits}g}")
+        if start <= number <= end:
+            is_short = 10.0 ** (math.floor(math.log10(abs(middle))) - digits + 1) > _SHORT * (end - start)
+            return number if is_short else simplest(low, high)
+    return simplest(low, high)
+
+
+def _resolution_between(low: float, high: float) -> float:
+    """Of two neighbours in float64 hardly any pair has another number in float32: what jumps there has computed in float32."""
+    pair = torch.tensor([low, high], dtype=torch.float64)
+    if math.nextafter(low, high) == high:
+        for dtype in (torch.float16, torch.float32):
+            if pair[0].to(dtype) != pair[1].to(dtype):
+                return torch.finfo(dtype).eps
+    return _EPS
 
 
 def simplest(low: float, high: float) -> float:
