@@ -12,9 +12,9 @@ from torch import nn
 
 import pseudograd as pg
 from pseudograd import diagnose
+from pseudograd.diagnosis.count.norms import spacing
 from pseudograd.diagnosis.count.sensitivity import Sensitivity
 from pseudograd.diagnosis.count.stalls import Batch, ParameterSteps
-from pseudograd.diagnosis.count.step_sizes import spacing
 from pseudograd.diagnosis.count.values import Values
 from pseudograd.diagnosis.judge.dead_units import are_dead, calm_lines
 from pseudograd.diagnosis.judge.findings import convention, stalled

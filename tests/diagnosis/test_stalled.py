@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.count.norms import expected_step, spacing
 from pseudograd.diagnosis.count.stalls import ParameterSteps
-from pseudograd.diagnosis.count.step_sizes import expected_step, spacing
 
 from ..choices import folded
 from .checks import codes, only

@@ -14,7 +14,6 @@ from torch.nn.parameter import is_lazy
 from ...listen import nodes
 from ...listen.harmless import harmless, quietly
 from ...listen.nodes import Edges, GraphNode
-from ...listen.variables import names_in_program
 from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
 from .leaf import Leaf
 from .names import Names, tops_of, unwrapped
@@ -160,6 +159,11 @@ class Leaves:
     def name_by_variables(self, depth: int) -> None:
         """Give leaves the names that the program has for them, at the frame `depth` above."""
         leaves = {id(tensor): leaf for leaf in self._without_variable if (tensor := leaf.tensor()) is not None}
+        if not leaves:
+            self._without_variable.clear()
+            return
+        from ...listen.variables import names_in_program  # few programs have such leaves
+
         for key, name in names_in_program(leaves, depth + 1).items():
             self._variables[name] += 1
             count = self._variables[name]

@@ -32,7 +32,7 @@ from ...torch_table.private import (
 from ...torch_table.records import Arguments, Keywords
 from .leaf import Leaf, has_numbers, moves
 from .leaves import Leaves
-from .step_sizes import is_zero
+from .norms import is_zero
 
 if TYPE_CHECKING:
     from .stalls import Stalls

@@ -36,7 +36,6 @@ from ...torch_table.private import (
     without_torch_function,
 )
 from ...torch_table.records import Arguments, Function, Keywords, Spelling
-from .graph_shapes import clips_behind, note_zero_factors
 from .influence import Influence
 from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
@@ -224,6 +223,8 @@ class Recorder(Subscriber):
         if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
+            from .graph_shapes import clips_behind  # few programs cut or wait
+
             for clamp in () if node is None else clips_behind(node):
                 known = self.tally_of(clamp)
                 if known is not None:
@@ -558,6 +559,8 @@ class Recorder(Subscriber):
             if self.backwards <= LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
                 if self.suspects:
+                    from .graph_shapes import note_zero_factors  # few programs cut or wait
+
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
             if self.partial:
                 self.zeros.drops.end(self.backwards)

@@ -21,8 +21,20 @@ from ...listen.harmless import Errors, harmless, quietly
 from ...torch_table.private import without_torch_function
 from .leaf import Leaf
 from .leaves import Leaves
-from .norms import Number, Series, numbers_of, view_of_sample
-from .step_sizes import Group, State, add_decay, expected_step, is_zero, keeps_rest, number_of, spacing
+from .norms import (
+    Group,
+    Number,
+    Series,
+    State,
+    add_decay,
+    expected_step,
+    is_zero,
+    keeps_rest,
+    number_of,
+    numbers_of,
+    spacing,
+    view_of_sample,
+)
 
 _HALF_PRECISION = (torch.bfloat16, torch.float16)
 _STEPS_BETWEEN_LOOKS = 8  # at an optimiser without gradients
