@@ -351,9 +351,8 @@ class Question:
         if ends and math.isfinite(ends[1]) and ends[0] != ends[1]:
             is_ascent = any("maximize=True" in event.options for events in old.steps.values() for event in events)
             if not is_ascent and all(end > start for start, end in zip(first, ends, strict=True)):
-                return [
-                    "the losses rise under both: judge by a figure of your own which is better, before you pin anything"
-                ]
+                text = "the last loss is above the first under both, so it does not say which is better"
+                return [f"{text}: judge by a figure of your own before you pin anything"]
             if (ends[0] < ends[1]) if is_ascent else (ends[0] > ends[1]):
                 return [f"the loss ends better under torch {new.torch}: keep that", keep]
         steps = []

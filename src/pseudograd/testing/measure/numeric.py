@@ -66,15 +66,18 @@ def resolution_of(f: Function, x: Tensor) -> float:
     y = f(x.clone()).detach()
     eps = torch.finfo(y.dtype).eps
     y = y.double()
-    size = y.abs() + (x * torch.gradient(y, spacing=(x,))[0]).abs()
-    size = size.nan_to_num(0.0, 0.0, 0.0)
+    slope = torch.gradient(y, spacing=(x,))[0].nan_to_num(0.0, 0.0, 0.0)
+    is_moving = slope != 0  # where y is constant, no rounding shows
+    if not is_moving.any():
+        return eps
+    size = (y.abs() + (x * slope).abs()).nan_to_num(0.0, 0.0, 0.0)
     size = size.clamp(min=size.median())
     step, share = torch.finfo(torch.float32).eps, math.inf
     while step > eps:
         at_last = share
         share = (
             (second_differences(f, x, torch.minimum(step * x.abs(), cells / 32)) / size)
-            .nan_to_num(0.0, 0.0, 0.0)
+            .nan_to_num(0.0, 0.0, 0.0)[is_moving]
             .quantile(_MANY)
             .item()
         )
