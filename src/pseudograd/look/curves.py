@@ -169,7 +169,8 @@ def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[floa
     for f in functions:
         eps = resolution_of(f, x)
         pairs = jumps_of(lambda at: f(at).detach().double(), x, eps)  # noqa: B023, used at once
-        jumps |= {written(*pair, high - low) for pair in zip(*(part.tolist() for part in pairs), strict=True)}
+        lefts, rights = (part.tolist() for part in pairs)
+        jumps |= {written(left, right, high - low) for left, right in zip(lefts, rights, strict=True)}
     return jumps
 
 

@@ -107,8 +107,8 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at.x) > 4 * near for at in located)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     step = torch.full_like(x, eps**0.25 * (high - low))
-    for known in (*located, *ends):
-        distance = (x - known.x).abs()
+    for known_x in (*(at.x for at in located), *(end.x for end in ends)):
+        distance = (x - known_x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
     slope, error = (part * steepness for part in slope_of(in_units, x / unit_x, step / unit_x, eps))
     noise = torch.stack([rounding_of(g, x, own) for g, own in zip(gradients, eps_of_gradients, strict=True)]).amax(0)
@@ -255,8 +255,8 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
             for slopes in (m.slope, m.positive, m.negative)
         ]
         slope = at[x[start]][1:3] if is_break[start] else ranges[0]
-        sides = (Side(kind, *ends) for kind, ends in zip(kinds[start], ranges[1:], strict=True))
-        regions.append(Region(low, high, has_low, has_high, slope, *sides, is_low_exact, is_high_exact))
+        positive, negative = (Side(kind, *ends) for kind, ends in zip(kinds[start], ranges[1:], strict=True))
+        regions.append(Region(low, high, has_low, has_high, slope, positive, negative, is_low_exact, is_high_exact))
     return tuple(regions)
 
 
