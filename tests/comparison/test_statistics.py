@@ -183,14 +183,25 @@ def test_a_size_is_the_shift_with_its_interval_or_the_seeds_that_are_higher() ->
     assert (single.too_few_seeds, single.size) == (True, "higher on 1, lower on 0")
 
 
+def test_a_mean_that_disagrees_with_the_typical_seed_is_said() -> None:
+    for lost, mean in ((-50.0, "-1.34"), (-INF, "-inf")):
+        gaps = *(1.0 + n / 100 for n in range(20)), lost
+        end = f"but worse by the mean ({mean})"
+        assert str(from_zero(*gaps)).endswith(end), str(from_zero(*gaps))
+        assert str(from_zero(*gaps).turned()).endswith(f"but better by the mean ({mean.replace('-', '+')})")
+    assert not from_zero(*(1.0 + n / 100 for n in range(20)), -5.0).mean_disagrees
+
+
 def test_what_is_said_of_one_comparison() -> None:
     clear = from_zero(*CLEAR)
     assert (str(clear), clear.turned().mean, clear.turned().verdict) == ("better (p = 0.031)", -3.5, WORSE)
     untold = replace(clear, p=0.06)  # as ties can make it: an interval beside "not told apart" has 0 in it
     assert (untold.interval, untold.turned().interval) == ((0.0, 6.0), (-6.0, 0.0))
-    alike = from_zero(0.1, -0.2, 0.15, -0.1, 0.3, -0.05)
+    alike = from_zero(0.1, -0.2, 0.15, -0.12, 0.3, -0.05)
     assert alike.interval == (-0.2, 0.3)
     assert str(alike) == f"not told apart (p = {alike.p:.2g}); {alike.detectable:.3g} would have been"
+    for ties in ((0.1, -0.2, 0.15, -0.1, 0.3, -0.05), (0.0, 0.1, -0.2, 0.15, -0.12, 0.3, -0.05)):
+        assert "would have been" not in str(from_zero(*ties))  # the interval of ties is not exact
     lost = from_zero(INF, -INF, 1.0, -2.0, 3.0, 4.0)
     assert str(lost) == f"not told apart (p = {lost.p:.2g})"
     assert from_zero(0.0, 1.0).turned().gaps == (0.0, -1.0)

@@ -114,3 +114,17 @@ def test_empty_batches_and_bad_calls() -> None:
         pg.policy.clip_report(torch.zeros(2), torch.zeros(2), low=2.0)
     with pytest.raises(TypeError, match="policy_loss: log_ratio must be floating point"):
         pg.policy.clip_report(torch.zeros(2).long(), torch.zeros(2))
+
+
+def test_the_energy_is_that_of_the_same_loss_without_its_bounds() -> None:
+    """The rule "reinforce" gives A whatever the ratio is: a loss of it alone has no clip, and GPPO's rule adds to the gradient."""
+    lr, a = tokens()
+    reports = {name: pg.policy.clip_report(lr, a, **pg.policy.presets[name].settings) for name in ("gpg", "up_grpo")}
+    assert reports["gpg"].energy_share == 0
+    assert reports["gpg"].clip == "no clip, rule reinforce"
+    free = torch.where(a > 0, a, a * lr.exp())
+    blocked = (a < 0) & ((lr.exp() < 0.8) | (lr.exp() > 3))
+    assert reports["up_grpo"].energy_share == pytest.approx((free[blocked].square().sum() / free.square().sum()).item())
+    low = pg.policy.clip_report(-lr.abs() - 1, -a.abs(), **pg.policy.presets["gppo"].settings)
+    assert low.energy_share < 0
+    assert f"the clip adds {-low.energy_share:.1%} to the gradient's energy" in str(low)

@@ -82,9 +82,16 @@ class Difference:
 
     @property
     def detectable(self) -> float:
-        """The shift above which, with the same scatter, the test would tell the two apart; infinite where the seeds are too few."""
+        """The shift above which, with the same scatter, the test would tell the two apart.
+
+        Infinite where none is known: where the seeds are too few, and where seeds are ties, so that the interval is not exact.
+        """
         low, high = self.interval
-        return max(self.shift - low, high - self.shift) if math.isfinite(self.shift) else math.inf
+        sizes = {abs(gap) for gap in self.gaps}
+        if 0.0 in sizes or len(sizes) < len(self.gaps) or not math.isfinite(self.shift):
+            return math.inf
+        shift = max(self.shift - low, high - self.shift)
+        return shift if self.verdict != NO_DIFFERENCE or abs(self.shift) < shift else math.inf
 
     @property
     def balance(self) -> float:
@@ -99,6 +106,11 @@ class Difference:
     def wins(self) -> tuple[int, int]:
         """The number of seeds above 0, and the number below."""
         return sum(gap > 0 for gap in self.gaps), sum(gap < 0 for gap in self.gaps)
+
+    @property
+    def mean_disagrees(self) -> bool:
+        """Does the mean of all differences point the other way than the verdict, which is of the typical seed? A few lost runs do that."""
+        return self.verdict != NO_DIFFERENCE and self.balance * sum(self.gaps) < 0
 
     def turned(self) -> Difference:
         """The second variant less the first."""
@@ -122,6 +134,9 @@ class Difference:
             return f"equal on {'the one seed' if self.seeds[0] == 1 else f'all {self.seeds[0]} seeds'}"
         if self.too_few_seeds:
             return f"too few seeds to tell: {self.seeds[1]} that differ cannot give p below {self.least_p:.2g}"
+        if self.mean_disagrees:
+            mean = sum(self.gaps) / len(self.gaps)
+            return f"{self.verdict} on the typical seed (p = {self.p:.2g}), but {_TURNED[self.verdict]} by the mean ({mean:+.3g})"
         if self.verdict != NO_DIFFERENCE:
             return f"{self.verdict} (p = {self.p:.2g})"
         would = f"; {self.detectable:.3g} would have been" if math.isfinite(self.detectable) else ""

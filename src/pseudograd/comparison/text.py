@@ -101,10 +101,18 @@ def _best(comparison: Verdicts, number: str) -> Iterator[str]:
     elif is_tie_of_all:
         seeds = counted(len(comparison.seeds), "seed")
         yield f"With {seeds} no two of the {len(tied) + 1} variants are told apart; {first} has the best median."
-    elif tied:
-        yield f"Best: a tie of {listed([first, *tied])}."
     else:
-        yield f"Best: {first}."
+        best = f"a tie of {listed([first, *tied])}" if tied else first
+        leaders = (first, *tied)
+        contrary = [
+            name
+            for name in comparison.variants
+            if any(comparison.mean_disagrees(leader, name, number) for leader in leaders)
+        ]
+        if contrary:
+            yield f"On the typical seed the best is {best}; by the mean it is worse than {listed(contrary)}: look at its worst runs."
+        else:
+            yield f"Best: {best}."
 
 
 def _edge(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> str:
@@ -139,6 +147,7 @@ def _method(comparison: Verdicts) -> Iterator[str]:
     family, baseline = comparison.family, comparison.baseline
     yield f"{TEST}, of differences seed by seed; spreads are standard deviations over seeds."
     yield f"Less {baseline}: the median of the differences' pairwise means (Hodges and Lehmann), and the interval that the test leaves."
+    yield f"An interval is of {1 - LEVEL:.0%} or more, as the correction asks. A small effect that is told looks larger than it is."
     planned, pairs = family.corrected_for
     if planned + pairs:
         numbers = f" of all {len(comparison.values)} numbers" if len(comparison.values) > 1 else ""

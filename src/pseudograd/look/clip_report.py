@@ -14,6 +14,7 @@ from ..geometry import SHARES
 from ..notebook import to_html
 from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, name_of_rule, policy_loss
 from ..ops.shared_rules import widened
+from ..rule import RuleLike
 from ..torch_table.eras import ERAS
 
 SIGNS = {"A > 0": 1, "A < 0": -1, "A = 0": 0}
@@ -94,7 +95,9 @@ class ClipReport:
             if any(cell.tokens for cell in cells):
                 lines.append(f"  {sign:<20}" + "".join(f"{cell.tokens:>{width},}" for cell in cells))
                 lines.append(f"  {'  silenced':<20}" + "".join(f"{cell.silenced:>{width},}" for cell in cells))
-        energy = f"the clip takes {self.energy_share:.1%} of the gradient's energy"
+        verb = "takes" if self.energy_share >= 0 else "adds"
+        end = "of the gradient's energy" if self.energy_share >= 0 else "to the gradient's energy"
+        energy = f"the clip {verb} {abs(self.energy_share):.1%} {end}"
         lines.append(f"silenced: {self.silenced_share:.1%} of the tokens; {energy}")
         if self.ties:
             eras = ", ".join(f"{share:g} of it with {name}" for name, share in self.eras.items())
@@ -125,15 +128,23 @@ def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = N
     """
     with torch.no_grad():
         policy_loss(log_ratio, advantage, mask=mask, **settings)  # for its errors
-    without_clip = {**{key: settings[key] for key in ("level",) if key in settings}, "low": None, "high": None}
+    rule = settings.get("rule", POLICY_LOSS.default_rule)
+    free_rule = {sign: _free(each) for sign, each in rule.items()} if isinstance(rule, Mapping) else _free(rule)
+    level = {key: settings[key] for key in ("level",) if key in settings}
+    without_clip = {**level, "low": None, "high": None, "rule": free_rule}
     with torch.inference_mode(False), torch.enable_grad():
         leaf, advantage = log_ratio.detach().clone().requires_grad_(), advantage.detach()
         passed, free = (
             torch.autograd.grad(policy_loss(leaf, advantage, mask=mask, **how).sum(), leaf)[0].double()
-            for how in (settings, {**without_clip, "rule": "identity"})
+            for how in (settings, without_clip)
         )
     with torch.no_grad():
         return _report(leaf.detach(), advantage, mask, passed, free, settings)
+
+
+def _free(rule: RuleLike) -> RuleLike:
+    """The rule of the same loss without bounds: "reinforce" gives the gradient A whatever the ratio is."""
+    return rule if str(rule) == "reinforce" else "identity"
 
 
 def _report(
@@ -162,5 +173,6 @@ def _report(
             energies = (float(gradient[at].square().sum()) for gradient in (free, passed))
             cells.append(ClipCell(sign, side, int(at.sum()), silenced, *energies))
     ends = f"[{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
-    clip = f"ratio clipped to {ends}, rule {name_of_rule(settings.get('rule', POLICY_LOSS.default_rule))}"
+    clip = "no clip" if lowest is None and highest is None else f"ratio clipped to {ends}"
+    clip += f", rule {name_of_rule(settings.get('rule', POLICY_LOSS.default_rule))}"
     return ClipReport(tuple(cells), clip, at_low, at_high, str(by_hand.dtype).removeprefix("torch."))
