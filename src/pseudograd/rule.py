@@ -135,9 +135,8 @@ class Picture(Record):
     jumps: tuple[float, ...] = ()
     low: float = -2.0
     high: float = 2.0
-    of: Callable[[Tensor], tuple[object, ...]] | None = (
-        None  # all inputs from x, where x alone is not the first of them
-    )
+    # All inputs from x, where x alone is not the first of them.
+    of: Callable[[Tensor], tuple[object, ...]] | None = None
 
 
 BOUNDED = ("x", "min", "max")  # the inputs of a clamp

@@ -601,3 +601,12 @@ def test_names_of_eras_and_of_no_clamp_mean_nothing_here() -> None:
     assert comparison.edges() == {}
     assert "The variants changed nothing: every variant gave the numbers of no clamp, to the bit." in str(comparison)
     assert from_json(comparison.to_json()).eras == () == comparison.eras
+
+
+def test_nothing_is_called_the_best_where_the_mean_disagrees() -> None:
+    def run(f: object, seed: int) -> float:
+        return (1.0 if f is torch.sin else 60.0 if seed == 3 else 0.5) + seed / 1000
+
+    text = str(pg.compare(run, variants={"base": torch.sin, "v": torch.cos}, seeds=20))
+    assert "\nOn the typical seed the best is v; by the mean v is worse than base.\n" in text, text
+    assert "Best:" not in text

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from ..wording import counted, listed
-from .statistics import LEVEL, TEST, Difference, spread
+from .statistics import BETTER, LEVEL, TEST, Difference, spread
 from .training import ONLY
 from .variants import NO_CLAMP, PROJECT, eras
 from .verdicts import Verdicts
@@ -103,16 +103,18 @@ def _best(comparison: Verdicts, number: str) -> Iterator[str]:
         yield f"With {seeds} no two of the {len(tied) + 1} variants are told apart; {first} has the best median."
     else:
         best = f"a tie of {listed([first, *tied])}" if tied else first
-        leaders = (first, *tied)
-        contrary = [
-            name
+        worse = [
+            f"{leader} is worse than {name}"
+            for leader in (first, *tied)
             for name in comparison.variants
-            if any(comparison.mean_disagrees(leader, name, number) for leader in leaders)
+            if _is_better_but_for_the_mean(comparison, number, leader, name)
         ]
-        if contrary:
-            yield f"On the typical seed the best is {best}; by the mean it is worse than {listed(contrary)}: look at its worst runs."
-        else:
-            yield f"Best: {best}."
+        yield f"On the typical seed the best is {best}; by the mean {listed(worse)}." if worse else f"Best: {best}."
+
+
+def _is_better_but_for_the_mean(comparison: Verdicts, number: str, first: str, second: str) -> bool:
+    difference = comparison.family.difference(number, first, second)
+    return not comparison.repeats and difference.mean_disagrees and difference.verdict == BETTER
 
 
 def _edge(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> str:

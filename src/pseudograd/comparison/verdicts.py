@@ -217,10 +217,6 @@ class Verdicts:
         verdict = (lambda row: row.favours) if self.repeats else (lambda row: row.verdict)
         return tuple(self.family.leaders(self.number(number), self.ranked(number), verdict))
 
-    def mean_disagrees(self, first: str, second: str, number: str | None = None) -> bool:
-        """Does the mean of their differences point the other way than their verdict?"""
-        return not self.repeats and self.family.difference(self.number(number), first, second).mean_disagrees
-
     def ranked(self, number: str | None = None) -> tuple[str, ...]:
         """The variants by their medians, the best first."""
         sign = 1.0 if self.better[self.number(number)] == "lower" else -1.0

@@ -99,9 +99,8 @@ def _note_first(log: Log, known: Known, caller: FrameType) -> None:
     """Only a line of the program tells where the call is: a line of a package may be reached from many."""
     tallied = log.count(known.op, known.rule, None)
     if tallied.call is not None and tallied.call == tallied.program and tallied.call.code is caller.f_code:
-        known.tallied[id(caller.f_code), caller.f_lasti] = (
-            tallied  # it keeps the code, so that no other one gets its id
-        )
+        # It keeps the code, so that no other one gets its id.
+        known.tallied[id(caller.f_code), caller.f_lasti] = tallied
 
 
 def remember_call(

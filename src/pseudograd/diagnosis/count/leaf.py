@@ -147,9 +147,8 @@ class Leaf:
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
         self.whole_moved: Flag = False  # did the whole parameter get a gradient other than 0?
-        self.last_moved: Flag | None = (
-            None  # did the last gradient differ from 0? Followed until a step of an optimiser saw a gradient
-        )
+        # Did the last gradient differ from 0? Followed until a step of an optimiser saw a gradient.
+        self.last_moved: Flag | None = None
         self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
         self.is_in_optimizer = False  # does an optimiser that took a step have it?
         self.is_stepped = False  # was there a step with a rate other than 0?

@@ -97,9 +97,8 @@ class Recorder(Subscriber):
         self.on_clearing = self.optimisers.on_clearing
         self.handles: list[torch.utils.hooks.RemovableHandle] = []  # of our hooks of leaves
         self.suspects = 0  # the set of leaves that have got zeros alone
-        self.partial = (
-            0  # in a backward that is looked at: the set of leaves of which some entries have got zeros alone
-        )
+        # In a backward that is looked at: the set of leaves of which some entries have got zeros alone.
+        self.partial = 0
         self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
@@ -223,7 +222,7 @@ class Recorder(Subscriber):
         if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
-            from .graph_shapes import clips_behind  # few programs cut or wait
+            from .graph_shapes import clips_behind  # no node of most programs cuts
 
             for clamp in () if node is None else clips_behind(node):
                 known = self.tally_of(clamp)
@@ -559,7 +558,7 @@ class Recorder(Subscriber):
             if self.backwards <= LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
                 if self.suspects:
-                    from .graph_shapes import note_zero_factors  # few programs cut or wait
+                    from .graph_shapes import note_zero_factors  # few leaves wait for a factor
 
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
             if self.partial:

@@ -42,9 +42,8 @@ _LOOKS_FOR_NOISE = 10  # after fewer looks nobody can say that gradients are noi
 _NOISE_RATIO = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
 _FAINT_SHARE = 1e-4  # a gradient in full precision that is smaller than this share of its weight is no reason to move
 _FULL_RATE = 0.5  # of the highest rate: steps at lower ones are not counted
-_FAR = (
-    100.0  # times the weight: if the loss would fall to 0 no nearer than there, the gradient is faint for the loss too
-)
+# Times the weight: if the loss would fall to 0 no nearer than there, the gradient is faint for the loss too.
+_FAR = 100.0
 _NEAR = 256.0  # distances to the next number: nearer the loss has come as low as rounding lets it
 _BALANCE = 0.05  # of a gradient: if weight decay leaves less of it, the two are in balance
 _SMALL_SIZE = 0.25  # distances to the next number: rounding to the nearest number swallows each smaller step
