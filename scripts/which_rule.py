@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pseudograd.comparison.comparison import read_number
 from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, TEST, WORSE
 from pseudograd.comparison.variants import NO_CLAMP, PROJECT, eras
 from pseudograd.ops.bound_rules import COMPARED_RULES
@@ -33,12 +32,16 @@ def rows() -> list[Row]:
         if name not in stored or task.score is None:
             continue
         for world, measured in stored[name]["worlds"].items():
-            values = {rule: read_number(measured[rule][task.score.key]) for rule in COLUMNS if rule in measured}
+            values = {rule: _number(measured[rule][task.score.key]) for rule in COLUMNS if rule in measured}
             stored_seeds = stored[name]["seeds"].get(world, {})
-            seeds = {rule: tuple(map(read_number, numbers)) for rule, numbers in stored_seeds.items()}
+            seeds = {rule: tuple(map(_number, numbers)) for rule, numbers in stored_seeds.items()}
             row = {"task": task, "world": world, "values": values, "seeds": seeds}
             rows.append({**row, "best": _best(row)})
     return rows
+
+
+def _number(stored: float | None) -> float:
+    return math.nan if stored is None else float(stored)
 
 
 def _best(row: Row) -> list[str]:

@@ -112,12 +112,6 @@ WRONG = {
         f"compare: --out must lie where files can be written, got '{'x' * 76}.... "
         "File name too long: choose another folder."
     ),
-    "compare --redraw nowhere": (
-        "compare: --redraw must be a folder that compare wrote, got 'nowhere'. Choose another one."
-    ),
-    "compare --redraw report --tasks curve": (
-        "compare: --redraw must stand alone, got '--tasks'. What it draws was run before."
-    ),
 }
 
 

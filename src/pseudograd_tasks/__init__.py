@@ -52,7 +52,6 @@ USES = (
     "pseudograd.look.palette",
     "pseudograd.ops.bound_rules",
     "pseudograd.ops.policy_rows",
-    "pseudograd.ops.replace",
     "pseudograd.ops.rounding",
     "pseudograd.parse_rule",
     "pseudograd.torch_table.eras",

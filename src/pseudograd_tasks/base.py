@@ -114,7 +114,7 @@ class Subject:
     """The words of a report about one problem, to be filled with its outcomes.
 
     columns: a description of each number. headline: the number for a summary, with a short heading. setting: the opening sentences, with
-    {names} of the context. score: for a headline that can be better or worse; the report compares it in each world, except in `unscored`.
+    {names} of the context. score: for a headline that can be better or worse; the report compares it in each world.
     each(world, rows, context), after(worlds, context): further sentences, about one world and about all. simpler(worlds): the worlds where
     a reader does not need us, by the key of the advice; the default asks `score` about leaves that are projected. finding(rows): plain
     words for a report that opens with the pictures of this subject, the last of whose `first` pictures is the target.
@@ -127,7 +127,6 @@ class Subject:
     setting: str
     has_leaves: bool = False
     score: Score | None = None
-    unscored: Sequence[str] = ()
     each: Callable[[str, World, Context], Iterable[str]] = lambda world, rows, context: ()
     after: Callable[[Worlds, Context], Iterable[str]] = lambda worlds, context: ()
     simpler: Callable[[Worlds], dict[str, list[str]]] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -70,19 +70,11 @@ def measurements(random: np.random.Generator, a: Array) -> Array:
     return a @ random.uniform(-1, 2, size=COLUMNS) + NOISE * random.normal(size=ROWS)
 
 
-def batch(systems: Sequence[tuple[Array, Array]]) -> Problems:
+@cache
+def problems() -> Problems:
     """With SciPy's solutions, by a method without gradients."""
     import numpy as np
     from scipy.optimize import lsq_linear
-
-    best = [lsq_linear(a, b, (0, 1), tol=1e-14, method="bvls").x for a, b in systems]
-    matrices, observed = zip(*systems, strict=True)
-    return Problems(*(torch.from_numpy(np.stack(part)) for part in (matrices, observed, best)))
-
-
-@cache
-def problems() -> Problems:
-    import numpy as np
 
     systems = []
     for condition in CONDITIONS:
@@ -90,7 +82,9 @@ def problems() -> Problems:
         for _ in range(EACH):
             a = matrix(random, condition)
             systems.append((a, measurements(random, a)))
-    return batch(systems)
+    best = [lsq_linear(a, b, (0, 1), tol=1e-14, method="bvls").x for a, b in systems]
+    matrices, observed = zip(*systems, strict=True)
+    return Problems(*(torch.from_numpy(np.stack(part)) for part in (matrices, observed, best)))
 
 
 @cache
@@ -98,12 +92,6 @@ def start() -> Tensor:
     """(problems, 40): the same starts for each condition number."""
     far = torch.randn(EACH, COLUMNS, generator=torch.Generator().manual_seed(SEED + 10), dtype=torch.float64)
     return (0.5 + SPREAD * far).repeat(len(CONDITIONS), 1)
-
-
-def descend_box(x: Tensor, optimizer: torch.optim.Optimizer, steps: int, box: Problems, variant: Variant) -> Tensor:
-    """(steps, problems, 40): the clamped x after each step. `x` is changed in place."""
-    path = descend(variant, x, optimizer, steps, lambda c: box.loss(c).sum())
-    return torch.stack([step.clamp(0, 1) for step in path])
 
 
 def arrivals(gap: Tensor) -> Tensor:
@@ -114,7 +102,8 @@ def arrivals(gap: Tensor) -> Tensor:
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     x = make_leaf(variant, start())
-    gap = problems().gap(descend_box(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
+    path = descend(variant, x, torch.optim.SGD([x], RATE), STEPS, lambda c: problems().loss(c).sum())
+    gap = problems().gap(torch.stack([step.clamp(0, 1) for step in path]))
     converged = (gap[-LAST:] < NEAR).all(0).double()
     # The same draw at each condition number is no problem of its own.
     shares = converged.view(len(CONDITIONS), EACH).mean(0)

@@ -161,15 +161,15 @@ class Section:
         """Sentences about one of several worlds begin with the name of the world."""
         subject, lines = self.subject, []
         for world, rows in self.worlds.items():
-            for sentence in (*self._score_sentences(world, rows), *subject.each(world, rows, self.context)):
+            for sentence in (*self._score_sentences(rows), *subject.each(world, rows, self.context)):
                 is_name = sentence.startswith(tuple(rows))
                 alone = sentence if is_name else sentence[:1].upper() + sentence[1:]
                 lines.append(f"{world}: {sentence}" if len(self.worlds) > 1 else alone)
         return [*lines, *subject.after(self.worlds, self.context)]
 
-    def _score_sentences(self, world: str, rows: World) -> Iterable[str]:
+    def _score_sentences(self, rows: World) -> Iterable[str]:
         score = self.subject.score
-        if score is None or world in self.subject.unscored:
+        if score is None:
             return ()
         return picture_sentences(rows) if score == PICTURES else score_sentences(rows, score)
 

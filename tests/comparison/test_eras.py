@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.comparison.comparison import from_json
 from pseudograd.comparison.variants import eras, variants
 from pseudograd.torch_table.eras import ERAS, OPEN_ERA, Era
 from pseudograd_tasks import TASKS, Outcome, sentences
 from pseudograd_tasks.report.figures import display_name, strip
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import load_results, run_tasks
+from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.report.write import write
 from pseudograd_tasks.sentences import Section
 
@@ -61,7 +60,6 @@ def test_compare_runs_every_era_and_judges_each_pair_of_them() -> None:
     for line, order in zip(lines, ((0, 1), (0, 2), (2, 1)), strict=True):
         better, worse = (line.index(f"({list(ERAS)[era]}, {THREE[era]})") for era in order)
         assert better < line.index(" is better than ") < worse
-    assert str(from_json(handed.to_json())) == str(handed)
 
 
 @pytest.mark.usefixtures("third")
@@ -92,7 +90,6 @@ def test_a_task_and_its_report_have_every_era(tmp_path: Path) -> None:
     page = write(results, tmp_path / "report")
     text = page.read_text(encoding="utf-8")
     assert all(f">{era}</" in text for era in THREE)
-    assert write(load_results(page.parent), tmp_path / "again").read_bytes() == page.read_bytes()
 
 
 def _rows(*decibels: float, inward: float = 30.0) -> dict[str, Outcome]:
@@ -125,7 +122,9 @@ def test_sentences_of_tasks_speak_of_all_eras() -> None:
 def test_the_strip_has_a_picture_of_every_era() -> None:
     def strip_of(*decibels: float) -> tuple[list[str], str]:
         worlds = {"plain": _rows(*decibels, inward=40.0)}
-        opening = strip(Results((), sections={"retarget": Section(TASKS["retarget"], {}, worlds, {"plain": {}})}))
+        opening = strip(
+            Results((), era="", sections={"retarget": Section(TASKS["retarget"], {}, worlds, {"plain": {}})})
+        )
         assert opening is not None
         return [tile.title for tile in opening.tiles], opening.sentence
 

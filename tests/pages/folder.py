@@ -105,7 +105,5 @@ def filled(folder: Path) -> Path:
         file.parent.mkdir(parents=True)
         file.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
         file.chmod(0o755)
-    (folder / "other").mkdir()
-    shutil.copy(ROOT / "docs" / "compare" / "every_task.json", folder / "other" / "results.json")
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=lambda _, names: set(names) - {"margin_ranking.py"})
     return folder

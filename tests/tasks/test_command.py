@@ -1,11 +1,9 @@
-"""`pseudograd compare` and `tune` from the command line: a training of one's own, resumed, in processes, beside another report."""
+"""`pseudograd compare` and `tune` from the command line: a training of one's own, resumed, in processes."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +16,9 @@ from pseudograd.comparison.variants import variants
 from pseudograd.listen.program.signals import Stopped
 from pseudograd_tasks import TASKS, Task, basin, curve
 from pseudograd_tasks.base import ElementByElement, Settings
-from pseudograd_tasks.report.against import Row, read_other, side_by_side
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import load_results, run_tasks
-from pseudograd_tasks.report.write import runs_so_far, write
+from pseudograd_tasks.report.sources import run_tasks
+from pseudograd_tasks.report.write import runs_so_far
 
 from ..choices import folded
 from ..commands import answer as run
@@ -85,12 +82,12 @@ def works(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return out
 
 
-def test_a_training_of_ones_own_is_a_report_that_can_be_drawn_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_of_ones_own_is_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     path = list(sys.path)
-    out = works(capsys, *OWN, *WAYS, "--out", "report")
+    works(capsys, *OWN, *WAYS, "--out", "report")
     assert sys.path == path
     folder = Path("report")
-    files = {"index.html", "results.json", "arrays.npz", "step_out-1.png", "step_out-2.png"}
+    files = {"index.html", "results.json", "step_out-1.png", "step_out-2.png"}
     assert {file.name for file in folder.iterdir()} == files
     assert {file.name for file in Path().iterdir()} - {"__pycache__"} == {"report", f"{MINE}.py"}
     own, task = stored("report")["own"], stored("report")["tasks"]["step_out"]
@@ -110,9 +107,6 @@ def test_a_training_of_ones_own_is_a_report_that_can_be_drawn_again(capsys: pyte
         ">standard deviation over seeds</th>",
     ):
         assert part in page
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert out.endswith(works(capsys, "compare", "--redraw", "report"))
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_an_unedited_training_edges_and_variants_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +136,6 @@ def test_an_older_report_of_other_numbers_is_kept(capsys: pytest.CaptureFixture[
     assert "kept: pseudograd-report-2\n" in works(capsys, *arguments, "inward")
     assert "leaky" in stored("pseudograd-report-2")["rules"]
     assert "inward" in stored()["rules"]
-    assert "older report" not in works(capsys, "compare", "--redraw", "pseudograd-report-2")
 
 
 def test_tune_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +150,6 @@ NO_NUMBER = (
     "Return what the training ends with, such as its loss."
 )
 NO_FUNCTION = f"--task must name a function that can be imported, got '{MINE}:nothing'. module '{MINE}' has no attribute 'nothing'."
-NO_REPORT = "--against must be results.json as compare wrote it, got"
 NO_LOSS = "--loss must return numbers with a gradient, one or one for each element, got a Tensor of torch.float64 and shape (2,)."
 # By the arguments: the line on stderr, after the name of the command.
 WRONG = {
@@ -170,10 +162,6 @@ WRONG = {
     "compare --time-limit 3": "--time-limit must come with --task, got 3.0.",
     f"compare --variants {MINE}:STEPS": f"--variants must come with --task, got '{MINE}:STEPS'.",
     "compare --jobs 0": "--jobs must be at least 1, got 0.",
-    "compare --against nowhere.json": (
-        f"{NO_REPORT} 'nowhere.json'. No such file or directory: name the results.json of a report."
-    ),
-    f"compare --against {MINE}.py": f"{NO_REPORT} '{MINE}.py'. Name the results.json of a report.",
     f"compare --loss {MINE}:of_two": NO_LOSS,
     f"compare --task {MINE}:step_out --out .": (
         "--out must be a folder of its own, got '.'. Name a new one, such as report."
@@ -214,7 +202,7 @@ def test_a_scalar_loss_is_asked_of_each_element_by_itself(
     assert torch.equal(ends[0].arrays["path"], ends[1].arrays["path"])
     assert ends[0].numbers["reached"] == 400
     works(capsys, "compare", "--tasks", "curve", "--rules", "inward", "--loss", f"{MINE}:mean")
-    assert load_results(Path("pseudograd-report")).loss == f"{MINE}:mean"
+    assert stored()["loss"] == f"{MINE}:mean"
     coupled = ElementByElement(lambda y: y.sum() ** 2)
     y = torch.tensor([1.0, -2.0, 3.0], requires_grad=True)
     coupled(y).sum().backward()
@@ -229,8 +217,12 @@ def test_a_scalar_loss_is_asked_of_each_element_by_itself(
 def same(first: Results, second: Results) -> None:
     """Everything that was measured, to the bit; not how long it took."""
     assert {**first.to_json(), "seconds": 0} == {**second.to_json(), "seconds": 0}
-    for (name, ours, key), (_, theirs, _) in zip(first.figure_arrays(), second.figure_arrays(), strict=True):
-        assert torch.equal(ours[key].nan_to_num(7), theirs[key].nan_to_num(7)), name
+    for task, section in first.sections.items():
+        for world, rows in section.worlds.items():
+            for name, outcome in rows.items():
+                theirs = second.sections[task].worlds[world][name].arrays
+                for key, array in outcome.arrays.items():
+                    assert torch.equal(array.nan_to_num(7), theirs[key].nan_to_num(7)), key
 
 
 def test_a_report_that_was_broken_off_goes_on_where_it_stopped(
@@ -260,7 +252,7 @@ def test_a_report_that_was_broken_off_goes_on_where_it_stopped(
     assert len(log.read_text()) == 4 + 5 - 3
     assert not Path("pseudograd-report.unfinished").exists()
     settings = Settings(loss=_loss("of_each"), loss_name=f"{MINE}:of_each")
-    same(load_results(Path("pseudograd-report")), run_tasks(["curve"], ["inward"], settings))
+    assert {**stored(), "seconds": 0} == {**run_tasks(["curve"], ["inward"], settings).to_json(), "seconds": 0}
 
 
 def test_without_resume_an_older_run_is_forgotten() -> None:
@@ -286,50 +278,3 @@ def test_tasks_of_ones_own_stay_in_this_process() -> None:
     mine = Task(**{**vars(TASKS["curve"]), "name": "mine"})
     with pytest.raises(ValueError, match=r"compare: jobs must be 1 for tasks of your own, .*, got \['mine'\]"):
         run_tasks([mine], ["inward"], jobs=2)
-
-
-# --- beside another report --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    results = run_tasks(["curve"], ["inward"], Settings(loss=torch.square, loss_name="y²"))
-    return write(results, tmp_path_factory.mktemp("small") / "report").parent
-
-
-@pytest.mark.program
-def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    other = Path(shutil.copytree(small, tmp_path / "other"))
-    numbers, results = stored(str(other)), load_results(small)
-    numbers["torch"] = "2.99.0"
-    world = numbers["tasks"]["curve"]["worlds"]["y²"]
-
-    def compare() -> str:
-        (other / "results.json").write_text(json.dumps(numbers), encoding="utf-8")
-        return side_by_side(results, read_other(other / "results.json"))
-
-    text = compare()
-    assert text.splitlines()[2] == "curve, y²: outside, no gradient"
-    for part in (
-        f"here, torch {torch.__version__}",
-        "there, torch 2.99.0",
-        "Explicit rules are equal in both, to the bit.",
-    ):
-        assert part in text
-    assert text.endswith("Nothing else differs.")
-    world["torch.clamp"] |= {"no_signal_outside": 0.5, "at_high": 7.0}
-    world["zero/closed"]["no_signal_outside"] -= 1e-7
-    text = compare()
-    assert "Explicit rules are equal in both, to the digits shown; the largest difference is 1e-07." in text
-    assert "Beside them differ: torch.clamp (curve, y²: 1 here, 0.5 there; curve, y², dL/dx exactly at max: " in text
-    assert re.search(r"^torch\.clamp +1 +0\.5 +\+0\.5$", text, re.MULTILINE)
-    world["zero/open"]["no_signal_outside"] = None
-    numbers["tasks"]["mine"] = {}
-    compare()
-    out = works(capsys, "compare", "--redraw", str(small), "--against", str(other))
-    assert "Explicit rules should be equal, and differ: zero/open (curve, y²: 1 here, not a number there)." in out
-    assert "Only there: mine." in out
-    assert not Row("a", "b", "inward", float("nan"), float("nan")).differs
-    del numbers["tasks"]["curve"]
-    with pytest.raises(ValueError, match="compare: --against must have a task and a rule in common with this run"):
-        compare()

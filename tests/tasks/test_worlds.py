@@ -15,21 +15,17 @@ from pseudograd.comparison.variants import variants
 from pseudograd_tasks import (
     TASKS,
     attack,
-    bounded_head,
     digits,
-    kinematics,
     least_squares,
-    moving_target,
     policy,
     quantized,
     retarget,
     splats,
-    text_to_digit,
 )
 from pseudograd_tasks.base import Settings
 from pseudograd_tasks.photos import photo, psnr
 
-from .running import headline, run
+from .running import run
 
 # --- digits -----------------------------------------------------------------------------------------------------------
 
@@ -94,51 +90,21 @@ def test_ascent_needs_maximize() -> None:
     assert next(identity) == next(identity)
 
 
-def test_an_output_is_dead_only_if_its_target_varies() -> None:
-    networks = digits.draw_networks(bounded_head.SEEDS, bounded_head.SIZES, 1)
-    for weight in networks.weights:
-        weight.zero_()
-    networks.biases[-1].fill_(-1.0)
-    varies = int((digits.digits().train[:, 32:].std(0) > bounded_head.VARIES).sum())
-    assert bounded_head._dead(networks).tolist() == [varies] * 10
-    networks.weights[0][:, 0] = 1.0
-    networks.weights[-1][:, 4, 0] = 0.1  # outside for some pictures, inside for others
-    assert bounded_head._dead(networks).tolist() == [varies - 1] * 10
-    networks.weights[-1].zero_()
-    networks.biases[-1].fill_(0.5)
-    assert bounded_head._dead(networks).tolist() == [0] * 10
-
-
-# --- an arm, and least squares ----------------------------------------------------------------------------------------
-
-
-def test_the_hand_is_at_the_end_of_the_arm() -> None:
-    straight = kinematics.hand(torch.zeros(5, dtype=torch.float64))
-    assert torch.allclose(straight, torch.tensor([3.1, 0.0], dtype=torch.float64))
-    bent = kinematics.hand(torch.tensor([1.0, 0, 0, 0, -1.0], dtype=torch.float64))
-    x, y = (2.8 * f(1.2) + 0.3 * f(0.2) for f in (math.cos, math.sin))
-    assert torch.allclose(bent, torch.tensor([x, y], dtype=torch.float64))
-
-
-def test_a_seed_of_the_arm_is_a_group_of_targets() -> None:
-    measured = run(kinematics.KINEMATICS, "gradient descent", "inward")
-    assert measured.numbers["reached"] == pytest.approx(0.445, abs=0.011)
-    assert len(measured.seeds) == kinematics.DRAWS
-    assert all(math.isclose(value * 10, round(value * 10)) for value in measured.seeds)
+# --- least squares -----------------------------------------------------------------------------------------------------
 
 
 def test_the_answers_are_minima_of_the_box() -> None:
     """The gradient vanishes inside, and at a bound points out of the box: the conditions of Karush, Kuhn and Tucker."""
-    for box in (least_squares.problems(), *moving_target.phases()):
-        best = box.best
-        residual = torch.stack([a @ c - b for a, c, b in zip(box.matrix, best, box.observed, strict=True)])
-        grad = torch.stack([a.T @ r for a, r in zip(box.matrix, residual, strict=True)])
-        assert ((best >= -1e-9) & (best <= 1 + 1e-9)).all()
-        at_low, at_high = best < 1e-9, best > 1 - 1e-9
-        assert grad[~at_low & ~at_high].abs().max() < 1e-8
-        assert (grad[at_low] >= -1e-8).all()
-        assert (grad[at_high] <= 1e-8).all()
-        assert 0.5 < float((at_low | at_high).double().mean()) < 0.8
+    box = least_squares.problems()
+    best = box.best
+    residual = torch.stack([a @ c - b for a, c, b in zip(box.matrix, best, box.observed, strict=True)])
+    grad = torch.stack([a.T @ r for a, r in zip(box.matrix, residual, strict=True)])
+    assert ((best >= -1e-9) & (best <= 1 + 1e-9)).all()
+    at_low, at_high = best < 1e-9, best > 1 - 1e-9
+    assert grad[~at_low & ~at_high].abs().max() < 1e-8
+    assert (grad[at_low] >= -1e-8).all()
+    assert (grad[at_high] <= 1e-8).all()
+    assert 0.5 < float((at_low | at_high).double().mean()) < 0.8
 
 
 def test_the_problems_have_their_condition_numbers_and_gaps() -> None:
@@ -149,12 +115,8 @@ def test_the_problems_have_their_condition_numbers_and_gaps() -> None:
     assert torch.allclose((sizes[:, 0] / sizes[:, -1]) ** 2, conditions)
     assert torch.equal(box.gap(box.best), torch.zeros(60, dtype=torch.float64))
     assert torch.allclose(box.gap(torch.full_like(box.best, 0.5)), torch.ones(60, dtype=torch.float64))
-    first, *later = moving_target.phases()
-    assert all(torch.equal(first.matrix, phase.matrix) for phase in later)
-    assert not torch.equal(first.observed, later[0].observed)
-    for phase, rate in ((box, least_squares.RATE), (first, moving_target.RATES["gradient descent"])):
-        largest = float(torch.linalg.svdvals(phase.matrix).max()) ** 2
-        assert rate == pytest.approx(1 / largest), "no step is too long: only a rule can hold descent up"
+    largest = float(sizes.max()) ** 2
+    assert pytest.approx(1 / largest) == least_squares.RATE, "no step is too long: only a rule can hold descent up"
 
 
 def test_a_problem_arrives_at_its_first_small_gap() -> None:
@@ -241,45 +203,3 @@ def test_the_largest_value_is_measured_before_the_way_back(monkeypatch: pytest.M
         (0.5 * (shown - retarget.out_of_gamut()).square().sum()).backward()
         optimizer.step()
     assert largest == pytest.approx(float(retarget._to_picture(spectrum).detach().abs().max()), rel=1e-5)
-
-
-# --- a digit from a word ----------------------------------------------------------------------------------------------
-
-
-def test_the_nearest_code_has_the_least_distance() -> None:
-    generator = torch.Generator().manual_seed(0)
-    z, codes = torch.randn(5, 4, 16, generator=generator), torch.randn(128, 16, generator=generator)
-    for vectors, indices in zip(z.tolist(), text_to_digit.nearest(z, codes).tolist(), strict=True):
-        for vector, index in zip(vectors, indices, strict=True):
-            assert index == min(range(128), key=[math.dist(vector, code) for code in codes.tolist()].__getitem__)
-
-
-def test_a_sheet_shows_a_column_for_each_word() -> None:
-    pictures = torch.arange(10.0).repeat(10)[:, None].expand(100, 64) / 10
-    sheet = text_to_digit.sheet(pictures)
-    assert sheet.shape == (3, 70, 100)
-    for word in range(10):
-        assert torch.equal(sheet[:, 11:19, word * 10 + 1 : word * 10 + 9].unique(), torch.tensor([word / 10]))
-    assert (sheet[:, 0] == 0.5).all()
-
-
-@pytest.mark.program
-def test_codes_without_a_neighbour_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else moves them."""
-    monkeypatch.setattr(text_to_digit, "GENERATOR_STEPS", 222)
-    codes, _ = text_to_digit._generator(torch.Generator().manual_seed(0))
-    drawn = torch.randn(codes.shape, generator=torch.Generator().manual_seed(0)) * 0.3
-    assert not (codes == drawn).all(1).any()
-
-
-@pytest.mark.program
-def test_replace_grad_makes_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a third of the training."""
-    for name, steps in (("GENERATOR_STEPS", 300), ("SCORER_STEPS", 250), ("STEPS", 100)):
-        monkeypatch.setattr(text_to_digit, name, steps)
-    text_to_digit.built.cache_clear()
-    worlds = (text_to_digit.PLAIN, text_to_digit.WITHOUT)
-    with_it, without = (headline(text_to_digit.TEXT_TO_DIGIT, world, "inward") for world in worlds)
-    text_to_digit.built.cache_clear()
-    assert with_it > 0.5
-    assert without < 0.3

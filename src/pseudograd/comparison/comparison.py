@@ -9,11 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import must, not_installed
+from ..errors import not_installed
 from ..listen.program.files import checked_file, json_text, write
 from ..notebook import figure_of, to_html
 from . import picture
-from .reached import Reached
 from .statistics import Difference
 from .text import comparison_text
 from .training import ONLY
@@ -97,26 +96,6 @@ class Comparison(Verdicts):
         write("compare", "file", path, json_text(self.to_json()))
 
 
-def from_json(stored: Mapping[str, Any]) -> Comparison:
-    """The comparison that `to_json` wrote. Raises ValueError for anything else."""
-    try:
-        lists = {name: tuple(stored[name]) for name in ("seeds", "replaced", "notes")}
-        values = {
-            number: {name: tuple(float(read_number(value)) for value in values) for name, values in rows.items()}
-            for number, rows in stored["values"].items()
-        }
-        arrays = {
-            name: {variant: dict.fromkeys(seeds) for variant, seeds in rows.items()}
-            for name, rows in stored["arrays"].items()
-        }
-        failures = {(variant, seed): failure for variant, seed, failure in stored["failures"]}
-        reached = Reached.from_json(stored["reached"])
-        parts = {**lists, "values": values, "arrays": arrays, "failures": failures, "reached": reached}
-        return Comparison(**{name: stored[name] for name in _STORED} | parts)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(must("compare", "a comparison", "be as compare wrote it", str(error))) from error
-
-
 def plain_numbers(value: object) -> Any:
     """The value as JSON has it: NaN becomes None, an infinite number "inf" or "-inf"."""
     if isinstance(value, Mapping):
@@ -126,12 +105,6 @@ def plain_numbers(value: object) -> Any:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return None if math.isnan(value) else str(value)
-
-
-def read_number(value: object) -> Any:
-    """The inverse of `plain_numbers` for one number."""
-    infinite = {"inf": math.inf, "-inf": -math.inf}
-    return math.nan if value is None else infinite.get(value, value) if isinstance(value, str) else value
 
 
 def _verdict_json(verdict: Difference) -> dict[str, object]:

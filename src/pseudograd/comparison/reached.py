@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -54,10 +54,6 @@ class Reached:
 
     def to_json(self) -> dict[str, list[list[str]]]:
         return {kind: [list(call) for call in calls] for kind, calls in vars(self).items()}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Iterable[Iterable[object]]]) -> Reached:
-        return cls(**{kind: tuple((str(name), str(line)) for name, line in calls) for kind, calls in stored.items()})
 
 
 def _line(call: Rewritten | Missed) -> str:

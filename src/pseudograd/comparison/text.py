@@ -48,12 +48,12 @@ def _table(comparison: Verdicts, number: str) -> Iterator[str]:
     return aligned(rows, str.ljust)
 
 
-def aligned(rows: Sequence[Sequence[str]], align: Callable[[str, int], str], headings: int = 1) -> Iterator[str]:
-    """The lines of a table whose columns, but the first, `align` sets. A rule is drawn under the headings."""
+def aligned(rows: Sequence[Sequence[str]], align: Callable[[str, int], str]) -> Iterator[str]:
+    """The lines of a table whose columns, but the first, `align` sets. A rule is drawn under the first row."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for count, (first, *others) in enumerate(rows, start=1):
+    for at, (first, *others) in enumerate(rows):
         yield GAP.join([first.ljust(widths[0]), *map(align, others, widths[1:])]).rstrip()
-        if count == headings:
+        if at == 0:
             yield GAP.join("-" * width for width in widths)
 
 

@@ -57,18 +57,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seeds", type=int, metavar="N", help="how many seeds --task runs with (default: 12)")
     command.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
     command.add_argument("--resume", action="store_true", help="go on with a run of the same that was broken off")
-    command.add_argument(
-        "--against",
-        type=Path,
-        metavar="FILE",
-        help="lay another report's results.json beside it, of another torch perhaps",
-    )
-    command.add_argument(
-        "--redraw",
-        type=Path,
-        metavar="FOLDER",
-        help="draw the report in FOLDER again, from what it keeps; runs nothing",
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -78,23 +66,17 @@ def run(options: argparse.Namespace) -> int:
         if options.jobs < 1:
             raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
         _check_combination(options)
-        if options.against is not None:
-            from ..report.against import read_other, side_by_side
-
-            other = read_other(options.against)
         try:
-            results, folder, argument = _redraw(options) if options.redraw else _measure(options)
+            results, folder = _measure(options)
             from ..report.terminal import show
             from ..report.write import runs_so_far, set_aside, write
 
             older = set_aside(results, folder)
-            page = write(results, folder, argument, None if options.redraw else runs_so_far(folder))
+            page = write(results, folder, runs_so_far(folder))
         except KeyboardInterrupt:
             _count_finished_runs(options)
             raise
         show(results)
-        if options.against is not None:
-            print(f"\n{side_by_side(results, other)}")
         if older is not None:
             print(f"\nThe older report, of other numbers, is kept: {older}")
         print(f"\nThe report: {page}")
@@ -105,7 +87,7 @@ def _count_finished_runs(options: argparse.Namespace) -> None:
     from ..report.write import runs_so_far
 
     store = runs_so_far(options.out or _OUT)
-    if not options.redraw and store.count:
+    if store.count:
         text = f"{store.count} finished runs are in {store.folder}; --resume goes on with them"
         print(f"pseudograd: {text}", file=sys.stderr)
 
@@ -119,8 +101,8 @@ def _check_combination(options: argparse.Namespace) -> None:
             raise ValueError(must("compare", f"--{name.replace('_', '-')}", requirement, getattr(options, name)))
 
 
-def _measure(options: argparse.Namespace) -> tuple[Results, Path, str]:
-    """The results, the folder for their report, and the argument that names the folder."""
+def _measure(options: argparse.Namespace) -> tuple[Results, Path]:
+    """The results, and the folder for their report."""
     from pseudograd.comparison.compare import compare
     from pseudograd.comparison.runs import Run
     from pseudograd.comparison.variants import variants
@@ -147,12 +129,12 @@ def _measure(options: argparse.Namespace) -> tuple[Results, Path, str]:
     store = runs_so_far(folder, options.resume)
     with progress() as on_step:
         if not options.task:
-            return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs, store=store), folder, "--out"
+            return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs, store=store), folder
 
         def on_trial(run: Run, done: int, total: int) -> None:
             on_step(options.task, f"seed {run.seed}", run.variant, done, total)
 
-        return own_results(compare(**case, keep=store.folder, on_trial=on_trial)), folder, "--out"
+        return own_results(compare(**case, keep=store.folder, on_trial=on_trial)), folder
 
 
 def _task_names(text: str | None) -> Sequence[str]:
@@ -161,16 +143,6 @@ def _task_names(text: str | None) -> Sequence[str]:
     if text is None:
         return DEFAULT_TASKS
     return tuple(TASKS) if text.strip() == "all" else items(text)
-
-
-def _redraw(options: argparse.Namespace) -> tuple[Results, Path, str]:
-    for name in ("tasks", "rules", "loss", "min", "max", "out", "task"):
-        if getattr(options, name) is not None:
-            raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
-    require_extras("compare", *_EXTRAS)
-    from ..report.sources import load_results
-
-    return load_results(options.redraw), options.redraw, "--redraw"
 
 
 def _settings(options: argparse.Namespace) -> Settings:

@@ -1,15 +1,13 @@
-"""The results of a run, and their files: the numbers in results.json, the arrays that figures draw in arrays.npz."""
+"""The results of a run, and their numbers as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from pseudograd import __version__
@@ -19,25 +17,25 @@ from pseudograd.torch_table.eras import ERAS, installed_era, measure
 from pseudograd.torch_table.forms import edge_cases
 
 from .. import sentences
-from ..base import KINDS
 from ..sentences import Section
 
 KIND = "pseudograd compare"
-NUMBERS, ARRAYS = "results.json", "arrays.npz"
+NUMBERS = "results.json"
 
 
 @dataclass
 class Results:
     """The content of a report: a section for each subject, by name, and the torch of the run.
 
-    edges: the slope of the installed torch at a bound, by the spelling of the call. own: the comparison of a user's own training.
+    edges: the slope of the installed torch at a bound, by the spelling of the call; era: its rule. own: the comparison of a user's own
+    training.
     """
 
     rules: tuple[str, ...]
     loss: str | None = None
     sections: dict[str, Section] = field(default_factory=dict)
-    edges: dict[str, float] = field(default_factory=dict)
-    era: str = ""
+    edges: dict[str, float] = field(default_factory=lambda: {way.text: measure(way.f).x for way in edge_cases()})
+    era: str = field(default_factory=lambda: ERAS[installed_era()].rule)
     torch: str = torch.__version__
     seconds: float = 0.0
     own: Comparison | None = None
@@ -84,44 +82,14 @@ class Results:
             **({} if self.own is None else {"own": self.own.to_json()}),
         }
 
-    def figure_arrays(self) -> Iterator[tuple[str, dict[Any, Any], object]]:
-        """For every array that a figure draws: its name in arrays.npz, and the dict and the key that hold it."""
-        for name, by_variant in self.own.arrays.items() if self.own is not None else ():
-            for variant, by_seed in by_variant.items():
-                for seed in by_seed:
-                    yield f"own/{name}/{variant}/{seed}", by_seed, seed
-        for name, section in self.sections.items():
-            if (figure := section.subject.figure) is None:
-                continue
-            for world, rows in section.worlds.items():
-                for title in figure.first:
-                    yield f"{name}/{world}/{title}", section.first[world], title
-                for variant, outcome in rows.items():
-                    for key in KINDS[figure.kind]:
-                        yield f"{name}/{world}/{variant}/{key}", outcome.arrays, key
-
 
 def own_worlds(comparison: Comparison) -> Mapping[str, str]:
     """The numbers of the user's run, by the name that a reader sees."""
     return {"result" if number == ONLY else number: number for number in comparison.values}
 
 
-def empty_results(rules: Sequence[str], **more: Any) -> Results:
-    """Results of the installed torch, without sections."""
-    return Results(tuple(rules), edges=edges_now(), era=ERAS[installed_era()].rule, **more)
-
-
-def edges_now() -> dict[str, float]:
-    return {way.text: measure(way.f).x for way in edge_cases()}
-
-
 def results_text(results: Results) -> str:
     return json.dumps(results.to_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def save(results: Results, folder: Path) -> None:
-    (folder / NUMBERS).write_text(results_text(results), encoding="utf-8")
-    np.savez_compressed(folder / ARRAYS, **{name: arrays[key].numpy() for name, arrays, key in results.figure_arrays()})
 
 
 def cell(value: float, unit: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Write a report as one folder, whole or not at all: index.html (self-contained), its PNGs, results.json, arrays.npz."""
+"""Write a report as one folder, whole or not at all: index.html (self-contained), its PNGs, results.json."""
 
 from __future__ import annotations
 
@@ -22,33 +22,42 @@ from pseudograd.listen.program.signals import hold_signals
 
 from .figures import figures, strip, strip_figure
 from .page import page
-from .results import Results, results_text, save
-from .sources import FolderError, is_report, stored_numbers
+from .results import KIND, NUMBERS, Results, results_text
 
 
-def check_folder(folder: Path, argument: str = "--out") -> None:
+def check_folder(folder: Path) -> None:
     """Raise before the work starts if the report could not be written: it may take the place of an empty folder or an older report."""
     try:
         if folder.resolve() == Path.cwd():
-            raise _unusable(argument, "be a folder of its own", folder, "Name a new one, such as report")
+            raise _unusable("be a folder of its own", folder, "Name a new one, such as report")
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise _unusable(argument, "be a folder", folder, "Choose another path")
-        if folder.is_dir() and any(folder.iterdir()) and not is_report(folder):
-            raise _unusable(argument, "be empty, new, or an older report", folder, "Choose another folder")
+            raise _unusable("be a folder", folder, "Choose another path")
+        if folder.is_dir() and any(folder.iterdir()) and stored_numbers(folder) is None:
+            raise _unusable("be empty, new, or an older report", folder, "Choose another folder")
         nearest = next(parent for parent in folder.absolute().parents if parent.exists())
         tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=nearest).cleanup()
     except OSError as error:
         remedy = f"{error.strerror}: choose another folder"
-        raise _unusable(argument, "lie where files can be written", folder, remedy) from error
+        raise _unusable("lie where files can be written", folder, remedy) from error
 
 
-def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> FolderError:
-    return FolderError(must("compare", argument, requirement, str(folder), remedy))
+def _unusable(requirement: str, folder: Path, remedy: str) -> ValueError:
+    return ValueError(must("compare", "--out", requirement, str(folder), remedy))
+
+
+def stored_numbers(folder: Path) -> dict[str, Any] | None:
+    """The content of the results.json of a report; None for another folder."""
+    try:
+        content: dict[str, Any] = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+        return content if content["kind"] == KIND else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def set_aside(results: Results, folder: Path) -> Path | None:
     """Where `write` puts the older report that is in `folder`; None where there is none, or it has the same numbers."""
-    if not is_report(folder) or _drop_times(stored_numbers(folder)) == _drop_times(json.loads(results_text(results))):
+    stored = stored_numbers(folder)
+    if stored is None or _drop_times(stored) == _drop_times(json.loads(results_text(results))):
         return None
     names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
     return next(name for name in names if not (name.exists() or name.is_symlink()))
@@ -67,13 +76,13 @@ def runs_so_far(folder: Path, goes_on: bool = True) -> Store:
     return store
 
 
-def write(results: Results, folder: Path, argument: str = "--out", store: Store | None = None) -> Path:
+def write(results: Results, folder: Path, store: Store | None = None) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
-    An older report with other numbers stays beside it, under the name that `set_aside` gives. Errors call the folder `argument`. The
-    finished runs in `store` are deleted in the same step.
+    An older report with other numbers stays beside it, under the name that `set_aside` gives. The finished runs in `store` are deleted in
+    the same step.
     """
-    check_folder(folder, argument)
+    check_folder(folder)
     try:
         with _staging(folder) as staging:
             _fill(staging / "new", results)
@@ -83,7 +92,7 @@ def write(results: Results, folder: Path, argument: str = "--out", store: Store 
                     store.clear()
     except OSError as error:
         remedy = f"{error.strerror}: nothing was changed there"
-        raise _unusable(argument, "take the whole report", folder, remedy) from error
+        raise _unusable("take the whole report", folder, remedy) from error
     return folder / "index.html"
 
 
@@ -124,7 +133,7 @@ def _fill(folder: Path, results: Results) -> None:
         data = base64.b64encode(_draw(figure, folder / f"{stem}.png")).decode("ascii")
         charts.setdefault(task, []).append({"data": data, "caption": caption})
     (folder / "index.html").write_text(page(results, charts), encoding="utf-8")
-    save(results, folder)
+    (folder / NUMBERS).write_text(results_text(results), encoding="utf-8")
 
 
 def _draw(figure: Figure, file: Path) -> bytes:
