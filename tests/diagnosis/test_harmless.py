@@ -292,11 +292,12 @@ def test_nothing_of_a_diagnosis_is_called_without_a_guard() -> None:
 
     for program in (trained, elsewhere, twice):
         with diagnose(whatif=WHATIF):
+            before = sys.gettrace()
             sys.settrace(tracer)
             try:
                 numbers(program)
             finally:
-                sys.settrace(None)
+                sys.settrace(before)
     depths = {"Recorder.on_backward", "Recorder._end", "_InBackward.__torch_function__", "Rest.end"}
     others = {"Leaves._remember", "<lambda>", "_surround_as_noted", "_arrived"}
     assert bare <= depths | others

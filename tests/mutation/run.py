@@ -75,6 +75,10 @@ class Suite:
         for case in ElementTree.parse(times).iter("testcase"):
             name = f"{case.get('classname')}.{case.get('name', '').partition('[')[0]}"
             self.seconds[name] += float(case.get("time") or 0)
+        lost = (
+            self.seconds.keys() - self.data.measured_contexts()
+        )  # many, where a test ends the tracing of those behind it
+        print(f"{len(lost)} of {len(self.seconds)} tests run no line of the package here", file=sys.stderr)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Test functions that run the changed lines, the fast ones first; those of a whole file where the change is data of a module."""

@@ -21,7 +21,22 @@ from pseudograd.testing.measure.behaviour import (
     second_order,
     underflow,
 )
-from pseudograd.testing.measure.numeric import _change, breaks, jumps_of, resolution_of, simplest, slope_of
+from pseudograd.testing.measure.numeric import (
+    STEEP,
+    _change,
+    _resolution_between,
+    _size,
+    agree,
+    breaks,
+    jumps_of,
+    nearest,
+    resolution_of,
+    rounding_of,
+    second_differences,
+    simplest,
+    slope_of,
+    written,
+)
 
 from ..choices import folded
 from ..look.functions import clamped, inside, make_function
@@ -48,13 +63,13 @@ def test_a_slope_is_the_derivative_and_its_error_says_how_far_it_is_off(
 
 def test_kinks_and_jumps_wherever_they_are() -> None:
     for place in (0.123456789, -1.0, 0.0, GRID[70].item(), 0.5 * (GRID[10] + GRID[11]).item(), 1 / 3):
-        kink = breaks(lambda x, place=place: (x - place).abs(), GRID, EPS)  # type: ignore[misc]
+        kink = breaks(lambda x, place=place: 5 + (x - place).abs(), GRID, EPS)  # type: ignore[misc]
         assert not kink.is_jump.any()
         assert (kink.low <= place + 1e-7).all()
         assert (kink.high >= place - 1e-7).all()
         assert (kink.left + 1).abs().max() < 1e-6
         assert (kink.right - 1).abs().max() < 1e-6
-        jump = breaks(lambda x, place=place: (x > place).double() + x, GRID, EPS)  # type: ignore[misc]
+        jump = breaks(lambda x, place=place: (x > place).double() - 0.5 - place + x, GRID, EPS)  # type: ignore[misc]
         assert jump.is_jump.all()
         assert (jump.low == place).all() or place == 0
         assert (jump.left - 1).abs().max() < 1e-6
@@ -106,6 +121,36 @@ def test_jumps_are_between_two_neighbouring_numbers() -> None:
     assert low.tolist() == [1 / 3]
     assert high.tolist() == [math.nextafter(1 / 3, 1)]
     assert len(jumps_of(torch.exp, GRID)[0]) == 0
+    assert jumps_of(lambda x: torch.where(x <= 1 / 3, 1.0, 1.0 + 0.9 * STEEP), GRID)[0].numel() == 0
+    assert jumps_of(lambda x: torch.where(x <= 1 / 3, 1.0, 1.0 + 1.1 * STEEP), GRID)[0].tolist() == [1 / 3]
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_jump_to_where_rounding_does_as_much_is_none(side: int) -> None:
+    """The last digits of x make half of the jump, on one side of it."""
+
+    def noisy(x: Tensor) -> Tensor:
+        return torch.where(side * x > side / 3, 2 + 0.5 * torch.sin(1e17 * x), 0.0)
+
+    assert len(jumps_of(noisy, GRID)[0]) == 0
+
+
+def test_second_differences_are_taken_over_five_steps() -> None:
+    x = torch.tensor([-3.0, 0.0, 2.0], dtype=torch.float64)
+    assert second_differences(torch.square, x, x.new_tensor(0.01)).tolist() == pytest.approx([2 * 0.059**2] * 3)
+    for share in (0.37, 0.73, 1.3, 2.6, 5.9):  # over this one the cosine goes from its top to its bottom
+        measured = second_differences(lambda x, share=share: torch.cos(math.pi / share * x), x[1:2], x.new_ones(1))  # type: ignore[misc]
+        assert measured.item() == pytest.approx(4, abs=1e-6)
+    assert second_differences(lambda x: x / 0, x, x.new_ones(3)).tolist() == [0, 0, 0]
+    assert rounding_of(torch.square, x, 0.01).tolist() == pytest.approx([2 * (0.059 * a) ** 2 for a in (3, 0, 2)])
+
+
+def test_sizes_and_what_is_near() -> None:
+    assert nearest(2.0**-52, -1.0, 3.0) == 2.0**-26 * 4 + 256 * 2.0**-52 * 3
+    assert nearest(2.0**-52, -3.0, 1.0) == nearest(2.0**-52, -1.0, 3.0)
+    x, y, slope = (torch.tensor(numbers) for numbers in ([2.0, -2.0, 2.0], [-3.0, 5.0, 0.0], [0.5, math.nan, -4.0]))
+    assert _size(x, y, slope).tolist() == pytest.approx([4 + 1e-6, 5 + 1e-6, 8 + 1e-6])
+    assert [agree(-1.0, -1.0 + off) for off in (0.0019, -0.0019, 0.0021, -0.0021)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +166,35 @@ def test_jumps_are_between_two_neighbouring_numbers() -> None:
 )
 def test_the_simplest_number(low: float, high: float, expected: float) -> None:
     assert simplest(low, high) == expected
+
+
+@pytest.mark.parametrize(
+    ("middle", "apart", "size", "expected"),
+    [
+        (0.3, 1e-16, 1.0, 0.3),
+        (-12.5, 0.0, 20.0, -12.5),
+        (1 / 3, 1e-9, 1.0, 0.333333333),  # no decimal is short for these: the simplest from low to high
+        (3e-16, 1e-17, 1.0, 0.0),
+        (2e-15, 1e-17, 1.0, 2e-15),
+        (2e-15, 1e-17, 5.0, 2e-15),  # x is never taken to be larger than 1
+        (2e-15, 1e-17, 0.01, 2e-15),
+    ],
+)
+def test_the_number_that_a_person_wrote(middle: float, apart: float, size: float, expected: float) -> None:
+    assert written(middle - apart / 2, middle + apart / 2, size) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_neighbours_that_a_narrower_dtype_tells_apart_have_its_resolution(dtype: torch.dtype) -> None:
+    """The jump of a function that computes in it is at its number, and the next one of float64 is rounded to it."""
+    at = torch.tensor(0.3, dtype=dtype)
+    low, high = at.item(), torch.nextafter(at, at + 1).item()
+    while math.nextafter(low, 1) != high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if torch.tensor(middle, dtype=torch.float64).to(dtype) == at else (low, middle)
+    assert _resolution_between(low, high) == torch.finfo(dtype).eps
+    assert _resolution_between(at.item(), math.nextafter(at.item(), 1)) == EPS
+    assert written(low, high, 0.1) == 0.3
 
 
 def test_cross_talk_is_seen_at_the_elements_that_have_it() -> None:

@@ -263,7 +263,7 @@ def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]
             keep &= change > change_before / 16
             low, high, change_before = low[keep], high[keep], change[keep]
     if len(low):
-        room = 8 * eps * torch.maximum(low.abs(), high.abs())
+        room = sum(_SHARES) * eps * torch.maximum(low.abs(), high.abs())  # beyond what a second difference reaches
         rounding = torch.maximum(rounding_of(f, low - room, eps), rounding_of(f, high + room, eps))
         size = f(x).abs().nan_to_num(0.0, 0.0, 0.0).quantile(_MANY)
         keep = change_before > 16 * torch.maximum(rounding, eps * size)
