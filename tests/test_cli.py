@@ -363,7 +363,7 @@ def ctrl_c_is_heard() -> Iterator[None]:
 
 @pytest.mark.program
 @pytest.mark.usefixtures("ctrl_c_is_heard")
-@pytest.mark.parametrize(("moment", "number"), one_in(2, ["edges_now", "page", "_fill"], STOPS))
+@pytest.mark.parametrize(("moment", "number"), one_in(2, ["installed_era", "page", "_fill"], STOPS))
 def test_a_signal_leaves_the_older_report_and_nothing_else(
     moment: str, number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,7 +371,7 @@ def test_a_signal_leaves_the_older_report_and_nothing_else(
     older.mkdir()
     (older / "results.json").write_text('{"kind": "pseudograd compare"}')
     module = sys.modules[
-        "pseudograd_tasks.report.results" if moment == "edges_now" else "pseudograd_tasks.report.write"
+        "pseudograd_tasks.report.results" if moment == "installed_era" else "pseudograd_tasks.report.write"
     ]
     monkeypatch.setattr(module, moment, _stop(number, getattr(module, moment), after=moment == "_fill"))
     status, name = STOPS[signal.Signals(number)]
@@ -379,11 +379,11 @@ def test_a_signal_leaves_the_older_report_and_nothing_else(
         code, _, err = run(capsys, *SMALL, str(out))
         folder = f"{out}.unfinished"
         runs = len(os.listdir(folder)) if os.path.exists(folder) else 0
-        assert bool(runs) == (moment != "edges_now")
+        assert bool(runs) == (moment != "installed_era")
         expected = f"pseudograd: {runs} finished runs are in {folder}; --resume goes on with them\n" if runs else ""
         assert (code, err) == (status, f"{expected}pseudograd: stopped by {name}; nothing is left half-written\n")
         shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(tmp_path / "new", ignore_errors=moment == "edges_now")
+    shutil.rmtree(tmp_path / "new", ignore_errors=moment == "installed_era")
     assert [path.name for path in tmp_path.iterdir()] == ["older"]
     assert [path.name for path in older.iterdir()] == ["results.json"]
 

@@ -51,7 +51,6 @@ USES = (
     "pseudograd.look.gradient",
     "pseudograd.look.palette",
     "pseudograd.ops.bound_rules",
-    "pseudograd.ops.policy_rows",
     "pseudograd.ops.rounding",
     "pseudograd.parse_rule",
     "pseudograd.torch_table.eras",

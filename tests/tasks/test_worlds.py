@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from statistics import fmean
 
 import pytest
 import torch
 from torch.nn import functional
 
-import pseudograd as pg
 from pseudograd.comparison.variants import variants
 from pseudograd_tasks import (
     TASKS,
     attack,
     digits,
     least_squares,
-    policy,
     quantized,
     retarget,
     splats,
@@ -122,32 +118,6 @@ def test_the_problems_have_their_condition_numbers_and_gaps() -> None:
 def test_a_problem_arrives_at_its_first_small_gap() -> None:
     gap = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     assert least_squares.arrivals(gap).tolist() == [2, 3, 1]
-
-
-# --- policy -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_expected_reward_is_the_mean_over_all_strings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "LENGTH", 4)
-    logits = torch.randn(policy.SEEDS, 4, policy.LETTERS, policy.LETTERS, generator=torch.Generator().manual_seed(3))
-    order, _ = policy._problem()
-    for seed in (0, 7):
-        table, total = logits[seed].double().softmax(-1).tolist(), 0.0
-        for string in itertools.product(range(policy.LETTERS), repeat=4):
-            steps = list(zip((0, *string[:-1]), string, strict=True))
-            probability = math.prod(table[t][before][letter] for t, (before, letter) in enumerate(steps))
-            total += probability * sum(int(order[seed, before]) == letter for before, letter in steps) / 4
-        assert policy.expected(logits)[seed].item() == pytest.approx(total)
-
-
-def test_inward_is_ppo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(policy.WORLDS, "many passes", policy.Schedule(3, 16, 0.2))
-    policy.preset_rewards.cache_clear()
-    dapo = fmean(policy.preset_rewards("many passes", "dapo"))
-    policy.preset_rewards.cache_clear()
-    preset = pg.policy.presets["dapo"]
-    assert (1 - preset.low, preset.high) == (1 - policy.LOW, policy.HIGH)
-    assert run(policy.POLICY, "many passes", "inward").numbers["reward"] == pytest.approx(dapo, abs=1e-6)
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
