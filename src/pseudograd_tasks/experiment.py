@@ -9,7 +9,7 @@ import torch
 
 from pseudograd.comparison.runs import Outcome, Run, open_runner
 from pseudograd.comparison.store import Store
-from pseudograd.comparison.variants import Variant, users_rows, variants
+from pseudograd.comparison.variants import Variant, variants
 from pseudograd.errors import must
 
 from .base import KINDS, Settings, Task
@@ -37,9 +37,7 @@ class Problem:
 
     @property
     def depends_on(self) -> object:
-        settings = self.settings
-        users = [row.pull for row in users_rows(self.rules)]
-        return [self.task.run, self.rules, users, settings.low, settings.high, settings.loss]
+        return [self.task.name, self.rules, self.settings]
 
     def measure(self, run: Run) -> Outcome:
         return self.task.run(self.world, self._variants()[run.variant], self.settings)

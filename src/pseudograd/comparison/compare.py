@@ -67,9 +67,9 @@ def compare(
         jobs: the number of processes; the numbers are the same to the bit. run must then be at the top of a module.
         executor: instead of `jobs`, anything with `submit` that has processes of its own: of concurrent.futures, loky, dask, submitit.
         time_limit: seconds that a run may take; a longer one has failed, and is not kept.
-        keep: a folder for finished runs. A later call makes only the missing runs. A run is found again by everything that run holds and
-            calls, by value, and by the versions of what is installed; files that it reads do not count. Needs cloudpickle and joblib. A
-            run without a fingerprint is not kept, and a warning says so.
+        keep: a folder for finished runs. A later call makes only the missing runs. A run is found again by its arguments, the source of
+            the program's modules with their numbers and texts, and the versions of what is installed; files and the environment do not
+            count. run must be at the top of a file: a run without a fingerprint is not kept, and a warning says so.
         on_trial: called before each run with (variant, seed, steps), how many are done, and of how many.
     Returns: a Comparison: str(), plot(), to_json(), and the verdicts by variant. Two variants differ where Wilcoxon's signed-rank test of
         their paired differences has p <= 0.05 after Holm's correction for all that this report may claim: every number, every variant, the

@@ -1,9 +1,8 @@
 """Finished runs in a folder, and the fingerprint that recognises a run.
 
-A fingerprint covers functions by value, with all that they hold and call. cloudpickle takes functions apart and joblib hashes the parts.
-The bytes of cloudpickle alone differ between processes, by the order of sets, by which equal texts are one object, and by a random number
-in each class. So sets are sorted, texts, tuples and code go by value, code without its file and lines, and classes by their dicts.
-Installed packages go by their version. The folder is no joblib.Memory, which reads pickles: they may run code, and damage stays unseen.
+A fingerprint covers what pickle writes of the function and its arguments, the source of the program's modules with their numbers and texts,
+torch's settings, and the versions of what is installed. Files, the environment and other variables do not count.
+The folder is no joblib.Memory, which reads pickles: they may run code, and damage stays unseen.
 """
 
 from __future__ import annotations
@@ -13,20 +12,19 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import pickle
 import platform
 import shutil
 import sys
 import sysconfig
-import types
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import installing, must
+from ..errors import must
 from ..rewrite import entered_contexts
 
 _MARK = b"pseudograd run 4\n"  # before the checksum
@@ -94,132 +92,52 @@ def _seal(data: bytes) -> bytes:
     return _MARK + hashlib.sha256(data).digest() + data
 
 
-# All that decides the numbers of a code object: not its file, lines and columns.
-_CODE = "code consts names varnames freevars cellvars flags argcount posonlyargcount kwonlyargcount exceptiontable"
-
-
 class FingerprintError(Exception):
     """An object has no fingerprint: why, in words for the user."""
 
 
+class _Pickler(pickle.Pickler):
+    """Writes a tensor as the digest of its numbers; torch writes the address of its memory, too."""
+
+    def reducer_override(self, obj: object) -> object:
+        if not isinstance(obj, torch.Tensor):
+            return NotImplemented
+        flat = obj.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        digest = hashlib.sha256(flat.view(torch.uint8).numpy().data if flat.numel() else b"").hexdigest()
+        kind = f"{type(obj).__name__} {obj.dtype} {tuple(obj.shape)} {obj.device} {obj.requires_grad}"
+        return str, (f"{kind} {digest}",)
+
+
 def fingerprint(held: object) -> str:
-    """A text that is equal for equal functions, rules, data, settings of torch and installed versions. Raises FingerprintError."""
-    try:
-        import cloudpickle
-        from joblib.hashing import NumpyHasher
-    except ImportError as error:
-        raise FingerprintError(f"cloudpickle and joblib must be installed. {installing('report')}") from error
+    """A text that is equal for equal functions, arguments, sources, settings of torch and installed versions. Raises FingerprintError."""
     if entered_contexts.modes():
         raise FingerprintError("it runs inside a context of override or pin_edge, which no name tells from another")
+    pickled = io.BytesIO()
+    pickler = _Pickler(pickled)
+    pickler.fast = True  # equal parts are written alike, whether they are one object or not
     try:
-        with _users_modules_by_value(cloudpickle):
-            return str(_hasher(NumpyHasher, cloudpickle)().hash([held, _settings()]))
+        pickler.dump(held)
     except Exception as error:
-        text = " ".join(str(error).split())[:160]
-        what = f"what run holds ({type(error).__name__}: {text})" if text else "what run holds"
-        raise FingerprintError(f"{what} has no fingerprint") from error
+        text = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        raise FingerprintError(
+            f"pickle does not take what run holds ({text}). Define it at the top of a file"
+        ) from error
+    if b"__main__" in pickled.getvalue() and not hasattr(sys.modules["__main__"], "__file__"):
+        raise FingerprintError("run is in no file. Define it at the top of one")
+    decides = [hashlib.sha256(pickled.getvalue()).hexdigest(), _program(), _settings()]
+    return hashlib.sha256(repr(decides).encode()).hexdigest()
 
 
-class _Part:
-    """The parts of an object, in its place."""
-
-    def __init__(self, *parts: object) -> None:
-        self.parts = parts
-
-
-@functools.cache
-def _hasher(joblib_hasher: Any, cloudpickle: Any) -> Any:
-    by_value = (str, bytes, tuple, frozenset, types.CodeType)  # whether two of these are one object says nothing
-    not_of_the_class = ("__dict__", "__weakref__", "_abc_impl", "__doc__", "__firstlineno__", "__static_attributes__")
-
-    class Fingerprint(joblib_hasher):
-        dispatch_table = cloudpickle.Pickler.dispatch_table
-
-        def __init__(self) -> None:
-            super().__init__(hash_name="sha256")
-            self._cloudpickle = cloudpickle.Pickler(io.BytesIO())
-
-        def memoize(self, obj: object) -> None:
-            if not isinstance(obj, by_value):
-                super().memoize(obj)
-
-        def save(self, obj: object) -> None:
-            if isinstance(obj, types.BuiltinMethodType) and isinstance(obj.__self__, (types.ModuleType, type)):
-                obj = _Part("builtin", obj.__self__.__name__, obj.__qualname__)
-            elif isinstance(obj, types.MethodType):
-                obj = _Part("method", obj.__func__, obj.__self__)
-            super().save(obj)
-
-        def save_global(self, obj: object, name: object = None, pack: object = None) -> None:
-            """Save the name of an object. A name in a module of the user's does not say what the object is, so it is refused."""
-            if obj is not _Part and _is_users(sys.modules.get(getattr(obj, "__module__", None) or "")):
-                raise TypeError(f"{obj!r}")
-            super().save_global(obj, name)
-
-        def reducer_override(self, obj: Any) -> object:
-            if isinstance(obj, functools._lru_cache_wrapper):
-                return _Part, ("cached", obj.__wrapped__)
-            if isinstance(obj, torch.Tensor):
-                return _Part, ("tensor", *_tensor_parts(obj))
-            if isinstance(obj, torch.Generator):
-                return _Part, ("generator", *_tensor_parts(obj.get_state()))
-            if isinstance(obj, (set, frozenset)):
-                return _Part, ("set", sorted(type(self)().hash(element) for element in obj))
-            if type(obj) is dict:  # in its order, which joblib would sort
-                return _Part, ("dict",), None, (part for item in obj.items() for part in item)
-            if isinstance(obj, types.CodeType):
-                return _Part, ("code", *(getattr(obj, f"co_{name}", b"") for name in _CODE.split()))
-            if isinstance(obj, types.ModuleType):
-                names = sorted(name for name in vars(obj) if not name.startswith("__")) if _is_users(obj) else ()
-                return _Part, ("module", obj.__name__), {name: getattr(obj, name) for name in names}
-            if not isinstance(obj, (type, types.FunctionType)) or obj is _Part:
-                return NotImplemented
-            reduced = self._cloudpickle.reducer_override(obj)
-            if reduced is NotImplemented or obj.__module__ == "builtins":
-                return _Part, ("name", obj.__module__, obj.__qualname__)
-            if isinstance(obj, type):
-                state = {key: value for key, value in vars(obj).items() if key not in not_of_the_class}
-                return _Part, ("class", obj.__qualname__, obj.__bases__), state
-            attributes, slots = reduced[2]
-            for name in ("_cloudpickle_submodules", "__doc__", "__module__"):
-                slots.pop(name, None)
-            return _Part, ("function", obj.__code__), (attributes, slots)
-
-    return Fingerprint
-
-
-def _tensor_parts(x: torch.Tensor) -> tuple[object, ...]:
-    is_plain = type(x) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and x.layout is torch.strided
-    if not is_plain or x.is_quantized or x.device.type == "meta":
-        raise TypeError(f"a {type(x).__name__} of layout {x.layout} on {x.device}")
-    flat = x.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    digest = hashlib.sha256(flat.view(torch.uint8).numpy().data if flat.numel() else b"").hexdigest()
-    return digest, str(x.dtype), tuple(x.shape), str(x.device), x.requires_grad, type(x).__name__
-
-
-@contextmanager
-def _users_modules_by_value(cloudpickle: Any) -> Iterator[None]:
-    """Let cloudpickle take the functions of the user's modules apart, too; it would name them."""
-    before = cloudpickle.list_registry_pickle_by_value()
-    loaded = [(name, module) for name, module in list(sys.modules.items()) if name not in before and _is_users(module)]
-    users = [module for name, module in loaded if vars(module).get("__name__") == name]
-    for module in users:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in users:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_users(module: object) -> bool:
-    """Is the module neither installed nor a part of Python, torch or this package?"""
-    if not isinstance(module, types.ModuleType):
-        return False
-    if module.__name__ == "__main__" or module.__name__ not in sys.modules:
-        return True
-    file = vars(module).get("__file__")  # getattr would load modules that load on demand
-    return bool(file) and not _is_installed(file)
+def _program() -> list[object]:
+    """The loaded modules of the program: the source of each, and its variables that are numbers or texts."""
+    parts: list[object] = []
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")  # getattr would load modules that load on demand
+        if file and not _is_installed(file) and Path(file).is_file():
+            plain = {key: value for key, value in vars(module).items() if isinstance(value, (int, float, complex, str))}
+            own = sorted((key, repr(value)) for key, value in plain.items() if not key.startswith("__"))
+            parts.append((name, hashlib.sha256(Path(file).read_bytes()).hexdigest(), own))
+    return parts
 
 
 @functools.cache  # asked about every module for every fingerprint

@@ -20,7 +20,7 @@ from ..rule import RuleLike
 from .randomness import watch_randomness
 from .runs import Outcome, Run
 from .time_limit import TimeIsUp, limit_time
-from .variants import Choice, users_rows
+from .variants import Choice
 
 ONLY = "the number"  # the name of the number of a run that returns one number
 _KNOWN_NAMES = ("seed", "steps", "project")  # of arguments
@@ -55,8 +55,7 @@ class Training:
 
     @property
     def depends_on(self) -> object:
-        rows = [row.pull for row in users_rows(self.rules)]
-        return [self.function, self.choice.families, dict(self.choice.rows), rows]
+        return [self.function, self.choice.families, dict(self.choice.rows)]
 
     def measure(self, run: Run) -> Outcome:
         """Starts from the seed, and leaves the caller's random states as they were. Raises an error if a result is no number."""

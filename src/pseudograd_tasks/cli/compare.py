@@ -35,7 +35,7 @@ HELP = "run every rule on real problems and write a report"
 
 
 _OUT = Path("pseudograd-report")
-_EXTRAS = ("matplotlib", "rich", "sklearn", "scipy", "jinja2", "cloudpickle", "joblib")
+_EXTRAS = ("matplotlib", "rich", "sklearn", "scipy", "jinja2")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
