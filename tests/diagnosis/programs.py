@@ -183,6 +183,5 @@ def print_table() -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module(
-        "tests.diagnosis.programs"
-    ).print_table()  # the list of programs in this copy of the file is empty
+    # the list of programs in this copy of the file is empty
+    importlib.import_module("tests.diagnosis.programs").print_table()

@@ -48,12 +48,7 @@ def test_each_cut_is_blamed_at_its_line_and_a_cut_that_decides_nothing_is_harmle
     blamed = {record.parameter: record.cause and number_of(record.cause.where) for record in d.starved}
     nowhere = dict.fromkeys(["unused.weight", "unused.bias", "logged.weight", "logged.bias"])
     encoder = dict.fromkeys(["encoder.weight", "encoder.bias"], line_of("index ="))
-    assert blamed == {
-        **encoder,
-        **nowhere,
-        "scale": line_of("h = h * self.scale.item()"),
-        "middle": line_of("mean ="),
-    }
+    assert blamed == {**encoder, **nowhere, "scale": line_of("h = h * self.scale.item()"), "middle": line_of("mean =")}
     assert {number_of(finding.where) for finding in d.findings if finding.where != "?"} == set(blamed.values()) - {None}
     assert "on no path to the loss" in next(record.why for record in d.starved if record.parameter == "unused.weight")
 

@@ -116,8 +116,7 @@ def test_however_it_ends(how: str, run: Ran) -> None:
 @pytest.mark.program
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 @pytest.mark.parametrize(
-    ("sent", "status"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+    ("sent", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
 def test_signals_end_it_as_without_us_and_the_report_is_written(sent: int, status: int) -> None:
     process = subprocess.Popen(

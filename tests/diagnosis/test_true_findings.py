@@ -362,10 +362,7 @@ def _cut_three(ignore: list[str]) -> Diagnosis:
         first = x.clamp(0, 1)
         second = x.clamp(0, 2)  # pseudograd: deliberate, the picture's range
         # pseudograd: deliberate
-        third = x.clamp(
-            0,
-            1.5,
-        )
+        third = x.clamp(0, 1.5)
         (first + second + third).sum().backward()
     return d
 

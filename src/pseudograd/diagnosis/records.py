@@ -142,9 +142,8 @@ class Partly:
     is_shard: bool = False  # counted in what this process holds of it
     padding: int | None = None
     drops: tuple[tuple[Site, str], ...] = field(default=(), repr=False)  # where they lose their gradient, and how
-    own_choice: Structural | None = field(
-        default=None, repr=False
-    )  # a comparison of its values, which decides the loss
+    # a comparison of its values, which decides the loss
+    own_choice: Structural | None = field(default=None, repr=False)
 
     @property
     def share(self) -> float:

@@ -35,9 +35,8 @@ _ANY_CODE = "any"  # code
 FAILED = 4  # the exit status where `--fail-on` holds
 _CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 Condition = Callable[[Report], list[str]]  # the lines where it holds
-_Target = tuple[
-    str, Path, Callable[[ProgramReport], str]
-]  # the argument that names a file, the file, and what makes its text
+# the argument that names a file, the file, and what makes its text
+_Target = tuple[str, Path, Callable[[ProgramReport], str]]
 
 
 def condition(

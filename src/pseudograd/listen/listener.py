@@ -54,9 +54,8 @@ class Subscriber:
     is_on: bool
     noted: Errors  # what goes wrong in `before_call` and `after_call`; the other methods are harmless themselves
 
-    before_call: Callable[
-        ..., object
-    ]  # function, args, kwargs; the result reaches `after_call`, which gets None where this raises
+    # function, args, kwargs; the result reaches `after_call`, which gets None where this raises
+    before_call: Callable[..., object]
     after_call: Callable[..., None]  # function, args, kwargs, the result of the call and of `before_call`
     on_backward: Callable[..., Ending] | None = None  # roots, their gradients, inputs
     on_function: Callable[..., None] | None = None  # the result of a custom Function

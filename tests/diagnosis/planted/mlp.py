@@ -142,10 +142,7 @@ def twelve_sigmoids_in_a_row(net: Parts, x: Tensor, y: Tensor) -> Tensor:
 
 
 @planted("starved", "centres", "head.weight")
-@trains(
-    lambda: Parts(centres=nn.Parameter(torch.randn(16, 8)), head=nn.Linear(16, 3)),
-    classes,
-)
+@trains(lambda: Parts(centres=nn.Parameter(torch.randn(16, 8)), head=nn.Linear(16, 3)), classes)
 def a_kernel_is_far_too_narrow(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     distances = (x[:, None] - net.centres).square().sum(-1)
     near = torch.exp(-distances / 1e-6)  # fault: exp that underflows

@@ -41,9 +41,8 @@ _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "Copy
 _DIGITS = tuple("0123456789")
 
 Gradients = tuple[Tensor | None, ...]
-Leave = Callable[
-    [GraphNode, Gradients, Gradients], Gradients
-]  # (node, gradients that leave, gradients that arrive): those to hand on
+# (node, gradients that leave, gradients that arrive): those to hand on
+Leave = Callable[[GraphNode, Gradients, Gradients], Gradients]
 
 
 class RefusalError(Exception):
@@ -189,9 +188,8 @@ def _call(node: Any, arriving: Gradients, edges: Edges) -> Gradients:
     # Only the Function itself knows whether it takes None or zeros for a gradient that did not arrive.
     if any(grad is None for grad in arriving):
         raise RefusalError(f"{node.name()} has several results, of which only some got a gradient")
-    leaving = node.apply(
-        *(grad.clone() for grad in arriving if grad is not None)
-    )  # copies, which a backward may change
+    # copies, which a backward may change
+    leaving = node.apply(*(grad.clone() for grad in arriving if grad is not None))
     leaving = leaving if isinstance(leaving, tuple) else (leaving,)
     wanted = iter([grad for grad, is_wanted in zip(leaving, node.needs_input_grad, strict=False) if is_wanted])
     return tuple(None if other is None else next(wanted, None) for other, _ in edges)

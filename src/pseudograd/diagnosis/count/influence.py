@@ -32,16 +32,8 @@ _NAMES = (
 _READ_NO_VALUE = frozenset(_NAMES.split())
 _PLAIN = (Tensor, torch.nn.Parameter)
 _VIEWS = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
-_EXITS = (
-    "item",
-    "tolist",
-    "numpy",
-    "__float__",
-    "__int__",
-    "__index__",
-    "__bool__",
-    "__array__",
-)  # the value leaves torch
+# the value leaves torch
+_EXITS = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 _ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
 _COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
@@ -120,9 +112,8 @@ class Cut:
         self.bits = 0b11 << bit  # a value that the loss depends on, and one that no further cut has met
         self.calls = 0
         self.is_last = False
-        self.decides_at: set[str] = (
-            set()
-        )  # lines that read what a comparison has made of its value, and a tensor that learns
+        # lines that read what a comparison has made of its value, and a tensor that learns
+        self.decides_at: set[str] = set()
         self.upstream = 0
         self.reaches_loss: bool | None = False
 

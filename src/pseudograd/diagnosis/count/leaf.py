@@ -24,9 +24,8 @@ from ...torch_table.private import (
 from .names import Names
 from .norms import Sizes
 
-_ENTRIES_BY_ROW = (
-    2**22
-)  # entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
+# entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
+_ENTRIES_BY_ROW = 2**22
 _ENTRIES_OF_TABLE = 2**18  # of a larger table nobody searches whether its rows are looked up
 _HAS_DISTRIBUTED = torch.distributed.is_available()
 

@@ -265,9 +265,8 @@ class Windows:
     def __init__(self, threshold: Tensor) -> None:
         self.calls = 0
         self.bandwidth = 0.0
-        self._moved = torch.zeros_like(
-            threshold, dtype=torch.bool
-        )  # did the threshold ever get a gradient other than 0?
+        # did the threshold ever get a gradient other than 0?
+        self._moved = torch.zeros_like(threshold, dtype=torch.bool)
         self._distances = torch.full_like(threshold, torch.inf)  # to the x that came nearest
 
     def add(self, x: Tensor, threshold: Tensor, bandwidth: float, grad: Tensor) -> None:

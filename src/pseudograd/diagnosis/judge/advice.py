@@ -13,10 +13,8 @@ _UNKNOWN_LINE = (
     "Enter pseudograd.diagnose before this call, in the thread that makes it, inside the function that the thread runs: then the line is "
     "known, and override acts there."
 )
-_RULES = {
-    **{family: OPS[family].default_rule for family in ("clamp", "round", "sign")},
-    "relu": LEAKY_RULE,
-}  # to try, by family
+# to try, by family
+_RULES = {**{family: OPS[family].default_rule for family in ("clamp", "round", "sign")}, "relu": LEAKY_RULE}
 _AROUND_THE_STEP = "  # around the training step"
 
 

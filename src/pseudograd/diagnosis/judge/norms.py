@@ -61,9 +61,8 @@ def _weight(tensor: Tensor | None) -> float:
     if tensor is None:
         return math.nan
     shard = local(tensor).detach()
-    if (
-        shard.numel() and not shard.untyped_storage().nbytes()
-    ):  # FSDP frees the memory between uses, and torch reads it unasked
+    # FSDP frees the memory between uses, and torch reads it unasked
+    if shard.numel() and not shard.untyped_storage().nbytes():
         return math.nan
     return float(torch.linalg.vector_norm(shard.double()))
 

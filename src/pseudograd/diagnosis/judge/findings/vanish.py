@@ -8,13 +8,8 @@ from ...records import Finding, Site
 from ..norms import find_fall
 from .kind import Evidence, Kind
 
-_SLOPES = {
-    "sigmoid": "1/4",
-    "tanh": "1",
-    "softplus": "1",
-    "hardsigmoid": "1/6",
-    "softmax": "1/2",
-}  # the largest of each
+# the largest of each
+_SLOPES = {"sigmoid": "1/4", "tanh": "1", "softplus": "1", "hardsigmoid": "1/6", "softmax": "1/2"}
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
