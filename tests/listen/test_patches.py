@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import pseudograd as pg
 from pseudograd import doctor
-from pseudograd.listen import patches
+from pseudograd.listen import patches, warned
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "patched.md"
 
@@ -76,3 +80,21 @@ def test_a_module_that_nobody_imported_is_left_alone(owner: Any) -> None:
     patch = patches.Patch("nowhere.function", "", "")
     patch.apply(lambda hidden: hidden)
     assert not patch.is_applied
+
+
+def warned_at(context: AbstractContextManager[object]) -> list[tuple[str, int]]:
+    with context, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.ones(1).new_tensor(torch.ones(1))  # torch warns of it in C++
+        torch.nn.functional.mse_loss(torch.ones(2), torch.ones(1))  # in Python, at its caller
+    return [(warning.filename, warning.lineno) for warning in caught]
+
+
+def test_a_warning_is_shown_at_the_line_of_the_program() -> None:
+    warned.locate_at_the_program()
+    try:
+        shown = warned_at(pg.diagnose())
+    finally:
+        patches.SHOW_WARNING.remove()
+    assert shown == warned_at(contextlib.nullcontext())
+    assert [file for file, _ in shown] == [__file__] * 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -195,15 +194,7 @@ IMPORT_OF_TORCH = Patch(
     "torch has been imported",
     _awaits("torch"),
 )
-WARNING_FILTER = Patch(
-    "warnings.filters",
-    "a warning is located at the program's line",
-    _PROCESS,
-    lambda: any(type(entry[1]).__module__.startswith("pseudograd.") for entry in warnings.filters),
-)
-WARNING_FUNCTIONS = [
-    Patch(f"warnings.{name}", "that filter stays the first", _PROCESS) for name in ("_add_filter", "resetwarnings")
-]
+SHOW_WARNING = Patch("warnings._showwarnmsg", "a warning is shown at the program's line", _PROCESS)
 EXIT = Patch("os._exit", "the report is written before a process ends so", _PROCESS)
 SET_SIGNAL, GET_SIGNAL = (
     Patch(f"signal.{name}", "the report is written before SIGTERM ends the process", _PROCESS)
