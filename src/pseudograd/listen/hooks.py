@@ -50,31 +50,19 @@ class Around:
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """With the last subscriber, torch has its own function again."""
-        with self._lock:  # a method is another object each time
-            remaining = list(self.subscribers)
-            if subscriber in remaining:
-                remaining.remove(subscriber)
-            self.subscribers = tuple(remaining)
-            if not remaining:
+        with self._lock:
+            self.subscribers = tuple(other for other in self.subscribers if other != subscriber)
+            if not self.subscribers:
                 patches.remove_all(self._patches)
 
     def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function, updated=())
         def call(*args: object, **kwargs: object) -> object:
-            arguments, subscribers = self._receive(*args, **kwargs), self.subscribers
-            outcome: object = None
-            if len(subscribers) == 1:  # the usual case, written out for small backwards
-                end = subscribers[0](*arguments)
-                try:
-                    result = function(*args, **kwargs)
-                    outcome = () if result is None else result
-                    return result
-                finally:
-                    if end is not None:
-                        end(outcome)
+            arguments = self._receive(*args, **kwargs)
             endings: list[Ending | None] = []
+            outcome: object = None
             try:
-                for subscriber in subscribers:
+                for subscriber in self.subscribers:
                     endings.append(subscriber(*arguments))
                 result = function(*args, **kwargs)
                 outcome = () if result is None else result
@@ -85,15 +73,15 @@ class Around:
         return call
 
 
-def _end(endings: list[Ending | None], result: object) -> None:
+def _end(endings: list[Ending | None], outcome: object) -> None:
     """The last first. Each is called, whatever another of them raises."""
-    while endings:
+    if endings:
         end = endings.pop()
         try:
             if end is not None:
-                end(result)
+                end(outcome)
         finally:
-            _end(endings, result)
+            _end(endings, outcome)
 
 
 def _backward_arguments(
