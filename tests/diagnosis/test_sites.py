@@ -156,8 +156,8 @@ def test_tensor_bounds_have_eras_of_their_own() -> None:
 
 def test_lines_and_expressions() -> None:
     def library(x: Tensor) -> Tensor:
-        # fmt: skip
-        return 1 + torch.relu(x) + torch.clamp(x, min=0.5)
+        return 1 + torch.relu(x) + torch.clamp(
+            x, min=0.5)  # fmt: skip
 
     x = torch.tensor([1.0, -1.0], requires_grad=True)
     with diagnose() as d:
