@@ -192,10 +192,17 @@ class _Counting(torch.autograd.Function):
 def test_what_has_side_effects_is_refused_with_the_reason() -> None:
     x = torch.zeros(2, requires_grad=True)
     _Counting.ran = 0
+    ran: list[Tensor] = []
+
+    def forward(z: Tensor) -> Tensor:
+        ran.append(z)
+        return z.abs()
+
     with diagnose(sensitivity=True) as d:
         _Counting.apply(x).abs().sum().backward()
-        checkpoint(lambda z: z.abs(), x, use_reentrant=False).sum().backward()
+        checkpoint(forward, x, use_reentrant=False).sum().backward()
     assert _Counting.ran == 1
+    assert len(ran) == 2, "once, and once in the backward"
     assert d.sensitivity == []
     (function, passes), (ckpt, more) = sorted(d.unsensed.items(), key=lambda item: "checkpoint" in item[0])
     assert "_Counting would run once more" in function

@@ -513,14 +513,15 @@ def number_of(node: Any) -> int:
 def saved(node: object, name: str, *default: object) -> Any:
     """The value that a node of torch has saved under this name; the default, or an AttributeError, without it.
 
-    RuntimeError where torch does not hand it out twice, as of a checkpoint, or where a hook of the program would have to unpack it again.
+    RuntimeError where the program would have to unpack it again, by a hook or by the forward of a checkpoint.
     """
     variables = getattr(node, f"_raw_saved_{name}", None)
     hook = getattr(
         variables[0] if isinstance(variables, (list, tuple)) and variables else variables, "unpack_hook", None
     )
-    if hook is not None and not (getattr(hook, "__module__", None) or "").startswith("torch."):
-        raise RuntimeError("a hook of the program would run once more")
+    module = getattr(hook, "__module__", None) or ""
+    if hook is not None and (module == "torch.utils.checkpoint" or not module.startswith("torch.")):
+        raise RuntimeError("code of the program would run once more")
     return getattr(node, f"_saved_{name}", *default)
 
 

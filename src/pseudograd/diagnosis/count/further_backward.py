@@ -71,6 +71,11 @@ def _why_not(node: GraphNode) -> str | None:
             )
     if function is None and not name.endswith(_DIGITS) and not any(known in name for known in _KNOWN):
         return f"nobody knows what {name} of an extension does when it runs twice"
+    return why_not_unpacked(node)
+
+
+def why_not_unpacked(node: GraphNode) -> str | None:
+    """Why the values that a node saves cannot be read without running code of the program; None if they can."""
     hooks = [
         node.metadata.get(_UNPACK),
         *(getattr(variable, "unpack_hook", None) for variable in saved_variables(node)),

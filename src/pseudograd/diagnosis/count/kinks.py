@@ -23,7 +23,7 @@ from ...torch_table.eras import installed_era
 from ...torch_table.forms import FAMILIES, KINKED, Kinked, SavedValues, kink_of_node, read_saved
 from ...torch_table.private import input_metadata, is_batched, is_opaque, is_wrapped, saved, wrapped_node
 from ...torch_table.records import Arguments, Function, Keywords
-from .further_backward import CHECKPOINT, REENTRANT, Gradients
+from .further_backward import CHECKPOINT, REENTRANT, Gradients, why_not_unpacked
 from .replaced_nodes import pull_under
 from .tally import SLICE_NODE, form_of_slice
 
@@ -83,6 +83,8 @@ def why_hidden(behind: Iterable[GraphNode]) -> set[str]:
         elif name.startswith("ReluBackward") and NOTED not in node.metadata:
             where = "in TorchScript, C++ or vmap, or in a step before"
             reasons.add(f"a relu keeps its result alone, and nobody saw the call: {where}")
+        elif name.startswith(_POOL_NODE) or ((kinked := kink_of_node(name)) and not kinked.kink.is_noted):
+            reasons.update(filter(None, [why_not_unpacked(node)]))
     return reasons
 
 
