@@ -180,7 +180,7 @@ def same_leaves(old: Recording, new: Recording, noises: Sequence[Recording] = ()
     """Did the parameters get the same gradients in the steps that both runs recorded?"""
     runs = (old, new, noises[0] if noises else old)
     return all(
-        _are_same_leaves([_leaves(run, step) for run in runs], roundings)
+        _are_same_leaves([leaves_of(run, step) for run in runs], roundings)
         for step in old.steps.keys() & new.steps.keys()
     )
 
@@ -198,7 +198,8 @@ def _are_same_leaves(leaves: list[list[Digest]], roundings: int) -> bool:
     )
 
 
-def _leaves(run: Recording, step: int) -> list[Digest]:
+def leaves_of(run: Recording, step: int) -> list[Digest]:
+    """The gradients that arrived at parameters."""
     return [digest for event in run.steps.get(step, []) if event.origin.kind == LEAF for digest in event.tensors]
 
 

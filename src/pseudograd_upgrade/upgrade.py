@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pseudograd.listen.program.signals import Stopped
@@ -41,24 +40,19 @@ from .differences import (
     same_leaves,
     train_alike,
 )
+from .pins import Pinned, find_pin, is_at_line, known_change, may_be_convention, pin_steps
 from .recording import (
     AS_IT_IS,
-    BACKWARD,
     OTHER_ORDER,
     SHAKEN,
     UPDATE,
     Event,
-    Origin,
     Recording,
     Schedule,
     read_runs,
     write_runs,
 )
 from .runs import Interpreter, Runner, find_interpreter
-
-# Nodes and calls whose gradient torch 2.14 changed; and calls that run one of them inside.
-_CHANGED_NODES = re.compile(r"(Clamp|Fmin|Fmax)\w*Backward")
-_MAY_HIDE_ONE = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|similarity", re.IGNORECASE)
 
 
 def compare_torches(
@@ -195,7 +189,7 @@ class Question:
         if comparison.first is not None:
             return self._explain_difference(comparison, comparison.first)
         if step is not None:
-            if (answer := self._try_pins(comparison, None)) is not None:
+            if (answer := self._answer_pinned(comparison)) is not None:
                 return answer
             why = f"the losses part at step {step}, beyond rounding; none of the events that were kept does before"
             return self._answer(OTHER_OP, comparison, [why])
@@ -233,7 +227,18 @@ class Question:
             raise ValueError(f"upgrade: the program must end well in one of them, got {got}.{_stderr(old)}")
         failed = old if old.status else new
         why = f"it ends with status {failed.status} under torch {failed.torch} alone:"
-        return self._answer(FAILS, Comparison(None, 0.0, 0), [why, *failed.stderr])
+        answer = self._answer(FAILS, Comparison(None, 0.0, 0), [why, *failed.stderr])
+        first = compare_events(old, new).first
+        if first is None or not may_be_convention(old, new, first):
+            return answer
+        pinned = find_pin(first, partial(self._run_pinned, False), lambda run: compare_events(old, run).first)
+        if not pinned.is_mended:
+            return replace(answer, runs=self.runner.count)
+        line = first.old.origin.where if is_at_line(first) else ""
+        end = "it fails in the same way" if old.status else f"it ends well: {explain_equality(old, pinned.run)}"
+        why = f"{pinned.scope(line)}, under torch {new.torch} {end}"
+        steps = pin_steps(old, new, pinned.lines, self.runner.program)
+        return self._answer(FAILS, Comparison(first, 0.0, 0), [*answer.why, why], steps)
 
     def _explain_by_program(self) -> Answer | None:
         """An answer if the program does not repeat. It runs again only if another order of sums changes more than rounding."""
@@ -259,7 +264,7 @@ class Question:
         return closer if closer.first is not None else comparison
 
     def _explain_rounding(self, comparison: Comparison, why: Iterable[str]) -> Answer:
-        answer = self._try_pins(comparison, None, to_the_bit=True) if self.old.losses != self.new.losses else None
+        answer = self._answer_pinned(comparison, to_the_bit=True) if self.old.losses != self.new.losses else None
         if answer is not None:
             return answer
         growth = explain_growth(self.old, self.new, self.noises)
@@ -270,8 +275,7 @@ class Question:
 
     def _explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
         old, new = self.old, self.new
-        answer = self._try_pins(comparison, first)
-        if answer is not None:
+        if (answer := self._answer_pinned(comparison, first)) is not None:
             return answer
         origin = origin_to_name(first)
         if first.only_old or first.only_new:
@@ -283,11 +287,8 @@ class Question:
         else:
             why = [f"apart by {first.distance:.1e} there; all that was seen before it was rounding"]
         next_step = "the line is not known: code that no mode of torch sees"
-        if era_of(old.torch) != era_of(new.torch) and _CHANGED_NODES.match(origin.op):
-            next_step = (
-                f"torch 2.14 changed this gradient at a bound or a tie, and no pin reaches this call: {origin.where}"
-            )
-            return self._answer(CONVENTION, comparison, why, [next_step])
+        if change := known_change(origin.op, old, new):
+            return self._answer(CONVENTION, comparison, why, [f"{change}, and no pin mends it here: {origin.where}"])
         if origin.kind == UPDATE and not same_leaves(old, new, self.noises, self.roundings):
             next_step = "the gradients that reach it differ already: look for lines that one of the two runs alone has"
         elif origin.where != "?":
@@ -295,72 +296,43 @@ class Question:
             next_step = f"if {origin.where} asks both {self.sides} for the same, {report}"
         return self._answer(OTHER_OP, comparison, why, [next_step])
 
-    def _try_pins(self, comparison: Comparison, first: Difference | None, to_the_bit: bool = False) -> Answer | None:
-        """An answer if the newer torch trains as the older one where the line is pinned, or where all lines are; or if the difference
-        is gone there and another one comes later. to_the_bit: every digest must be equal.
+    def _answer_pinned(
+        self, comparison: Comparison, first: Difference | None = None, to_the_bit: bool = False
+    ) -> Answer | None:
+        """An answer if the newer torch trains as the older one under a pin; or if this difference is gone there and another one comes
+        later. to_the_bit: every digest must be equal.
         """
-        era, origin = era_of(self.old.torch), None if first is None else first.old.origin
-        is_at_line = origin is not None and origin.kind == BACKWARD and origin.where != "?"
-        if era == era_of(self.new.torch) or not (is_at_line or _may_hold_convention(self.new)):
-            return None
-        choices = ([origin.where], None) if origin is not None and is_at_line else (None,)
-        for lines in choices:
-            pinned = self.runner.run(self.new_python, self.schedule, pin=era, lines=lines)
-            rest = compare_events(self.old, pinned, self.noises, self.roundings)
-            are_equal = rest.first is None and not rest.largest and self.old.losses == pinned.losses
-            if pinned.status or not (are_equal if to_the_bit else self._trains_as_old(pinned)):
-                continue
-            scope = (
-                "this line pinned" if lines else "pinned everywhere" + ", as this line alone is not enough" * is_at_line
-            )
-            equality = "every digest is equal" if to_the_bit else explain_equality(self.old, pinned)
-            why = [f"{scope}, {equality}", self.compare_last_losses(pinned, "pinned")]
-            if not is_at_line:
-                comparison = replace(comparison, first=compare_events(self.new, pinned).first)
-            return self._answer(CONVENTION, comparison, why, self._pin_steps(era, lines, origin))
-        if (
-            first is None
-            or origin is None
-            or not is_at_line
-            or pinned.status
-            or not _comes_later(self.old, first, rest)
-        ):
-            return None
-        assert rest.first is not None
-        later = origin_to_name(rest.first)
-        why = [
-            f"pinned everywhere, this difference is gone, and the next is at {later.where}, step {rest.first.step}: {later.op}",
-            self.compare_last_losses(pinned, "pinned"),
-        ]
-        step = f"it is a convention of torch, and not all: look at {later.where}, too"
-        return self._answer(CONVENTION, comparison, why, [step])
-
-    def _pin_steps(self, era: str, lines: Sequence[str] | None, origin: Origin | None) -> list[str]:
-        """The pin to the older torch, unless the training is worse there or not known to be better: the losses decide."""
         old, new = self.old, self.new
-        first, ends = (
-            [[sum(run.losses[at]) for run in (old, new) if run.losses] for at in (0, -1)]
-            if old.losses and new.losses
-            else ([], [])
-        )
-        keep = f"with pseudograd.pin_edge({era_of(new.torch)!r}): ...  # keeps what torch {new.torch} does"
-        if ends and not math.isfinite(ends[0]):
-            if math.isfinite(ends[1]):
-                return [f"torch {new.torch} trains and torch {old.torch} does not: keep that", keep]
-            return ["neither of them trains: no pin mends that"]
-        if ends and math.isfinite(ends[1]) and ends[0] != ends[1]:
-            is_ascent = any("maximize=True" in event.options for events in old.steps.values() for event in events)
-            if not is_ascent and all(end > start for start, end in zip(first, ends, strict=True)):
-                text = "the last loss is above the first under both, so it does not say which is better"
-                return [f"{text}: judge by a figure of your own before you pin anything"]
-            if (ends[0] < ends[1]) if is_ascent else (ends[0] > ends[1]):
-                return [f"the loss ends better under torch {new.torch}: keep that", keep]
-        steps = []
-        if lines and origin is not None:
-            is_package = "site-packages" in origin.where and origin.user_where != "?"
-            around = origin.user_where if is_package else origin.where
-            steps.append(f"with pseudograd.pin_edge({era!r}): ...  # around {around}")
-        return [*steps, f"unedited: pseudograd run --pin {shlex.quote(era)} {shlex.join(self.runner.program)}"]
+        if not may_be_convention(old, new, first):
+            return None
+        pinned = find_pin(first, partial(self._run_pinned, to_the_bit), lambda run: self._compare(run).first)
+        line = first.old.origin.where if first is not None and is_at_line(first) else ""
+        last = self.compare_last_losses(pinned.run, "pinned")
+        if pinned.is_mended:
+            equality = "every digest is equal" if to_the_bit else explain_equality(old, pinned.run)
+            if not line or (pinned.lines and line not in pinned.lines):
+                comparison = replace(comparison, first=compare_events(new, pinned.run).first)
+            steps = pin_steps(old, new, pinned.lines, self.runner.program)
+            return self._answer(CONVENTION, comparison, [f"{pinned.scope(line)}, {equality}", last], steps)
+        rest = self._compare(pinned.run).first
+        if first is None or not line or rest is None or pinned.run.status or not _comes_later(old, first, rest):
+            return None
+        later = origin_to_name(rest)
+        gone = f"pinned everywhere, this difference is gone, and the next is at {later.where}, step {rest.step}: {later.op}"
+        step = f"this is a convention of torch, and no pin mends what comes later: look at {later.where}, too"
+        return self._answer(CONVENTION, comparison, [gone, last], [step])
+
+    def _run_pinned(self, to_the_bit: bool, lines: tuple[str, ...]) -> Pinned:
+        """A run under the pin to the older torch."""
+        era = era_of(self.old.torch)
+        run = self.runner.run(self.new_python, self.schedule, pin=era, lines=list(lines) or None)
+        is_mended = run.status == self.old.status
+        if is_mended:
+            is_mended = run.stderr[-1:] == self.old.stderr[-1:] if run.status else self._trains_as_old(run)
+        if to_the_bit and is_mended:
+            rest = self._compare(run)
+            is_mended = rest.first is None and not rest.largest and self.old.losses == run.losses
+        return Pinned(lines, run, is_mended)
 
     def compare_last_losses(self, mended: Recording, how: str) -> str:
         runs = (self.old, self.new, mended)
@@ -382,16 +354,10 @@ class Question:
         return replace(answer, cut=program, runs=self.runner.count, next_steps=steps)
 
 
-def _may_hold_convention(run: Recording) -> bool:
-    """Did it call a function that can stand at a kink whose gradient torch 2.14 changed?"""
-    return any(_MAY_HIDE_ONE.search(event.origin.op) for events in run.steps.values() for event in events)
-
-
-def _comes_later(run: Recording, first: Difference, rest: Comparison) -> bool:
-    """Is the first difference of `rest` behind this one?"""
-    other = rest.first
-    if other is None or other.step != first.step:
-        return other is not None and other.step > first.step
+def _comes_later(run: Recording, first: Difference, other: Difference) -> bool:
+    """Is the other difference behind this one?"""
+    if other.step != first.step:
+        return other.step > first.step
     keys = [event.key for event in run.steps[first.step]]
     return keys.index(other.old.key) > keys.index(first.old.key)
 

@@ -10,6 +10,11 @@ ORIGINS = [
     ["backward", "GeluBackward0", "train.py:2", "train.py:2", "gelu(x)"],
     ["leaf", "torch::autograd::AccumulateGrad", "?", "?", ""],
     ["forward", "silu", "train.py:3", "train.py:3", "silu(x)"],
+    ["backward", "SiluBackward0", "train.py:3", "train.py:3", "silu(x)"],
+    ["update", "SGD.step", "train.py:4", "train.py:4", ""],
+    ["update", "Adam.step", "train.py:5", "train.py:5", ""],
+    ["backward", "ClampBackward1", "package/gate.py:7", "train.py:6", "x.clamp(0, 1)"],
+    ["backward", "ClampBackward1", "package/gate.py:7", "train.py:8", "x.clamp(0, 1)"],
 ]
 
 

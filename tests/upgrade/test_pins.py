@@ -1,0 +1,102 @@
+"""Which pin is advised: from the losses and gradients of the two runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from pseudograd_upgrade.pins import pin_steps
+from pseudograd_upgrade.recording import Recording
+
+from .made_runs import run
+
+NAN, INF = math.nan, math.inf
+OLD_PIN, NEW_PIN = "with pseudograd.pin_edge('torch<=2.13')", "with pseudograd.pin_edge('torch>=2.14')"
+FIGURE = "so they do not say which is better: judge by a figure of your own before you pin anything"
+
+
+def steps(old: Recording, new: Recording, lines: tuple[str, ...] = ("train.py:2",)) -> list[str]:
+    return pin_steps(replace(old, torch="2.13.0"), replace(new, torch="2.15.0"), lines, ["train.py"])
+
+
+def advice(old: tuple[float, ...], new: tuple[float, ...], event: int = 2, text: str = "") -> list[str]:
+    return steps(*(run((event, 1.0, text), (2, 1.0), losses=losses) for losses in (old, new)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ((1.0, NAN), (1.0, 0.5), "the last loss is nan under torch 2.13.0, and not under torch 2.15.0: keep that"),
+        ((1.0, INF), (1.0, 0.5), "the last loss is inf under torch 2.13.0, and not under torch 2.15.0: keep that"),
+        ((1.0, 0.9), (1.0, 0.5), "the loss ends lower under torch 2.15.0: keep that"),
+        ((1.0, 0.5 * (1 + 2e-5)), (1.0, 0.5), "the loss ends lower under torch 2.15.0: keep that"),
+        ((1.0,) + (0.9, 0.8) * 4, (1.0,) + (0.6, 0.7) * 4, "the loss ends lower under torch 2.15.0: keep that"),
+        ((1.0, 0.5 * (1 + 0.9e-5)), (1.0, 0.5), OLD_PIN),
+        ((1.0, 0.5), (1.0, 0.9), OLD_PIN),
+        ((1.0, 0.5), (1.0, NAN), OLD_PIN),
+        ((1.0,), (1.0,), OLD_PIN),
+        ((), (), OLD_PIN),
+        ((1.0, NAN), (NAN, INF), "the last loss is nan under torch 2.13.0, and the last loss is inf under torch 2.15.0: no pin"),
+        ((1.0, 2.0), (1.0, 3.0), f"the last loss is above the first under both, {FIGURE}"),
+        ((9.0,) * 5 + (0.1, 0.1, 0.9), (9.0,) * 5 + (0.8, 0.8, 0.8), f"the losses cross, {FIGURE}"),
+    ],
+)  # fmt: skip
+def test_the_losses_decide_which_pin_is_advised(old: tuple[float, ...], new: tuple[float, ...], reason: str) -> None:
+    lines = advice(old, new)
+    assert lines[0].startswith(reason)
+    if reason.endswith("keep that"):
+        assert lines[1:] == [f"{NEW_PIN}: ...  # keeps what torch 2.15.0 does"]
+    elif reason == OLD_PIN:
+        assert lines == [
+            f"{OLD_PIN}: ...  # around train.py:2",
+            "unedited: pseudograd run --pin 'torch<=2.13' train.py",
+        ]
+    else:
+        assert len(lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ((1.0, 1.5), (1.0, 2.0), "the loss ends higher under torch 2.15.0: keep that"),
+        ((1.0, 2.0), (1.0, 1.5), OLD_PIN),
+        ((1.0, 0.5), (1.0, 0.7), f"the last loss is below the first under both, {FIGURE}"),
+    ],
+)
+def test_an_ascent_is_better_where_it_is_higher(old: tuple[float, ...], new: tuple[float, ...], reason: str) -> None:
+    assert advice(old, new, 6, "lr=0.1, maximize=True")[0].startswith(reason)
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_last_gradient_that_is_not_finite_counts_before_a_loss_shows_it(is_old: bool) -> None:
+    broken, sound = run((2, NAN), (3, NAN)), run((2, 1.0), (3, 1.0))
+    lines = steps(broken, sound) if is_old else steps(sound, broken)
+    reason = "the last gradient of a parameter is not finite under torch 2.13.0, and not under torch 2.15.0: keep that"
+    assert lines[0].startswith(reason if is_old else OLD_PIN)
+    survived = run((2, NAN), (3, NAN), losses=(1.0, 0.5))  # the losses show what came of it
+    assert steps(survived, replace(sound, losses=[[1.0], [0.9]]))[0].startswith(OLD_PIN)
+
+
+@pytest.mark.parametrize(("second", "are_several"), [(2, True), (1, False)])
+def test_losses_that_are_trained_in_turn_do_not_say_which_is_better(second: int, are_several: bool) -> None:
+    """Two optimisers that step after the same backward are those of one loss."""
+
+    def record(*losses: float) -> Recording:
+        both = [run((at, 1.0), step=step, losses=losses) for at, step in ((6, 1), (7, second))]
+        events = both[0].steps[1] + both[1].steps[1] if second == 1 else None
+        return replace(both[0], steps={1: events} if events else both[0].steps | both[1].steps)
+
+    text = steps(record(1.0, 0.9), record(1.0, 0.5))[0]
+    several, lower = (
+        f"several losses are trained in turn, {FIGURE}",
+        "the loss ends lower under torch 2.15.0: keep that",
+    )
+    assert text == (several if are_several else lower)
+
+
+def test_of_a_line_in_a_package_all_lines_of_the_program_that_lead_there_are_named() -> None:
+    old, new = run((8, 1.0), (9, 1.0)), run((8, 0.5), (9, 0.5))
+    assert steps(old, new, ("package/gate.py:7",))[0] == f"{OLD_PIN}: ...  # around train.py:6 and train.py:8"
+    assert steps(old, new, ())[0].startswith("unedited: ")
