@@ -73,7 +73,6 @@ print_error(pg.plot, "inward")
 print_error(pg.audit(torch.relu, -1, 1).plot)
 print_error(pg.compare(run, rules=["inward"], seeds=2).to_frame)
 print_error(pg.compare(run, rules=["inward"], seeds=2).plot)
-print_error(pg.tune, run, rules=["leaky(0.01..1)"], budget=40)
 import importlib
 print_error(importlib.import_module, "pseudograd.integrations.lightning")
 print_error(importlib.import_module, "pseudograd.integrations.transformers")
@@ -112,7 +111,6 @@ def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
             ("audit: matplotlib", "report"),
             ("to_frame: pandas", "pandas"),
             ("plot: matplotlib", "report"),
-            ("tune: optuna, for a range of a rule,", "tune"),
             ("pseudograd.integrations.lightning: lightning or pytorch_lightning", "lightning"),
             ("pseudograd.integrations.transformers: transformers", "transformers"),
         )
