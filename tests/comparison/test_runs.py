@@ -1,21 +1,18 @@
-"""Runs: in this process or others, within a limit of time, stored in a folder and comparison again by what decides them."""
+"""Runs: in this process or others, stored in a folder and found again by what decides them."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import importlib
-import math
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,11 +24,9 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.comparison import time_limit
 from pseudograd.comparison.reached import Reached
 from pseudograd.comparison.runs import Outcome, Run, Runner, _pool
 from pseudograd.comparison.store import Store, fingerprint
-from pseudograd.comparison.time_limit import TimeIsUp, limit_time
 
 from ..choices import folded
 
@@ -387,61 +382,6 @@ def test_threads_are_refused_as_they_share_the_random_numbers() -> None:
         pytest.raises(ValueError, match="must run things in processes of their own"),
     ):
         pg.compare(noisy, executor=executor, seeds=2)
-
-
-def test_a_run_that_takes_too_long_has_failed_and_is_not_kept(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    def run(step: Callable[[], bool], seed: int) -> float:
-        while step():
-            try:
-                time.sleep(0.001)
-            except Exception:  # a program that goes on after errors
-                calls.append("caught")
-        return float(seed)
-
-    variants: dict[str, Any] = {"quick": lambda: False, "endless": lambda: True}
-    comparison = pg.compare(run, variants=variants, seeds=2, time_limit=0.2)
-    assert comparison.values["the number"]["quick"] == (0.0, 1.0)
-    assert all(map(math.isnan, comparison.values["the number"]["endless"]))
-    assert set(comparison.failures.values()) == {"it took longer than time_limit=0.2 seconds"}
-    assert not calls
-    how: dict[str, Any] = {"variants": {"quick": 0.0, "slow": 0.4}, "seeds": 1, "keep": tmp_path}
-    how["variants"] = {name: functools.partial(float, seconds) for name, seconds in how["variants"].items()}
-    assert len(pg.compare(late, time_limit=0.1, **how).failures) == 1
-    assert not pg.compare(late, time_limit=5, on_trial=lambda run, *_: calls.append(run.variant), **how).failures
-    assert calls == ["slow"]
-
-
-def late(step: Callable[[], float], seed: int) -> float:
-    time.sleep(step())
-    return 1.0
-
-
-@pytest.mark.parametrize(("seconds", "busy"), [(1e-6, 0.0), (0.002, 0.0019)])
-def test_a_limit_leaves_nothing_behind(seconds: float, busy: float) -> None:
-    """Of a run that the time is up before it begins, as on a slow machine, and of one that ends just in time."""
-    for _ in range(100):
-        with suppress(TimeIsUp), limit_time(seconds):
-            end = time.perf_counter() + busy
-            while time.perf_counter() < end:
-                pass
-    for thread in threading.enumerate():
-        if thread.name == "pseudograd time limit":
-            thread.join(5)
-            assert not thread.is_alive()
-    time.sleep(0.05)  # an error that still came would come here
-
-
-def test_after_a_run_in_time_python_expects_no_error_any_more() -> None:
-    """Else 3.11 stands still for ever where the next traced function begins: a debugger's, a profiler's, coverage's."""
-    program = (
-        "import sys\nexec(open(sys.argv[1]).read())\n"  # without torch, which takes seconds
-        "with limit_time(60):\n    pass\n"
-        "sys.setprofile(lambda *_: None)\n(lambda: None)()\nsys.setprofile(None)\nprint('went on')"
-    )
-    command = [sys.executable, "-c", program, time_limit.__file__]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout == "went on\n"
 
 
 @pytest.mark.program

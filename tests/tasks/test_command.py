@@ -117,7 +117,7 @@ def test_an_unedited_training_edges_and_variants_of_ones_own(capsys: pytest.Capt
     assert rows["inward"][0] < 0.1 < rows["torch.clamp"][0]
     edges = ("--rules", "inward", "--edges", "open,half", "--seeds", "1", "--out", "edges")
     assert {"inward/open", "inward/half"} <= set(works(capsys, *OWN[:3], *edges).split())
-    own = ("--variants", f"{MINE}:STEPS", "--baseline", "b", "--time-limit", "60", "--seeds", "2", "--out", "own")
+    own = ("--variants", f"{MINE}:STEPS", "--baseline", "b", "--seeds", "2", "--out", "own")
     assert "less b" in works(capsys, *OWN[:3], *own)
     rows = stored("own")["own"]["values"]["loss"]
     assert list(rows) == ["a", "b"]
@@ -159,7 +159,6 @@ WRONG = {
     f"compare --task {MINE}:step_out --tasks curve": "--tasks must be left out with --task, got 'curve'.",
     "compare --seeds 3": "--seeds must come with --task, got 3.",
     "compare --replace clamp": "--replace must come with --task, got 'clamp'.",
-    "compare --time-limit 3": "--time-limit must come with --task, got 3.0.",
     f"compare --variants {MINE}:STEPS": f"--variants must come with --task, got '{MINE}:STEPS'.",
     "compare --jobs 0": "--jobs must be at least 1, got 0.",
     f"compare --loss {MINE}:of_two": NO_LOSS,

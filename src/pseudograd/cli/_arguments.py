@@ -45,9 +45,6 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
         "--variants", metavar="MODULE:NAME", help="hand --task these instead of clamps: functions or rules, by name"
     )
     command.add_argument("--baseline", metavar="NAME", help="of --variants: which all are compared with (the first)")
-    command.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="a run of --task that takes longer has failed"
-    )
     command.add_argument("--jobs", type=int, default=1, metavar="N", help="run in so many processes (default: 1)")
 
 
@@ -119,7 +116,6 @@ def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | Non
         "replace": None if options.replace is None else items(options.replace),
         "variants": None if options.variants is None else function_named(where, "--variants", options.variants),
         "baseline": options.baseline,
-        "time_limit": options.time_limit,
         "jobs": options.jobs,
     }
 

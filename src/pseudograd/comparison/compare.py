@@ -40,7 +40,6 @@ def compare(
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
     executor: object = None,
-    time_limit: float | None = None,
     keep: Path | str | None = None,
     on_trial: OnTrial | None = None,
 ) -> Comparison:
@@ -66,7 +65,6 @@ def compare(
             several); the eras are then those of `pin_edge`, of "clamp" alone, and no clamp is left out.
         jobs: the number of processes; the numbers are the same to the bit. run must then be at the top of a module.
         executor: instead of `jobs`, anything with `submit` that has processes of its own: of concurrent.futures, loky, dask, submitit.
-        time_limit: seconds that a run may take; a longer one has failed, and is not kept.
         keep: a folder for finished runs. A later call makes only the missing runs. A run is found again by its arguments, the source of
             the program's modules with their numbers and texts, and the versions of what is installed; files and the environment do not
             count. run must be at the top of a file: a run without a fingerprint is not kept, and a warning says so.
@@ -89,7 +87,7 @@ def compare(
         'better'
     Source: Wilcoxon (1945), Hodges & Lehmann (1963), Holm (1979).
     """
-    training = make_training("compare", run, rules, edges, replace, variants, baseline, time_limit)
+    training = make_training("compare", run, rules, edges, replace, variants, baseline)
     chosen = checked_seeds("compare", seeds)
     check_arguments("compare", better, jobs, executor)
     began = time.perf_counter()
@@ -110,7 +108,6 @@ def make_training(
     replace: str | Sequence[str] | None,
     variants: Variants | None,
     baseline: str | None,
-    time_limit: float | None,
 ) -> Training:
     """The training with its variants, checked. `where`: the public function that errors name."""
     positional, named = read_signature(where, run, takes_clamp=replace is None)
@@ -120,12 +117,7 @@ def make_training(
         raise ValueError(must(where, "baseline", "come with variants", baseline, "Rules are compared with torch's own"))
     else:
         choice = choose_rules(where, rules, edges, replace, has_project="project" in named)
-    if time_limit is not None:
-        if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)):
-            raise TypeError(must(where, "time_limit", "be a number of seconds", time_limit))
-        if not 0 < time_limit < math.inf:
-            raise ValueError(must(where, "time_limit", "be finite and above 0", time_limit))
-    return Training(where, run, choice, positional, named, time_limit)
+    return Training(where, run, choice, positional, named)
 
 
 def runner_for(

@@ -44,8 +44,7 @@ class Outcome:
 
     seeds: if the run measures several seeds at once, the number that matters most for each of them, in the same order for every variant;
     its mean is in `numbers`. has_acted: the variant's clamp, or its rewriting, did something. draws: False where the run provably
-    drew no random numbers. reached: the calls that the rewriting of an unedited program reached. is_late: the run failed because of a time
-    limit, so it is not stored, because the next limit may be another one.
+    drew no random numbers. reached: the calls that the rewriting of an unedited program reached.
     """
 
     numbers: dict[str, float]
@@ -56,7 +55,6 @@ class Outcome:
     seconds: float = 0.0
     draws: bool = True
     reached: Reached = field(default_factory=Reached)
-    is_late: bool = False
 
     def __getstate__(self) -> dict[str, object]:
         """Arrays travel as numpy arrays: torch would share their memory, which goes with the process."""
@@ -166,7 +164,7 @@ class Runner(Generic[E]):
                     self.on_run(experiment, run, done, total or len(plan))
                     with _sending(self.where) if futures else contextlib.nullcontext():
                         outcome = next(waiting).result() if futures else experiment.measure(run)
-                    if self.store is not None and not outcome.is_late:
+                    if self.store is not None:
                         self.store.write(self._key(experiment, run), asdict(outcome))
                     done += 1
                 yield experiment, run, outcome

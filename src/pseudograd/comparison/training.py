@@ -19,7 +19,6 @@ from ..errors import must
 from ..rule import RuleLike
 from .randomness import watch_randomness
 from .runs import Outcome, Run
-from .time_limit import TimeIsUp, limit_time
 from .variants import Choice
 
 ONLY = "the number"  # the name of the number of a run that returns one number
@@ -29,7 +28,7 @@ _REMEDY = "Return what the training ends with, such as its loss"
 
 @dataclass(frozen=True)
 class Training:
-    """An Experiment. where: the public function that errors name. time_limit: of each run, in seconds.
+    """An Experiment. where: the public function that errors name.
 
     positional: which of clamp and seed the function takes, in this order; named: which of seed, steps and project it takes by name.
     """
@@ -39,7 +38,6 @@ class Training:
     choice: Choice
     positional: tuple[str, ...]
     named: tuple[str, ...]
-    time_limit: float | None = None
 
     @property
     def name(self) -> str:
@@ -59,24 +57,22 @@ class Training:
 
     def measure(self, run: Run) -> Outcome:
         """Starts from the seed, and leaves the caller's random states as they were. Raises an error if a result is no number."""
-        began, is_late = time.perf_counter(), False
+        began = time.perf_counter()
         result: object = None
         failure: str | None = None
         with _seeded(run.seed), watch_randomness() as randomness, self.choice.enter(run.variant) as entry:
             arguments = {"clamp": entry.handed, "seed": run.seed, "steps": run.steps, "project": entry.projects}
             named = {name: arguments[name] for name in self.named if arguments[name] is not None}
             try:
-                with torch.inference_mode(False), torch.enable_grad(), limit_time(self.time_limit):
+                with torch.inference_mode(False), torch.enable_grad():
                     result = self.function(*[arguments[name] for name in self.positional], **named)
-            except TimeIsUp:
-                failure, is_late = f"it took longer than time_limit={self.time_limit:g} seconds", True
             except (Exception, SystemExit) as error:
                 failure = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
         seconds = time.perf_counter() - began
         when = f"with {run.variant} and seed {run.seed}"
         values, arrays = read_result(self.where, result, when) if failure is None else ({}, {})
         acted, draws = entry.has_acted, randomness.was_used
-        return Outcome(values, arrays, (), failure, acted, seconds, draws, entry.coverage, is_late)
+        return Outcome(values, arrays, (), failure, acted, seconds, draws, entry.coverage)
 
     def check_travels(self) -> None:
         main = vars(sys.modules["__main__"])
