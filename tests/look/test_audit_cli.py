@@ -21,9 +21,6 @@ def bounded(x):
 class Kept:
     bounded = staticmethod(bounded)
 
-def softmax(x):
-    return torch.softmax(x, -1)
-
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -55,12 +52,9 @@ def test_it_prints_the_audit_and_writes_both_files(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_function_class_further_points_and_a_shape(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_class_and_further_points(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "audited:Doubled", "--low", "0", "--high", "1", "--at", "0.25,0.5"]) == 0
     assert "exact 100%" in capsys.readouterr().out
-    command = ["audit", "audited:softmax", "--low", "-1", "--high", "1", "--shape", "2,3", "--points", "33"]
-    assert main(command) == 0
-    assert "along 3 random lines" in capsys.readouterr().out
 
 
 RANGE = ("--low", "-2", "--high", "2")
@@ -73,7 +67,6 @@ WRONG = {
     f"{NAME} 'audited:nothing'. module 'audited' has no attribute": ("audited:nothing", *RANGE),
     "audit: low must be below high, got low=1.0 and high=0.0.": ("audited:bounded", "--low", "1", "--high", "0"),
     "audit: --at must be numbers with commas between, got '1;2'.": (*BOUNDED, "--at", "1;2"),
-    "audit: --shape must be integers with commas between, got '2.5'.": (*BOUNDED, "--shape", "2.5"),
     "audit: --plot must end in .png, .svg, .pdf, got 'found.txt'.": (*BOUNDED, "--plot", "found.txt"),
     "audit: --json must lie where files can be written": (*BOUNDED, "--json", "nowhere/found.json"),
 }

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from ..errors import must
 from ..listen.program.signals import stoppable
 from ._arguments import function_named, require_extras
-
-Number = TypeVar("Number", bound=float)
 
 PLACE = 20
 HELP = "what the backward of a function does, beside its derivative"
@@ -26,7 +22,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--high", type=float, required=True, help="where it ends")
     command.add_argument("--points", type=int, default=601, metavar="N", help="evenly spaced ones (default: 601)")
     command.add_argument("--at", metavar="X,Y", help="further x to look at")
-    command.add_argument("--shape", metavar="N,M", help="of the x of a function that is not element-wise")
     command.add_argument("--json", type=Path, metavar="FILE", help="write all of it there, too, as JSON")
     command.add_argument("--plot", type=Path, metavar="FILE", help="draw it, too: .png, .svg or .pdf")
 
@@ -44,15 +39,14 @@ def run(options: argparse.Namespace) -> int:
         if options.plot.suffix.lower() not in _PICTURES:
             raise ValueError(must("audit", "--plot", f"end in {', '.join(_PICTURES)}", str(options.plot)))
         require_extras("audit", "matplotlib")
-    at, shape = _numbers("--at", options.at, float), _numbers("--shape", options.shape, int)
+    at = _parse_numbers("--at", options.at)
     with stoppable():
         result = audit(
             function_named("audit", "the function", options.function),
             options.low,
             options.high,
             points=options.points,
-            at=at or (),
-            shape=shape,
+            at=at,
         )
         print(result)
         if "json" in files:
@@ -64,10 +58,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _numbers(argument: str, text: str | None, kind: Callable[[str], Number]) -> list[Number] | None:
+def _parse_numbers(argument: str, text: str | None) -> list[float]:
     """The numbers of "1,2"."""
     try:
-        return None if text is None else [kind(number) for number in text.split(",")]
+        return [] if text is None else [float(number) for number in text.split(",")]
     except ValueError as error:
-        kinds = "integers" if kind is int else "numbers"
-        raise ValueError(must("audit", argument, f"be {kinds} with commas between", text)) from error
+        raise ValueError(must("audit", argument, "be numbers with commas between", text)) from error

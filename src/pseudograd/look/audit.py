@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..arguments import as_number
 from ..errors import must
 from ..notebook import to_html
-from ..testing.measure.behaviour import gradient_of, list_writes
+from ..testing.measure.behaviour import list_writes
 from ..testing.measure.gradients import gradient_by_backward
 from . import audit_answers
 from .audit_figure import draw
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Function = Callable[[Tensor], Tensor]
-_FEWEST_POINTS, _LINES, _MOST_POINTS_OF_A_LINE = 33, 3, 121
+_FEWEST_POINTS = 33
 _NUMBERS = 4096  # of float64, in each cell: with fewer no differences can be taken
 _SMALLEST_RANGE = 1e-290  # below, numbers of float64 lose digits
 
@@ -54,7 +54,6 @@ def audit(
     *,
     points: int = 601,
     at: Sequence[float] = (),
-    shape: Sequence[int] | None = None,
 ) -> Audit:
     """Compare the backward of `f` from `low` to `high` with the derivative of its values, for both signs of grad.
 
@@ -70,8 +69,6 @@ def audit(
         low, high: the range to look at, in the unit of x; finite numbers.
         points: how many evenly spaced points, at least 33; kinks and jumps are found between them.
         at: further x to look at.
-        shape: of the x of an f that is not element-wise. It is then looked at along random lines, x running from about low to about
-            high, with a random grad for each.
     Returns: a record. print() shows it, `.plot()` draws it, `.to_json()` is plain data; `regions`, `kinks`, `rule` and the rest are fields.
     Raises: TypeError if f cannot be called or returns no floating-point tensor; ValueError if it returns another shape, other values
         for the same x, or nothing that depends on x; if low is not below high; if points are too few.
@@ -89,35 +86,33 @@ def audit(
     with torch.inference_mode(False), torch.enable_grad():
         function = _callable(f, torch.float64)
         call = _with_copies(function)
-        if shape is None:
-            x = torch.linspace(low, high, points, dtype=torch.float64)
-            _check_values(call, x, same_shape=True)
-            element_wise, lines = audit_answers.is_element_wise(call, x), [call]
-        else:
-            if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
-                raise ValueError(must("audit", "shape", "be the sizes of a tensor, each at least 1", tuple(shape)))
-            x = torch.linspace(low, high, math.prod(shape), dtype=torch.float64).reshape(tuple(shape))
-            lines = _random_lines(call, x, _check_values(call, x, same_shape=False), 0.1 * (high - low))
-            points = min(points, _MOST_POINTS_OF_A_LINE)
-        measured = [measure(line, low, high, points, at) for line in lines]
-        line, m = lines[0], measured[0]  # the line that is shown, and on which the checks are made
-        regions = [regions_of(of_line) for of_line in measured]
-        answers: dict[str, Any] = {"writes": list_writes(function, m.x if shape is None else x)}
-        answers |= {"linear": audit_answers.is_linear(line, m, call, m.x if shape is None else x)}
-        answers |= audit_answers.answer_transforms(line, m)
-        if shape is None:
-            narrow = audit_answers.answer_dtypes(lambda dtype: _with_copies(_callable(f, dtype)), call, m)
-            rule, note = None, element_wise.detail
-            if element_wise.word == "yes":
-                rule, note = audit_answers.name_rule(call, m, narrow)
-            answers |= {"rule": rule, "rule_note": note, "element_wise": element_wise, **narrow}
-            answers |= {
-                "not_finite": audit_answers.list_infinite_x(call),
-                **audit_answers.answer_infinite_grad(call, m),
-            }
-        shares = shares_of([region for of_line in regions for region in of_line])
-        count = 0 if shape is None else _LINES
-        return Audit(_name_of(f), low, high, len(m.x), count, regions[0], shares, curves=m.curves, **answers)
+        x = torch.linspace(low, high, points, dtype=torch.float64)
+        _check_values(call, x)
+        element_wise = audit_answers.is_element_wise(call, x)
+        m = measure(call, low, high, points, at)
+        regions = regions_of(m)
+        narrow = audit_answers.answer_dtypes(lambda dtype: _with_copies(_callable(f, dtype)), call, m)
+        rule, note = None, element_wise.detail
+        if element_wise.word == "yes":
+            rule, note = audit_answers.name_rule(call, m, narrow)
+        return Audit(
+            _name_of(f),
+            low,
+            high,
+            len(m.x),
+            regions,
+            shares_of(regions),
+            curves=m.curves,
+            rule=rule,
+            rule_note=note,
+            writes=list_writes(function, m.x),
+            linear=audit_answers.is_linear(call, m),
+            element_wise=element_wise,
+            not_finite=audit_answers.list_infinite_x(call),
+            **audit_answers.answer_transforms(call, m),
+            **narrow,
+            **audit_answers.answer_infinite_grad(call, m),
+        )
 
 
 def _checked_range(low: object, high: object, points: object) -> tuple[float, float, int]:
@@ -160,8 +155,8 @@ def _with_copies(function: Function) -> Function:
     return lambda x: function(x.clone())
 
 
-def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
-    """Its values at x, if they are what an audit can work with."""
+def _check_values(f: Function, x: Tensor) -> None:
+    """Our error for values at x that an audit cannot work with."""
     leaf = x.clone().requires_grad_()
     try:
         y = f(leaf)
@@ -173,8 +168,8 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
         ) from error
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(must("audit", "f", "return one floating-point tensor", y))
-    if same_shape and y.shape != x.shape:
-        remedy = "Give the shape of its x: shape=(...)"
+    if y.shape != x.shape:
+        remedy = audit_answers.ALONG_A_LINE
         raise ValueError(must("audit", "f", f"return one number for each of the {x.numel()} numbers in x", y, remedy))
     if not torch.equal(y.detach().nan_to_num(), again.detach().nan_to_num()):
         raise ValueError(must("audit", "f", "return the same values for the same x", y, FIX_RANDOM))
@@ -186,39 +181,6 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
         raise ValueError(f"audit: f must be differentiable, got {got}. {remedy}.")
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ValueError(must("audit", "f", "give the same gradient for the same x", first, "Fix what is random in it"))
-    return y.detach()
-
-
-def _random_lines(f: Function, x: Tensor, y: Tensor, spread: float) -> list[Function]:
-    """Lines through the tensors that are shaped as x is, with a random weight for each element of y."""
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(like: Tensor) -> Tensor:
-        return torch.randn(like.shape, dtype=torch.float64, generator=generator)
-
-    return [restrict(f, normal(x) * spread, normal(x), normal(y)) for _ in range(_LINES)]
-
-
-def restrict(f: Function, start: Tensor, direction: Tensor, weight: Tensor) -> Function:
-    """t -> sum(weight * f(start + t * direction)), element-wise in t; the direction is scaled to elements of about 1."""
-    direction = direction / direction.square().mean().sqrt()
-
-    def evaluate(t: Tensor) -> Tensor:
-        return (f(start + t * direction) * weight).sum()
-
-    def in_turn(t: Tensor) -> Tensor:
-        return torch.stack([evaluate(number) for number in t.reshape(-1).unbind()]).reshape(t.shape)
-
-    def evaluate_all(t: Tensor) -> Tensor:
-        return torch.func.vmap(evaluate)(t.reshape(-1)).reshape(t.shape)
-
-    t = torch.linspace(-1, 1, 7, dtype=torch.float64)
-    try:  # does f work under vmap, with the same values and gradients?
-        pairs = [(evaluate_all(t), in_turn(t))]
-        pairs += [(gradient_of(evaluate_all, t, grad), gradient_of(in_turn, t, grad)) for grad in (1.0, -1.0)]
-    except Exception:
-        return in_turn
-    return evaluate_all if all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs) else in_turn
 
 
 def _name_of(f: object) -> str:

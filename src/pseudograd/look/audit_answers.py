@@ -17,12 +17,13 @@ from .measure import Measured
 from .what_is import are_equal
 
 Function = Callable[[Tensor], Tensor]
+ALONG_A_LINE = "Look at it along a line: lambda t: f(x + t.unsqueeze(-1) * direction).sum(-1)"
 NARROW = ("float32", "float16", "bfloat16")
 
 
-def is_linear(f: Function, m: Measured, on_tensors: Function, x: Tensor) -> Answer:
-    """Do sign and size of grad matter, and do the gradients of two losses add up? The latter for `on_tensors` at x."""
-    by_a, by_b, by_both = additivity(on_tensors, (x,), on_tensors(x).shape)[0]
+def is_linear(f: Function, m: Measured) -> Answer:
+    """Do sign and size of grad matter, and do the gradients of two losses add up?"""
+    by_a, by_b, by_both = additivity(f, (m.x,), m.x.shape)[0]
     sizes = torch.zeros_like(m.x, dtype=torch.bool)
     for sign, slopes in ((1.0, m.positive), (-1.0, m.negative)):
         for size in (2.0, 1e-3, 1e3):
@@ -45,7 +46,7 @@ def is_element_wise(f: Function, x: Tensor) -> Answer:
         talk = talk_of(f, x, grad)
         if talk.of_values.any():
             got = f"a y that depends on {cause} of x {_where(talk.of_values)}"
-            raise ValueError(f"audit: f must be element-wise, got {got}. Give the shape of its x: shape=(...).")
+            raise ValueError(f"audit: f must be element-wise, got {got}. {ALONG_A_LINE}.")
         if answer.word == "yes":
             answer = _answer("yes", "no", talk.of_gradients, f"the gradient depends on {cause} ")
     return answer

@@ -32,14 +32,13 @@ def draw(audit: AuditRecord) -> Figure:
     forward.plot(*_cut_curve(audit, audit.curves.y), color=FORWARD, linewidth=2.4)
     _draw_dots(forward, audit.curves.x, audit.curves.y, jumps, FORWARD, 5)
     forward.set_ylabel("y")
-    below = f"\n{audit.verdict}" if not audit.lines else f", along one of {audit.lines} random lines"
-    forward.set_title(f"{audit.name}{below}", fontsize=11, loc="left")
+    forward.set_title(f"{audit.name}\n{audit.verdict}", fontsize=11, loc="left")
     _draw_kinds(kinds, audit)
     _draw_backward(backward, audit)
     for axes in (forward, backward):
         axes.margins(y=0.12)
     backward.set_xlim(audit.low, audit.high)
-    backward.set_xlabel("along a random line" if audit.lines else "x")
+    backward.set_xlabel("x")
     return figure
 
 

@@ -86,9 +86,6 @@ class Curves(NamedTuple):
     negative: Tensor
 
 
-_NOT_ASKED = Answer("not asked", None, "a function of one number is needed")
-
-
 @dataclass(frozen=True)
 class AuditRecord:
     """The fields of an `Audit`, and its text.
@@ -96,7 +93,6 @@ class AuditRecord:
     rule: the call of pseudograd that does the same, as it is written, or None. rule_note: where it differs in what the name does not
     promise; or, without a name, the call that comes nearest, and what tells them apart.
     shares: of the range, for "grad > 0" and "grad < 0", the share of each kind.
-    lines: along how many random lines it was looked at; 0 for an element-wise function.
     writes: what the function changes although it belongs to its caller or to an earlier call, each with an example.
     """
 
@@ -104,7 +100,6 @@ class AuditRecord:
     low: float
     high: float
     points: int
-    lines: int
     regions: tuple[Region, ...]
     shares: dict[str, dict[str, float]]
     linear: Answer
@@ -112,16 +107,16 @@ class AuditRecord:
     forward_mode: Answer
     vmap: Answer
     curves: Curves = field(repr=False)
-    rule: str | None = None
-    rule_note: str = ""
-    element_wise: Answer = _NOT_ASKED
-    float32: Answer = _NOT_ASKED
-    float16: Answer = _NOT_ASKED
-    bfloat16: Answer = _NOT_ASKED
-    infinite_grad: Answer = _NOT_ASKED
-    nan_grad: Answer = _NOT_ASKED
-    not_finite: tuple[NotFinite, ...] = ()
-    writes: tuple[str, ...] = ()
+    rule: str | None
+    rule_note: str
+    element_wise: Answer
+    float32: Answer
+    float16: Answer
+    bfloat16: Answer
+    infinite_grad: Answer
+    nan_grad: Answer
+    not_finite: tuple[NotFinite, ...]
+    writes: tuple[str, ...]
 
     @property
     def kinks(self) -> tuple[Region, ...]:
@@ -135,19 +130,17 @@ class AuditRecord:
 
     def to_json(self) -> dict[str, object]:
         """All of it but the curves, in plain lists, dictionaries and numbers; a number that is not finite as a string."""
-        plain: dict[str, object] = {"kind": "pseudograd audit", "torch": torch.__version__}
+        plain: dict[str, object] = {"kind": "pseudograd audit", "torch": torch.__version__, "lines": 0}
         return plain | {part.name: _plain(getattr(self, part.name)) for part in fields(self) if part.name != "curves"}
 
     def __str__(self) -> str:
-        along = f", along {self.lines} random lines" if self.lines else ""
-        head = f"audit: {self.name} on {_number(self.low)} to {_number(self.high)}{along}, torch {torch.__version__}"
+        head = f"audit: {self.name} on {_number(self.low)} to {_number(self.high)}, torch {torch.__version__}"
         answers = [f"{name:<17} {answer}" for name, answer in self._answers()]
         return "\n  ".join([head, *self._conclusions(), "", *self._table(), "", *answers]).replace("\n  \n", "\n\n")
 
     def _conclusions(self) -> list[str]:
         """The rule, and the share of the range that each kind has."""
-        lines = [f"writes into {text}" for text in self.writes]
-        lines += [] if self.lines else [self.verdict]
+        lines = [*(f"writes into {text}" for text in self.writes), self.verdict]
         if self.rule_note:
             lines.append(f"but {self.rule_note}" if self.rule else self.rule_note)
         for sign, shares in self.shares.items():
@@ -158,7 +151,7 @@ class AuditRecord:
 
     def _table(self) -> list[str]:
         """A row for each region; both slopes are grad_x / grad."""
-        head = ("along the first line" if self.lines else "x", "derivative", "grad > 0", "grad < 0")
+        head = ("x", "derivative", "grad > 0", "grad < 0")
         rows = [head, *(region.cells() for region in self.regions[:_MOST_ROWS])]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -170,9 +163,7 @@ class AuditRecord:
         titles |= {"double_backward": "double backward", "forward_mode": "forward mode", "vmap": "vmap"}
         titles |= {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
         titles |= {"infinite_grad": "grad = inf, -inf", "nan_grad": "grad = nan"}
-        answers = [
-            (title, getattr(self, name)) for name, title in titles.items() if getattr(self, name) is not _NOT_ASKED
-        ]
+        answers = [(title, getattr(self, name)) for name, title in titles.items()]
         for up, down in zip(self.not_finite[::2], self.not_finite[1::2], strict=True):  # both signs of grad
             if not math.isfinite(up.x):
                 slopes = f"slope {_number(up.grad_x)} for grad > 0, {_number(-down.grad_x)} for grad < 0"
