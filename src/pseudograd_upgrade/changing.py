@@ -10,9 +10,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from pseudograd.listen.harmless import quietly
 from pseudograd.rewrite.context import Rewriting
-from pseudograd.rewrite.mode import Replacement
 from pseudograd.rewrite.pin_edge import pin_edge
-from pseudograd.rewrite.sites import RuleBySite, Site
 
 from .differences import ROUNDINGS
 
@@ -20,16 +18,8 @@ from .differences import ROUNDINGS
 def pin_lines(pin: str, lines: Sequence[str] | None) -> Rewriting:
     """The pin as a context for calls at these lines. lines=None: everywhere."""
     context = pin_edge(pin)
-    if lines is None or not context.replacements:
-        return context
-
-    def limit(replacement: Replacement) -> Replacement:
-        def choose_rule(site: Site) -> object:
-            return replacement.rule if any(site.is_at(line) for line in lines) else None
-
-        return Replacement(RuleBySite(choose_rule), replacement.op)
-
-    return Rewriting(repr(context), {switch: limit(rule) for switch, rule in context.replacements.items()})
+    context.lines = lines or ()
+    return context
 
 
 def shake_after_each_step() -> None:

@@ -44,6 +44,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--sensitivity-every", type=int, metavar="N", help="the same, asked in every N-th backward pass alone"
     )
+    command.add_argument(
+        "--side-by-side",
+        action="store_true",
+        help="where a convention may decide the training, run the program up to five times more to see it: once as it is, and under "
+        "the other convention at each such line",
+    )
     command.add_argument("--counts", action="store_true", help="shares of elements alone: cheaper, without sides")
     add_program(command)
 
@@ -58,6 +64,9 @@ def run(options: argparse.Namespace) -> int:
     fail_on = options.fail_on or ("any" if options.baseline is not None else None)
     fails = None if fail_on is None else program_run.condition(fail_on, output.is_known)
     ignore = program_run.ignore_of(options.select, options.ignore, options.fail_on)
+    every = (
+        options.side_by_side or options.sensitivity if options.sensitivity_every is None else options.sensitivity_every
+    )
     with stoppable():
         return program_run.run(
             options.program,
@@ -67,13 +76,14 @@ def run(options: argparse.Namespace) -> int:
                 "whatif": options.whatif,
                 "detail": "counts" if options.counts else "full",
                 "ignore": ignore,
-                "sensitivity": options.sensitivity if options.sensitivity_every is None else options.sensitivity_every,
+                "sensitivity": every,
             },
             steps=options.steps,
             html=options.html,
             json_file=options.json,
             fails=None if options.write_baseline is not None else fails,
             output=output,
+            side_by_side=options.side_by_side,
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..dynamo import when_dynamo_arrives
 from ..errors import must
@@ -144,8 +144,8 @@ class Diagnosis(Readable):
         """End the recording from any thread, wherever the program is. The modes that were entered stay and record nothing."""
         self._recorder.is_on, self._has_ended = False, True
 
-    def after_backward(self, act: Callable[[int], None]) -> None:
-        """Call act(number of backward passes so far) after each. An Exception of it becomes a line of the report: see `errors`."""
+    def after_backward(self, act: Callable[[int, Tensor | None], None]) -> None:
+        """Call act(number of backward passes so far, the loss if it is one number) after each. Its Exception becomes a line of `errors`."""
         self._recorder.after_backward = act
 
     def __getattr__(self, name: str) -> Any:

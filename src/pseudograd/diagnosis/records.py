@@ -186,6 +186,7 @@ class Finding:
     number: str = ""
     parameters: tuple[str, ...] = ()
     is_muted: bool = field(default=False, repr=False)
+    other_pin: tuple[str, str | float] | None = field(default=None, repr=False)  # under it a training may end elsewhere
 
 
 class Report:

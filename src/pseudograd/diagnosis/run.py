@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +16,28 @@ from pseudograd_notices.code import select_codes
 from pseudograd_notices.options import split_ignore, split_words
 
 from ..errors import must
+from ..listen.harmless import quietly
 from ..listen.program import follow as programs
 from ..listen.program.files import checked_file, json_text, write
+from ..listen.program.signals import Stopped
+from ..rewrite.pin_edge import pin_edge
+from ..rewrite.standard_input import StandardInput
 from ..rewrite.whole_program import rules_of
 from ..wording import shortened
 from . import ranks
 from .context import Diagnosis
 from .judge import findings
+from .judge.findings.convention import pin_text
 from .processes import ProgramReport, fields_of, merge
 from .records import Report
+from .side_by_side import Pin, train_side_by_side
 from .tell.notices import Output
 from .tell.page import page
 from .tell.text import rank_lines
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..listen.program.process import Process
 
 _PROCESSES_SHOWN = 8
@@ -106,18 +116,22 @@ def run(
     json_file: Path | None = None,
     fails: Condition | None = None,
     output: Output | None = None,
+    side_by_side: bool = False,
 ) -> int:
     """Run it as `python program arguments` would, up to so many backward passes; then the report, on the standard error.
 
     options: the arguments of `diagnose` in each process of the program; what-ifs as texts. The exit status is the program's; or 4, if
     that is 0 and `fails` holds somewhere, or no backward was seen. output: the baseline, and a second format of the report.
+    side_by_side: are further trainings run, where the other convention may decide this one?
     """
     programs.check("diagnose", program, is_module)
     output = Output(program) if output is None else output
     nothing = _diagnosis(options)  # the errors of wrong arguments, before any work
     targets = _targets(output, html, json_file)
     job = {"module": __name__, "asked": dict(options), "steps": steps}
-    done = programs.run(programs.command_of(program, arguments, is_module), job)
+    command = programs.command_of(program, arguments, is_module)
+    # Ranks that are commands of their own must not wait for each other.
+    done = _run_side_by_side(command, job) if side_by_side and ranks.rank() is None else programs.run(command, job)
     report = output.new(merge(done.parts, done.unseen, nothing))
     is_printed = output.file is None or output.format != "text"
     says_something = bool(report.backwards) or not done.unseen  # else "no backward started" would be wrong
@@ -144,6 +158,25 @@ def run(
         if output.format != "text" and output.file is None:
             print(output.rendered(report), end="", flush=True)
     return status
+
+
+def _run_side_by_side(command: Sequence[str], job: Mapping[str, Any]) -> programs.Run:
+    stdin = StandardInput()
+
+    def run(**more: object) -> programs.Run:
+        with stdin.open_for_run() as source:
+            return programs.run(command, {**job, "keeps_losses": True, **more}, stdin=source, is_quiet="pin" in more)
+
+    def run_again(pin: Pin | None, where: str, steps: int) -> programs.Run:
+        change = "as it is" if pin is None else f"with pin_edge({pin_text(pin)}) at {where}"
+        print(f"diagnose: one more run, {change}", file=sys.stderr, flush=True)
+        return run(pin=pin, where=where, steps=steps, asked={**job["asked"], "sensitivity": False})
+
+    done = run()
+    try:
+        return train_side_by_side(done, run_again, job["steps"])
+    except Stopped as stop:
+        return replace(done, status=stop.status)
 
 
 def _targets(output: Output, html: Path | None, json_file: Path | None) -> list[_Target]:
@@ -215,17 +248,24 @@ def _diagnosis(options: Mapping[str, Any]) -> Diagnosis:
 class _Follower:
     """A diagnosis from the moment torch is imported to the end of the process."""
 
-    def __init__(self, options: Mapping[str, object], steps: int | None, process: Process) -> None:
-        self.diagnosis = _diagnosis(options)
-        self.process, self.steps = process, steps
+    def __init__(self, job: Mapping[str, Any], process: Process) -> None:
+        self.losses: list[float] | None = [] if job.get("keeps_losses") else None
+        self.pin = pin_edge(**dict([job["pin"]])) if job.get("pin") else None
+        if self.pin is not None:
+            self.pin.lines = [job["where"]]
+            self.pin.__enter__()
+        self.diagnosis, self.process, self.steps = _diagnosis(job["asked"]), process, job["steps"]
         self.shows = process.is_main and sys.stderr is not None and sys.stderr.isatty()
         self.last = time.monotonic()
         self.diagnosis.after_backward(self.after)
         self.diagnosis.__enter__()
 
-    def after(self, backwards: int) -> None:
+    def after(self, backwards: int, loss: Tensor | None) -> None:
         """Tell the command that there is something to say, show progress now and then, and end the program after `steps` passes."""
         self.process.mark()
+        if self.losses is not None:
+            with quietly():
+                self.losses.append(math.nan if loss is None else float(loss))
         if self.shows and time.monotonic() - self.last > 1:
             self.last = time.monotonic()
             print(f"\rdiagnose: {backwards:,} backward passes\r", end="", file=sys.stderr, flush=True)
@@ -234,7 +274,9 @@ class _Follower:
 
     def content(self) -> dict[str, object]:
         self.diagnosis.stop_listening()
-        return fields_of(self.diagnosis)
+        pinned = None if self.pin is None else self.pin.report()
+        is_pinned = pinned is None or bool(pinned.rewritten and not pinned.missed)
+        return {**fields_of(self.diagnosis), "losses": self.losses, "is_pinned": is_pinned}
 
     def forked(self) -> None:
         self.diagnosis.stop_listening()
@@ -242,4 +284,4 @@ class _Follower:
 
 def begin(job: Mapping[str, Any], process: Process) -> _Follower:
     """`listen.program` calls it in each process."""
-    return _Follower(job["asked"], job["steps"], process)
+    return _Follower(job, process)

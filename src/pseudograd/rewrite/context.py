@@ -9,15 +9,17 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar
 
 from torch.compiler import is_compiling
 
+from ..listen.frames import calling_frame, is_same_line, point
 from ..rule import prepared
 from ..torch_table import forms as torch_forms
 from ..torch_table.conventions import OWN
 from ..torch_table.forms import EDGE_FAMILIES, ERA_FAMILIES
+from ..torch_table.records import Arguments, Function, Keywords
 from . import compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .mode import Replacement, Rewrite
 from .pins import drop_torchs_own
@@ -34,13 +36,28 @@ class _Entry(NamedTuple):
     unpinned: frozenset[str] = entered_contexts.NO_FAMILY
 
 
+class _RewriteAtLines(Rewrite):
+    def __torch_function__(
+        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
+        frame = calling_frame()
+        if frame is not None:
+            for line in self.lines:
+                if line.endswith(f":{frame.f_lineno}") and is_same_line(str(point(frame)), line):
+                    return super().__torch_function__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
 class Rewriting:
     """While it is entered, in this thread, torch's functions get the chosen rules.
 
     replacements: by the switch of a form that each acts on. kinks: the convention of each family that is pinned.
     is_torchs_own: the rules are those of the installed torch. The context then has an effect only inside another one that changes the same
         functions.
+    lines: the lines whose calls alone are changed; none for all. Compiled code must run eagerly then, as its lines are not known.
     """
+
+    lines: Sequence[str] = ()
 
     def __init__(
         self,
@@ -80,7 +97,9 @@ class Rewriting:
                 log = self._logs[thread] = Log()
             else:
                 log.nodes.start_afresh()
-            entry = _Entry(thread, Rewrite({} if is_idle else self.replacements, log, kinks), unpinned)
+            mode = (_RewriteAtLines if self.lines else Rewrite)({} if is_idle else self.replacements, log, kinks)
+            mode.lines = self.lines
+            entry = _Entry(thread, mode, unpinned)
         self._entries.append(entry)
         entered_contexts.enter(entry.mode, unpinned)
         return self

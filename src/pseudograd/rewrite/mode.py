@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import MethodWrapperType
 from typing import Any
 
@@ -72,6 +72,7 @@ class Rewrite(Entered):
     """One entry of a context."""
 
     replacements: dict[str, Replacement]
+    lines: Sequence[str] = ()  # of the context
 
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None

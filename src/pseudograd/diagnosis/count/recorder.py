@@ -103,7 +103,7 @@ class Recorder(Subscriber):
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: WhatIfMeter | None = None
-        self.after_backward: Callable[[int], None] | None = None
+        self.after_backward: Callable[[int, Tensor | None], None] | None = None
         self._clamps: Clamps | None = None
         self._zeros: Zeros | None = None
         self._local = _Thread()
@@ -565,7 +565,7 @@ class Recorder(Subscriber):
                 self.zeros.drops.end(self.backwards)
             self.partial = self.leaves.partial() if _is_looked_at(self.backwards + 1) else 0
         if self.after_backward is not None:
-            self.after_backward(self.backwards)
+            self.after_backward(self.backwards, self.loss)
 
 
 def _is_looked_at(backward: int) -> bool:

@@ -63,6 +63,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         parameters = [record for record in parameters if not evidence.deliberate.parameter(record.parameter or "")]
         judged, other = verdict(line, parameters), other_of(family)
         if judged and other is not None:
+            is_tried = judged == "decides" and line.within is None and family != POOL
             yield KIND.finding(
                 where,
                 line.expression,
@@ -72,6 +73,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 _next_step(judged, line, other),
                 share=min(line.level, 1.0) if judged in ("decides", "some") else 0.0,
                 is_muted=line.is_muted,
+                other_pin=_pin(family, other.whose, other.convention) if is_tried else None,
             )
 
 
@@ -90,7 +92,9 @@ def _amount(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity]) -
     return f"All of {whose} is convention{times}"
 
 
-_UNMEASURED = "where a training under the other convention ends was not measured"
+MAY_DECIDE = "It may decide this training"
+BESIDE = ". Train with "
+UNMEASURED = "where a training under the other convention ends was not measured"
 _NAMES = {era: era.replace("torch<=", "torch up to ").replace("torch>=", "torch since ") for era in ERAS}
 _NAMES |= {"jax": "JAX", "tensorflow": "TensorFlow"}
 
@@ -117,15 +121,15 @@ def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], 
         count = len(line.steps)
         return f"{count} {'step is' if count == 1 else 'steps are'} too few to say whether it matters"
     if judged == "falls":
-        return f"Later it is mostly {percent(line.level)}; {_UNMEASURED}"
+        return f"Later it is mostly {percent(line.level)}; {UNMEASURED}"
     if judged == "some":
-        return f"The rest of the update moves these parameters, too; {_UNMEASURED}"
+        return f"The rest of the update moves these parameters, too; {UNMEASURED}"
     whose, stuck, stopped = _NAMES.get(other.whose, other.whose), _stuck(parameters), _stopped(parameters)
     if stuck or not stopped:
         where = f", and {shortened(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
-        return f"It may decide this training: it stays high{where}; {_UNMEASURED}"
+        return f"{MAY_DECIDE}: it stays high{where}; {UNMEASURED}"
     stays = f"in the first step {shortened(stopped)} would get nothing as in {whose}"
-    return f"It may decide this training: {stays}; {_UNMEASURED}"
+    return f"{MAY_DECIDE}: {stays}; {UNMEASURED}"
 
 
 def _next_step(judged: str, line: Sensitivity, other: OtherConvention) -> str:
@@ -135,19 +139,24 @@ def _next_step(judged: str, line: Sensitivity, other: OtherConvention) -> str:
     if line.within is not None:
         return advice.write_out("pin_edge", family, line.within)
     era = installed_era()
-    kept = _pin(family, era, text_of(FAMILIES[family].torch_convention(era)))
+    kept = pin_text(_pin(family, era, text_of(FAMILIES[family].torch_convention(era))))
     step = f"with pseudograd.pin_edge({kept}): ...  # keeps it so on every torch"
     if judged != "decides":
         return step
     # Where the parameters end under the other convention is not known: it may be worse, or NaN.
-    return f"{step}. Train with {_pin(family, other.whose, other.convention)} beside it, from the same seeds, before you choose"
+    return f"{step}{BESIDE}{pin_text(_pin(family, other.whose, other.convention))} beside it, from the same seeds, before you choose"
 
 
-def _pin(family: str, whose: str, convention: str) -> str:
-    """The argument of pin_edge."""
+def _pin(family: str, whose: str, convention: str) -> tuple[str, str | float]:
+    """The argument of pin_edge, and its value."""
     if family in _PINNED_BY_ERA and whose in ERAS:
-        return repr(whose)
-    return f"{family}={whose!r}" if whose in ERAS or whose in FRAMEWORKS else f"{family}={float(convention)!r}"
+        return "edge", whose
+    return family, whose if whose in ERAS or whose in FRAMEWORKS else float(convention)
+
+
+def pin_text(pin: tuple[str, str | float]) -> str:
+    name, value = pin
+    return repr(value) if name == "edge" else f"{name}={value!r}"
 
 
 KIND = Kind(
@@ -158,7 +167,8 @@ KIND = Kind(
     meaning="a tenth or more of an update is what torch happens to do at a kink or a tie, where another torch, JAX or TensorFlow does "
     "otherwise; asked with `sensitivity`",
     next_step="`pin_edge`, or another start",
-    details="It says whether that may decide the training: by how it goes over the steps, and by whether the parameters move",
+    details="It says whether that may decide the training: by how it goes over the steps, and by whether the parameters move; "
+    "`--side-by-side` says whether it does, by trainings under the other convention",
     is_alone=True,
     bad="""\
 p = torch.nn.Parameter(torch.tensor([0.0, 1.0, 2.0, -1.0]))

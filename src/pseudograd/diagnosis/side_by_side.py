@@ -1,0 +1,89 @@
+"""Trainings side by side: does a program end elsewhere where the calls of one line follow the other convention?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf, isfinite
+
+from ..listen.program.follow import Run
+from .judge.findings.convention import BESIDE, MAY_DECIDE, UNMEASURED, pin_text
+from .records import Finding
+
+_MOST_LINES = 4  # that get a training of their own: those with the largest shares
+_LEAST_STEPS, _LEAST_LAST_STEPS = 8, 3
+# A loss is elsewhere if it is apart by more than these shares of itself, of the largest loss, and times what two equal runs are apart.
+_OF_LEVEL, _OF_LARGEST, _OF_NOISE = 0.01, 0.001, 10.0
+Pin = tuple[str, str | float]  # the argument of pin_edge, and its value
+
+
+def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Run], steps: int | None) -> Run:
+    """The run with findings that say what happened under the other convention: the program runs once more as it is, and once for each line.
+
+    run_again: takes a pin, its line, and the number of backward passes. steps: after so many passes the program was ended.
+    """
+    active = [part for part in done.parts if part.content["backwards"]]
+    own, findings = (active[0].content[name] for name in ("losses", "findings")) if active else ([], [])
+    in_doubt = sorted([finding for finding in findings if finding.other_pin], key=lambda finding: -finding.share)
+    if done.status or len(active) > 1 or not in_doubt or len(own) < _LEAST_STEPS:
+        return done
+    again, failure = _losses_of(run_again(None, "", len(own)), len(own))
+    failure = failure and f"a second run as it is {failure}"
+    if not failure and _distance(own[0], again[0]):
+        failure = f"a second run as it is begins with a loss of {again[0]:.6g}, not {own[0]:.6g}, so the program does not repeat"
+    named = "this training" if steps is None or len(own) < steps else f"the first {len(own):,} steps"
+
+    def add_training(finding: Finding) -> Finding:
+        assert finding.other_pin is not None
+        pin, why = f"pin_edge({pin_text(finding.other_pin)}) at this line", failure
+        evidence, advice = finding.evidence, finding.next_step
+        if not why:
+            other, failed = _losses_of(run_again(finding.other_pin, finding.where, len(own)), len(own))
+            why = failed and f"the program under {pin} {failed}"
+        if why:
+            measured = f"where it ends under the other convention cannot be compared, as {why}"
+            return replace(finding, evidence=evidence.replace(UNMEASURED, measured))
+        is_elsewhere, measured = compare_losses(own, again, other, pin)
+        if is_elsewhere is not None:
+            head = f"It decides {named}: " if is_elsewhere else f"It did not decide {named}, though "
+            evidence = evidence.replace(f"{MAY_DECIDE}: ", head)
+            is_better = is_elsewhere and other[-1] < own[-1]
+            advice = advice.replace("the same seeds", "more seeds") if is_better else advice.partition(BESIDE)[0]
+        return replace(finding, evidence=evidence.replace(UNMEASURED, measured), next_step=advice)
+
+    tried = {id(finding): add_training(finding) for finding in in_doubt[:_MOST_LINES]}
+    content = {**active[0].content, "findings": [tried.get(id(finding), finding) for finding in findings]}
+    parts = [replace(part, content=content) if part is active[0] else part for part in done.parts]
+    return replace(done, parts=tuple(parts))
+
+
+def _losses_of(run: Run, steps: int) -> tuple[list[float], str]:
+    """The losses of a run; and why they cannot be compared, if so."""
+    contents = [part.content for part in run.parts if part.content["backwards"]]
+    losses = contents[0]["losses"] if len(contents) == 1 else []
+    if run.status or len(losses) != steps:
+        return losses, f"ended with status {run.status} after {len(losses):,} of {steps:,} backward passes"
+    return losses, "" if contents[0]["is_pinned"] else "has calls that no pin reaches"
+
+
+def compare_losses(
+    own: Sequence[float], again: Sequence[float], other: Sequence[float], pin: str
+) -> tuple[bool | None, str]:
+    """Does the training end elsewhere under the pin? None: not clear. And a clause with the numbers. again: of a second run as it is."""
+    count = max(_LEAST_LAST_STEPS, len(own) // 4)
+    ends = list(zip(own[-count:], other[-count:], strict=True))
+    noise = max(map(_distance, own[-count:], again[-count:]))
+    least = max([_OF_NOISE * noise, *(_OF_LARGEST * abs(loss) for loss in own if isfinite(loss))])
+    apart = [_distance(*pair) > max(least, _OF_LEVEL * min(map(abs, pair))) for pair in ends]
+    repeats = f"at most {noise:.1g} from a second run" if noise else "in two runs, to the bit"
+    measured = f"the last loss is {own[-1]:.6g} as it is ({repeats}) and {other[-1]:.6g} under {pin}"
+    if all(apart) and len({under > loss for loss, under in ends if isfinite(loss - under)}) <= 1:
+        return True, f"{measured}, and apart in each of the last {count:,} steps"
+    if not any(apart) and all(map(isfinite, (noise, *own[-count:]))):
+        return False, measured
+    return None, f"{measured}, and not clearly apart in each of the last {count:,} steps"
+
+
+def _distance(loss: float, other: float) -> float:
+    """0 also for two losses that are NaN or infinite."""
+    return 0.0 if not (isfinite(loss) or isfinite(other)) else abs(loss - other) if isfinite(loss - other) else inf
