@@ -34,7 +34,7 @@ def as_number(value: Any) -> Any:
 
 def has_negative_zero(values: Iterable[object]) -> bool:
     """A memory of calls finds 0.0 where -0.0 is looked up, so both are told apart here. The values are numbers or None."""
-    return any(value == 0 and math.copysign(1.0, value) < 0 for value in values)
+    return any(value == 0 and math.copysign(1.0, value) == -1.0 for value in values)
 
 
 def is_finite(value: float) -> bool:

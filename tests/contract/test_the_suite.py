@@ -1,6 +1,7 @@
 """The suite is tested too: every broken rule fails a check, and the whole rules it was made from fail none."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -161,6 +162,72 @@ def test_a_wrong_kernel_for_a_code_fails_too(priority: int) -> None:
     wrong = kernels.Kernel("clamp", bits.BITS, bits.suits, all_of_it, priority=priority)
     with _registered(wrong), pytest.raises(AssertionError, match="kernel clamp for bits, gradient 0"):
         values.check_gradient(INWARD, torch.float32)
+
+
+def _way_of(x: torch.Tensor) -> str:
+    """How a check of the forward calls the op, in the words of its error."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return "functorch"
+    return "not recording" if not x.requires_grad else "recording" if torch.is_grad_enabled() else "no_grad"
+
+
+@pytest.mark.parametrize("wrong", ["not recording", "recording", "no_grad", "functorch", "an input after the call"])
+def test_a_value_that_is_wrong_in_one_way_of_calling_fails(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values.check_forward(INWARD, torch.float32)
+    own = values.forward_by_vjp
+
+    def call(self: Case, x: torch.Tensor, *bounds: object) -> torch.Tensor:
+        y = self.function()(x, *bounds)
+        return y + 1 if _way_of(x) == wrong else y
+
+    def last_call(case: Case, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        y = own(case, inputs)
+        if wrong == "an input after the call":
+            inputs[0].add_(1)
+        return y
+
+    monkeypatch.setattr(Case, "__call__", call)
+    monkeypatch.setattr(values, "forward_by_vjp", last_call)
+    with pytest.raises(AssertionError, match=f", {wrong}: "):
+        values.check_forward(INWARD, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("path", "how", "check", "text"),
+    [
+        ("gradient_by_backward_of_first", {}, values.check_gradient, "kernel, gradient 0"),
+        ("gradient_by_backward", {}, values.check_gradient, "backward, gradient 0"),
+        ("gradient_by_backward", {"create_graph": True}, values.check_gradient, "formula, gradient 0"),
+        ("gradient_by_vjp", {}, values.check_gradient, "functorch, gradient 0"),
+        ("gradient_by_vjp", {}, values.check_random, "functorch, gradient 0"),
+        ("gradient_by_vjp", {}, values.check_reduced, "gradient_by_vjp, gradient 0"),
+        ("gradient_by_backward", {"create_graph": True}, values.check_reduced, "formula_gradients, gradient 0"),
+        ("gradient_by_backward_of_first", {}, values.check_reduced, "kernel"),
+    ],
+)
+def test_a_gradient_that_is_wrong_by_one_path_fails(
+    path: str, how: dict[str, bool], check: Callable[..., None], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = getattr(values, path)
+
+    @functools.wraps(right)
+    def wrong(f: object, inputs: object, grad: torch.Tensor, **given: bool) -> list[torch.Tensor | None]:
+        gradients = right(f, inputs, grad, **given)
+        is_meant = given == how and not (text.startswith("kernel,") and kernels.table._off)
+        return [None if g is None else 2 * g for g in gradients] if is_meant else gradients
+
+    monkeypatch.setattr(values, path, wrong)
+    with pytest.raises(AssertionError, match=f", {text}"):
+        check(INWARD, torch.float32)
+
+
+def test_layouts_are_those_of_all_but_the_last_odd_element() -> None:
+    sample = INWARD.samples()[0]
+    x, low, high = sample.build(torch.float32)
+    laid, *bounds = transforms.torch_inputs(INWARD, sample, torch.float32)
+    assert laid.shape == (1, 2, len(x) // 2, 1)
+    assert torch.equal(laid.reshape(-1), x[: len(x) // 2 * 2].reshape(-1)) or x.isnan().any()
+    assert bounds == [low, high]
 
 
 def test_a_row_that_says_something_else_fails() -> None:

@@ -319,6 +319,29 @@ def test_what_is_written_out_is_so_in_place(name: str, framework: str) -> None:
         torch.testing.assert_close(grad, _x(*wanted), rtol=0, atol=1e-12, equal_nan=True)
 
 
+OF_A_NUMBER: dict[str, Callable[[Tensor], Any]] = {
+    "sort": lambda x: torch.sort(x),
+    "sort, descending": lambda x: torch.sort(x, descending=True),
+    "msort": lambda x: (torch.msort(x),),
+    "topk": lambda x: torch.topk(x, 1),
+    "kthvalue": lambda x: torch.kthvalue(x, 1),
+    "median": lambda x: (torch.median(x),),
+    "median of a dimension": lambda x: torch.median(x, 0),
+    "max": lambda x: torch.max(x, 0),
+    "quantile": lambda x: (torch.quantile(x, torch.tensor([0.5, 1.0], dtype=DOUBLE), keepdim=True),),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_NUMBER)
+def test_of_a_single_number_a_pin_leaves_torchs_own(name: str) -> None:
+    x = torch.tensor(3.0, dtype=DOUBLE, requires_grad=True)
+    own = OF_A_NUMBER[name](x)
+    with pin_edge("jax"):
+        pinned = OF_A_NUMBER[name](x)
+    assert [(part.shape, part.tolist()) for part in pinned] == [(part.shape, part.tolist()) for part in own]
+    assert torch.equal(torch.autograd.grad(pinned[0].sum(), x)[0], torch.autograd.grad(own[0].sum(), x)[0])
+
+
 def test_a_quantile_pinned_to_the_installed_torch_is_its_own() -> None:
     x = _x(1, 2, 1, 1, 2)
     own = _gradient(lambda x: torch.quantile(x, 0.4), x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import pickle
@@ -174,6 +175,54 @@ def test_at_a_tie_each_era_is_the_same_on_every_torch(name: str) -> None:
             with pin_edge(era):
                 grad = differentiate(tie)
             np.testing.assert_allclose(grad, wanted, rtol=0, atol=3e-7, err_msg=f"{era}, {way}")
+
+
+INSIDE: dict[str, Callable[[Tensor], Tensor]] = {
+    "corrcoef": lambda x: torch.corrcoef(x[0]),
+    "corrcoef, complex": lambda x: torch.view_as_real(torch.corrcoef(torch.complex(x[0], x[1]))),
+    "corrcoef of two": lambda x: torch.corrcoef(x[0, :2]),
+    "corrcoef of one": lambda x: torch.corrcoef(x[0, :1]) + torch.corrcoef(x[0, 0]),
+    "normalize": lambda x: functional.normalize(x, p=3.0, dim=-1, eps=1e-3),
+    "lp_pool1d": lambda x: functional.lp_pool1d(x[0], 3.0, 2),
+    "lp_pool1d of infinity": lambda x: functional.lp_pool1d(x[0], float("inf"), 2),
+    "lp_pool2d": lambda x: functional.lp_pool2d(x, 2.0, (1, 2), stride=1, ceil_mode=True),
+    "lp_pool2d, square": lambda x: functional.lp_pool2d(x, 2.0, 2),
+    "lp_pool3d": lambda x: functional.lp_pool3d(x[None], 1.5, (2, 1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_away_from_ties_a_call_is_torchs_own(name: str) -> None:
+    x = torch.rand(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    results = []
+    for context in (contextlib.nullcontext(), override(clamp="zero", relu="zero", sign="zero")):
+        leaf = x.clone().requires_grad_()
+        with context:
+            y = INSIDE[name](leaf)
+        weight = torch.linspace(-1.0, 2.0, y.numel(), dtype=y.dtype).reshape(y.shape)
+        results.append((y.detach(), torch.autograd.grad((y * weight).sum(), leaf, allow_unused=True)[0]))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert bool(context.report().rewritten) == (name not in ("corrcoef of one", "lp_pool1d of infinity"))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_a_correlation_ends_at_one(is_complex: bool) -> None:
+    """Rounding carries that of multiples of one variable beyond."""
+    generator = torch.Generator().manual_seed(0)
+    ends = set()
+    for _ in range(20):
+        x = torch.rand(7, generator=generator, requires_grad=True)
+        multiples = torch.stack([x, 3 * x, -7 * x])
+        if is_complex:
+            multiples = torch.cat([torch.complex(multiples, 2 * multiples), torch.complex(multiples, -3 * multiples)])
+            multiples = torch.cat([multiples, 1j * multiples])
+        with override(clamp="zero"):
+            y = torch.corrcoef(multiples)
+        assert torch.equal(y, torch.corrcoef(multiples.detach()))
+        parts = [y.real, y.imag] if is_complex else [y]
+        ends |= {(number, end) for number, part in enumerate(parts) for end in (part.min().item(), part.max().item())}
+    assert ends >= {(number, end) for number in range(1 + is_complex) for end in (-1.0, 1.0)}
+    assert max(abs(end) for _, end in ends) == 1
 
 
 @pytest.mark.program

@@ -14,6 +14,8 @@ from pseudograd.rule import OPS
 from pseudograd.testing.contract import transforms
 from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.measure.behaviour import (
+    _differ,
+    _is_changed,
     count_talk,
     cross_talk,
     gradient_of,
@@ -21,6 +23,8 @@ from pseudograd.testing.measure.behaviour import (
     second_order,
     underflow,
 )
+from pseudograd.testing.measure.gradients import additivity, gradient_by_backward_of_first
+from pseudograd.testing.measure.inputs import DTYPES, random_pairs
 from pseudograd.testing.measure.numeric import (
     STEEP,
     _change,
@@ -218,6 +222,51 @@ def test_what_depends_on_the_number_of_elements_is_seen() -> None:
     ):
         measured = count_talk(f, x, grad)
         assert (int(measured.of_values.sum()), int(measured.of_gradients.sum())) == (values, gradients)
+
+
+def test_what_changed_and_what_differs() -> None:
+    before, after = torch.tensor([1.0, math.nan, 1.0, math.nan]), torch.tensor([1.0, 1.0, math.nan, math.nan])
+    assert _is_changed(before, after).tolist() == [False, True, True, False]
+    a, eps = torch.tensor([1.0, 1.0, math.nan, math.nan, 1.0]), torch.finfo(torch.float32).eps
+    assert _differ(a, a * torch.tensor([1 + 63 * eps, 1 - 65 * eps, 1, math.nan, math.nan])).tolist() == [
+        *(False, True, False, False, False)
+    ]
+
+
+def test_gradients_for_two_grads_and_for_their_sum_at_finite_inputs() -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan, 2.0], dtype=torch.float64)
+    for size in (1.0, 4.0):
+        ((a, b, both),) = additivity(lambda x: x.square() / 2, (x,), x.shape, size)
+        assert a.tolist() == [
+            size * grad / 8 * at for grad, at in zip((-15.5, -5.5, 5.5, 16.5), (4, -4, 0.5, 2), strict=True)
+        ]
+        assert (b.tolist(), both.tolist()) == ((-3 * a).tolist(), (-2 * a).tolist())
+    assert additivity(lambda x, bound: x * 2, (x, x), x.shape)[1:] == []  # what gets no gradient is left out
+
+
+def test_the_gradient_of_the_first_input_alone() -> None:
+    x, other, grad = torch.ones(2), torch.full((2,), 3.0), torch.tensor([1.0, -2.0])
+    (grad_x,) = gradient_by_backward_of_first(torch.mul, (x, other), grad)
+    assert grad_x is not None
+    assert grad_x.tolist() == [3, -6]
+    for f in (lambda x, other: other * 2, lambda x, other: other.requires_grad_() * 2):
+        assert gradient_by_backward_of_first(f, (x, other.clone()), grad) == [None]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_random_pairs_are_near_the_range_and_of_every_size(dtype: torch.dtype) -> None:
+    (x, bound, number), grad = random_pairs((torch.zeros(3), torch.tensor([1.0, 2.0, 3.0]), 0.5), dtype)
+    assert x.shape == bound.shape == grad.shape == (256,)
+    assert (x.dtype, grad.dtype, number) == (dtype, dtype, 0.5)
+    assert bound.tolist() == ([1, 2, 3] * 86)[:256]
+    assert 1.5 < x[:128].double().std() < 2.5
+    info = torch.finfo(dtype)
+    for values in (x[128:], grad):
+        sizes = values.double().abs()
+        assert sizes.nan_to_num(0, 0).max() > info.max**0.5
+        assert sizes[sizes > 0].min() < info.tiny**0.5
+        assert set(values.sign().nan_to_num().unique().tolist()) >= {-1.0, 1.0}
+    assert x[128:].nan_to_num().tolist() != grad[:128].nan_to_num().tolist()
 
 
 def _wipe(x: Tensor) -> Tensor:

@@ -420,9 +420,8 @@ def _masks(x: Tensor, *bounds: Bound | Tensor) -> list[Tensor]:
     below, at_min, at_max, above, known = x < low, x == low, x == high, x > high, x == x
     apart, point, crossed = low < high, low == high, low > high
     unknown = ~(apart | point | crossed)
-    inside = known & ~(below | at_min | at_max | above)
     return [
-        *(apart & mask for mask in (below, at_min, inside, at_max, above)),
+        *(apart & mask for mask in (below, at_min, known, at_max, above)),  # inside has code 0 in every plane
         *(point & mask for mask in (below, at_min, above)),
         *(crossed & mask for mask in (x < high, at_max, above)),
         *(unknown & mask for mask in (below, above, ~(below | above))),

@@ -68,7 +68,7 @@ def adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[.
     def reference(
         x: float, grad: float, *others: float, fl: Callable[[float], float], settings: Mapping[str, float]
     ) -> tuple[float, ...]:
-        return fl(reference_of_one(grad, x, fl=fl, settings=settings)), *(0.0 for _ in others)
+        return (fl(reference_of_one(grad, x, fl=fl, settings=settings)),)
 
     return row_of(pull=pull, reference=reference, is_linear=is_linear, keeps=("x",), is_users=True, **row)
 

@@ -24,10 +24,10 @@ _SILU = {
 
 def gelu(rule: str, x: Number, grad: Number, is_tanh: Number, *, fl: Round, bits: int = 2) -> tuple[Number, ...]:
     if rule == "fewbit":
-        return fl(grad * _step(_GELU[bits], x)), 0.0
+        return (fl(grad * _step(_GELU[bits], x)),)
     r = _wide(fl)
     slope = _tanh_slope(x, r) if is_tanh else _erf_slope(x, r)
-    return fl(r(grad * slope)), 0.0
+    return (fl(r(grad * slope)),)
 
 
 def silu(rule: str, x: Number, grad: Number, *, fl: Round, bits: int = 2) -> tuple[Number, ...]:
@@ -39,7 +39,7 @@ def silu(rule: str, x: Number, grad: Number, *, fl: Round, bits: int = 2) -> tup
 
 
 def leaky_relu(rule: str, x: Number, grad: Number, negative_slope: Number, *, fl: Round) -> tuple[Number, ...]:
-    return (grad if x > 0 else fl(grad * _wide(fl)(negative_slope))), 0.0
+    return (grad if x > 0 else fl(grad * _wide(fl)(negative_slope)),)
 
 
 def hardsigmoid(rule: str, x: Number, grad: Number, *, fl: Round) -> tuple[Number, ...]:
@@ -65,7 +65,7 @@ def jumprelu(
     fl: Round,
     **how: object,
 ) -> tuple[Number, ...]:
-    """(grad_x, grad_threshold, 0, 0). rule: a name, or a user's function, which says what the threshold gets of one x."""
+    """(grad_x, grad_threshold). rule: a name, or a user's function, which says what the threshold gets of one x."""
     passed = 0.0 if x <= threshold else grad
     r, share = _wide(fl), 0.0
     if not isinstance(rule, str):
@@ -77,7 +77,7 @@ def jumprelu(
         jump = r(threshold * slope)
         share = 0.0 if slope == 0 or (jump == 0 and math.isinf(grad)) else r(grad * jump)
     is_shared = window_to_x and rule != "zero"
-    return fl(r(passed + share)) if is_shared else passed, fl(-share) if share else 0.0, 0.0, 0.0
+    return fl(r(passed + share)) if is_shared else passed, fl(-share) if share else 0.0
 
 
 def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Number:

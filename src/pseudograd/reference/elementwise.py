@@ -1,6 +1,7 @@
 """Rounding, steps, abs, gradient transforms and fake quantisation for one number: plain `if`s.
 
-`fl` rounds to the dtype under test. Steps and quantisers compute half precision in float32 and round once at the end; `_wide` is that.
+Each gives the gradients of the inputs that may be tensors. `fl` rounds to the dtype under test. Steps and quantisers compute half
+precision in float32 and round once at the end; `_wide` is that.
 """
 
 import math
@@ -40,19 +41,19 @@ def _exp(value: Number) -> Number:
 def rounding(
     rule: str, x: Number, grad: Number, *decimals: Number, fl: Round, within: float = 0.25, amplitude: float = 0.21
 ) -> tuple[Number, ...]:
-    """(grad_x, 0): by how far x is from the nearest step of 10^-decimals."""
+    """By how far x is from the nearest step of 10^-decimals."""
     if rule in ("identity", "zero"):
-        return grad if rule == "identity" else 0.0, *(0.0 for _ in decimals)
+        return (grad if rule == "identity" else 0.0,)
     r, steps = _wide(fl), 10.0 ** decimals[0]
     position = r(x * steps) if steps >= 1 else r(x / (1 / steps))
     if math.isnan(position) or math.isinf(position):
-        return 0.0, 0.0
+        return (0.0,)
     error = abs(r(position - round(position)))
     if rule == "trust":
-        return grad if error <= r(within) else 0.0, 0.0
+        return (grad if error <= r(within) else 0.0,)
     assert rule == "fourier"
     wave = r(math.cos(r(error * r(math.pi))) * r(amplitude * math.sqrt(2) * math.pi))
-    return fl(r(grad * r(r(1 - wave) / r(1 + wave)))), 0.0
+    return (fl(r(grad * r(r(1 - wave) / r(1 + wave)))),)
 
 
 def absolute(x: Number, grad: Number, *, edge: int, fl: Round) -> tuple[Number, ...]:
@@ -64,18 +65,16 @@ def absolute(x: Number, grad: Number, *, edge: int, fl: Round) -> tuple[Number, 
 
 
 def scaled(x: Number, grad: Number, scale: Number, *, fl: Round) -> tuple[Number, ...]:
-    return (0.0 if scale == 0 else fl(fl(scale) * grad), 0.0)
+    return (0.0 if scale == 0 else fl(fl(scale) * grad),)
 
 
 def reversed_(x: Number, grad: Number, scale: Number, *, fl: Round) -> tuple[Number, ...]:
-    return (0.0 if scale == 0 else -fl(fl(scale) * grad), 0.0)
+    return (0.0 if scale == 0 else -fl(fl(scale) * grad),)
 
 
 def clipped(x: Number, grad: Number, limit: Number, *, fl: Round) -> tuple[Number, ...]:
     limit = fl(limit)
-    if grad > limit:
-        return limit, 0.0
-    return (-limit, 0.0) if grad < -limit else (grad, 0.0)
+    return (limit if grad > limit else -limit if grad < -limit else grad,)
 
 
 def replaced(x_forward: Number, grad: Number, x_backward: Number, **_: object) -> tuple[Number, ...]:
@@ -88,11 +87,11 @@ def step(
 ) -> tuple[Number, ...]:
     """grad times the slope of the surrogate; 0 where the slope is 0, whatever grad is."""
     if rule == "zero":
-        return (0.0, 0.0)
+        return (0.0,)
     if rule == "identity":
-        return grad, 0.0
+        return (grad,)
     slope = _slope(rule, x, scale, height, fl)
-    return (0.0 if slope == 0 else fl(_wide(fl)(grad * slope)), 0.0)
+    return (0.0 if slope == 0 else fl(_wide(fl)(grad * slope)),)
 
 
 def _slope(rule: str, x: Number, scale: float, height: float, fl: Round) -> Number:
@@ -136,7 +135,7 @@ def fake_quantize(
     fl: Round,
     **parameters: float,
 ) -> tuple[Number, ...]:
-    """(grad_x, grad_scale, grad_zero_point, 0, 0); outside and the edge are those of the integer grid."""
+    """(grad_x, grad_scale, grad_zero_point); outside and the edge are those of the integer grid."""
     r = _wide(fl)
     position = r(x * r(1 / scale))
     code = r(_nearest_even(position) + _nearest_even(zero_point))
@@ -146,7 +145,7 @@ def fake_quantize(
     if not (to_code == 0 and math.isinf(position)):
         to_scale = r(to_scale - r(to_code * position))
     to_zero_point = 0.0 if to_code == grad and math.isinf(grad) else r(r(to_code - grad) * scale)
-    return fl(to_code), fl(to_scale), fl(to_zero_point), 0.0, 0.0
+    return fl(to_code), fl(to_scale), fl(to_zero_point)
 
 
 def _nearest_even(value: Number) -> Number:

@@ -47,7 +47,7 @@ def gradient(
     is_below, is_above = below and not advantage > 0, above and not advantage < 0
     pessimistic = _picked(ratio, is_below, lowest, is_above, highest, over, ceiling)
     clipped = _picked(ratio, below, lowest, above, highest, over, ceiling)
-    others = fl(-r(grad * (clipped if without_min else pessimistic))), 0.0, 0.0, 0.0, 0.0, 0.0
+    to_advantage = fl(-r(grad * (clipped if without_min else pessimistic)))
     slope = -advantage
     if kind == "user":
         least, most = 0.0 if lowest is None else lowest, math.inf if highest is None else highest
@@ -60,13 +60,13 @@ def gradient(
     if over:
         slope = 0.0
     if kind == "user":
-        return fl(slope), *others
+        return fl(slope), to_advantage
     if kind == "log_prob":
-        return fl(r(grad * slope)), *others
+        return fl(r(grad * slope)), to_advantage
     if slope == 0 and (advantage != 0 or ratio == math.inf):
-        return 0.0, *others
+        return 0.0, to_advantage
     weight = ratio if not in_log else clipped if kind == "linear" else pessimistic
-    return fl(r(r(grad * slope) * weight)), *others
+    return fl(r(r(grad * slope) * weight)), to_advantage
 
 
 def _limit_in_space(bound: Number, in_log: Number, r: Round) -> Number:

@@ -136,7 +136,7 @@ class Squares:
 
     def __init__(self) -> None:
         # Of all, of the last, and how much of that is 0. Python reads it without torch.
-        self._receive = array("d", (0.0, 0.0, 0.0))
+        self._receive = array("d", bytes(24))
         self._sum = torch.frombuffer(self._receive, dtype=torch.float64)
         self._arrive = native.operators.arrive
 
