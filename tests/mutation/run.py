@@ -81,13 +81,17 @@ class Suite:
         print(f"{len(lost)} of {len(self.seconds)} tests run no line of the package here", file=sys.stderr)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Test functions that run the changed lines, the fast ones first; those of a whole file where the change is data of a module."""
+        """Test functions that run the changed lines, the fast ones first; those of a whole file where its import runs the lines."""
         contexts = self.data.contexts_by_lineno(str(self.source / mutant.file))
         lines = range(mutant.line, mutant.last_line + 1)
-        tests = {name for line in lines for name in contexts.get(line, ())} - {_IMPORTED}
-        if not tests:
+        own = {name for line in lines for name in contexts.get(line, ())}
+        tests = own - {_IMPORTED}
+        if not tests or _IMPORTED in own:
             tests = {name for names in contexts.values() for name in names} - {_IMPORTED}
-        return sorted(tests, key=lambda name: (self._distance(name, mutant.file), self.seconds.get(name, 1.0)))
+        return sorted(
+            tests,
+            key=lambda name: (name not in own, self._distance(name, mutant.file), self.seconds.get(name, 1.0)),
+        )
 
     @staticmethod
     def _distance(test: str, file: str) -> bool:

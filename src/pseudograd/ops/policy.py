@@ -113,7 +113,7 @@ def policy_loss(
         is_positive = ratio > 0
         logarithm = torch.where(is_positive, torch.log(torch.where(is_positive, ratio, 1.0)), -torch.inf)
         mean = mean_over_tokens(logarithm, mask).expand_as(logarithm)
-        y = _run((IDENTITY_RULE,), "closed", mean, advantage, None, None, None, 0, 0)
+        y = _run((IDENTITY_RULE,), "closed", mean, advantage, None, None, None, *bounds[3:])
     else:
         y = _run(rules, edge, log_ratio, advantage, *bounds)
     return y if mask is None else torch.where(mask, y, 0.0)
