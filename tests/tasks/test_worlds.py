@@ -12,6 +12,7 @@ from pseudograd.comparison.variants import variants
 from pseudograd_tasks import (
     TASKS,
     attack,
+    basin,
     digits,
     least_squares,
     quantized,
@@ -46,6 +47,50 @@ def test_a_network_and_its_gradient_depend_on_its_seed_alone() -> None:
         functional.cross_entropy(functional.linear(hidden, second, biases[1]), labels).backward()
         for ours, theirs in zip(several.parameters, own, strict=True):
             assert torch.allclose(ours.grad[index], theirs.grad, atol=1e-6)
+
+
+def test_digits_are_sixteenths_and_the_rate_of_a_training_falls_to_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = digits.digits()
+    assert (float(images.train.min()), float(images.train.max())) == (0, 1)
+    assert torch.equal(images.train * 16, (images.train * 16).round())
+    assert (len(images.train), len(images.test), len(images.test_labels)) == (1300, 497, 497)
+    optimizers: list[torch.optim.Adam] = []
+    make = torch.optim.Adam
+    monkeypatch.setattr(torch.optim, "Adam", lambda *args, **named: optimizers.append(make(*args, **named)) or optimizers[0])
+    networks = digits.draw_networks((1,), (64, 10), 4)
+    assert float(networks.weights[0].abs().max()) == pytest.approx((3 / 64) ** 0.5, rel=0.01)
+    loss = lambda batch: networks.weights[0].sum() + networks.biases[0].sum()  # noqa: E731
+    steps = digits.train(networks, 0.5, loss, falls=True)
+    assert [(step, optimizers[0].param_groups[0]["lr"]) for step in steps] == [(0, 0.5), (1, 0.375), (2, 0.25), (3, 0.125)]
+    right = torch.tensor([[[0.0, 1.0], [2.0, 1.0]]])
+    assert digits.accuracy(right, torch.tensor([1, 1])).tolist() == [0.5]
+
+
+def test_a_line_of_starts_reaches_half_the_range_beyond_each_bound() -> None:
+    starts = basin.starts(Settings(low=-1.0, high=2.0))
+    assert (len(starts), float(starts[0])) == (400, -2.5)
+    assert float(starts[-1]) == pytest.approx(3.5 - 6 / 400)
+
+
+def test_a_tenth_of_the_range_is_twenty_decibels() -> None:
+    target = torch.full((1, 3, 4, 4), 0.5)
+    assert psnr(target + 0.1, target) == pytest.approx(20, abs=1e-4)
+    assert psnr(torch.full_like(target, 3.0), torch.ones_like(target)) == math.inf
+
+
+def test_letters_are_drawn_by_their_probabilities() -> None:
+    """Logits that leave one letter after each: 0 is followed by 2, 2 by 1, 1 by 0."""
+    logits = torch.full((policy.SEEDS, policy.LENGTH, policy.LETTERS, policy.LETTERS), -1e9)
+    for before, letter in ((0, 2), (2, 1), (1, 0)):
+        logits[:, :, before, letter] = 0
+    strings = policy._draw_strings(logits, torch.Generator().manual_seed(0))
+    assert strings.shape == (policy.SEEDS, policy.STRINGS, policy.LENGTH + 1)
+    assert (strings == torch.tensor([0, 2, 1] * 3)).all()
+    order = torch.tensor([[2, 0, 1, 3, 4, 5]]).expand(policy.SEEDS, -1)
+    assert policy._follows(strings, order).all()
+    assert policy._log_prob(logits, strings).abs().max() == 0
+    even = policy._draw_strings(torch.zeros_like(logits), torch.Generator().manual_seed(0))[..., 1:]
+    assert (even.flatten().bincount() / even.numel() - 1 / 6).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("quantiser", [quantized.TERNARY_WEIGHTS, quantized.FOUR_BITS_EACH], ids=["ternary", "4 bits"])

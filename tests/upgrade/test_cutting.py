@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from pseudograd_upgrade.cutting import shrink as shrinking
 from pseudograd_upgrade.cutting import worker
 from pseudograd_upgrade.cutting.call import (
     FUNCTION,
@@ -221,9 +222,48 @@ def test_a_call_that_no_program_shows_is_not_cut_out(
         program(torch, "sigmoid", changed, forward("torch.sigmoid", "x", x=x), tmp_path)
 
 
-def test_a_dimension_of_one_is_not_made_smaller() -> None:
+def test_a_dimension_is_cut_to_its_parts() -> None:
     assert spans_within(1) == []
     assert spans_within(2) == [(0, 1), (1, 2)]
+    assert spans_within(5) == [(0, 1), (0, 2), (2, 5), (0, 4), (1, 5)]
+
+
+def _moves(move: Callable[[Any], Any], call: Call) -> list[Call]:
+    return list(move(shrinking.Mismatch(call, Outcome(None, {}), "y0", 1.0)))
+
+
+def test_each_argument_is_left_out_alone() -> None:
+    call = forward("torch.f", "x", "a", "3", kwargs={"p": "0.5", "inplace": "True"}, x=X, a=X)
+    assert [(move.args, dict(move.kwargs)) for move in _moves(shrinking._drop_arguments, call)] == [
+        (("x", "a", "3"), {"inplace": "True"}),
+        (("x", "a"), call.kwargs),
+        (("x", "None", "3"), call.kwargs),
+    ]
+    assert _moves(shrinking._drop_arguments, forward("torch.f", "x", x=X)) == []
+
+
+def test_dimensions_of_one_size_are_cut_together_and_the_size_among_the_arguments_too() -> None:
+    call = forward("torch.f", "x", "a", "(4,)", "14", x=numbers(1, 4), a=numbers(4))
+    moves = _moves(shrinking._drop_entries, call)
+    first = [(move.args, *(list(move.tensors[name].shape) for name in "xa")) for move in moves[:4]]
+    assert first == [
+        (("x", "a", "(1,)", "14"), [1, 1], [1]),
+        (("x", "a", "(4,)", "14"), [1, 1], [1]),
+        (("x", "a", "(2,)", "14"), [1, 2], [2]),
+        (("x", "a", "(4,)", "14"), [1, 2], [2]),
+    ]
+    assert torch.equal(moves[4].tensors["a"], call.tensors["a"][2:])
+    assert len(moves) == 3 * 2 * 5  # both, x alone, a alone
+    assert [list(moves[10].tensors[name].shape) for name in "xa"] == [[1, 1], [4]]
+
+
+def test_dimensions_of_one_entry_are_dropped() -> None:
+    shapes = lambda **tensors: [  # noqa: E731
+        [tuple(x.shape) for x in move.tensors.values()] for move in _moves(shrinking._drop_dimensions, forward("f", *tensors, **tensors))
+    ]
+    assert shapes(x=numbers(1, 4), a=numbers(3)) == [[(4,), (3,)]]
+    assert shapes(x=numbers(1, 1), a=numbers(1)) == [[(), ()], [(1,), (1,)]]
+    assert shapes(x=numbers(2, 3), a=numbers(1)) == []
 
 
 def test_a_program_that_fails_alone_is_refused() -> None:
@@ -269,6 +309,15 @@ def test_a_tensor_is_written_to_the_last_bit(x: torch.Tensor) -> None:
         assert torch.equal(torch.signbit(copy), torch.signbit(x))
         leaf = eval(tensor_text(own, requires=True), {"torch": torch})
         assert (leaf.requires_grad, leaf.is_leaf) == (True, True)
+
+
+def test_a_tensor_is_written_as_people_write_it() -> None:
+    assert tensor_text(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])) == "torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])"
+    assert tensor_text(torch.full((5, 5), 0.1), True) == "torch.full((5, 5), 0.1, requires_grad=True)"
+    assert tensor_text(torch.full((4, 6), 1)).startswith("torch.tensor([[1, 1, 1, 1, 1, 1], [1,")
+    assert tensor_text(torch.full((25,), 2.0, dtype=torch.float64)) == "torch.full((25,), 2.0, dtype=torch.float64)"
+    assert tensor_text(torch.zeros(0, 3)) == "torch.zeros((0, 3), dtype=torch.float32)"
+    assert tensor_text(torch.tensor(0.1)) == "torch.tensor(0.1)"
 
 
 @folded

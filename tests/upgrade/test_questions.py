@@ -334,6 +334,7 @@ def test_a_line_that_mends_left_out_is_another_op_if_it_differs_off_its_point_to
     assert answer.why[0].startswith("this line left out of what is compiled, the losses are equal")
     assert answer.next_steps[0] == "put what train.py:2 calls into a function under @torch.compiler.disable"
     assert runner.settings("moved") == [("train.py:2",)] * 2
+    assert all(run.python.settings["is_cut"] for run in runner.all if run.python.settings.get("moved"))
 
 
 @pytest.mark.parametrize(("status", "kind"), [(0, CONVENTION), (1, OTHER_OP)])

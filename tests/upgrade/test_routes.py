@@ -59,6 +59,14 @@ def test_the_inputs_of_a_moved_line_are_a_little_apart(is_moved: bool) -> None:
 def test_the_cpu_is_the_first_of_two_devices_and_hides_the_others() -> None:
     assert parse_routes("cuda,cpu") == parse_routes("cpu,cuda") == ("cpu", "cuda")
     assert parse_routes("inductor,eager") == ("inductor", "eager")
+    for text, message in (
+        ("cpu,eager", "name two devices or two compilers, got 'cpu,eager'. Ask cpu,cuda or two of eager, "),
+        ("eager,eager", "be two routes that differ, got 'eager,eager'. Write eager,inductor"),
+        ("eager", "be two routes that differ, got 'eager'"),
+        ("eager,tpu", "be one of aot_eager, cpu, cuda, eager, inductor, got 'tpu'"),
+    ):
+        with pytest.raises(ValueError, match=f"must {message}"):
+            parse_routes(text)
     assert ENVIRONMENTS[CPU]["CUDA_VISIBLE_DEVICES"] == ENVIRONMENTS[CPU]["HIP_VISIBLE_DEVICES"] == "-1"
 
 

@@ -1,0 +1,152 @@
+"""The inputs and parameters that measured points suggest, from records that are written by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from pseudograd.look import candidates, measure
+from pseudograd.look.candidates import GRADS
+from pseudograd.look.measure import Break, Measured
+from pseudograd.rule import OPS
+
+
+def _measured(x: list[float], y: list[float], up: list[float] | None = None, **more: Any) -> Measured:
+    """Slopes are differences of neighbours. up: the slopes for grad > 0 and, unless `negative` is given, for grad < 0."""
+    points, values = torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64)
+    slope = values.diff() / points.diff()
+    slope = torch.cat([slope, slope[-1:]])
+    positive = slope if up is None else torch.tensor(up, dtype=torch.float64)
+    negative = torch.tensor(more.pop("negative"), dtype=torch.float64) if "negative" in more else positive
+    return Measured(
+        points, values, slope, slope.new_full((len(x),), 1e-9), positive, negative, **{"breaks": (), "pairs": (), **more}
+    )
+
+
+def test_every_size_of_grad_is_tried_with_both_signs() -> None:
+    assert {-grad for grad in GRADS} == set(GRADS)
+    assert {abs(grad) for grad in GRADS} == {1, 2, 1e-3, 1e3}
+
+
+_X = [-2.0, -1.0, 0.0, 1.0, 2.0]
+_INPUTS: list[tuple[str, list[float], list[float] | None, list[Any]]] = [
+    ("clamp", [-1, -1, 0, 1, 1], None, [(-1, 1)]),
+    ("clamp", [-1, -1, 0, 1, 2], None, [(-1, None)]),
+    ("clamp", [-2, -1, 0, 1, 1], None, [(None, 1)]),
+    ("clamp", [-2, -1, 0, 1, 2], None, []),
+    ("clamp", [1, 1, 1, 1, 1], None, []),
+    ("clamp", [-1 / 3, -1 / 3, 0, 1, 2], None, [(-1 / 3, None)]),
+    ("clamp", [-0.1 - 1e-13, -0.1 - 1e-13, 0, 1, 2], None, [(-0.1, None), (-0.1 - 1e-13, None)]),
+    ("clamp", [-math.inf, -1, 0, 1, 1], None, []),
+    ("clamp", [-1, -1, 0, 1, math.inf], None, []),
+    ("relu", [0, 0, 0, 1, 2], None, [(0, None)]),
+    ("relu", [-1, -1, 0, 1, 2], None, []),
+    ("sign", [-1, -1, 0.25, 1, 1], None, [(0.25,)]),
+    ("round", [-2, -1, 0, 1, 2], None, [(0,), (1,), (2,), (-1,)]),
+    ("floor", [-2, -1, 0, 1, 2], None, [()]),
+    ("abs", [2, 1, 0, 1, 2], None, [()]),
+    ("gelu", [-2, -1, 0, 1, 2], None, [(0,), (1,)]),
+    ("leaky_relu", [-0.5, -0.25, 0, 1, 2], None, [(0.25,)]),
+    ("leaky_relu", [0, 0, 0, 1, 2], None, []),
+    ("leaky_relu", [-2, -1, 0, 1, 2], None, []),
+    ("scale_grad", _X, [0.5] * 5, [(0.5,)]),
+    ("scale_grad", _X, [1.0] * 5, []),
+    ("reverse_grad", _X, [-1.0] * 5, [(1,)]),
+    ("scale_grad", [-2, -1, 0, 1, 3], [0.5] * 5, []),
+    ("fake_quantize", [-1, -1, 0, 1, 2], None, []),
+]
+
+
+@pytest.mark.parametrize(("op", "y", "up", "inputs"), _INPUTS)
+def test_values_suggest_the_inputs_behind_x(op: str, y: list[float], up: list[float] | None, inputs: list[Any]) -> None:
+    assert candidates._inputs_behind_x(OPS[op], _measured(_X, y, up)) == inputs
+
+
+def test_a_step_without_a_point_at_zero_and_a_leaky_relu_of_positive_x_suggest_nothing() -> None:
+    assert candidates._inputs_behind_x(OPS["sign"], _measured([-1, 1], [-1, 1])) == []
+    assert candidates._inputs_behind_x(OPS["leaky_relu"], _measured([0, 1], [0.5, 1])) == []
+
+
+def test_a_grid_has_the_mean_step_and_its_ends() -> None:
+    x = [step / 8 for step in range(-8, 9)]
+    y = [min(0.5, max(-0.5, round(4 * value) / 4)) for value in x]
+    assert candidates._inputs_behind_x(OPS["fake_quantize"], _measured(x, y)) == [(0.25, 0, -2, 2)]
+    assert candidates._grids(_measured(x, [min(0.0, value) for value in y]), -0.5, 0.0) == [(0.25, 0, -2, 0)]
+    assert candidates._grids(_measured(x, [float(value > 0) for value in x]), 0, 1) == []  # two levels are a step
+    assert candidates._grids(_measured(x, x), -1, 1) == []  # as many levels as points
+
+
+def test_the_width_of_a_reversal_is_the_distance_over_the_share_and_the_range() -> None:
+    up, bounds = [-1.0, -0.25, 1.0, 1.0, 1.0, 0.0], {"min": 0.0, "max": 2.0}
+    m = _measured([-2, -1, 0, 1, 2, 3], [0, 0, 0, 1, 2, 2], up, negative=[0.0] * 6)
+    assert candidates._estimate_width(m, bounds) == 1 / (0.25 * 2)
+    above = m._replace(positive=torch.zeros(6), negative=torch.tensor([0, 0, 1, 1, 1, -0.25]))
+    assert candidates._estimate_width(above, bounds) == (3 - 2) / (0.25 * 2)
+    codes = {"scale": 0.5, "quant_min": 0.0, "quant_max": 2.0}
+    assert candidates._estimate_width(above, codes) == (6 - 2) / (0.25 * 2)
+    assert candidates._estimate_width(m, {"min": 0.0, "max": None}) is None
+    assert candidates._estimate_width(m, {"min": None, "max": 2.0}) is None
+    assert candidates._estimate_width(m, {"min": 2.0, "max": 2.0}) is None
+    assert candidates._estimate_width(m._replace(positive=torch.zeros(6)), bounds) is None
+
+
+def test_a_jump_is_a_threshold_with_the_widths_of_a_window() -> None:
+    m = _measured(_X, [0, 0, 0, 1, 2], [0, 0, 0, 4, 1])
+    jump, kink = Break(1.0, 0, 1, is_jump=True), Break(-1.0, 0, 1, is_jump=False)
+    no_window = (1.0, 1.0, False)
+    assert candidates._thresholds(m) == candidates._thresholds(m._replace(breaks=(jump, jump))) == []
+    m = m._replace(breaks=(kink, jump))
+    by_share = [(1.0, width, True) for width in (0.25, 0.125, 0.0625, candidates.tidy(0.25 / math.sqrt(2 * math.pi)))]
+    assert candidates._thresholds(m) == [no_window, *by_share]
+    assert candidates._thresholds(m._replace(pairs=((0.75, 0.875), (1.25, 1.5)))) == [
+        no_window,
+        (1.0, 0.25, True),
+        *by_share,
+    ]
+    assert candidates._thresholds(m._replace(positive=torch.zeros(5), pairs=((0.75, 0.875),))) == [no_window]
+
+
+@pytest.mark.parametrize(
+    ("rule", "y", "up", "down", "numbers"),
+    [
+        ("leaky", [0, 0, 0, 1, 1], [0.2, 0.2, 1, 1, 0.2], [0.2, 0.2, 1, 1, 0.2], (0.2,)),
+        ("leaky", [0, 0, 0, 1, 2], [-0.2, 0.2, 1, 1, 1], [0.2, 0.2, 1, 1, 1], (0.2,)),
+        ("leaky", [-1, 0, 0, 1, 1], [1, 1, 1, 1, 0.3], [1, 1, 1, 1, 0.3], (0.3,)),
+        ("leaky_inward", [0, 0, 0, 1, 1], [0.2, 0, 1, 1, 1], [1, 1, 1, 1, 0.3], (0.2, 0.3)),
+        ("leaky_inward", [0, 0, 0, 1, 1], [1, 0, 1, 1, 0.3], [0.2, 1, 1, 1, 1], (0.2, 0.3)),
+        ("leaky_inward", [0, 0, 0, 1, 2], [0.2, 0, 1, 1, 1], [1, 1, 1, 1, 1], (0.2, 0.2)),
+    ],
+)
+def test_factors_are_read_at_the_flat_ends(
+    rule: str, y: list[float], up: list[float], down: list[float], numbers: tuple[float, ...]
+) -> None:
+    m = _measured(_X, y, up, negative=down)
+    known = {"min": 0.0, "max": 1.0}
+    assert candidates._estimate_factors(OPS["clamp"].rules[rule], m, known) == numbers
+    names = tuple(OPS["clamp"].rules[rule].parameters)
+    assert candidates._parameters(OPS["clamp"].rules[rule], m, known) == tuple(zip(names, numbers, strict=True))
+
+
+def test_a_factor_of_zero_and_an_unknown_curve_leave_the_parameters_as_they_are() -> None:
+    m = _measured(_X, [0, 0, 0, 1, 1], [0, 0, 1, 1, 0])
+    leaky, window = OPS["clamp"].rules["leaky"], OPS["sign"].rules["window"]
+    assert candidates._parameters(leaky, m, {}) == tuple(leaky.parameters.items())
+    assert candidates._parameters(window, m._replace(positive=torch.zeros(5)), {}) == tuple(window.parameters.items())
+
+
+def test_a_box_ends_where_the_slope_ends() -> None:
+    m = _measured(_X, [-1, -1, 0, 1, 1], [0, 0.5, 0.5, 0.5, 0], pairs=((-1.5, -1.25), (1.25, 1.5)))
+    box = OPS["sign"].rules["window"]
+    assert candidates._estimate_curve(m, box) == (1.0, 0.5)
+    assert candidates._estimate_curve(m._replace(pairs=((-1.5, -1.25),)), box) is None
+
+
+@pytest.mark.parametrize("bound", [math.pi * 1e-9, -math.pi / 3, 0.1])
+def test_lines_meet_at_the_exact_number_in_every_size(bound: float) -> None:
+    low, high = sorted((0.5 * bound, 2 * bound))
+    f = lambda x: x.clamp(min=bound)  # noqa: E731
+    x = measure._meeting_point(f, low, high, 0.0, 1.0, [], 2.0**-52)
+    assert abs(x - bound) <= 1e-14 * abs(bound)

@@ -1,0 +1,73 @@
+"""The recorders of `upgrade` in this process, on three steps of a training."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from pseudograd.listen.listener import listening
+from pseudograd.listen.program.follow import Enough
+from pseudograd_upgrade.cutting.recorder import ArgumentRecorder
+from pseudograd_upgrade.recorder import CallListener, Recorder
+from pseudograd_upgrade.recording import Schedule
+
+
+def _record(recorder: Recorder, program: Callable[[], object]) -> dict[str, Any]:
+    recorder.listener_of_backward = partial(CallListener, recorder)
+    with listening(CallListener(recorder)), contextlib.suppress(Enough):
+        program()
+    return recorder.content()
+
+
+def _train() -> None:
+    w = torch.ones(3, requires_grad=True)
+    optimiser = torch.optim.SGD([w], lr=0.5)
+    for _ in range(3):
+        y = sum(torch.sigmoid(part) for part in (w, w * 2))
+        optimiser.zero_grad()
+        y.sum().backward()
+        optimiser.step()
+
+
+def test_a_recorder_has_every_call_node_leaf_and_update_of_its_steps() -> None:
+    content = _record(Recorder(Schedule()), _train)
+    ops = [op for _, op, *_ in content["origins"]]
+    steps = {step: [ops[origin] for origin, *_ in events] for step, events in content["steps"].items()}
+    update = ["SGD.step"]
+    step = ["mul", "sigmoid", "add", "sigmoid", "add", "sum"]
+    nodes = ["SumBackward0", "AddBackward0", "SigmoidBackward0", "AddBackward0", "SigmoidBackward0", "MulBackward0"]
+    step += [*nodes, "torch::autograd::AccumulateGrad"]
+    assert steps == {1: ["ones", *step], 2: update + step, 3: update + step, 4: update}
+    where = [line.rpartition(":")[2] for _, _, line, *_ in content["origins"]]
+    assert where[1] == where[2] == where[ops.index("MulBackward0")] != "?"
+    assert (where[ops.index("SumBackward0")], where[-2:]) == (where[0] and where[ops.index("sum")], ["?", where[-1]])
+    sigmoid = next(tensors for origin, _, tensors in content["steps"][1] if ops[origin] == "SigmoidBackward0")
+    assert [shape for shape, _ in sigmoid] == ["float32 [3]"] * 2  # the gradient that arrives, and the one that leaves
+    assert [digest[0] for _, digest in sigmoid] == [3, pytest.approx(0.31498, rel=1e-4)]
+    assert [losses for (losses,) in content["losses"]] == pytest.approx([4.83557, 4.56109, 4.15179], rel=1e-5)
+    assert content["steps"][2][0][1].startswith("lr=0.5, momentum=0, ")
+
+
+@pytest.mark.parametrize(("kind", "op"), [("forward", "sigmoid"), ("backward", "SigmoidBackward0")])
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_arguments_of_the_call_that_is_asked_for_are_copied(kind: str, op: str, count: int) -> None:
+    origin = next(origin for origin in _record(Recorder(Schedule()), _train)["origins"] if origin[:2] == [kind, op])
+    shapes = ["float32 [3]"] * (1 if kind == "forward" else 2)
+    recorder = ArgumentRecorder(Schedule(), [(kind, op, origin[2], shapes, count)])
+    ((at, (call, data)),) = _record(recorder, _train)["calls"].items()
+    is_backward = kind == "backward"
+    factor = 1 + (count != is_backward)  # a backward comes to the second sigmoid first
+    arrives = {"grad": torch.ones(3)} if is_backward else {}
+    tensors = torch.load(io.BytesIO(data))
+    assert (at, call.name, call.args, call.requires) == (0, "torch.sigmoid", ("x",), {"x"})
+    assert call.grads == ((None, "grad" if is_backward else None),)
+    assert tensors.keys() == {"x", *arrives}
+    assert torch.equal(tensors["x"], torch.full((3,), float(factor)))
+    assert all(torch.equal(tensors[name], grad) for name, grad in arrives.items())
+    assert 3 not in recorder.steps, "it ends the program"
