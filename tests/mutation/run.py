@@ -46,6 +46,16 @@ from mutants import EXPLAINED, Mutant, changed_source, draw, mutants_of  # noqa:
 THRESHOLD = 0.95
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
 _SETTINGS = "[run]\nsource = {source}\ndynamic_context = test_function\nparallel = true\npatch = subprocess, fork\ndata_file = {data}\n"
+# A worker of pytest-xdist is killed ten seconds after its last test: too soon for the data of half of the suite on a busy machine.
+_SAVING = """\
+import coverage
+
+def pytest_sessionfinish():
+    recording = coverage.Coverage.current()
+    if recording is not None:
+        recording.stop()
+        recording.save()
+"""
 _IMPORTED = ""  # the context of lines that run while a module is imported
 
 
@@ -63,8 +73,10 @@ class Suite:
     def record(self, jobs: int, tests: Sequence[str]) -> None:
         settings, data, times = (self.root / name for name in ("coveragerc", "coverage-data", "times.xml"))
         settings.write_text(_SETTINGS.format(source=self.source, data=data))
-        environment = {**os.environ, "PYTHONPATH": str(self.source), "COVERAGE_RCFILE": str(settings)}
-        parallel = ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
+        (self.root / "save_coverage.py").write_text(_SAVING)
+        path = f"{self.source}{os.pathsep}{self.root}"
+        environment = {**os.environ, "PYTHONPATH": path, "COVERAGE_RCFILE": str(settings)}
+        parallel = ["-n", str(jobs), "--dist", "loadgroup", "-p", "save_coverage"] if jobs > 1 else []
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "--tb=no"]
         subprocess.run(
             [*command, *parallel, f"--junitxml={times}", *tests], cwd=self.root, env=environment, check=False
