@@ -78,21 +78,6 @@ def test_a_tenth_of_the_range_is_twenty_decibels() -> None:
     assert psnr(torch.full_like(target, 3.0), torch.ones_like(target)) == math.inf
 
 
-def test_letters_are_drawn_by_their_probabilities() -> None:
-    """Logits that leave one letter after each: 0 is followed by 2, 2 by 1, 1 by 0."""
-    logits = torch.full((policy.SEEDS, policy.LENGTH, policy.LETTERS, policy.LETTERS), -1e9)
-    for before, letter in ((0, 2), (2, 1), (1, 0)):
-        logits[:, :, before, letter] = 0
-    strings = policy._draw_strings(logits, torch.Generator().manual_seed(0))
-    assert strings.shape == (policy.SEEDS, policy.STRINGS, policy.LENGTH + 1)
-    assert (strings == torch.tensor([0, 2, 1] * 3)).all()
-    order = torch.tensor([[2, 0, 1, 3, 4, 5]]).expand(policy.SEEDS, -1)
-    assert policy._follows(strings, order).all()
-    assert policy._log_prob(logits, strings).abs().max() == 0
-    even = policy._draw_strings(torch.zeros_like(logits), torch.Generator().manual_seed(0))[..., 1:]
-    assert (even.flatten().bincount() / even.numel() - 1 / 6).abs().max() < 0.02
-
-
 @pytest.mark.parametrize("quantiser", [quantized.TERNARY_WEIGHTS, quantized.FOUR_BITS_EACH], ids=["ternary", "4 bits"])
 def test_weights_and_activations_are_quantised(quantiser: quantized.Quantiser) -> None:
     networks = digits.draw_networks((1,), (64, 5, 10), 1)
