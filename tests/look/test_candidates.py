@@ -22,7 +22,13 @@ def _measured(x: list[float], y: list[float], up: list[float] | None = None, **m
     positive = slope if up is None else torch.tensor(up, dtype=torch.float64)
     negative = torch.tensor(more.pop("negative"), dtype=torch.float64) if "negative" in more else positive
     return Measured(
-        points, values, slope, slope.new_full((len(x),), 1e-9), positive, negative, **{"breaks": (), "pairs": (), **more}
+        points,
+        values,
+        slope,
+        slope.new_full((len(x),), 1e-9),
+        positive,
+        negative,
+        **{"breaks": (), "pairs": (), **more},
     )
 
 

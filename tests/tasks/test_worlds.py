@@ -56,12 +56,19 @@ def test_digits_are_sixteenths_and_the_rate_of_a_training_falls_to_zero(monkeypa
     assert (len(images.train), len(images.test), len(images.test_labels)) == (1300, 497, 497)
     optimizers: list[torch.optim.Adam] = []
     make = torch.optim.Adam
-    monkeypatch.setattr(torch.optim, "Adam", lambda *args, **named: optimizers.append(make(*args, **named)) or optimizers[0])
+    monkeypatch.setattr(
+        torch.optim, "Adam", lambda *args, **named: optimizers.append(make(*args, **named)) or optimizers[0]
+    )
     networks = digits.draw_networks((1,), (64, 10), 4)
     assert float(networks.weights[0].abs().max()) == pytest.approx((3 / 64) ** 0.5, rel=0.01)
     loss = lambda batch: networks.weights[0].sum() + networks.biases[0].sum()  # noqa: E731
     steps = digits.train(networks, 0.5, loss, falls=True)
-    assert [(step, optimizers[0].param_groups[0]["lr"]) for step in steps] == [(0, 0.5), (1, 0.375), (2, 0.25), (3, 0.125)]
+    assert [(step, optimizers[0].param_groups[0]["lr"]) for step in steps] == [
+        (0, 0.5),
+        (1, 0.375),
+        (2, 0.25),
+        (3, 0.125),
+    ]
     right = torch.tensor([[[0.0, 1.0], [2.0, 1.0]]])
     assert digits.accuracy(right, torch.tensor([1, 1])).tolist() == [0.5]
 

@@ -259,7 +259,8 @@ def test_dimensions_of_one_size_are_cut_together_and_the_size_among_the_argument
 
 def test_dimensions_of_one_entry_are_dropped() -> None:
     shapes = lambda **tensors: [  # noqa: E731
-        [tuple(x.shape) for x in move.tensors.values()] for move in _moves(shrinking._drop_dimensions, forward("f", *tensors, **tensors))
+        [tuple(x.shape) for x in move.tensors.values()]
+        for move in _moves(shrinking._drop_dimensions, forward("f", *tensors, **tensors))
     ]
     assert shapes(x=numbers(1, 4), a=numbers(3)) == [[(4,), (3,)]]
     assert shapes(x=numbers(1, 1), a=numbers(1)) == [[(), ()], [(1,), (1,)]]
@@ -312,7 +313,10 @@ def test_a_tensor_is_written_to_the_last_bit(x: torch.Tensor) -> None:
 
 
 def test_a_tensor_is_written_as_people_write_it() -> None:
-    assert tensor_text(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])) == "torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])"
+    assert (
+        tensor_text(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+        == "torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])"
+    )
     assert tensor_text(torch.full((5, 5), 0.1), True) == "torch.full((5, 5), 0.1, requires_grad=True)"
     assert tensor_text(torch.full((4, 6), 1)).startswith("torch.tensor([[1, 1, 1, 1, 1, 1], [1,")
     assert tensor_text(torch.full((25,), 2.0, dtype=torch.float64)) == "torch.full((25,), 2.0, dtype=torch.float64)"

@@ -127,7 +127,9 @@ def test_the_first_loss_beyond_rounding_is_found() -> None:
     for apart, first in ((0.0098, None), (0.0102, 2)):  # ten times as far as another order of sums
         assert first_loss(old, run(losses=(1.0, 2.0 * (1 + apart), 3.0)), [noise]) == first
     for apart, first in ((0.0029, None), (0.0031, 2)):  # thirty times as far as the step before
-        assert first_loss(run(losses=level), run(losses=(1.0002, 2.0 * (1 + apart))), [run(losses=(1.0002, 2.0))]) == first
+        assert (
+            first_loss(run(losses=level), run(losses=(1.0002, 2.0 * (1 + apart))), [run(losses=(1.0002, 2.0))]) == first
+        )
     assert first_loss(run(losses=(math.nan,)), run(losses=(math.nan,))) is None
 
 
