@@ -329,10 +329,11 @@ def test_a_tensor_that_sees_its_calls_sees_none_of_a_diagnosis(settings: dict[st
     def calls() -> int:
         _Counting.calls = 0
         parameter = nn.Parameter(_Counting(torch.linspace(-1, 1, 5)))
-        optimizer = torch.optim.SGD([parameter], 0.1, foreach=False)
+        bias = nn.Parameter(torch.ones(5))  # a plain tensor, whose gradient is of the class
+        optimizer = torch.optim.SGD([parameter, bias], 0.1, foreach=False)
         for _ in range(3):
             optimizer.zero_grad()
-            (parameter.clamp(-0.6, 0.6).relu() * 2).sum().backward()
+            (parameter.clamp(-0.6, 0.6).relu() * 2 + bias).sum().backward()
             optimizer.step()
         return _Counting.calls
 

@@ -19,7 +19,7 @@ from ...listen import frames
 from ...listen.frames import NOWHERE
 from ...listen.harmless import Errors, harmless, quietly
 from ...torch_table.private import without_torch_function
-from .leaf import Leaf
+from .leaf import Leaf, has_numbers
 from .leaves import Leaves
 from .norms import (
     Group,
@@ -406,5 +406,7 @@ def _group_parameters(optimizer: Optimizer) -> dict[_Key, list[Tensor]]:
 
 def _is_plain(tensor: Tensor) -> bool:
     grad = tensor.grad
-    is_dense = grad is not None and not grad.is_sparse and tensor.is_floating_point() and tensor.numel() > 0
-    return is_dense and type(tensor) in (Tensor, torch.nn.Parameter)
+    is_dense = grad is not None and has_numbers(grad) and not grad.is_sparse
+    return (
+        is_dense and tensor.is_floating_point() and tensor.numel() > 0 and type(tensor) in (Tensor, torch.nn.Parameter)
+    )
