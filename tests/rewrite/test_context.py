@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
+from pseudograd.diagnosis import diagnose
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table import private as torch_private
@@ -220,14 +221,15 @@ def test_where_torch_hides_its_stack_of_modes_contexts_end_in_order(monkeypatch:
 
 
 @pytest.mark.skipif(not torch_private.has_mode_stack, reason="this torch hides its modes")
-def test_a_mode_of_another_that_was_pushed_above_stays() -> None:
-    """After the context, and after a backward inside it."""
+@pytest.mark.parametrize("make", [lambda: override(clamp="inward"), lambda: pin_edge("jax"), diagnose])
+def test_a_mode_of_another_ends_before_or_after_ours(make: Any) -> None:
+    """Torch's own contexts take off what is on top, so one that began before ours and ends before it takes ours."""
 
     class Other(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
             return func(*args, **(kwargs or {}))
 
-    context, other = override(clamp="inward"), Other()
+    context, other = make(), Other()
     context.__enter__()
     other.__enter__()
     (OUT.clone().requires_grad_() * 1).sum().backward()
@@ -235,6 +237,14 @@ def test_a_mode_of_another_that_was_pushed_above_stays() -> None:
     context.__exit__()
     assert torch_private.mode_stack() == [other]
     other.__exit__(None, None, None)
+    context = make()
+    with torch.device("cpu"):
+        below = torch_private.mode_stack()
+        other.__enter__()
+        context.__enter__()
+        other.__exit__(None, None, None)
+        context.__exit__()
+        assert torch_private.mode_stack() == below
 
 
 def test_nothing_is_rewritten_without_grad() -> None:

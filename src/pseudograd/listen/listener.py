@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..formula import own
 from ..torch_table.private import (
+    end_mode,
     has_mode_stack,
     is_tracing,
     marks_of_profiles,
@@ -72,6 +74,10 @@ class Listener(TorchFunctionMode):
     def __init__(self, subscriber: Subscriber) -> None:
         super().__init__()
         self.subscriber = subscriber
+        self._thread = threading.get_ident()
+
+    def __exit__(self, *exception: object) -> None:
+        end_mode(self, self._thread == threading.get_ident())
 
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None

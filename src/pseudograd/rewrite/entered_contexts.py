@@ -102,10 +102,7 @@ def leave(mode: Entered | None, unpinned: frozenset[str]) -> None:
         _thread.unpinned = tuple(entries)
     if mode is None:
         return
-    if not torch_private.has_mode_stack:
-        mode.__exit__(None, None, None)
-    else:
-        torch_private.take_off_the_stack(mode)
+    torch_private.end_mode(mode, mode in _thread.modes)
     mode.taken_off = None  # which holds the mode
     modes = _thread.modes
     _thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([entry for entry in modes if entry is not mode])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad, graph
 from torch.optim import SGD
+from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 MISSING = object()
@@ -272,21 +273,30 @@ mode_count: Callable[[], int] = _find(
 )
 
 
-def take_off_the_stack(mode: object) -> None:
-    """Take the mode off torch's stack, also from below others that the program has left there."""
+def take_off_the_stack(mode: object) -> bool:
+    """Take the mode off torch's stack, also from below others that the program has left there. Returns whether it was there."""
     if mode_count():
         top = pop_mode()
         if top is mode:
-            return
+            return True
         push_mode(top)
     stack = mode_stack()
     if mode not in stack:
-        return
+        return False
     above = stack[stack.index(mode) + 1 :]
     for _ in range(len(above) + 1):
         pop_mode()
     for other in above:
         push_mode(other)
+    return True
+
+
+def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
+    """Its context ends, in whatever order. Torch's own contexts take off what is on top: where one took ours, its own is left and goes."""
+    if not has_mode_stack:
+        TorchFunctionMode.__exit__(mode, None, None, None)
+    elif not take_off_the_stack(mode) and is_in_its_thread and mode_count():
+        pop_mode()
 
 
 _pop_dispatch = _find("torch.utils._python_dispatch._pop_mode", "modes of dispatch see what diagnose computes", None)
