@@ -197,7 +197,7 @@ def test_one_that_arrives_and_one_that_leaves_are_counted_as_any_others(is_full:
     """By the short way, which knows no bounds, and by the one that takes them."""
     grad, left = values(1_000, torch.float32, 0), values(1_000, torch.float32, 1, zeros=0.6)
     short, long = counts.Sums(is_full), counts.Sums(is_full)
-    assert short.add_pair(grad, left) == long.add(grad, (left,), None, None, None)
+    assert short.add_plain((grad,), (left,)) == long.add(grad, (left,), None, None, None)
     assert short.read() == long.read()
     (pair,) = short.read()
     assert pair["cut"] == sum(g != 0 and gone == 0 for g, gone in zip(grad.tolist(), left.tolist(), strict=True))

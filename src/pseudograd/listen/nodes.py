@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Protocol, cast
 
 import torch
@@ -110,15 +111,15 @@ def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
     ahead = [node for value in values for node in _nodes_of_levels(value)]
     within: dict[GraphNode, None] = {}
     most = sum(end - start for start, end in spans)
-    while ahead:
+    while ahead and len(within) < most:
         node = ahead.pop()
+        if node is None or node in within:
+            continue
         number = number_of(node)
         for start, end in spans:
-            if start <= number < end and node not in within:
+            if start <= number < end:
                 within[node] = None
-                if len(within) == most:
-                    return list(within)
-                ahead += [other for other, _ in node.next_functions if other is not None]
+                ahead += map(itemgetter(0), node.next_functions)
                 break
     return list(within)
 

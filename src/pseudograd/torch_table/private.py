@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from operator import methodcaller
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -515,9 +516,8 @@ def hooks_of(tensor: object) -> dict[int, object]:
     return _hooks_of(tensor) or {}
 
 
-def number_of(node: Any) -> int:
-    """The number of a node: those that one thread makes are numbered in order."""
-    return int(node._sequence_nr())
+# The number of a node: those that one thread makes are numbered in order.
+number_of: Callable[[Any], int] = methodcaller("_sequence_nr")
 
 
 def saved(node: object, name: str, *default: object) -> Any:

@@ -55,6 +55,7 @@ _HAND_ON = (
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
 _LINEAR = torch.nn.functional.linear
+_IN_C = (type(torch.relu), type(Tensor.relu))  # classes of functions that call no code of the program
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()
 _MODULE_HOOK = "BackwardHookFunctionBackward"
@@ -147,15 +148,23 @@ class Recorder(Subscriber):
     @harmless("a node of autograd")
     def on_node(self, node: GraphNode) -> None:
         """A node was made, on a torch that announces nodes."""
-        if not self.hears() or own.depth:
+        if not self.is_on or unheard.depth or own.depth:
             return
-        self._wake()
-        name, local = nodes.name_of(node), self._local
+        rest = self.optimisers.rest
+        if rest is not None and rest.is_on:
+            self._wake()
+        name = nodes.name_of(node)
         if name == nodes.LEAF:
             if not self.leaves.have_run((node.variable,)):
                 self.locations.meet_module(3)  # a parameter is used for the first time: note its module
         elif self.suspects or self.partial or name not in _PASSING:
-            self._attach(node, None if local.function is None else local.location)
+            local = self._local
+            if local.function is None:
+                self._attach(node)
+                return
+            if local.location is None and type(local.function) in _IN_C:
+                local.location = self.locations.here(3)  # once for all nodes of the call
+            self._attach(node, local.location)
 
     def _attach(self, node: GraphNode, location: Location | None = None) -> None:
         """Attach a hook to a node. location: None for the location where the program is now."""
@@ -215,9 +224,6 @@ class Recorder(Subscriber):
     @quiet("the gradients at a node")
     def _ran(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
         """A node ran in a backward."""
-        self._count(tally, leaving, arriving)
-
-    def _count(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
         is_first = not tally.calls
         if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
             self._ran_at.add(tally.location)

@@ -79,6 +79,7 @@ class Tally:
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
         self._sums: Sums = {}
         self._kernel: kernel.Sums | None = None
+        self._usual: kernel.Sums | None = None  # the same, where nothing but the gradients has to be looked at
         self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
 
     def note_node(self, node: GraphNode, calling: object) -> None:
@@ -86,8 +87,9 @@ class Tally:
         if self.function is None and not self.op[-1].isdigit():  # nodes of torch's own are numbered
             self.function = function_of(type(node))
         self.pinned |= families_of_torch()
-        self.calling = calling
-        self.is_second |= calling in _BACKWARDS
+        if calling is not self.calling:
+            self.calling = calling
+            self.is_second |= calling in _BACKWARDS
 
     @property
     def within(self) -> str | None:
@@ -104,6 +106,13 @@ class Tally:
         """
         if not are_readable(arriving):
             return None
+        if self._usual is not None:
+            with self._lock:
+                cut = self._usual.add_plain(arriving, leaving)
+            if cut is not None:
+                self.calls += 1
+                self.leaves |= leaves.upstream(current_node())
+                return True
         if is_full and self.op == OWN_NODE:
             self._look_at_window(leaving, leaves)
         is_first, is_slice = not self.calls, self.op == SLICE_NODE
@@ -132,6 +141,8 @@ class Tally:
         if node is not None:
             if is_first:
                 self.form = form
+                is_usual = is_full and form is None and self.function is None and not is_slice and self.op != OWN_NODE
+                self._usual = self._kernel if is_usual else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             call = call_of(node) if self.op == OWN_NODE else None
             if call is not None and len(self.own_calls) < _MOST_CALLS:
@@ -167,8 +178,7 @@ class Tally:
             return None
         if self._kernel is None:
             self._kernel = kernel.Sums(is_full)
-        is_pair = saved is None and len(leaving) == len(arriving) == 1
-        if is_pair and self._kernel.add_pair(arriving[0], leaving[0]) is not None:
+        if saved is None and self._kernel.add_plain(arriving, leaving) is not None:
             return False
         grads = Grads.match(leaving, arriving)
         x, low, high = (None, None, None) if grads is None else bounds_of(grads, saved)

@@ -66,17 +66,22 @@ class Sums:
         cut: int = native.operators.add_tally(*arguments, self._sums_of(x is not None))
         return None if cut < 0 else cut
 
-    def add_pair(self, grad: object, left: Any) -> int | None:
-        """The same of one that arrives and one that leaves, where both are ordinary: for speed, as most ops are so."""
-        if not (type(grad) is type(left) is Tensor and grad.is_cpu and left.is_cpu and grad.shape == left.shape):
+    def add_plain(self, arriving: Sequence[Any], leaving: Sequence[Any]) -> int | None:
+        """The same of one that arrives and one or two that leave, all ordinary and of one shape: for speed, as most ops are so.
+
+        The operator itself looks at their dtype and dimensions.
+        """
+        grad, left = arriving[0], [other for other in leaving if other is not None]
+        if grad is None or len(arriving) > 1 or not 0 < len(left) < 3 or native.operators is None:
             return None
-        dtype = grad.dtype
-        if left.dtype is not dtype or dtype not in DTYPES or not (grad.layout is left.layout is torch.strided):
-            return None
-        if is_wrapped(grad) or is_wrapped(left) or native.operators is None or grad.dim() > MOST_DIMENSIONS:
-            return None
-        settings = _settings(1, self._is_full, False, None, None, dtype)
-        cut: int = native.operators.add_tally(grad, left, grad, grad, settings, self._sums_of(False))
+        shape = grad.shape
+        for tensor in (grad, *left):
+            if not (type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided and tensor.shape == shape):
+                return None
+            if is_wrapped(tensor):
+                return None
+        settings = _settings(len(left), self._is_full, False, None, None, torch.float64)
+        cut: int = native.operators.add_tally(grad, left[0], left[-1], grad, settings, self._sums_of(False))
         return None if cut < 0 else cut
 
     def _sums_of(self, has_x: bool) -> Tensor:
