@@ -76,7 +76,9 @@ class Sums:
             return None
         shape = grad.shape
         for tensor in (grad, *left):
-            if not (type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided and tensor.shape == shape):
+            if not (
+                type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided and tensor.shape == shape
+            ):
                 return None
             if is_wrapped(tensor):
                 return None
