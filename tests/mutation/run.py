@@ -97,9 +97,9 @@ class Suite:
         contexts = self.data.contexts_by_lineno(str(self.source / mutant.file))
         lines = range(mutant.line, mutant.last_line + 1)
         own = {name for line in lines for name in contexts.get(line, ())}
-        tests = own - {_IMPORTED}
+        tests = own & self.seconds.keys()  # programs of tests have tests, too
         if not tests or _IMPORTED in own:
-            tests = {name for names in contexts.values() for name in names} - {_IMPORTED}
+            tests = {name for names in contexts.values() for name in names} & self.seconds.keys()
         return sorted(
             tests,
             key=lambda name: (name not in own, self._distance(name, mutant.file), self.seconds.get(name, 1.0)),

@@ -194,6 +194,62 @@ def test_a_function_that_writes_into_grad_is_found() -> None:
         check_rule("writes_into_grad", op="round")
 
 
+def blocked_as_ppo(grad: Tensor, ratio: Tensor, advantage: Tensor, min: float, max: float) -> Tensor:
+    blocked = ((ratio > max) & (advantage > 0)) | ((ratio < min) & (advantage < 0))
+    return torch.where(blocked, 0.0, -grad * advantage * ratio)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"low": 0.25, "high": 0.5},
+        {"low": None, "high": 0.5},
+        {"low": 0.25, "high": None, "ceiling": 3.0, "edge": "half"},
+        {"low": 0.25, "high": 0.5, "ceiling": 3.0, "edge": "open"},
+    ],
+    ids=str,
+)
+def test_a_policy_rule_of_ones_own_is_the_librarys_where_its_formula_is(how: Any, dtype: torch.dtype) -> None:
+    """Values, gradients and second derivatives, from a ratio of 0 to an infinite one."""
+    _register("policy_loss", blocked_as_ppo)
+    ratios = torch.tensor([-800.0, -100.0, -2.0, math.log(0.5), 0.0, 0.25, math.log(3.0), 2.0, 100.0, 800.0])
+    log_ratio = torch.stack([ratios, ratios, ratios.clamp(-2, 2)], 1).to(dtype)
+    advantage = torch.tensor([1.5, -1.5, 0.0], dtype=dtype).expand(10, 3)
+    grad = torch.linspace(-2, 3, 30).reshape(10, 3).to(dtype)
+    results = []
+    for rule in ("inward", "blocked_as_ppo"):
+        leaves = [value.clone().requires_grad_() for value in (log_ratio, advantage, grad)]
+        y = pg.policy.loss(*leaves[:2], rule=rule, **how)
+        gradients = torch.autograd.grad(y, leaves[:2], leaves[2].to(y.dtype), create_graph=True)
+        second = torch.autograd.grad(gradients[0].sum(), leaves, materialize_grads=True)
+        results.append((y.detach(), *(gradient.detach() for gradient in gradients), *second))
+    torch.testing.assert_close(*results, rtol=1e-12 if dtype == torch.float64 else 0.02, atol=0, equal_nan=True)
+
+
+def tent(grad: Tensor, x: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
+    u = ((x - threshold) / bandwidth).abs()
+    return torch.where(u < 1, -grad * threshold / bandwidth * (1 - u), 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("window_to_x", [False, True])
+def test_a_threshold_rule_of_ones_own_is_the_librarys_where_its_formula_is(
+    window_to_x: bool, dtype: torch.dtype
+) -> None:
+    """Also where x or the threshold is infinite or NaN: nothing for the threshold."""
+    _register("jumprelu", tent)
+    x = torch.tensor([-math.inf, -1.0, -0.25, 0.0, 0.3, 0.5, 0.8, 1.0, math.inf, math.nan], dtype=dtype)
+    x, grad = x[:, None].expand(10, 4), torch.linspace(-2, 3, 40).reshape(10, 4).to(dtype)
+    threshold = torch.tensor([0.5, 0.0, math.inf, -math.inf], dtype=dtype)
+    results = []
+    for rule in ("triangle", "tent"):
+        leaves = [x.clone().requires_grad_(), threshold.clone().requires_grad_()]
+        y = pg.ops.jumprelu(*leaves, bandwidth=0.5, window_to_x=window_to_x, rule=rule)
+        results.append((y.detach(), *torch.autograd.grad(y, leaves, grad)))
+    torch.testing.assert_close(*results, rtol=1e-12 if dtype == torch.float64 else 2e-3, atol=0, equal_nan=True)
+
+
 def test_it_is_listed_and_named_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
     _register("round", toggled, is_linear=False)
     assert main(["rules", "round"]) == 0
