@@ -85,11 +85,11 @@ class Suite:
         recording.combine([str(self.root)])
         self.data = recording.get_data()
         for case in ElementTree.parse(times).iter("testcase"):
-            name = f"{case.get('classname')}.{case.get('name', '').partition('[')[0]}"
+            function = case.get("name", "").partition("[")[0].partition("@")[0]  # behind @ stands a group of xdist
+            name = f"{case.get('classname')}.{function}"
             self.seconds[name] += float(case.get("time") or 0)
-        lost = (
-            self.seconds.keys() - self.data.measured_contexts()
-        )  # many, where a test ends the tracing of those behind it
+        # Many tests are lost where one of them ends the tracing of its process.
+        lost = self.seconds.keys() - self.data.measured_contexts()
         print(f"{len(lost)} of {len(self.seconds)} tests run no line of the package here", file=sys.stderr)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
@@ -97,7 +97,7 @@ class Suite:
         contexts = self.data.contexts_by_lineno(str(self.source / mutant.file))
         lines = range(mutant.line, mutant.last_line + 1)
         own = {name for line in lines for name in contexts.get(line, ())}
-        tests = own & self.seconds.keys()  # programs of tests have tests, too
+        tests = own & self.seconds.keys()  # hypothesis has a test_function, too
         if not tests or _IMPORTED in own:
             tests = {name for names in contexts.values() for name in names} & self.seconds.keys()
         return sorted(
