@@ -77,7 +77,7 @@ if [ -n "$wanted" ] || ! "$folder/bin/python" -c "$suitable" 2>/dev/null; then
         install "torch==$version"
     fi
 fi
-say "installing pseudograd with [$extra] (matplotlib, scikit-learn, scipy, rich, jinja2 and what they need; about 250 MB)"
+say "installing pseudograd with [$extra] (matplotlib, scikit-learn, scipy, jinja2 and what they need; about 250 MB)"
 grep -v '^torch==' constraints.txt > "$folder/constraints.txt"
 install --constraint "$folder/constraints.txt" --editable ".[$extra]"
 echo "$asked" > "$folder/.complete"

@@ -15,7 +15,7 @@ import pseudograd as pg
 from pseudograd.kernels import native
 from pseudograd.rule import OPS
 
-OF_EXTRAS = ("matplotlib", "sklearn", "scipy", "rich", "optuna", "pandas")
+OF_EXTRAS = ("matplotlib", "sklearn", "scipy", "pandas")
 
 
 def main() -> int:

@@ -171,7 +171,7 @@ WITH_TORCH_ALONE = {
 }
 ALONE = """
 import json, sys
-sys.modules.update(dict.fromkeys(("numpy", "matplotlib", "rich", "sklearn", "scipy")))
+sys.modules.update(dict.fromkeys(("numpy", "matplotlib", "sklearn", "scipy")))
 from pseudograd.cli import main
 for words in json.loads(sys.argv[1]):
     try:
@@ -199,8 +199,8 @@ def test_what_is_not_installed_is_named_with_an_install_that_exists(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("rich", "scipy") else find(name))
-    text = 'pseudograd: compare: rich, scipy must be installed, got none. Run pip install "pseudograd[report]".\n'
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("sklearn", "scipy") else find(name))
+    text = 'pseudograd: compare: sklearn, scipy must be installed, got none. Run pip install "pseudograd[report]".\n'
     assert run(capsys, "compare") == (2, "", text)
     root = Path(pseudograd.__file__).parent
     assert not [path for path in root.rglob("*.py") if "pseudograd[report]" in path.read_text(encoding="utf-8")]

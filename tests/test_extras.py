@@ -19,7 +19,7 @@ ROOT = SOURCE.parent
 HIDING = f"""\
 import importlib.abc, importlib.machinery, sys
 sys.path.insert(0, {str(SOURCE)!r})
-HIDDEN = {{"matplotlib", "rich", "sklearn", "scipy", "jinja2", "cloudpickle", "joblib", "optuna", "pandas", "lightning",
+HIDDEN = {{"matplotlib", "sklearn", "scipy", "jinja2", "pandas", "lightning",
     "pytorch_lightning", "transformers", "accelerate", "pytest", "numpy", "hypothesis", "IPython", "PIL"}}
 
 class Hiding(importlib.abc.MetaPathFinder):

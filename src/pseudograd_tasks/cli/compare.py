@@ -35,7 +35,7 @@ HELP = "run every rule on real problems and write a report"
 
 
 _OUT = Path("pseudograd-report")
-_EXTRAS = ("matplotlib", "rich", "sklearn", "scipy", "jinja2")
+_EXTRAS = ("matplotlib", "sklearn", "scipy", "jinja2")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -127,14 +127,14 @@ def _measure(options: argparse.Namespace) -> tuple[Results, Path]:
         variants(chosen, has_leaves=False)  # the errors of unknown rules, before any work
     check_folder(folder)
     store = runs_so_far(folder, options.resume)
-    with progress() as on_step:
-        if not options.task:
-            return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs, store=store), folder
+    on_step = progress()
+    if not options.task:
+        return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs, store=store), folder
 
-        def on_trial(run: Run, done: int, total: int) -> None:
-            on_step(options.task, f"seed {run.seed}", run.variant, done, total)
+    def on_trial(run: Run, done: int, total: int) -> None:
+        on_step(options.task, f"seed {run.seed}", run.variant, done, total)
 
-        return own_results(compare(**case, keep=store.folder, on_trial=on_trial)), folder
+    return own_results(compare(**case, keep=store.folder, on_trial=on_trial)), folder
 
 
 def _task_names(text: str | None) -> Sequence[str]:

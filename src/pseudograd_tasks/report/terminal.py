@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pseudograd.comparison.text import aligned
 
@@ -17,40 +14,19 @@ from .figures import strip
 from .results import Results, cell
 
 Step = Callable[[str, str, str, int, int], None]
+_PATIENCE = 10.0  # seconds
 
 
-@contextmanager
-def progress() -> Iterator[Step]:
-    """A bar on a terminal; one line for each task elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _lines()
-        return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    with bar:
-        running = bar.add_task("starting", total=None)
-
-        def on_step(task: str, world: str, variant: str, done: int, of: int) -> None:
-            bar.update(running, description=f"{task}, {world}: {variant}", completed=done, total=of)
-
-        yield on_step
-
-
-def _lines() -> Step:
+def progress() -> Step:
+    """Prints a line where a world begins, and after ten seconds without one."""
     begun: set[tuple[str, str]] = set()
+    last = time.monotonic()
 
     def on_step(task: str, world: str, variant: str, done: int, of: int) -> None:
-        if (task, world) not in begun:
+        nonlocal last
+        if (task, world) not in begun or time.monotonic() - last > _PATIENCE:
             begun.add((task, world))
+            last = time.monotonic()
             print(f"{task}, {world} ({done} of {of} runs done)", flush=True)
 
     return on_step
