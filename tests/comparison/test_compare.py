@@ -68,13 +68,6 @@ def test_each_variant_is_handed_the_clamp_of_its_name() -> None:
     }
 
 
-def test_edges_multiply_the_rules_that_have_one() -> None:
-    comparison = pg.compare(slopes, rules=["inward", "identity", "leaky/half"], edges=["closed", "open"])
-    assert comparison.variants == (*ERAS, "inward/closed", "inward/open", "identity", "leaky/half", *ALWAYS[2:])
-    at = comparison.values["at the bound"]
-    assert (at["inward/closed"][0], at["inward/open"][0], at["leaky/half"][0]) == (1, 0, 0.5)
-
-
 def test_a_clamp_is_called_as_torch_clamp_is() -> None:
     x, bound = torch.linspace(-2, 2, 9), torch.full((3, 1), 0.5)
 
@@ -395,7 +388,6 @@ TYPE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
     ("callable as run() or run(seed), got <lambda>(clamp, seed).", lambda clamp, seed: 1.0, CLAMP),
     ("rules must be a list of rules, got 'inward'. Write [...]", slopes, {"rules": "inward"}),
     ("rules must be names or rule objects, got 3. Such as", slopes, {"rules": [3]}),
-    ("edges must be a list of edges", slopes, {"edges": "open"}),
     ("seeds must be a number of seeds", slopes, {"seeds": 0.5}),
     ("variants must be functions or rules by name", slopes, {"variants": [abs]}),
     ("must be functions, or rules of clamp, got 'b=3'", slopes, {"variants": {"a": abs, "b": 3}}),
@@ -408,8 +400,7 @@ VALUE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
     ("run must call the clamp that it is given, got '<lambda>'. It never did, so every rule gave", LAMBDA, {}),
     ("must call a function of torch that override(round=...) reaches, got '<l", UNEDITED, {"replace": "round"}),
     ("rule must be one of", slopes, {"rules": ["ste"]}),
-    ("edge must be one of", slopes, {"edges": ["opened"]}),
-    ("edges must be left out with replace, got ('open',). Under", UNEDITED, {"edges": ["open"], **CLAMP}),
+    ("edge must be one of", slopes, {"rules": ["zero/opened"]}),
     ("rules must name no edge with replace, got 'zero/open'.", UNEDITED, {"rules": ["zero/open"], **CLAMP}),
     ("got 'clmp'. Did you mean 'clamp'?", UNEDITED, {"replace": "clmp"}),
     ("replace must name at least one", UNEDITED, {"replace": ()}),
@@ -427,7 +418,6 @@ VALUE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
     ("baseline must come with variants, got 'a'", slopes, {"baseline": "a"}),
     ("rules must be left out with variants", slopes, {**TWO, "rules": ["inward"]}),
     ("replace must be left out with variants", UNEDITED, {**TWO, **CLAMP}),
-    ("edges must be left out with variants", slopes, {**TWO, "edges": ["open"]}),
     ("jobs must be left out with an executor, got 2", slopes, {"executor": THREADS, "jobs": 2}),
 ]
 

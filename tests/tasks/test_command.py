@@ -109,14 +109,12 @@ def test_a_training_of_ones_own_is_a_report(capsys: pytest.CaptureFixture[str]) 
         assert part in page
 
 
-def test_an_unedited_training_edges_and_variants_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unedited_training_and_variants_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     unedited = ("compare", "--task", f"{MINE}:unedited", "--replace", "clamp", "--rules", "inward", "--seeds", "2")
     assert "unedited, clamp replaced: 2 seeds" in works(capsys, *unedited)
     rows = stored()["own"]["values"]["the number"]
     assert list(rows) == ["zero/closed", "zero/open", "inward", "torch.clamp"]
     assert rows["inward"][0] < 0.1 < rows["torch.clamp"][0]
-    edges = ("--rules", "inward", "--edges", "open,half", "--seeds", "1", "--out", "edges")
-    assert {"inward/open", "inward/half"} <= set(works(capsys, *OWN[:3], *edges).split())
     own = ("--variants", f"{MINE}:STEPS", "--baseline", "b", "--seeds", "2", "--out", "own")
     assert "less b" in works(capsys, *OWN[:3], *own)
     rows = stored("own")["own"]["values"]["loss"]

@@ -37,7 +37,6 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--better", metavar="WAY", help="lower or higher; or 'loss=lower,accuracy=higher' (default: lower)"
     )
-    command.add_argument("--edges", metavar="A,B", help="run each rule of --task with each of these edges")
     command.add_argument(
         "--replace", metavar="A,B", help="call --task as run(seed), unedited, under override of these families"
     )
@@ -111,7 +110,6 @@ def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | Non
     return {
         "run": function_named(where, "--task", options.task),
         "rules": rules,
-        "edges": None if options.edges is None else items(options.edges),
         "better": better,
         "replace": None if options.replace is None else items(options.replace),
         "variants": None if options.variants is None else function_named(where, "--variants", options.variants),

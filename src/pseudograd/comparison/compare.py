@@ -35,7 +35,6 @@ def compare(
     variants: Variants | None = None,
     baseline: str | None = None,
     seeds: int | Sequence[int] = SEEDS,
-    edges: Sequence[str] | None = None,
     better: Directions = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
@@ -59,7 +58,6 @@ def compare(
             optimiser), or a rule of clamp. Nothing else is among them then.
         baseline: which of `variants` all are compared with; None for the first.
         seeds: how many, or which. Each run starts from torch, random and numpy seeded with it; the caller's states stay as they were.
-        edges: each rule that names no edge is run with each of these.
         better: "lower" or "higher"; for several numbers, one for all or one by each name.
         replace: instead of handing out a clamp, call run() or run(seed), unedited, under `override` of these families ("clamp", or
             several); the eras are then those of `pin_edge`, of "clamp" alone, and no clamp is left out.
@@ -87,7 +85,7 @@ def compare(
         'better'
     Source: Wilcoxon (1945), Hodges & Lehmann (1963), Holm (1979).
     """
-    training = make_training("compare", run, rules, edges, replace, variants, baseline)
+    training = make_training("compare", run, rules, replace, variants, baseline)
     chosen = checked_seeds("compare", seeds)
     check_arguments("compare", better, jobs, executor)
     began = time.perf_counter()
@@ -104,7 +102,6 @@ def make_training(
     where: str,
     run: Callable[..., object],
     rules: Iterable[str | RuleObject] | None,
-    edges: Sequence[str] | None,
     replace: str | Sequence[str] | None,
     variants: Variants | None,
     baseline: str | None,
@@ -112,11 +109,11 @@ def make_training(
     """The training with its variants, checked. `where`: the public function that errors name."""
     positional, named = read_signature(where, run, takes_clamp=replace is None)
     if variants is not None:
-        choice = choose_own(where, variants, baseline, {"rules": rules, "edges": edges, "replace": replace})
+        choice = choose_own(where, variants, baseline, {"rules": rules, "replace": replace})
     elif baseline is not None:
         raise ValueError(must(where, "baseline", "come with variants", baseline, "Rules are compared with torch's own"))
     else:
-        choice = choose_rules(where, rules, edges, replace, has_project="project" in named)
+        choice = choose_rules(where, rules, replace, has_project="project" in named)
     return Training(where, run, choice, positional, named)
 
 

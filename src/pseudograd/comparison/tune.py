@@ -93,7 +93,6 @@ def tune(
     rules: Iterable[str | RuleObject] | None = None,
     variants: Variants | None = None,
     baseline: str | None = None,
-    edges: Sequence[str] | None = None,
     steps: int | None = None,
     better: Directions = "lower",
     replace: str | Sequence[str] | None = None,
@@ -110,7 +109,7 @@ def tune(
         torch.clamp, every era, no clamp, and `project` where run takes it.
 
     Args:
-        run, rules, variants, baseline, edges, better, replace, jobs, executor, keep, on_trial: as in `compare`. Of several
+        run, rules, variants, baseline, better, replace, jobs, executor, keep, on_trial: as in `compare`. Of several
             numbers the first decides.
         budget: how many whole runs it may cost.
         steps: how long a whole run is, if run has an argument `steps`: early rounds are then shorter, by halves. Otherwise every trial is
@@ -134,7 +133,7 @@ def tune(
     compare.check_count("tune", "budget", budget)
     compare.check_arguments("tune", better, jobs, executor)
     began = time.perf_counter()
-    training = compare.make_training("tune", run, rules, edges, replace, variants, baseline)
+    training = compare.make_training("tune", run, rules, replace, variants, baseline)
     if "steps" in training.named and steps is None:
         raise TypeError(
             must("tune", "steps", "be given for a run that takes them", steps, "Say how long a whole run is")

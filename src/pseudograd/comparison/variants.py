@@ -201,7 +201,6 @@ class Choice:
 def choose_rules(
     where: str,
     rules: Iterable[str | RuleObject] | None,
-    edges: Sequence[str] | None,
     replace: str | Sequence[str] | None,
     has_project: bool,
 ) -> Choice:
@@ -216,15 +215,10 @@ def choose_rules(
         rules = _default_rules(families)
     if isinstance(rules, (str, RuleObject)) or not isinstance(rules, Iterable):
         raise TypeError(must(where, "rules", "be a list of rules", rules, "Write [...] around it"))
-    if families and edges is not None:
-        remedy = "Under replace each family has its own edge, and every era always runs"
-        raise ValueError(must(where, "edges", "be left out with replace", tuple(edges), remedy))
-    if isinstance(edges, str) or edges == ():
-        raise TypeError(must(where, "edges", "be a list of edges", edges, "Write [...] around it"))
     rows: dict[str, RuleRow] = {}
     for rule in rules:
-        for name, row in _expand_edges(where, rule, edges, families):
-            rows.setdefault(name, row)
+        name = rule.strip() if isinstance(rule, str) else repr(rule)
+        rows.setdefault(name, _check_rule(where, rule, families))
     return Choice(rows, families, has_project and not families)
 
 
@@ -236,24 +230,15 @@ def _default_rules(families: tuple[str, ...]) -> list[str]:
     return [name for name in COMPARED_RULES if name in common] if CLAMP.default_rule in common else common
 
 
-def _expand_edges(
-    where: str, rule_or_text: object, edges: Sequence[str] | None, families: tuple[str, ...]
-) -> Iterator[tuple[str, RuleRow]]:
-    """A rule as it is, or with each edge where it names none and has one."""
+def _check_rule(where: str, rule_or_text: object, families: tuple[str, ...]) -> RuleRow:
+    """The rule with the edge that it names, if every family has it."""
     op, *others = [OPS[SWITCHES[family]] for family in families] or [CLAMP]
     rule, edge = _parse_rule(where, "rules", rule_or_text, op)
-    name = rule_or_text.strip() if isinstance(rule_or_text, str) else repr(rule_or_text)
     if families and edge is not None:
         raise ValueError(must(where, "rules", "name no edge with replace", rule_or_text, "Each family has its own"))
     for other in others:  # the error of a rule that it does not have
         make_call(other, rule, other.default_edge)
-    row = op.rules[rule.name if isinstance(rule, RuleObject) else rule]
-    if families or edge is not None or edges is None or row.ignores_edge:
-        yield name, (rule, edge)
-        return
-    for chosen in edges:
-        make_call(op, rule, chosen)  # the error of an unknown edge
-        yield f"{name}/{chosen}", (rule, chosen)
+    return rule, edge
 
 
 def _parse_rule(where: str, argument: str, rule: object, op: Op) -> RuleRow:

@@ -94,7 +94,7 @@ def _count_finished_runs(options: argparse.Namespace) -> None:
 
 def _check_combination(options: argparse.Namespace) -> None:
     """An option without an effect in this combination is an error."""
-    own = ("better", "edges", "replace", "seeds", "variants", "baseline")
+    own = ("better", "replace", "seeds", "variants", "baseline")
     for name in ("tasks", "loss", "min", "max") if options.task else own:
         if getattr(options, name) is not None:
             requirement = "be left out with --task" if options.task else "come with --task"
