@@ -41,7 +41,6 @@ USES = (
     "pseudograd.comparison.picture",
     "pseudograd.comparison.runs",
     "pseudograd.comparison.statistics",
-    "pseudograd.comparison.store",
     "pseudograd.comparison.text",
     "pseudograd.comparison.training",
     "pseudograd.comparison.variants",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from pseudograd.comparison.runs import Outcome, Run, open_runner
-from pseudograd.comparison.store import Store
 from pseudograd.comparison.variants import Variant, variants
 from pseudograd.errors import must
 
@@ -37,7 +36,7 @@ class Problem:
 
     @property
     def depends_on(self) -> object:
-        return [self.task.name, self.rules, self.settings]
+        raise NotImplementedError("runs of tasks are not stored")
 
     def measure(self, run: Run) -> Outcome:
         return self.task.run(self.world, self._variants()[run.variant], self.settings)
@@ -63,7 +62,7 @@ def _make_problem(name: str, world: str, rules: tuple[str, ...], settings: Setti
 
 
 def measure_tasks(
-    tasks: Sequence[Task], rules: Sequence[str], settings: Settings, on_step: OnStep, jobs: int, store: Store | None
+    tasks: Sequence[Task], rules: Sequence[str], settings: Settings, on_step: OnStep, jobs: int
 ) -> dict[str, Section]:
     """Measures on one thread, so that a run repeats to the bit. on_step(task, world, variant, done, total) is called before each run."""
 
@@ -75,7 +74,7 @@ def measure_tasks(
         torch.set_num_threads(1)
         sections = {task.name: Section(task, {}, {}, {}) for task in tasks}
         problems = [Problem(task, world, tuple(rules), settings) for task in tasks for world in task.worlds(settings)]
-        with open_runner("compare", problems, on_run, jobs=jobs, store=store) as runner:
+        with open_runner("compare", problems, on_run, jobs=jobs) as runner:
             plan = [(problem, Run(name, 0)) for problem in problems for name in problem.variants]
             for problem, run, outcome in runner.outcomes(plan):
                 _check_complete(problem.task, outcome)

@@ -1,4 +1,4 @@
-"""`pseudograd compare` and `tune` from the command line: a training of one's own, resumed, in processes."""
+"""`pseudograd compare` and `tune` from the command line: a training of one's own, kept, in processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import pytest
 import torch
 
 from pseudograd.comparison.variants import variants
-from pseudograd.listen.program.signals import Stopped
 from pseudograd_tasks import TASKS, Task, basin, curve
 from pseudograd_tasks.base import ElementByElement, Settings
 from pseudograd_tasks.report.results import Results
 from pseudograd_tasks.report.sources import run_tasks
-from pseudograd_tasks.report.write import runs_so_far
 
 from ..choices import folded
 from ..commands import answer as run
@@ -158,6 +156,7 @@ WRONG = {
     "compare --seeds 3": "--seeds must come with --task, got 3.",
     "compare --replace clamp": "--replace must come with --task, got 'clamp'.",
     f"compare --variants {MINE}:STEPS": f"--variants must come with --task, got '{MINE}:STEPS'.",
+    "compare --keep runs": "--keep must come with --task, got 'runs'.",
     "compare --jobs 0": "--jobs must be at least 1, got 0.",
     f"compare --loss {MINE}:of_two": NO_LOSS,
     f"compare --task {MINE}:step_out --out .": (
@@ -208,7 +207,7 @@ def test_a_scalar_loss_is_asked_of_each_element_by_itself(
     assert basin.minimum(curve.losses(settings)["mine"], settings) == pytest.approx((0, 0), abs=1e-9)
 
 
-# --- resumed, and in processes ----------------------------------------------------------------------------------------
+# --- kept, and in processes ----------------------------------------------------------------------------------------
 
 
 def same(first: Results, second: Results) -> None:
@@ -222,47 +221,14 @@ def same(first: Results, second: Results) -> None:
                     assert torch.equal(array.nan_to_num(7), theirs[key].nan_to_num(7)), key
 
 
-def test_a_report_that_was_broken_off_goes_on_where_it_stopped(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ("compare", "--tasks", "curve", "--rules", "inward", "--loss", f"{MINE}:of_each")
-    task, log, stops = curve._run, Path("log"), Path("stops")  # files: what a run holds is in its fingerprint
-    log.touch()
-    stops.touch()
-
-    def interrupted(*args: object) -> object:
-        log.write_text(log.read_text() + ".")
-        if len(log.read_text()) == 4 and stops.exists():
-            raise Stopped(15)
-        return task(*args)
-
-    monkeypatch.setitem(TASKS, "curve", Task(**{**vars(TASKS["curve"]), "run": interrupted}))
-    code, _, err = run(capsys, *arguments)
-    assert (code, err) == (
-        143,
-        "pseudograd: 3 finished runs are in pseudograd-report.unfinished; --resume goes on with them\n"
-        "pseudograd: stopped by SIGTERM; nothing is left half-written\n",
-    )
-    assert len(list(Path("pseudograd-report.unfinished").iterdir())) == 3
-    stops.unlink()
-    works(capsys, *arguments, "--resume")
-    assert len(log.read_text()) == 4 + 5 - 3
-    assert not Path("pseudograd-report.unfinished").exists()
-    settings = Settings(loss=_loss("of_each"), loss_name=f"{MINE}:of_each")
-    assert {**stored(), "seconds": 0} == {**run_tasks(["curve"], ["inward"], settings).to_json(), "seconds": 0}
-
-
-def test_without_resume_an_older_run_is_forgotten() -> None:
-    left = Path("report.unfinished")
-    left.mkdir()
-    (left / "0.run").write_bytes(b"older")
-    assert [runs_so_far(Path("report"), goes_on).count for goes_on in (True, False)] == [1, 0]
-    assert not left.exists()
-    left.mkdir()
-    (left / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match=r"compare: --out must hold finished runs alone, got 'report\.unfinished'\."):
-        runs_so_far(Path("report"), goes_on=False)
-    assert (left / "thesis.tex").read_text() == "mine"
+def test_finished_runs_are_kept_and_found_again(capsys: pytest.CaptureFixture[str]) -> None:
+    command = (*OWN[:3], *WAYS, "--rules", "inward", "--keep", "kept", "--seeds")
+    assert "step_out, seed 1" in works(capsys, *command, "2")
+    assert len(list(Path("kept").iterdir())) == 10
+    out = works(capsys, *command, "3", "--out", "again")
+    assert "seed 1 (" not in out
+    assert "seed 2 (10 of 15 runs done)" in out
+    assert len(stored("again")["own"]["seeds"]) == 3
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
         "--variants", metavar="MODULE:NAME", help="hand --task these instead of clamps: functions or rules, by name"
     )
     command.add_argument("--baseline", metavar="NAME", help="of --variants: which all are compared with (the first)")
+    command.add_argument("--keep", metavar="FOLDER", help="of finished runs of --task, to go on with later")
     command.add_argument("--jobs", type=int, default=1, metavar="N", help="run in so many processes (default: 1)")
 
 
@@ -114,6 +115,7 @@ def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | Non
         "replace": None if options.replace is None else items(options.replace),
         "variants": None if options.variants is None else function_named(where, "--variants", options.variants),
         "baseline": options.baseline,
+        "keep": options.keep,
         "jobs": options.jobs,
     }
 

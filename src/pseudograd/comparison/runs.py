@@ -52,7 +52,6 @@ class Outcome:
     seeds: tuple[float, ...] = ()
     failure: str | None = None
     has_acted: bool = True
-    seconds: float = 0.0
     draws: bool = True
     reached: Reached = field(default_factory=Reached)
 

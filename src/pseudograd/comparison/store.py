@@ -14,7 +14,6 @@ import io
 import json
 import pickle
 import platform
-import shutil
 import sys
 import sysconfig
 import uuid
@@ -35,12 +34,12 @@ Key = Mapping[str, object]
 class Store:
     """A folder of finished runs, each in a file of its own, whole or not at all. A damaged file is run again, and `notes` says so."""
 
-    def __init__(self, folder: Path, where: str, argument: str = "keep") -> None:
-        self.folder, self.where, self.argument = folder, where, argument
+    def __init__(self, folder: Path, where: str) -> None:
+        self.folder, self.where = folder, where
         self.damaged = 0
         files = list(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
         if not all(file.suffix in (_SUFFIX, _STAGED) for file in files):
-            raise ValueError(must(where, argument, "hold finished runs alone", str(folder), "Choose another folder"))
+            raise ValueError(must(where, "keep", "hold finished runs alone", str(folder), "Choose another folder"))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -70,17 +69,10 @@ class Store:
             staged.replace(self._file(key))
         except OSError as error:
             remedy = f"{error.strerror}: choose another folder"
-            what = must(self.where, self.argument, "take the finished runs", str(self.folder), remedy)
+            what = must(self.where, "keep", "take the finished runs", str(self.folder), remedy)
             raise ValueError(what) from error
         finally:
             staged.unlink(missing_ok=True)
-
-    @property
-    def count(self) -> int:
-        return len(list(self.folder.glob(f"*{_SUFFIX}")))
-
-    def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _file(self, key: Key) -> Path:
         text = json.dumps(key, sort_keys=True)

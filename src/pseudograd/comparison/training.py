@@ -8,7 +8,6 @@ import numbers
 import pickle
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,7 +56,6 @@ class Training:
 
     def measure(self, run: Run) -> Outcome:
         """Starts from the seed, and leaves the caller's random states as they were. Raises an error if a result is no number."""
-        began = time.perf_counter()
         result: object = None
         failure: str | None = None
         with _seeded(run.seed), watch_randomness() as randomness, self.choice.enter(run.variant) as entry:
@@ -68,11 +66,10 @@ class Training:
                     result = self.function(*[arguments[name] for name in self.positional], **named)
             except (Exception, SystemExit) as error:
                 failure = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-        seconds = time.perf_counter() - began
         when = f"with {run.variant} and seed {run.seed}"
         values, arrays = read_result(self.where, result, when) if failure is None else ({}, {})
         acted, draws = entry.has_acted, randomness.was_used
-        return Outcome(values, arrays, (), failure, acted, seconds, draws, entry.coverage)
+        return Outcome(values, arrays, (), failure, acted, draws, entry.coverage)
 
     def check_travels(self) -> None:
         main = vars(sys.modules["__main__"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +55,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_own_case(command)
     command.add_argument("--seeds", type=int, metavar="N", help="how many seeds --task runs with (default: 12)")
     command.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
-    command.add_argument("--resume", action="store_true", help="go on with a run of the same that was broken off")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,16 +64,13 @@ def run(options: argparse.Namespace) -> int:
         if options.jobs < 1:
             raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
         _check_combination(options)
-        try:
-            results, folder = _measure(options)
-            from ..report.terminal import show
-            from ..report.write import runs_so_far, set_aside, write
+        folder = options.out or _OUT
+        results = _measure(options, folder)
+        from ..report.terminal import show
+        from ..report.write import set_aside, write
 
-            older = set_aside(results, folder)
-            page = write(results, folder, runs_so_far(folder))
-        except KeyboardInterrupt:
-            _count_finished_runs(options)
-            raise
+        older = set_aside(results, folder)
+        page = write(results, folder)
         show(results)
         if older is not None:
             print(f"\nThe older report, of other numbers, is kept: {older}")
@@ -83,26 +78,17 @@ def run(options: argparse.Namespace) -> int:
         return 0
 
 
-def _count_finished_runs(options: argparse.Namespace) -> None:
-    from ..report.write import runs_so_far
-
-    store = runs_so_far(options.out or _OUT)
-    if store.count:
-        text = f"{store.count} finished runs are in {store.folder}; --resume goes on with them"
-        print(f"pseudograd: {text}", file=sys.stderr)
-
-
 def _check_combination(options: argparse.Namespace) -> None:
     """An option without an effect in this combination is an error."""
-    own = ("better", "replace", "seeds", "variants", "baseline")
+    own = ("better", "replace", "seeds", "variants", "baseline", "keep")
     for name in ("tasks", "loss", "min", "max") if options.task else own:
         if getattr(options, name) is not None:
             requirement = "be left out with --task" if options.task else "come with --task"
             raise ValueError(must("compare", f"--{name.replace('_', '-')}", requirement, getattr(options, name)))
 
 
-def _measure(options: argparse.Namespace) -> tuple[Results, Path]:
-    """The results, and the folder for their report."""
+def _measure(options: argparse.Namespace, folder: Path) -> Results:
+    """folder: of the report, which is checked before any work."""
     from pseudograd.comparison.compare import compare
     from pseudograd.comparison.runs import Run
     from pseudograd.comparison.variants import variants
@@ -114,9 +100,8 @@ def _measure(options: argparse.Namespace) -> tuple[Results, Path]:
     require_extras("compare", *_EXTRAS)
     from ..report.sources import own_results, run_tasks
     from ..report.terminal import progress
-    from ..report.write import check_folder, runs_so_far
+    from ..report.write import check_folder
 
-    folder = options.out or _OUT
     rules = None if options.rules is None else items(options.rules)
     if options.task:
         case = own_case(options, "compare", rules)
@@ -126,15 +111,14 @@ def _measure(options: argparse.Namespace) -> tuple[Results, Path]:
         chosen = list(COMPARED_RULES) if rules is None else rules
         variants(chosen, has_leaves=False)  # the errors of unknown rules, before any work
     check_folder(folder)
-    store = runs_so_far(folder, options.resume)
     on_step = progress()
     if not options.task:
-        return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs, store=store), folder
+        return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs)
 
     def on_trial(run: Run, done: int, total: int) -> None:
         on_step(options.task, f"seed {run.seed}", run.variant, done, total)
 
-    return own_results(compare(**case, keep=store.folder, on_trial=on_trial)), folder
+    return own_results(compare(**case, on_trial=on_trial))
 
 
 def _task_names(text: str | None) -> Sequence[str]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from pseudograd.comparison.comparison import Comparison
 from pseudograd.comparison.statistics import spread
-from pseudograd.comparison.store import Store
 from pseudograd.comparison.text import closing_lines, headlines, sentences
 from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd.wording import listed
@@ -27,17 +26,16 @@ def run_tasks(
     on_step: OnStep = lambda *_: None,
     *,
     jobs: int = 1,
-    store: Store | None = None,
 ) -> Results:
     """Runs `tasks`, names or your own, with `rules`, every era, the installed torch and no clamp.
 
-    One thread makes a run repeat to the bit; `jobs` processes give the same numbers. Runs in the `store` are not repeated.
+    One thread makes a run repeat to the bit; `jobs` processes give the same numbers.
     on_step(task, world, variant, done, total) is called before each run.
     """
     results = Results(tuple(rules), loss=(settings.loss_name or None) if settings else None)
     began = time.perf_counter()
     chosen = list(find_tasks(tasks).values())
-    results.sections = measure_tasks(chosen, rules, settings or Settings(), on_step, jobs, store)
+    results.sections = measure_tasks(chosen, rules, settings or Settings(), on_step, jobs)
     results.seconds = round(time.perf_counter() - began, 3)
     return results
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from pseudograd.comparison.store import Store
 from pseudograd.errors import must
 from pseudograd.listen.program.signals import hold_signals
 
@@ -68,19 +67,10 @@ def _drop_times(report: dict[str, Any]) -> dict[str, object]:
     return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}
 
 
-def runs_so_far(folder: Path, goes_on: bool = True) -> Store:
-    """The finished runs of a report that is not written yet, beside its folder. Unless it `goes_on` with them, they are deleted."""
-    store = Store(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
-    if not goes_on:
-        store.clear()
-    return store
-
-
-def write(results: Results, folder: Path, store: Store | None = None) -> Path:
+def write(results: Results, folder: Path) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
-    An older report with other numbers stays beside it, under the name that `set_aside` gives. The finished runs in `store` are deleted in
-    the same step.
+    An older report with other numbers stays beside it, under the name that `set_aside` gives.
     """
     check_folder(folder)
     try:
@@ -88,8 +78,6 @@ def write(results: Results, folder: Path, store: Store | None = None) -> Path:
             _fill(staging / "new", results)
             with hold_signals():
                 _swap(staging, folder, set_aside(results, folder) or staging / "old")
-                if store is not None:
-                    store.clear()
     except OSError as error:
         remedy = f"{error.strerror}: nothing was changed there"
         raise _unusable("take the whole report", folder, remedy) from error
