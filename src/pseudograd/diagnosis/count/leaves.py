@@ -36,36 +36,10 @@ def _nothing() -> None:
 
 
 @harmless("a parameter that is gone")
-def _settle(on_end: Callable[[], None]) -> None:
-    with quietly():
-        on_end()
-
-
-class Crowd:
-    """Leaves beyond the first thousands: they are counted one by one, and share a bit."""
-
-    def __init__(self, kind: str, bit: int) -> None:
-        self.kind, self.bit = kind, bit
-        self.members: dict[int, Leaf] = {}  # by the id of the tensor
-        self.gone = 0
-        self._gone_starving = {True: 0, False: 0}  # by whether an optimiser stepped them
-
-    def forget(self, key: int) -> None:
-        """Count a leaf whose tensor is gone, and drop the rest."""
-        leaf = self.members.pop(key, None)
-        if leaf is not None:
-            self.gone += 1
-            self._gone_starving[leaf.is_stepped] += leaf.starves
-
-    @property
-    def count(self) -> int:
-        return self.gone + len(self.members)
-
-    def starving(self, are_all_judged: bool) -> int:
-        """The number of starving leaves among those that an optimiser stepped, or among all."""
-        judged = [leaf for leaf in list(self.members.values()) if leaf.is_stepped or are_all_judged]
-        gone = self._gone_starving[True] + (self._gone_starving[False] if are_all_judged else 0)
-        return gone + sum(leaf.starves for leaf in judged)
+def _settle(leaf: Leaf) -> None:
+    if leaf.tensor() is None:
+        with quietly():
+            leaf.entries.settle()
 
 
 class Leaves:
@@ -76,8 +50,8 @@ class Leaves:
 
     def __init__(self, key: str, roots: dict[int, weakref.ref[nn.Module]]) -> None:
         self.names = Names()
-        self.all: list[Leaf | None] = []  # by bit; None for the bit of a crowd
-        self.crowds: dict[bool, Crowd] = {}  # by whether its leaves are parameters
+        self.all: list[Leaf] = []  # by bit
+        self.has_more = False  # were there more leaves than are looked at?
         self.key = key
         self.are_measured = False
         self.backwards = 0  # that have ended
@@ -95,7 +69,7 @@ class Leaves:
 
     def __iter__(self) -> Iterator[tuple[int, Leaf]]:
         """Each leaf with its bit."""
-        return ((bit, leaf) for bit, leaf in enumerate(list(self.all)) if leaf is not None)
+        return enumerate(list(self.all))
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -107,20 +81,15 @@ class Leaves:
             parameter: Tensor = shard_by_full.get(id(tensor), tensor)  # the one that the optimiser has
             if parameter.requires_grad and not is_lazy(parameter) and self._bit_of(parameter) is None:
                 self._add(parameter, is_nameless=False)
-            leaf = self._single_leaf(parameter)
+            leaf = self.leaf_of(parameter)
             if leaf is not None:
                 leaf.has_run = True
                 self.names.note(leaf, module, name, is_given)
         for shard, full in shards:
-            bit, leaf = self._bit_of(shard), self._single_leaf(shard)
-            if full is not None and bit is not None and leaf is not None and self._bit_of(full) is None:
-                leaf.has_whole = True
+            bit = self._bit_of(shard)
+            if full is not None and bit is not None and self._bit_of(full) is None:
+                self.all[bit].has_whole = True
                 self._remember(full, bit)
-
-    def _single_leaf(self, tensor: Tensor) -> Leaf | None:
-        """The leaf of a tensor, unless it belongs to a crowd."""
-        bit = self._bit_of(tensor)
-        return None if bit is None else self.all[bit]
 
     def name_all(self) -> None:
         """Search all modules that are alive for the names that the model of the user does not give."""
@@ -129,7 +98,7 @@ class Leaves:
         tensors = [tensor for leaf in rest if (tensor := leaf.tensor()) is not None]
         for module in tops_of(tensors) if tensors else ():
             for name, parameter in module.named_parameters():
-                known = self._single_leaf(parameter)
+                known = self.leaf_of(parameter)
                 if known is not None:
                     self.names.note(known, module, name)
         self.names.note_chains()
@@ -176,7 +145,7 @@ class Leaves:
         """Look at `.grad` of each parameter that no optimiser steps, until it differs from 0."""
         self.backwards = number
         if self._followed < len(self.all):
-            self._looked_at += [leaf for leaf in self.all[self._followed :] if leaf is not None and leaf.is_parameter]
+            self._looked_at += [leaf for leaf in self.all[self._followed :] if leaf.is_parameter]
             self._followed = len(self.all)
         if self._looked_at:
             self._looked_at = [leaf for leaf in self._looked_at if leaf.look_at_grad()]
@@ -191,44 +160,36 @@ class Leaves:
         return self.leaf_of(tensor)
 
     def leaf_of(self, tensor: Tensor) -> Leaf | None:
-        """The leaf of a tensor that is known, also of a crowd."""
+        """The leaf of a tensor that is known."""
         bit = self._bit_of(tensor)
-        if bit is None or (leaf := self.all[bit]) is not None:
-            return None if bit is None else leaf
-        return next((crowd.members.get(id(tensor)) for crowd in self.crowds.values() if crowd.bit == bit), None)
+        return None if bit is None else self.all[bit]
 
-    def _remember(self, tensor: Tensor, bit: int, on_end: Callable[[], None] | None = None) -> None:
-        key, bits = id(tensor), self._bits
+    def _remember(self, tensor: Tensor, bit: int) -> None:
+        key, bits, leaf = id(tensor), self._bits, self.all[bit]
 
         def forget(reference: object) -> None:
             if key in bits and bits[key][0] is reference:
                 del bits[key]
-                if on_end is not None:
-                    _settle(on_end)  # at any moment of the program
+                _settle(leaf)  # at any moment of the program
 
         bits[key] = weakref.ref(tensor, forget), bit
 
-    def _add(self, tensor: Tensor, is_nameless: bool) -> int:
+    def _add(self, tensor: Tensor, is_nameless: bool) -> int | None:
+        """The bit of a new leaf; None where there are too many."""
+        is_full = len(self.all) >= _MOST_LEAVES or len(self.all) - len(self._bits) >= _MOST_NAMELESS
+        if self._nameless >= _MOST_NAMELESS if is_nameless else is_full:
+            self.has_more = True
+            return None
         self._nameless += is_nameless
-        leaf, key = Leaf(self._nameless, tensor, self.names, self.backwards), id(tensor)
+        leaf = Leaf(self._nameless, tensor, self.names, self.backwards)
         if is_nameless:
             self._without_variable.append(leaf)
             self._has_new_parameters |= leaf.is_parameter
-        has_room = len(self.all) < _MOST_LEAVES and len(self.all) - len(self._bits) < _MOST_NAMELESS
-        if self._nameless <= _MOST_NAMELESS if is_nameless else has_room:
-            self.all.append(leaf)
-            if self.are_measured and leaf.is_parameter:
-                leaf.sizes = Sizes(lambda: self.backwards + 1)
-            self._remember(tensor, len(self.all) - 1, leaf.entries.settle)
-            return len(self.all) - 1
-        crowd = self.crowds.get(leaf.is_parameter)
-        if crowd is None:
-            kind = "further parameters" if leaf.is_parameter else "further leaves"
-            crowd = self.crowds[leaf.is_parameter] = Crowd(kind, len(self.all))
-            self.all.append(None)
-        crowd.members[key] = leaf
-        self._remember(tensor, crowd.bit, lambda: crowd.forget(key))
-        return crowd.bit
+        if self.are_measured and leaf.is_parameter:
+            leaf.sizes = Sizes(lambda: self.backwards + 1)
+        self.all.append(leaf)
+        self._remember(tensor, len(self.all) - 1)
+        return len(self.all) - 1
 
     def have_run(self, values: Iterable[object]) -> bool:
         """Does every leaf among the values belong to a module that ran?"""
@@ -236,10 +197,7 @@ class Leaves:
             if isinstance(value, Tensor):
                 if value.requires_grad and value.is_leaf:
                     known = self._bits.get(id(value))
-                    leaf = (
-                        None if known is None or known[0]() is not value else self.all[known[1]] or self.leaf_of(value)
-                    )
-                    if leaf is None or not leaf.has_run:
+                    if known is None or known[0]() is not value or not self.all[known[1]].has_run:
                         return False
             elif isinstance(value, dict) or (
                 isinstance(value, (list, tuple)) and not all(type(item) is int for item in value)
@@ -249,17 +207,15 @@ class Leaves:
 
     def let_go(self, tensors: tuple[Tensor, ...]) -> Callable[[], None]:
         """Drop the weak references to these tensors until the returned function is called."""
-        known = [(bit, self.leaf_of(tensor), tensor) for tensor in tensors if (bit := self._bit_of(tensor)) is not None]
+        known = [(bit, self.all[bit], tensor) for tensor in tensors if (bit := self._bit_of(tensor)) is not None]
         for _, leaf, tensor in known:
             del self._bits[id(tensor)]
-            if leaf is not None:
-                leaf.tensor = _nothing
+            leaf.tensor = _nothing
 
         def take_again() -> None:
             for bit, leaf, tensor in known:
                 self._remember(tensor, bit)
-                if leaf is not None:
-                    leaf.tensor = weakref.ref(tensor)
+                leaf.tensor = weakref.ref(tensor)
 
         return take_again
 
@@ -280,19 +236,17 @@ class Leaves:
         return 0 if bit is None else 1 << bit
 
     def single(self, leaves: int) -> Leaf | None:
-        """The leaf of a set with one leaf; None for the empty set and for a crowd."""
+        """The leaf of a set with one leaf; None for the empty set."""
         return self.all[leaves.bit_length() - 1] if leaves else None
 
     def named(self, leaves: int) -> list[Leaf]:
-        """The leaves of a set, without crowds."""
+        """The leaves of a set."""
         members = []
         while leaves:
-            lowest = leaves & -leaves
-            leaf = self.single(lowest)
-            leaves ^= lowest
-            if leaf is not None:
-                members.append(leaf)
-        return members
+            bit = leaves.bit_length() - 1
+            members.append(self.all[bit])
+            leaves ^= 1 << bit
+        return members[::-1]
 
     def upstream_of(self, tensor: Tensor) -> int:
         """The leaves upstream of a tensor. A leaf that is a view, made under no_grad, counts as its base."""

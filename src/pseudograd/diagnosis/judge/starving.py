@@ -186,15 +186,7 @@ class Starving:
     @property
     def starved(self) -> list[Starved]:
         """The starving parameters, each with its cause."""
-        return [*(verdict for _, verdict in self._verdicts if isinstance(verdict, Starved)), *self._starved_crowds()]
-
-    def _starved_crowds(self) -> Iterator[Starved]:
-        for crowd in self._leaves.crowds.values():
-            starving = crowd.starving(not (self._has_model or self._have_stepped))
-            if starving:
-                name = f"{starving:,} of {crowd.count:,} {crowd.kind}"
-                why = "they are too many for a cause of each, as where new ones are made in every step"
-                yield Starved(name, (), "no gradient, or zeros alone,", None, why)
+        return [verdict for _, verdict in self._verdicts if isinstance(verdict, Starved)]
 
     # --- causes -------------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,8 @@ class Evidence:
             for site in self.sites
             if site.cut and site.is_calm_clip
         ]
-        return [*self.starving.calm(), *calm_lines(self.partly), *clips]
+        more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
+        return [*self.starving.calm(), *calm_lines(self.partly), *clips, *more]
 
     @part
     def copied(self) -> Iterable[Copied]:
@@ -127,8 +128,7 @@ class Evidence:
 
     @part
     def parameters(self) -> Iterable[str]:
-        yield from (leaf.name for _, leaf in self.leaves)
-        yield from (leaf.name for crowd in self.leaves.crowds.values() for leaf in crowd.members.values())
+        return [leaf.name for _, leaf in self.leaves]
 
     @property
     def whatif(self) -> dict[str, list[Change]]:
