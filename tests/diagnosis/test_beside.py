@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.count.tally import Tally
 from pseudograd.diagnosis.count.whatif import WhatIfMeter
 
 from ..choices import folded
@@ -237,14 +238,16 @@ def test_two_lines_in_two_files_are_two() -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("planted"), KeyboardInterrupt()])
-def test_the_report_has_an_error_of_ours_and_ctrl_c_reaches_the_program(error: BaseException) -> None:
+def test_the_report_has_an_error_of_ours_and_ctrl_c_reaches_the_program(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     w = torch.randn(3, requires_grad=True)
 
     def fail(*arguments: Any) -> None:
         raise error
 
+    monkeypatch.setattr(Tally, "count", fail)
     with diagnose() as d:
-        d._recorder._count = fail  # type: ignore[method-assign]
         for _ in range(2):
             with contextlib.suppress(KeyboardInterrupt):
                 (w * 2).clamp(-1, 1).sum().backward()

@@ -6,7 +6,6 @@ import contextlib
 import math
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -255,20 +254,15 @@ class _Follower:
             self.pin.lines = [job["where"]]
             self.pin.__enter__()
         self.diagnosis, self.process, self.steps = _diagnosis(job["asked"]), process, job["steps"]
-        self.shows = process.is_main and sys.stderr is not None and sys.stderr.isatty()
-        self.last = time.monotonic()
         self.diagnosis.after_backward(self.after)
         self.diagnosis.__enter__()
 
     def after(self, backwards: int, loss: Tensor | None) -> None:
-        """Tell the command that there is something to say, show progress now and then, and end the program after `steps` passes."""
+        """Tell the command that there is something to say, and end the program after `steps` passes."""
         self.process.mark()
         if self.losses is not None:
             with quietly():
                 self.losses.append(math.nan if loss is None else float(loss))
-        if self.shows and time.monotonic() - self.last > 1:
-            self.last = time.monotonic()
-            print(f"\rdiagnose: {backwards:,} backward passes\r", end="", file=sys.stderr, flush=True)
         if self.steps is not None and backwards >= self.steps:
             raise programs.Enough
 

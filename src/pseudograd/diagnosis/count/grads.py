@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
@@ -117,32 +116,19 @@ def _number(value: Number) -> Number:
 
 def _count(grads: Grads, is_full: bool, bounds: Bounds) -> Sums:
     grad, (x, low, high) = grads.arrived, bounds
-    are_numbers = x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor))
-    counts = kernel.tally(grad, grads.left, is_full, x, low, high) if are_numbers else None
-    if counts is not None:
-        return add_inside(dict(counts))
     sides = {} if x is None else _count_sides(grads, x, low, high)
     counts = kernel.tally(grad, grads.left, is_full)
     if counts is not None:
         return {**counts, **sides}
-    arrived, cut = _arrived_and_cut(grads)
-    sums: Sums = {"elements": grad.numel(), "arrived": arrived, "cut": 0 if cut is None else torch.count_nonzero(cut)}
+    cut = grads.cut
+    sums: Sums = {"elements": grad.numel(), "arrived": torch.count_nonzero(grad)}
+    sums["cut"] = 0 if cut is None else torch.count_nonzero(cut)
     if is_full:
         magnitude, wide = grad.abs(), _wide(grad)
-        total = magnitude.sum(dtype=wide)
-        is_finite = grad.is_cpu and math.isfinite(float(total))
-        sums["magnitude"] = total
+        sums["magnitude"] = magnitude.sum(dtype=wide)
         sums["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=wide)
-        sums["nonfinite"] = 0 if is_finite else torch.count_nonzero(~grad.isfinite())
+        sums["nonfinite"] = torch.count_nonzero(~grad.isfinite())
     return {**{name: _number(value) for name, value in sums.items()}, **sides}
-
-
-def _arrived_and_cut(grads: Grads) -> tuple[Number, Tensor | None]:
-    """The number of gradients other than 0 that arrive, and the elements that are cut. If no 0 leaves on CPU, one look tells both."""
-    grad, left = grads.arrived, grads.left
-    if len(left) == 1 and grad.is_cpu and int(torch.count_nonzero(left[0])) == grad.numel():
-        return grad.numel(), None
-    return torch.count_nonzero(grad), grads.cut
 
 
 def _count_moved(grads: Grads, sums: Sums, is_full: bool) -> Sums:

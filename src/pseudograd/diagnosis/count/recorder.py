@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -105,27 +105,21 @@ class Recorder(Subscriber):
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: WhatIfMeter | None = None
         self.after_backward: Callable[[int, Tensor | None], None] | None = None
-        self._clamps: Clamps | None = None
-        self._zeros: Zeros | None = None
         self._local = _Thread()
         self._is_incomplete = False  # was something of the program not heard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
 
-    @property
+    @cached_property
     def clamps(self) -> Clamps:
-        if self._clamps is None:
-            from .values import Clamps
+        from .values import Clamps
 
-            self._clamps = Clamps(self.leaves, self.influence)
-        return self._clamps
+        return Clamps(self.leaves, self.influence)
 
-    @property
+    @cached_property
     def zeros(self) -> Zeros:
-        if self._zeros is None:
-            from .zeros import Zeros
+        from .zeros import Zeros
 
-            self._zeros = Zeros(self.leaves, self.key, _PASSING)
-        return self._zeros
+        return Zeros(self.leaves, self.key, _PASSING)
 
     def hears(self) -> bool:
         return self.is_on and not unheard.depth
@@ -489,14 +483,9 @@ class Recorder(Subscriber):
 
     def _note_loss(self, roots: Roots, grads: Gradients) -> None:
         root, grad, self.loss = roots[0], grads[0], None
-        is_single = len(roots) == 1 and type(root) is type(grad) is Tensor
-        if (
-            is_single
-            and isinstance(root, Tensor)
-            and isinstance(grad, Tensor)
-            and has_numbers(root)
-            and has_numbers(grad)
-        ):
+        if len(roots) > 1 or type(root) is not Tensor or type(grad) is not Tensor:
+            return
+        if has_numbers(root) and has_numbers(grad):
             with quietly():
                 self.loss = (root.detach() * grad.detach()).sum()
 
@@ -558,8 +547,8 @@ class Recorder(Subscriber):
         """The user's own function may raise to end the program; that is no Exception."""
         with quietly():
             self.arrivals.end()
-            if self._clamps is not None:
-                self._clamps.end_step(self._ran_at)
+            if "clamps" in vars(self):
+                self.clamps.end_step(self._ran_at)
             self.leaves.end_backward(self.backwards)
             if self.backwards <= LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)

@@ -24,22 +24,12 @@ Number = float | Tensor | None  # a bound; no tensor where it is used
 _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
 
-def tally(
-    grad: Tensor,
-    leaving: Sequence[Tensor],
-    is_full: bool,
-    x: Tensor | None = None,
-    low: Number = None,
-    high: Number = None,
-) -> dict[str, float] | None:
-    """The counts of one backward call, by name.
-
-    leaving: at most two of the shape and dtype of grad, or none where nothing leaves. Where x is given, it has bounds that are numbers.
-    """
-    if not _are_served(grad, leaving, x):
+def tally(grad: Tensor, leaving: Sequence[Tensor], is_full: bool) -> dict[str, float] | None:
+    """The counts of one backward call, by name. leaving: at most two of the shape and dtype of grad, or none where nothing leaves."""
+    if not _are_served(grad, leaving, None):
         return None
-    counts = native.operators.tally(*_arguments(grad, leaving, is_full, x, low, high)).tolist()
-    return _named((*counts, float(grad.numel())), is_full, x is not None) if counts else None
+    counts = native.operators.tally(*_arguments(grad, leaving, is_full, None, None, None)).tolist()
+    return _named((*counts, float(grad.numel())), is_full, False) if counts else None
 
 
 def _arguments(

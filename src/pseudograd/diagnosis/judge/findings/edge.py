@@ -12,11 +12,6 @@ from .kind import Evidence, Kind
 
 AT_BOUND_SHARE = 1e-3  # of what arrives at a clamp, exactly at its bound
 ISSUE = "https://github.com/pytorch/pytorch/pull/191142"
-# Where the cause is known and reported, by what the path of the line ends in.
-_KNOWN_ISSUES = {
-    "torchao/quantization/quant_primitives.py": "https://github.com/pytorch/ao/pull/4806",
-    "kornia/enhance/adjust.py": "https://github.com/kornia/kornia/issues/4229",
-}
 
 
 def is_at_an_edge(site: Site) -> bool:
@@ -48,7 +43,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             f"this torch is of the era {era}" + (", which cuts there" if loses else f"; {other} cuts there"),
             advice.pin(site, other if loses else era),
             site.at_bound_share,
-            issue=next((issue for path, issue in _KNOWN_ISSUES.items() if path in site.where), ISSUE),
+            issue=ISSUE,
         )
 
 
