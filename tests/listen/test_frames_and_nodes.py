@@ -94,7 +94,7 @@ def test_without_columns_the_expression_is_the_line_and_without_source_empty(tmp
     code: Any = SimpleNamespace(co_filename=str(path), co_positions=lambda: [(1, 2, None, None)])
     assert frames.Point(code, 1, 0).expression == "x = see("
     space: dict[str, Any] = {"frames": frames, "sys": sys}
-    exec("text = frames.expression(sys._getframe())", space)
+    exec("text = frames.point(sys._getframe()).expression", space)
     assert space["text"] == ""
 
 
@@ -167,8 +167,9 @@ def _names(results: list[torch.autograd.graph.Node]) -> list[str]:
 
 def test_nodes_of_a_call_and_nodes_that_nobody_saw(ranges: nodes.Ranges) -> None:
     x = torch.ones(2, requires_grad=True)
-    y, results = ranges.run_call(torch.sin, (x,), {})
-    assert _names(results) == ["SinBackward0"]
+    before = nodes.node_number()
+    y = x.sin()
+    assert _names(ranges.since(before, y)) == ["SinBackward0"]
     assert ranges.unseen_behind((y,)) == []
     z, other = y.exp() * 2, x.cos()
     assert _names(ranges.unseen_behind((z,))) == ["ExpBackward0", "MulBackward0"]
@@ -186,7 +187,9 @@ def test_a_call_hides_what_it_took(ranges: nodes.Ranges) -> None:
     """Whoever looks at the result of a call has no need to look behind it."""
     hidden = torch.ones(2, requires_grad=True).exp()
     assert ranges.unseen_behind([]) == []
-    z, _ = ranges.run_call(torch.sin, (hidden,), {})
+    before = nodes.node_number()
+    z = hidden.sin()
+    ranges.since(before, z)
     assert ranges.unseen_behind([z]) == []
     assert ranges.unseen_behind([hidden]) == [hidden.grad_fn]
 

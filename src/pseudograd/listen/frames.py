@@ -55,27 +55,20 @@ def is_of_a_package(file: str) -> bool:
 def calling_frame() -> FrameType | None:
     """The innermost frame that is neither torch's nor this package's: the line that calls a function of torch."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def program_frame(frame: FrameType | None) -> FrameType | None:
     """From there outwards, the first frame that no installed package holds: the line of the program itself, where there is one."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_NOT_THEIRS) and _PACKAGES not in file and not file.startswith("<frozen"):
-            return frame
+    while frame is not None and _whose(frame.f_code.co_filename) != _OF_THE_PROGRAM:
         frame = frame.f_back
-    return None
-
-
-def expression(frame: FrameType) -> str:
-    """The source of the call that the frame is at, as Python shows it in a traceback; its whole line before Python 3.11."""
-    return expression_at(frame.f_code, frame.f_lineno, frame.f_lasti)
+    return frame
 
 
 def expression_at(code: CodeType, line: int, instruction: int) -> str:
+    """The source of a call, as Python shows it in a traceback; its whole line before Python 3.11."""
     lines, span = lines_of(code.co_filename), span_at(code, instruction)
     text = lines[line - 1] if line <= len(lines) else ""
     if not text or span is None or span[1] > len(lines):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, Protocol, cast
 
@@ -52,14 +52,6 @@ class Ranges:
         """Is there anything that `unseen_behind` could find?"""
         return bool(self.unseen) or node_number() != self.seen_up_to
 
-    def run_call(
-        self, function: Callable[..., object], args: Iterable[object], kwargs: Mapping[str, object]
-    ) -> tuple[Any, list[GraphNode]]:
-        """What the function returns, and the nodes that it made."""
-        before = node_number()
-        result = function(*args, **kwargs)
-        return result, self.since(before, result)
-
     def since(self, before: int, result: object) -> list[GraphNode]:
         """The nodes that a call made which began at this number and returned this."""
         after = node_number()
@@ -108,7 +100,7 @@ def has_one_name(kind: type) -> bool:
 
 def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
-    ahead = [node for value in values for node in _nodes_of_levels(value)]
+    ahead = [node for value in values for node in nodes_of(value)]
     within: dict[GraphNode, None] = {}
     most = sum(end - start for start, end in spans)
     while ahead and len(within) < most:
@@ -133,20 +125,10 @@ def node_of(tensor: Tensor) -> GraphNode | None:
 
 
 def nodes_of(value: object) -> list[GraphNode]:
-    """The nodes that made a tensor, or the tensors of a list."""
+    """The nodes that made a tensor, or the tensors of a list, at each level of nested transforms: a call makes a node for each."""
     if isinstance(value, torch.Tensor):
-        node = node_of(value)
-        return [] if node is None else [node]
-    if isinstance(value, (tuple, list)):
-        return [node for item in value for node in nodes_of(item)]
-    return []
-
-
-def _nodes_of_levels(value: object) -> list[GraphNode]:
-    """The nodes that made it, at each level of nested transforms: a call under several makes a node for each."""
-    if isinstance(value, torch.Tensor):
-        return [node for level in levels_of(value) for node in nodes_of(level)]
-    return [node for item in value for node in _nodes_of_levels(item)] if isinstance(value, (tuple, list)) else []
+        return [node for level in levels_of(value) if (node := node_of(level)) is not None]
+    return [node for item in value for node in nodes_of(item)] if isinstance(value, (tuple, list)) else []
 
 
 def starts(roots: Iterable[Tensor | GradientEdge]) -> list[GraphNode | None]:
