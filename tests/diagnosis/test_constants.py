@@ -299,6 +299,9 @@ def _shares(*shares: float, moved: float = 1.0, parameter: str | None = None) ->
         (_shares(*[0.2] * 9), [_shares(*[0.51] * 9, moved=1.1e-3, parameter="p")], "some"),
         (_shares(*[0.2] * 9), [_shares(*[0.51] * 9, moved=0.9e-3, parameter="p")], "decides"),
         (_shares(*[0.2] * 9), [_shares(*[0.49] * 9, moved=0.0, parameter="p")], "some"),
+        (_shares(*[0.05] * 6), [_shares(*[0.5] * 6, moved=0.0, parameter="p")], "decides"),
+        (_shares(*[0.05] * 6), [_shares(*[0.9] * 6, moved=0.5, parameter="p")], "some"),
+        (_shares(*[0.05] * 6), [_shares(*[0.2] * 6, moved=0.0, parameter="p")], "falls"),
     ],
 )
 def test_a_convention_decides_by_its_share(line: Sensitivity, parameters: list[Sensitivity], verdict: str) -> None:

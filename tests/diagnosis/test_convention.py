@@ -13,8 +13,6 @@ from torch.nn import functional
 
 import pseudograd
 from pseudograd import diagnose, pin_edge
-from pseudograd.diagnosis.count.sensitivity import Sensitivity
-from pseudograd.diagnosis.judge.findings.convention import verdict
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 from ..choices import folded, slow_but
@@ -71,22 +69,6 @@ def test_the_finding_names_the_convention_and_the_pin() -> None:
         f"with pseudograd.pin_edge(abs={installed_era()!r}): ...  # keeps it so on every torch. Train with abs='jax' beside it, "
         "from the same seeds, before you choose"
     )
-
-
-@pytest.mark.parametrize(
-    ("share", "moved", "said"),
-    [(0.9, 0.0, "decides"), (0.5, 0.0, "decides"), (0.9, 0.5, "some"), (0.2, 0.0, "falls"), (0.2, 0.5, "falls")],
-)
-def test_a_parameter_decides_where_it_is_mostly_convention_and_does_not_move(
-    share: float, moved: float, said: str
-) -> None:
-    """The update as a whole is below a tenth of it, in the median."""
-
-    def sensitivity_of(name: str | None, *shares: float) -> Sensitivity:
-        steps = tuple(enumerate(shares, 1))
-        return Sensitivity("abs", "jax", "a.py:1", name, 0.0, 0.0, 0.0, 1.0, (1.0, 1.0), steps, moved)
-
-    assert verdict(sensitivity_of(None, *[0.05] * 6), [sensitivity_of("p", *[share] * 6)]) == said
 
 
 def _train_deviation(seed: int) -> float:

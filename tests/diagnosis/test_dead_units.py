@@ -55,15 +55,6 @@ def test_dead_units_are_one_finding_whose_pasted_remedy_wakes_them() -> None:
     assert model[0].weight.grad.any(1).all()
 
 
-@pytest.mark.parametrize(("dead", "steps", "size"), [(8, 4, 64), (11, 4, 64), (12, 2, 64), (12, 4, 4)])
-def test_few_dead_units_or_a_short_run_are_no_finding(dead: int, steps: int, size: int) -> None:
-    assert "starved" not in codes(train(half_dead(dead), lambda: torch.randn(size, 8), steps))
-
-
-def test_three_of_four_dead_units_are_a_finding() -> None:
-    assert only(train(half_dead(12), lambda: torch.randn(64, 8)), "starved").share == 0.75
-
-
 class Jump(torch.autograd.Function):
     """As sae_lens has it: a threshold learns through a rectangle around it."""
 

@@ -103,7 +103,6 @@ BAD_CALLS = {
     "nowhere.py": "the script must be a file, got 'nowhere.py'.",
     "--steps 0 train.py": "--steps must be at least 1, got 0.",
     "--fail-on loss>1 train.py": "--fail-on must be a finding's code, with a share if wanted, got 'loss>1'.",
-    "--fail-on cut>1e train.py": "--fail-on must be a finding's code, with a share if wanted, got 'cut>1e'.",
     "--whatif clomp=inward train.py": "whatif 'clomp=inward' must be what override or pin_edge takes",
     "--whatif torch>=9.9 train.py": "whatif 'torch>=9.9' must be what override or pin_edge takes",
     "--whatif clamp= train.py": "--whatif must be FAMILY=RULE, such as clamp=inward, got 'clamp='.",

@@ -17,7 +17,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose, pin_edge
-from pseudograd.diagnosis.count.norms import Series, numbers_of
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..choices import folded
@@ -217,17 +216,6 @@ def test_wrong_arguments(every: Any) -> None:
         ValueError, match="diagnose: sensitivity must be True, False, or n for every n-th backward, got"
     ):
         diagnose(sensitivity=every)
-
-
-def test_a_course_keeps_its_ends_and_is_thinned_out() -> None:
-    course = Series()
-    for step in range(1, 1001):
-        course.add(step, step / 2)
-    assert numbers_of(course)[0] == (1, 0.5)
-    assert numbers_of(course)[-1] == (1000, 500.0)
-    assert len(numbers_of(course)) <= 130
-    steps = [step for step, _ in numbers_of(course)]
-    assert steps == sorted(set(steps))
 
 
 @pytest.mark.usefixtures("in_copies")

@@ -16,7 +16,6 @@ from torch.nn import functional
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count.norms import expected_step, spacing
-from pseudograd.diagnosis.count.stalls import ParameterSteps
 
 from ..choices import folded
 from .checks import codes, only
@@ -371,14 +370,3 @@ def test_parameters_that_come_and_go() -> None:
     assert not any(math.isnan(record.size) for record in d.stalled)
     shares = {record.parameter: record.share for record in d.stalled}
     assert shares == pytest.approx(dict(zip("abcd", expected, strict=True)))
-
-
-@pytest.mark.parametrize(("looks", "agree", "is_noise"), [(10, False, True), (9, False, False), (10, True, False)])
-def test_ten_gradients_that_cancel_are_noise(looks: int, agree: bool, is_noise: bool) -> None:
-    signs = torch.ones(looks, 64) if agree else torch.randn(looks, 64).sign()
-    parameter = ParameterSteps(torch.zeros(64), None)
-    for grad in 3 * signs:
-        parameter.looks += 1
-        parameter.samples.total += grad
-        parameter.samples.squares += grad**2
-    assert parameter.is_noise == is_noise
