@@ -17,7 +17,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count.leaves import Leaves
 
-from .checks import codes, line_of, number_of, starved
+from .checks import line_of, number_of, starved
 
 
 def cause_of(d: Diagnosis, parameter: str) -> tuple[int, str]:
