@@ -154,9 +154,8 @@ class Influence:
         for key in (id(tensor), id(other)):
             self._marks.all.pop(key, None)
             self._detached.all.pop(key, None)
-            self._origins.pop(key, None)
-        for key, (_, leaf) in list(self._origins.items()):
-            if leaf() is tensor or leaf() is other:
+        for key, (own, leaf) in list(self._origins.items()):
+            if any(value is tensor or value is other for value in (own(), leaf())):
                 del self._origins[key]
 
         def take_again() -> None:
@@ -269,18 +268,17 @@ class Influence:
         origin = known[1]() if known is not None and known[0]() is changed else None
         if origin is None:
             return
-        own, bits = self._leaves.upstream_of(origin), 0
-        for cut in self._by_bit:
-            if isinstance(cut, Cut) and cut.upstream & ~own:
+        own, marks, bits = self._leaves.upstream_of(origin), self._marks.get(changed), 0
+        for cut in self._cuts_among(marks):
+            if cut.upstream & ~own:
                 bits |= cut.bits
-        self._marks.add(origin, bits & self._marks.get(changed))
+        self._marks.add(origin, bits & marks)
 
     def _note_exit(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
         """A number or an array leaves torch. It was made of a tensor that learns, or of a value that was cut from one."""
         upstream = 0
-        for cut in self._by_bit:
-            if isinstance(cut, Cut) and marks & cut.bits:
-                upstream |= cut.upstream
+        for cut in self._cuts_among(marks):
+            upstream |= cut.upstream
         if learning or upstream:
             kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
             bit = self._cut(kind, learning, upstream, is_exit=True)

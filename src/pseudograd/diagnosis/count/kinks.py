@@ -21,9 +21,10 @@ from ...rule import Call
 from ...torch_table.conventions import text_of
 from ...torch_table.eras import installed_era
 from ...torch_table.forms import FAMILIES, KINKED, Kinked, SavedValues, kink_of_node, read_saved
-from ...torch_table.private import input_metadata, is_batched, is_opaque, is_wrapped, saved, wrapped_node
+from ...torch_table.private import input_metadata, saved, wrapped_node
 from ...torch_table.records import Arguments, Function, Keywords
 from .further_backward import CHECKPOINT, REENTRANT, Gradients, why_not_unpacked
+from .leaf import has_numbers
 from .replaced_nodes import pull_under
 from .tally import SLICE_NODE, form_of_slice
 
@@ -225,8 +226,7 @@ def _is_plain(x: object) -> bool:
     """Has it a gradient, and numbers that can be read?"""
     if not isinstance(x, Tensor) or type(x) not in (Tensor, torch.nn.Parameter):
         return False
-    is_dense = x.requires_grad and x.layout is torch.strided
-    return is_dense and not (x.is_meta or x.is_nested or is_wrapped(x) or is_batched(x) or is_opaque(x))
+    return x.requires_grad and x.layout is torch.strided and not x.is_nested and has_numbers(x)
 
 
 def _find_tie(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, x: Tensor) -> Tie | None:

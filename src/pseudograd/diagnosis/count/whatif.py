@@ -19,12 +19,12 @@ from ...ops.bound_rules import DEFAULT_RULE
 from ...rewrite.mode import Replacement
 from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
-from ...torch_table.private import is_batched, is_opaque, is_wrapped, number_of, tells_unpack_hooks
+from ...torch_table.private import is_batched, is_opaque, number_of, tells_unpack_hooks
 from ...torch_table.records import Arguments, Form, Function, Keywords
 from . import further_backward
 from .further_backward import Comparison, Graph, RefusalError, are_same, compare_gradients
 from .kinks import NOTED_CALLS, note_after, note_before
-from .leaf import Leaf
+from .leaf import Leaf, has_numbers
 from .leaves import Leaves
 from .replaced_nodes import leave_node
 from .sensitivity import Answers, SensitivityMeter
@@ -206,9 +206,7 @@ class WhatIfMeter:
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
         """The program's own gradient of a leaf arrived."""
         current = self._pass_of_thread()
-        if current is None or current.is_plain or grad is None or grad.is_meta:
-            return
-        if is_batched(grad) or is_wrapped(grad) or is_opaque(grad):
+        if current is None or current.is_plain or grad is None or not has_numbers(grad):
             return
         if leaf in current.arrived:
             current.reasons.add(f"{leaf.name} gets its gradient in several parts")

@@ -104,16 +104,6 @@ class Zeros:
         return None
 
 
-def repeated_cut(leaf: int, sites: Sequence[Site], backwards: int) -> tuple[Site, str] | None:
-    """An op that the gradient passes several times in a backward, and that cuts most of it each time."""
-    repeated = [site for site in sites if site.upstream & leaf and site.calls > backwards and site.cut_share > 0.5]
-    if not repeated:
-        return None
-    site = max(repeated, key=lambda site: site.cut_share)
-    times = site.calls // max(backwards, 1)
-    return site, f"it passes {site.op} {times} times in a backward, which cuts {100 * site.cut_share:.1f} % in the mean"
-
-
 # --- entries of a parameter -------------------------------------------------------------------------------------------
 
 CUTS, MULTIPLIES, READS_OTHERS = "cuts what arrives for them", "multiplies them with 0", "reads others alone"

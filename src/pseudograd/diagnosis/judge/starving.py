@@ -16,7 +16,7 @@ from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
 from ..count.recorder import LAST_NEW_SUSPECT, Recorder
 from ..count.tally import OWN_NODE
-from ..count.zeros import ADDS_UP, repeated_cut
+from ..count.zeros import ADDS_UP
 from ..records import Partly, Site, Starved, Structural
 from ..sites import site_of
 
@@ -230,9 +230,7 @@ class Starving:
         site = self._last_stop(bit)
         if site is not None:
             return site, f"all of the gradient is cut by {site.op}"
-        cause = self._recorder.zeros.cause(bit, self._sites, site_of) or repeated_cut(
-            bit, self._sites, self._recorder.backwards
-        )
+        cause = self._recorder.zeros.cause(bit, self._sites, site_of)
         if cause is not None:
             return cause
         may = "; a hook of the parameter itself may do it" if leaf.has_hooks else ""
