@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.count.recorder import Recorder
 from pseudograd.formula import own
 from pseudograd.listen import harmless, hooks
 from pseudograd.listen.hooks import backwards, clearings, swaps
@@ -318,6 +320,30 @@ def test_a_watcher_that_fails_leaves_functions_and_our_ops_alone(
     assert torch.equal(x.grad, torch.tensor([0.0, 2.0]))  # type: ignore[arg-type]
     assert [line.partition(" (")[0] for line in d.errors] == [f"a custom Function: {fails.__name__}: planted"]
     assert d.errors[0].endswith("2 times")
+
+
+@pytest.mark.parametrize("method", ["before_call", "after_call", "_ran", "_begin", "_end_step"])
+def test_what_a_handler_of_a_signal_raises_reaches_the_program(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("the program waits no longer")
+
+    whole = getattr(Recorder, method)
+
+    @functools.wraps(whole)
+    def interrupted(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGALRM)
+        return whole(*args)
+
+    decorate = {"_ran": harmless.quiet, "_begin": harmless.harmless, "_end_step": harmless.harmless}.get(method)
+    monkeypatch.setattr(Recorder, method, interrupted if decorate is None else decorate("a hook")(interrupted))
+    known = signal.signal(signal.SIGALRM, expire)
+    try:
+        with diagnose() as d, pytest.raises(TimeoutError, match="waits no longer"):
+            torch.ones(3, requires_grad=True).clamp(0, 2).sum().backward()
+    finally:
+        signal.signal(signal.SIGALRM, known)
+    assert not d.errors
+    assert mode_stack() == []
 
 
 def test_an_error_without_a_diagnosis_of_its_own_is_noted_in_each_that_is_entered() -> None:

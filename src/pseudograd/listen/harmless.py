@@ -7,6 +7,7 @@ program. And what we compute is computed quietly: no diagnosis counts it, and no
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -58,7 +59,7 @@ class Errors:
 
 def harmless(what: str, otherwise: object = None) -> Callable[[Hook], Hook]:
     """For a function that torch calls, or a method of something that has `noted`: what it raises is noted there, and `otherwise`
-    returned. What is no Exception, such as Ctrl-C, is meant for the program and goes on.
+    returned. What is no Exception, such as Ctrl-C, is meant for the program and goes on, and so is what a handler of a signal raises.
     """
 
     def wrap(function: Hook) -> Hook:
@@ -102,10 +103,23 @@ def leave(errors: Errors) -> None:
 
 
 def note(what: str, error: Exception, where: object) -> None:
-    """Where it has `noted`; else in every diagnosis that is entered."""
+    """Where it has `noted`; else in every diagnosis that is entered. It raises the error again if that is meant for the program."""
+    raise_of_a_signal(error)
     mine = getattr(where, "noted", None)
     for errors in (mine,) if isinstance(mine, Errors) else _listening:
         errors.note(what, error)
+
+
+def raise_of_a_signal(error: Exception) -> None:
+    """Python runs the handler of a signal wherever it is, in our code, too. It hands it a number and the frame that it interrupts."""
+    trace, interrupted = error.__traceback__, None
+    while trace is not None:
+        frame = trace.tb_frame
+        values = [] if interrupted is None else list(frame.f_locals.values())
+        for first, second in itertools.pairwise(values):
+            if second is interrupted and isinstance(first, int):
+                raise error
+        interrupted, trace = frame, trace.tb_next
 
 
 def _describe(error: BaseException) -> str:

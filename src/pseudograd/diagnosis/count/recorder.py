@@ -414,13 +414,13 @@ class Recorder(Subscriber):
         depth = local.backwards
         is_outermost = not depth and backward_pass() < 0  # an inner backward may run in a thread of a device
         local.backwards = depth + 1
+        before, listener = node_number(), _InBackward(self)
         try:
-            before = node_number()
-            listener = _InBackward(self)
             is_heard = push_in_backward(listener)
             self._begin(roots, grads, inputs, is_outermost, is_heard)
         except BaseException:  # Ctrl-C
             local.backwards = depth
+            take_off(listener)
             raise
         return partial(self._end, roots, inputs, is_outermost, listener, before)
 

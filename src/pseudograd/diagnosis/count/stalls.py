@@ -258,11 +258,12 @@ class Batch:
     def _join(self, parameters: list[ParameterSteps]) -> None:
         """Parameters come and go; each brings along its samples."""
         lengths = [parameter.samples.before.numel() for parameter in parameters]
-        self.samples, self.parameters = Samples.join([parameter.samples for parameter in parameters]), parameters
-        for parameter, part in zip(parameters, self.samples.split(lengths), strict=True):
-            parameter.samples, parameter.batch = part, self
+        self.samples = Samples.join([parameter.samples for parameter in parameters])
         owners = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
         self._owners, self._sizes_are_known = owners.to(self.samples.before.device), False
+        for parameter, part in zip(parameters, self.samples.split(lengths), strict=True):
+            parameter.samples, parameter.batch = part, self
+        self.parameters = parameters  # last: a signal may end this anywhere
 
     def after_step(
         self, tensors: Sequence[Tensor], group: Group, states: Mapping[Tensor, State], step: int, backwards: int
