@@ -18,6 +18,7 @@ from pseudograd import rules
 from pseudograd.geometry import SHARES
 from pseudograd.look.audit import Audit
 from pseudograd.look.audit_figure import merge_regions
+from pseudograd.testing.measure.numeric import narrow_dtype_of
 from pseudograd.torch_table.eras import ERAS, installed_era
 
 from ..choices import folded
@@ -288,6 +289,50 @@ def test_a_function_that_computes_in_float32_is_exact() -> None:
     assert not pg.audit(
         lambda x: x.float().tanh().to(x.dtype), -12, 12
     ).kinks  # most of it is constant, so few points show rounding
+
+
+def _in_autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return (x.float().unsqueeze(-1) @ torch.ones(1, 1)).squeeze(-1)
+
+
+HALF: dict[str, Any] = {
+    "float16 of x": lambda x: torch.relu(x.half()).float() * 0.1,
+    "bfloat16 of x": lambda x: x.bfloat16().sigmoid().to(x.dtype),
+    "float16 of y": lambda x: x.tanh().half(),
+    "bfloat16 of a matmul": _in_autocast,
+    "float16 of the gradient": make_function(torch.tanh, lambda g, x: g * (1 - x.half().tanh() ** 2).to(g.dtype)),
+}
+
+
+@folded
+@pytest.mark.parametrize("name", HALF)
+def test_the_steps_of_half_precision_are_no_derivative(name: str) -> None:
+    dtype = name.split()[0]
+    with pytest.raises(
+        ValueError, match=rf"f must not compute in {dtype}, got steps .*: the report has a line for {dtype}\.$"
+    ):
+        pg.audit(HALF[name], -3, 3, points=201)
+
+
+@folded
+@pytest.mark.parametrize("steps", [4, 10, 128, 256, 1000])
+def test_steps_of_one_size_are_no_half_precision(steps: int) -> None:
+    x = torch.linspace(-3, 3, 201, dtype=torch.float64)
+    assert narrow_dtype_of(lambda x: (x * steps).round() / steps, x) is None
+
+
+@pytest.mark.parametrize("refuses", [TypeError("no float64"), AssertionError()])
+def test_a_function_that_refuses_float64_is_audited_in_float32(refuses: Exception) -> None:
+    def clamp(x: Tensor) -> Tensor:
+        if x.dtype is torch.float64:
+            raise refuses
+        return pg.clamp(x, -0.3, 1)
+
+    audit = pg.audit(clamp, -2, 2, points=201)
+    assert audit.rule == 'clamp(x, -0.3, 1, rule="inward", edge="closed")'
+    assert audit.float32.word == "refuses float64, so all of this is measured in float32"
+    assert audit.float16.word == "as float64"
 
 
 def test_a_kink_is_at_the_number_that_a_person_wrote_and_measured_there() -> None:

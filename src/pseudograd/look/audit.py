@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import math
@@ -15,11 +16,12 @@ from torch import Tensor, nn
 from ..arguments import as_number
 from ..errors import must
 from ..notebook import to_html
-from ..testing.measure.behaviour import list_writes
+from ..testing.measure.behaviour import gradient_of, list_writes
 from ..testing.measure.gradients import gradient_by_backward
+from ..testing.measure.numeric import narrow_dtype_of, values
 from . import audit_answers
 from .audit_figure import draw
-from .audit_record import AuditRecord
+from .audit_record import Answer, AuditRecord
 from .gradient import FIX_RANDOM, checked_function
 from .measure import measure, regions_of, shares_of
 
@@ -57,7 +59,8 @@ def audit(
 ) -> Audit:
     """Compare the backward of `f` from `low` to `high` with the derivative of its values, for both signs of grad.
 
-    Forward:  f is called on float64 tensors, again and again; it must give the same values for the same x. x is never changed.
+    Forward:  f is called on float64 tensors, or on float32 tensors if it refuses these, again and again; it must give the same values for
+        the same x. x is never changed.
     Backward: regions where the gradient is the derivative (exact), where both are 0 (flat), where it is 0 alone (cut), where the
         derivative is (pseudo), and where they differ (biased); its value at every kink and jump; whether it is linear in grad and
         element-wise, what it does with NaN and infinity, in narrower dtypes, in double backward, forward mode and vmap; and which rule
@@ -71,7 +74,8 @@ def audit(
         at: further x to look at.
     Returns: a record. print() shows it, `.plot()` draws it, `.to_json()` is plain data; `regions`, `kinks`, `rule` and the rest are fields.
     Raises: TypeError if f cannot be called or returns no floating-point tensor; ValueError if it returns another shape, other values
-        for the same x, or nothing that depends on x; if low is not below high; if points are too few.
+        for the same x, or nothing that depends on x; if it computes in half precision, whose steps hide the derivative; if low is not
+            below high; if points are too few.
     Example:
         >>> import pseudograd as pg
         >>> result = pg.audit(lambda x: pg.clamp(x, -1, 1, rule="zero"), -3, 3)
@@ -84,17 +88,20 @@ def audit(
     low, high, points = _checked_range(low, high, points)
     at = [_finite("at", value) for value in at]
     with torch.inference_mode(False), torch.enable_grad():
-        function = _callable(f, torch.float64)
-        call = _with_copies(function)
         x = torch.linspace(low, high, points, dtype=torch.float64)
+        dtype = _first_dtype(f, x)
+        function = _callable(f, dtype)
+        call = _with_copies(function, dtype)
         _check_values(call, x)
         element_wise = audit_answers.is_element_wise(call, x)
         m = measure(call, low, high, points, at)
         regions = regions_of(m)
-        narrow = audit_answers.answer_dtypes(lambda dtype: _with_copies(_callable(f, dtype)), call, m)
+        narrow = audit_answers.answer_dtypes(lambda dtype: _with_copies(_callable(f, dtype), dtype), call, m)
+        if dtype is torch.float32:
+            narrow["float32"] = Answer("refuses float64, so all of this is measured in float32")
         rule, note = None, element_wise.detail
         if element_wise.word == "yes":
-            rule, note = audit_answers.name_rule(call, m, narrow)
+            rule, note = audit_answers.name_rule(call, m, narrow, dtype)
         return Audit(
             _name_of(f),
             low,
@@ -105,7 +112,7 @@ def audit(
             curves=m.curves,
             rule=rule,
             rule_note=note,
-            writes=list_writes(function, m.x),
+            writes=list_writes(function, m.x.to(dtype)),
             linear=audit_answers.is_linear(call, m),
             element_wise=element_wise,
             not_finite=audit_answers.list_infinite_x(call),
@@ -150,9 +157,18 @@ def _callable(f: object, dtype: torch.dtype) -> Function:
     return copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
 
 
-def _with_copies(function: Function) -> Function:
-    """The function, which may change its x in place, on a copy of x."""
-    return lambda x: function(x.clone())
+def _first_dtype(f: object, x: Tensor) -> torch.dtype:
+    """float32 where f takes it and refuses float64."""
+    for dtype in (torch.float64, torch.float32):
+        with contextlib.suppress(Exception):
+            _callable(f, dtype)(x.to(dtype, copy=True))
+            return dtype
+    return torch.float64
+
+
+def _with_copies(function: Function, dtype: torch.dtype) -> Function:
+    """The function, which may change its x in place, on a copy of x in this dtype."""
+    return lambda x: function(x.clone().to(dtype))
 
 
 def _check_values(f: Function, x: Tensor) -> None:
@@ -181,6 +197,12 @@ def _check_values(f: Function, x: Tensor) -> None:
         raise ValueError(f"audit: f must be differentiable, got {got}. {remedy}.")
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ValueError(must("audit", "f", "give the same gradient for the same x", first, "Fix what is random in it"))
+    for measured in (lambda at: values(f, at), lambda at: gradient_of(f, at, 1.0)):
+        narrow = narrow_dtype_of(measured, x)
+        if narrow is not None:
+            got, name = "steps that hide its derivative", str(narrow).removeprefix("torch.")
+            remedy = f"Leave out the cast to {name}: the report has a line for {name}"
+            raise ValueError(f"audit: f must not compute in {name}, got {got}. {remedy}.")
 
 
 def _name_of(f: object) -> str:

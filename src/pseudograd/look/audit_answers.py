@@ -150,16 +150,18 @@ def answer_infinite_grad(f: Function, m: Measured) -> dict[str, Answer]:
     return {"infinite_grad": _answer("no NaN", "makes NaN", wrong), "nan_grad": nan}
 
 
-def name_rule(f: Function, m: Measured, narrow: Mapping[str, Answer]) -> tuple[str | None, str]:
+def name_rule(
+    f: Function, m: Measured, narrow: Mapping[str, Answer], dtype: torch.dtype = torch.float64
+) -> tuple[str | None, str]:
     """The call that does the same, as it is written, and where it differs in what the name does not promise; or None, and why.
 
-    narrow: the answers in narrower dtypes; those that the call has, too, are no difference.
+    narrow: the answers in narrower dtypes; those that the call has, too, are no difference. dtype: that f was called in.
     """
     faults = {
         dtype: answer for dtype, answer in narrow.items() if answer.word in ("overflows", "underflows", "differs")
     }
     gradients = [gradient_of(f, m.x, grad) for grad in GRADS]
-    for op, others, difference in sorted(forwards(m), key=lambda forward: forward[2] > 0):
+    for op, others, difference in sorted(forwards(m, dtype), key=lambda forward: forward[2] > 0):
         for candidate in candidates(op, others, m, gradients):
             pairs = zip(GRADS, gradients, strict=True)
             if all(_is_close(gradient_of(candidate.function, m.x, grad), gradient) for grad, gradient in pairs):

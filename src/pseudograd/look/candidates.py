@@ -96,14 +96,14 @@ def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor])
                 yield Candidate(Case(op, rule, parameters, edge, maximize), others)
 
 
-def forwards(m: Measured) -> Iterator[tuple[Op, Others, float]]:
-    """The ops that have the same values but for rounding, the inputs behind x, and the largest difference; plain ops first."""
+def forwards(m: Measured, dtype: torch.dtype = torch.float64) -> Iterator[tuple[Op, Others, float]]:
+    """The ops that have the same values but for rounding, the inputs behind x, and the largest difference in dtype; plain ops first."""
     near = CLOSE * min(1.0, m.y.abs().nan_to_num(posinf=0.0).max().item())
     between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
     for name in (*_FIRST, *between, *_LAST):
         for others in _inputs_behind_x(OPS[name], m):
             try:
-                y = OPS[name].public(m.x, *others)
+                y = OPS[name].public(m.x.to(dtype), *others)
             except (ValueError, TypeError, RuntimeError, OverflowError):  # a suggestion may be no valid call
                 continue
             if y.shape == m.y.shape and torch.allclose(y.double(), m.y, rtol=CLOSE, atol=near):
@@ -120,7 +120,12 @@ def _inputs_behind_x(op: Op, m: Measured) -> list[Others]:
         bounds = (low if is_flat[0] else None, high if is_flat[1] else None)
         if bounds == (None, None) or bounds[0] == bounds[1] or _FIXED.get(op.name, bounds) != bounds:
             return []
-        return list(dict.fromkeys([tuple(None if bound is None else tidy(bound) for bound in bounds), bounds]))
+        spellings: tuple[Callable[[float], float], ...] = (
+            lambda bound: float(f"{bound:.7g}"),
+            tidy,
+            float,
+        )  # of float32, too
+        return list(dict.fromkeys(tuple(b if b is None else write(b) for b in bounds) for write in spellings))
     if op.rule_set == "step":
         at_zero = m.y[m.x == 0]
         return [(at_zero[0].item(),)] if len(at_zero) else []

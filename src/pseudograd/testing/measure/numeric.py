@@ -15,6 +15,7 @@ Number = TypeVar("Number", float, Tensor)
 _EPS = torch.finfo(torch.float64).eps
 _SHORT = 30  # brackets apart are two neighbouring decimals that are short for it
 STEEP = 1e-4  # by how much two slopes must differ, relative to them, to be a kink or a jump of the gradient
+_MANY_JUMPS = 16
 _MANY = 0.9  # of the points are as smooth as rounding lets them be; a step or a kink is at fewer than the rest
 _MOST_ROUNDING = 64  # of its dtype, in what a function computes in this dtype alone
 _SHARES = (0.37, 0.73, 1.3, 2.6, 5.9)  # of a unit in the last place, none a multiple of another
@@ -269,6 +270,21 @@ def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]
         keep = change_before > 16 * torch.maximum(rounding, eps * size)
         low, high = low[keep], high[keep]
     return low, high
+
+
+def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
+    """The dtype of half precision that f computes in: most of its many jumps are where x or y goes to the next number of that dtype."""
+    beside = x * (1 - 2.0**-8)  # about as far as the next number
+    low, high = jumps_of(f, torch.cat([x, beside[beside >= x[0]]]).unique())
+    y_low, y_high = f(low), f(high)
+    room = torch.finfo(torch.float32).eps * low.abs()  # what is rounded to float32 first
+    for dtype in (torch.float16, torch.bfloat16):
+        is_next_x = (low - room).to(dtype) != (high + room).to(dtype)
+        is_next_y = (y_high - y_low).abs() <= torch.finfo(dtype).eps * torch.maximum(y_low.abs(), y_high.abs())
+        is_next_y &= (y_low.to(dtype) == y_low) & (y_high.to(dtype) == y_high)
+        if len(low) >= _MANY_JUMPS and (is_next_x | is_next_y).double().mean() > _MANY:
+            return dtype
+    return None
 
 
 def written(low: float, high: float, size: float, eps: float = 0.0) -> float:
