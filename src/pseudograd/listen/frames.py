@@ -1,4 +1,7 @@
-"""Where a call stands: the user's line and the line of torch or a package that it led to, the expression, and the running module."""
+"""Where a call stands: the user's line and the line of torch or a package that it led to, the expression, and the running module.
+
+One file, as one walk outwards from a call meets all of them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The replacements for functions of torch while a context or a listener of ours is entered. `patches` puts them in and takes them out.
 
-Functions that no mode sees, to whose calls others subscribe; custom Functions; checkpoints; and modules that have a fast path.
+Functions that no mode sees, to whose calls others subscribe; custom Functions; checkpoints; and modules that have a fast path. One file, so
+that all code of ours that torch runs in place of its own stands together.
 """
 
 from __future__ import annotations

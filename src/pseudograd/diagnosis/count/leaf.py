@@ -1,4 +1,7 @@
-"""One parameter of a program, or another leaf: which gradients arrived, which of its entries got one, and whether optimisers saw them."""
+"""One parameter of a program, or another leaf: which gradients arrived, which of its entries got one, and whether optimisers saw them.
+
+One file, as each gradient that arrives passes through all of it.
+"""
 
 from __future__ import annotations
 

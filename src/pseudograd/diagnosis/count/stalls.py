@@ -1,7 +1,7 @@
 """Steps that rounding swallows: weights that have a gradient and do not move when their optimiser steps.
 
 At most 1,024 entries of each parameter are sampled. The samples of all parameters of one dtype in one group of an optimiser are joined to
-a `Batch`, so that torch is called once for all of them.
+a `Batch`, so that torch is called once for all of them. One file, as each look at a step goes through samples, batches and optimisers.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,9 @@ from .grads import (
 )
 from .leaves import Leaves
 
+if TYPE_CHECKING:
+    from .windows import Windows
+
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
 # Ops that neither move nor mix elements, so that positions tell what is cut. For speed alone.
 _NAMES = "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
@@ -48,8 +51,6 @@ _SECOND = re.compile(r"\w+BackwardBackward\d")
 _MOST_CALLS = 8  # different calls of one line whose rules are remembered
 
 OWN_NODE = "PseudogradBackward"
-NARROW_SHARE = 0.5  # a window is too narrow if at least this share of the thresholds of a jumprelu never got a gradient
-_REACHED_SHARE = 0.9  # the advised bandwidth would have reached this share of the thresholds
 
 
 class Tally:
@@ -198,6 +199,8 @@ class Tally:
             return
         x, threshold, bandwidth, _ = read[1]
         if x.numel():
+            from .windows import Windows  # few programs have a jumprelu of ours
+
             source = leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
             x, threshold, grad = (physical(value).detach() for value in (x, threshold, leaving[1]))
             window = self.windows.setdefault(source, Windows(threshold))
@@ -261,62 +264,3 @@ def read_slice(node: GraphNode | None, leaving: Leaving, arriving: Leaving) -> t
     if part is None or leaving[0] is None or arriving[0] is None:
         return leaving, arriving, None
     return (part.part(leaving[0]),), (part.part(arriving[0]),), part.form
-
-
-# --- thresholds that learn through a window ---------------------------------------------------------------------------
-
-
-class Windows:
-    """The thresholds of one jumprelu, over all recorded backward passes: how many never had an x in their window?
-
-    The tensors stay on their device until they are read.
-    """
-
-    def __init__(self, threshold: Tensor) -> None:
-        self.calls = 0
-        self.bandwidth = 0.0
-        # did the threshold ever get a gradient other than 0?
-        self._moved = torch.zeros_like(threshold, dtype=torch.bool)
-        self._distances = torch.full_like(threshold, torch.inf)  # to the x that came nearest
-
-    def add(self, x: Tensor, threshold: Tensor, bandwidth: float, grad: Tensor) -> None:
-        """grad: the gradient of the threshold."""
-        self.calls += 1
-        self.bandwidth = bandwidth
-        self._moved |= grad != 0
-        self._distances = torch.minimum(self._distances, _nearest(x, threshold))
-
-    @property
-    def _starve(self) -> Tensor:
-        """The thresholds without any gradient, and with no x nearer than half the bandwidth."""
-        return ~self._moved & (self._distances > self.bandwidth / 2)
-
-    @property
-    def thresholds(self) -> int:
-        return self._distances.numel()
-
-    @property
-    def starving(self) -> int:
-        return int(torch.count_nonzero(self._starve))
-
-    @property
-    def is_narrow(self) -> bool:
-        return self.thresholds > 0 and self.starving / self.thresholds >= NARROW_SHARE
-
-    @property
-    def distance(self) -> float:
-        """The median distance from a threshold that starves to the x that came nearest."""
-        return float(self._distances[self._starve].double().median())
-
-    @property
-    def wider(self) -> float:
-        """The bandwidth whose rectangle would have reached nine of ten thresholds."""
-        return 2 * float(torch.quantile(self._distances.double().reshape(-1)[: 2**24], _REACHED_SHARE))
-
-
-def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
-    """The smallest distance of an x from each threshold."""
-    gap = torch.nan_to_num((x - threshold).abs(), torch.inf, torch.inf)
-    behind = gap.dim() - threshold.dim()
-    dims = [d for d in range(gap.dim()) if d < behind or threshold.shape[d - behind] == 1]
-    return (gap.amin(dims, keepdim=True) if dims else gap).reshape(threshold.shape)

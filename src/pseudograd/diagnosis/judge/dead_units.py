@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...wording import listed
-from ..count.zeros import MULTIPLIES, READS_OTHERS
+from ..count.drops import MULTIPLIES, READS_OTHERS
 from ..records import Partly
 
 # As a share of the units. Ten linear layers as torch initialises them, each with a relu and no norm behind it, have up to 0.72 dead in the

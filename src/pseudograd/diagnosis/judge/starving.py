@@ -1,7 +1,7 @@
 """The parameters that starve with the cut to blame, and those that get nothing on purpose.
 
 A parameter starves if it is of the model that was given, or an optimiser stepped it, and it got nothing. If an optimiser steps others and
-not this one, it belongs to a target or a teacher: one calm line says so.
+not this one, it belongs to a target or a teacher: one calm line says so. One file, as each verdict depends on all cuts, sites and names.
 """
 
 from __future__ import annotations
