@@ -230,6 +230,11 @@ def test_layouts_are_those_of_all_but_the_last_odd_element() -> None:
     assert bounds == [low, high]
 
 
+def test_an_error_names_the_first_values_that_are_wrong() -> None:
+    wrong, values_of = torch.tensor([False, True, True]), (torch.tensor([1.0, 2.0, 3.0]), None, 0.5)
+    assert derivatives._first(wrong, values_of) == [2.0, None, 0.5]
+
+
 def test_a_row_that_says_something_else_fails() -> None:
     for name, sides_of in (
         ("inward", lambda: (Slope(1.0, 0.0), Slope(0.0, 1.0))),

@@ -141,6 +141,15 @@ def test_a_bound_that_the_graph_is_not_asked_for_gets_nothing() -> None:
                 assert grad_low.tolist() == (x < -1).float().tolist()
 
 
+def test_in_place_a_tensor_alone_is_a_bound_under_a_pin() -> None:
+    x, bound = _x(5000), torch.linspace(-1, 1, 5000)
+    for bounds in ((bound, None), (None, bound)):
+        with pg.pin_edge("half"):
+            y, expected = (x * 1).clamp_(*bounds), torch.clamp(x, *bounds)
+        assert torch.equal(y, expected)
+        assert torch.equal(*(torch.autograd.grad(value.sum(), x)[0] for value in (y, expected)))
+
+
 def test_in_place_on_a_leaf_and_on_views() -> None:
     leaf = torch.randn(5000, requires_grad=True)
     before = leaf.detach().clone()

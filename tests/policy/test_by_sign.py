@@ -48,6 +48,15 @@ def test_each_token_has_what_its_own_rule_gives(positive: str, negative: str, le
         assert torch.equal(ours, torch.where(a > 0, of_up, of_down))
 
 
+def test_an_advantage_of_0_belongs_to_the_rest() -> None:
+    """Its own slope is 0 by either rule; the derivative of that by the advantage is not."""
+    lr, a = torch.tensor([1.0, -1.0], requires_grad=True), torch.zeros(2, requires_grad=True)
+    for down, mixed in (("identity", -lr.exp()), ("zero", lr * 0)):
+        rule = {"positive": "identity" if down == "zero" else "zero", "negative": down}
+        (slope,) = torch.autograd.grad(pg.policy.loss(lr, a, rule=rule).sum(), lr, create_graph=True)
+        assert torch.equal(torch.autograd.grad(slope.sum(), a)[0], mixed)
+
+
 @pytest.mark.parametrize(("edge", "share"), [("closed", 1.0), ("half", 0.5), ("open", 0.0)])
 def test_at_a_tie_each_sign_has_the_share_of_its_own_rule(edge: str, share: float) -> None:
     lr = torch.tensor([math.log(2.0)] * 2, dtype=torch.float64)

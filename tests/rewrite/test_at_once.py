@@ -16,10 +16,12 @@ from torch.utils.checkpoint import checkpoint
 from pseudograd import kernels
 from pseudograd.kernels import native
 from pseudograd.rewrite import entered_contexts
+from pseudograd.rewrite.mode import Rewrite
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import ATAN2_SINCE, pin_edge
 from pseudograd.rule import prepared
 from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
+from pseudograd.torch_table.forms import SPELLINGS
 
 from ..choices import folded
 
@@ -81,6 +83,33 @@ def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None
         assert [site.calls for site in entry.report().rewritten] == [3]
 
 
+@folded
+@needs_native
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("way", sorted({*WAYS} - {"in place", "tensors by name"}))
+def test_a_call_that_was_made_before_is_not_read_anew(
+    way: str, context: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its tensors asks for a gradient. Attributes are, and tensors that come in another order."""
+    tensors = inputs(size)
+    own = Rewrite._anew
+
+    def refuse(self: Rewrite, func: Any, args: Any, kwargs: Any) -> object:
+        assert SPELLINGS.get(func) is None, "it is read anew"
+        return own(self, func, args, kwargs)
+
+    is_alike = context == "inward" and way in ("fmin", "fmax")  # whose rule this is not
+    asking = [tensor for tensor in tensors[: 1 if "tensors" not in way else None] if tensor.requires_grad]
+    with CONTEXTS[context]():
+        for _ in range(3):
+            WAYS[way](*tensors)
+        monkeypatch.setattr(Rewrite, "_anew", refuse)
+        for leaf in asking if not is_alike else ():
+            y = WAYS[way](*[tensor.detach().requires_grad_(tensor is leaf) for tensor in tensors])
+            assert y.requires_grad
+
+
 LOWER = (0.0, -0.0, 0, torch.zeros(1), torch.nn.Parameter(torch.zeros(1)), torch.zeros(1).double())
 
 
@@ -120,6 +149,16 @@ def test_the_table_of_kernels_may_change_between_two_calls() -> None:
             assert torch.autograd.grad(torch.clamp(x, -1.0, 1.0).sum(), x)[0].tolist() == [0.5, 1.0]
     assert not any(isinstance(key, entered_contexts.Entered) for key in prepared)
     assert entry.report().rewritten[0].calls + entry.report().rewritten[1].calls == 3
+
+
+def test_through_a_function_of_torch_in_python_each_line_is_counted() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    with override(relu="inward") as entry:
+        for _ in range(3):
+            torch.nn.functional.relu6(x)
+        for _ in range(4):
+            torch.nn.functional.relu6(x)
+    assert [site.calls for site in entry.report().rewritten] == [4, 3]
 
 
 def test_a_line_of_a_package_is_counted_by_the_programs_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

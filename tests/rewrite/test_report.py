@@ -79,7 +79,7 @@ def test_nothing_is_said_in_words() -> None:
     assert str(context.report()) == f"pin_edge({era!r}): this torch is of that era, nothing is rewritten"
 
 
-@pytest.mark.parametrize("last", ["torch", "backward", "backward unseen"])
+@pytest.mark.parametrize("last", ["torch", "torch by name", "backward", "backward unseen"])
 def test_torchscript_is_missed_and_named(last: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -89,6 +89,8 @@ def test_torchscript_is_missed_and_named(last: str) -> None:
             y = scripted(leaf())
             if last == "torch":
                 y = y.sum()  # where it shows
+            elif last == "torch by name":
+                torch.sin(input=y)
             else:
                 with torch._C.DisableTorchFunction() if last == "backward unseen" else contextlib.nullcontext():
                     torch.autograd.backward(y, torch.ones(3))

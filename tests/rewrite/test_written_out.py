@@ -177,12 +177,23 @@ def test_at_a_tie_each_era_is_the_same_on_every_torch(name: str) -> None:
             np.testing.assert_allclose(grad, wanted, rtol=0, atol=3e-7, err_msg=f"{era}, {way}")
 
 
+def _recurrent(kind: type[nn.Module], x: Tensor, **how: Any) -> Tensor:
+    torch.manual_seed(0)
+    y = kind(4, 3, nonlinearity="relu", dtype=x.dtype, **how)(x)
+    return y if isinstance(y, Tensor) else torch.cat([part.reshape(-1) for part in y])
+
+
 INSIDE: dict[str, Callable[[Tensor], Tensor]] = {
     "corrcoef": lambda x: torch.corrcoef(x[0]),
     "corrcoef, complex": lambda x: torch.view_as_real(torch.corrcoef(torch.complex(x[0], x[1]))),
     "corrcoef of two": lambda x: torch.corrcoef(x[0, :2]),
     "corrcoef of one": lambda x: torch.corrcoef(x[0, :1]) + torch.corrcoef(x[0, 0]),
     "normalize": lambda x: functional.normalize(x, p=3.0, dim=-1, eps=1e-3),
+    "rnn": lambda x: _recurrent(nn.RNN, x, num_layers=2, bidirectional=True, batch_first=True),
+    "rnn, all dropped": lambda x: _recurrent(nn.RNN, x, num_layers=2, dropout=1.0),
+    "rnn, no bias": lambda x: _recurrent(nn.RNN, x, bias=False),
+    "rnn_relu_cell": lambda x: _recurrent(nn.RNNCell, x[0]),
+    "rnn_relu_cell, no bias": lambda x: _recurrent(nn.RNNCell, x[0], bias=False),
     "lp_pool1d": lambda x: functional.lp_pool1d(x[0], 3.0, 2),
     "lp_pool1d of infinity": lambda x: functional.lp_pool1d(x[0], float("inf"), 2),
     "lp_pool2d": lambda x: functional.lp_pool2d(x, 2.0, (1, 2), stride=1, ceil_mode=True),

@@ -93,6 +93,8 @@ def test_a_kink_is_found_wherever_it_lies_in_a_cell() -> None:
 def test_what_is_smooth_has_no_breaks() -> None:
     for f in (torch.sin, lambda x: torch.sigmoid(40 * x), lambda x: torch.sin(60 * x), lambda x: x**5):
         assert len(breaks(f, GRID, EPS).low) == 0
+    eps = torch.finfo(torch.float32).eps
+    assert len(breaks(lambda x: 1e3 + torch.sin(x.float()), GRID, eps).low) == 0  # steps of rounding alone
 
 
 def test_a_slope_changes_by_what_is_more_than_the_bend() -> None:
@@ -178,6 +180,7 @@ def test_the_simplest_number(low: float, high: float, expected: float) -> None:
         (0.3, 1e-16, 1.0, 0.3),
         (-12.5, 0.0, 20.0, -12.5),
         (1 / 3, 1e-9, 1.0, 0.333333333),  # no decimal is short for these: the simplest from low to high
+        *((0.3 + off * EPS, 0.0, 1.0, 0.3 if abs(off) <= 4 else 0.3 + off * EPS) for off in (-4.5, -4, 4, 4.5)),
         (3e-16, 1e-17, 1.0, 0.0),
         (2e-15, 1e-17, 1.0, 2e-15),
         (2e-15, 1e-17, 5.0, 2e-15),  # x is never taken to be larger than 1

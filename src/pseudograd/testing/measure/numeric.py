@@ -62,7 +62,7 @@ def nearest(eps: float, low: Number, high: Number) -> Number:
 def resolution_of(f: Function, x: Tensor) -> float:
     """The unit in the last place, relative to its values, of the dtype that f returns, or of a narrower one that it computes in."""
     cells = x.diff()
-    places = torch.rand(len(cells), dtype=x.dtype, generator=torch.Generator().manual_seed(0))
+    places = torch.rand(len(cells), dtype=x.dtype, generator=torch.Generator())
     x = x[:-1] + places * cells  # steps of f often are at the points themselves
     y = f(x.clone()).detach()
     eps = torch.finfo(y.dtype).eps
