@@ -91,7 +91,7 @@ class FingerprintError(Exception):
 class _Pickler(pickle.Pickler):
     """Writes a tensor as the digest of its numbers; torch writes the address of its memory, too."""
 
-    def reducer_override(self, obj: object) -> object:
+    def reducer_override(self, obj: object) -> tuple[type[str], tuple[str]]:
         if not isinstance(obj, torch.Tensor):
             return NotImplemented
         flat = obj.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
