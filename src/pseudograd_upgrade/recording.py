@@ -1,22 +1,15 @@
-"""The record of one run of a program, and the file that stores runs for a later comparison."""
+"""The record of one run of a program."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from pseudograd.errors import must
-from pseudograd.listen.program.files import write
-
-_FILE_KIND, _FILE_FORMAT = "pseudograd upgrade digests", 2
 MOST_DIGESTS = 20_000  # in one step; later events of the step are not recorded
 
-# The runs of the older torch, by their names in a file and in an answer.
-AS_IT_IS, OTHER_ORDER, SHAKEN = "as it is", "sums in another order", "parameters moved by roundings"
+# Further runs of the older torch, by their names in an answer.
+OTHER_ORDER, SHAKEN = "sums in another order", "parameters moved by roundings"
 # The kinds of events. A leaf event is the gradient that arrives at a parameter.
 FORWARD, BACKWARD, UPDATE, LEAF = "forward", "backward", "update", "leaf"
 
@@ -90,7 +83,7 @@ class Recording:
 def load_recording(
     content: Mapping[str, Any], status: int = 0, stderr: Iterable[str] = (), errors: Iterable[str] = ()
 ) -> Recording:
-    """The recording in what a process or a file holds."""
+    """The recording in what a process wrote."""
     origins = [Origin(*origin) for origin in content["origins"]]
     steps = {int(step): _load_events(origins, rows) for step, rows in content["steps"].items()}
     errors = (*errors, *content.get("errors", ()))
@@ -106,24 +99,3 @@ def _load_events(origins: list[Origin], rows: Iterable[tuple[int, str, list[tupl
         occurrence = counts[first.key] = counts.get(first.key, -1) + 1
         events.append(first._replace(occurrence=occurrence))
     return events
-
-
-def write_runs(path: Path, program: list[str], runs: Mapping[str, Recording]) -> None:
-    raw = {name: run.raw for name, run in runs.items()}
-    document = {"kind": _FILE_KIND, "format": _FILE_FORMAT, "program": program, "runs": raw}
-    write("upgrade", "--keep", path, gzip.compress(json.dumps(document).encode(), mtime=0))
-
-
-def read_runs(path: Path) -> tuple[list[str], dict[str, Recording]]:
-    """The program and the runs, by their names."""
-    requirement = "be a file that --keep wrote"
-    try:
-        document = json.loads(gzip.decompress(path.read_bytes()))
-        if (document["kind"], document["format"]) != (_FILE_KIND, _FILE_FORMAT):
-            raise ValueError(path)
-        return document["program"], {name: load_recording(content) for name, content in document["runs"].items()}
-    except OSError as error:
-        reason = error.strerror or "it is no file of digests"
-        raise ValueError(must("upgrade", "--against", requirement, str(path), reason)) from error
-    except (ValueError, KeyError, TypeError, EOFError) as error:
-        raise ValueError(must("upgrade", "--against", requirement, str(path))) from error

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from pseudograd.listen.program.signals import Stopped
 from pseudograd.torch_table.eras import era_of
@@ -42,73 +40,41 @@ from .differences import (
 )
 from .pins import Pinned, find_pin, is_at_line, known_change, may_be_convention, pin_steps
 from .recording import (
-    AS_IT_IS,
-    OTHER_ORDER,
-    SHAKEN,
     UPDATE,
     Event,
     Recording,
     Schedule,
-    read_runs,
-    write_runs,
 )
 from .runs import Interpreter, Runner, find_interpreter
 
 
-def compare_torches(
-    runner: Runner, old: str | None, new: str | None, against: Path | None, keep: Path | None
-) -> Answer | None:
-    """Runs the program under two torches and names the first difference.
+def compare_torches(runner: Runner, old: str, new: str) -> Answer:
+    """Runs the program under two torches, each in its interpreter, and names the first difference.
 
-    Args:
-        old, new: interpreters. Without `new` the runs of `old` are written to `keep`, and the answer is None.
-        against: a file of runs, in place of `old`.
-    Raises: ValueError for an interpreter or a file that cannot be used, or a program that fails under both.
+    Raises: ValueError for an interpreter that cannot be used, or a program that fails under both.
     """
-    old_python = None if old is None else find_interpreter("--from", old)
-    new_python = old_python if new is None else find_interpreter("--to", new)
-    assert new_python is not None
-    program, runs = ([], {}) if against is None else read_runs(against)
-    question = Question(runner, old_python, new_python, runs)
-    if against is not None and program != runner.program:
-        question.notes.append(f"--against: the digests are of {shlex.join(program)}")
-    if keep is not None:
-        write_runs(keep, runner.program, question.record_old())
-    if new is None:
-        return None
+    question = Question(runner, find_interpreter("--from", old), find_interpreter("--to", new))
     with question.keeps_known():
         return question.cut_out(question.answer())
 
 
 class Question:
-    """Compares two runs, and runs the program again only where the earlier runs make it necessary.
-
-    old_python: None if a file holds the runs of the older torch, which are `stored` by their names.
-    """
+    """Compares two runs, and runs the program again only where the earlier runs make it necessary."""
 
     roundings = ROUNDINGS
     sides = "torches"
 
-    def __init__(
-        self,
-        runner: Runner,
-        old_python: Interpreter | None,
-        new_python: Interpreter,
-        stored: dict[str, Recording] | None = None,
-    ) -> None:
+    def __init__(self, runner: Runner, old_python: Interpreter, new_python: Interpreter) -> None:
         self.runner, self.old_python, self.new_python = runner, old_python, new_python
         self.schedule = Schedule()
-        self.notes: list[str] = []
-        runs = stored or {}
-        self._old = runs.get(AS_IT_IS)
-        self._noises = [runs[name] for name in (OTHER_ORDER, SHAKEN) if name in runs]
+        self._noises: list[Recording] = []
+        self._old: Recording | None = None
         self._new: Recording | None = None
         self._answered: Answer | None = None
 
     @property
     def old(self) -> Recording:
         if self._old is None:
-            assert self.old_python is not None
             self._old = _require_events(self.runner.run(self.old_python, self.schedule), "--from")
         return self._old
 
@@ -147,22 +113,15 @@ class Question:
     @property
     def noises(self) -> list[Recording]:
         """Runs of the older torch in which rounding alone differs. The first one has its sums in another order."""
-        if not self._noises and self.old_python is not None:
+        if not self._noises:
             self._noises = [self.runner.run(self.old_python, self.schedule, other_order=True)]
         return self._noises
 
     def _add_shaken_noise(self) -> None:
         """Adds a run that shows the effect of rounding in later steps."""
-        if len(self.noises) == 1 and self.old_python is not None:
+        if len(self.noises) == 1:
             shaken = self.runner.run(self.old_python.but(is_shaken=True), self.schedule)
             self._noises += [shaken] if shaken.status == 0 else []
-
-    def record_old(self) -> dict[str, Recording]:
-        """All runs of the older torch that a later comparison can need."""
-        if self.old.status:
-            raise ValueError(f"upgrade: the program must end well, got status {self.old.status}.{_stderr(self.old)}")
-        self._add_shaken_noise()
-        return {AS_IT_IS: self.old, **dict(zip((OTHER_ORDER, SHAKEN), self.noises, strict=False))}
 
     # --- the answer -----------------------------------------------------------------------------------------------------
 
@@ -214,7 +173,7 @@ class Question:
             tuple(next_steps),
             comparison.first,
             {"old": [sum(loss) for loss in old.losses], "new": [sum(loss) for loss in new.losses]},
-            (*self.notes, *(f"not heard: {error}" for error in errors), *self._list_notes()),
+            (*(f"not heard: {error}" for error in errors), *self._list_notes()),
         )
 
     def _list_notes(self) -> list[str]:
@@ -242,7 +201,7 @@ class Question:
 
     def _explain_by_program(self) -> Answer | None:
         """An answer if the program does not repeat. It runs again only if another order of sums changes more than rounding."""
-        if not self.noises or self.old_python is None or train_alike(self.old, self.noises[0]):
+        if train_alike(self.old, self.noises[0]):
             return None
         again = self.runner.run(self.old_python, self.schedule)
         if train_alike(self.old, again):
@@ -253,8 +212,6 @@ class Question:
 
     def _look_closer(self, step: int, comparison: Comparison) -> Comparison:
         """Records all events around the first loss that differs."""
-        if self.old_python is None:
-            return comparison
         window = Schedule(0, 0, (max(1, step - 1), step))
         old, new = (self.runner.run(python, window) for python in (self.old_python, self.new_python))
         noises = [self.runner.run(self.old_python, window, other_order=True)]

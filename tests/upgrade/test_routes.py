@@ -201,8 +201,6 @@ def test_a_device_that_is_not_there_is_refused(capfd: pytest.CaptureFixture[str]
         ("", "--routes must be two routes that differ, got ''."),
         ("eager,cuda", "--routes must name two devices or two compilers, got 'eager,cuda'."),
         ("eager,inductor --to python", "--routes must not come with --to, got both."),
-        ("eager,inductor --against file", "--routes must not come with --against, got both."),
-        ("eager,inductor --keep file", "--routes must not come with --keep, got both."),
         ("eager,inductor --cut-out file", "--routes must not come with --cut-out, got both."),
         ("eager,inductor --from nowhere", "--from must be an interpreter that can be run, got 'nowhere'."),
     ],

@@ -16,15 +16,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--from", dest="old", metavar="PY", help="the interpreter with the torch of today")
     command.add_argument("--to", dest="new", metavar="PY", help="the interpreter with the torch to upgrade to")
     command.add_argument(
-        "--against", type=Path, metavar="FILE", help="compare with digests kept there, not with --from"
-    )
-    command.add_argument(
         "--routes",
         metavar="ONE,OTHER",
         help="two ways through one torch, that of --from or of this command: eager,inductor, eager,aot_eager or cpu,cuda",
-    )
-    command.add_argument(
-        "--keep", type=Path, metavar="FILE", help="write the digests of --from there; --to may be left out"
     )
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of random, numpy and torch (default: 0)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
@@ -48,17 +42,14 @@ def run(options: argparse.Namespace) -> int:
     _check_combination(options)
     routes = None if options.routes is None else parse_routes(options.routes)
     files: dict[str, Path] = {}
-    for name in ("json", "cut_out", "keep"):
+    for name in ("json", "cut_out"):
         if (file := getattr(options, name)) is not None:
             files[name] = checked_file("upgrade", f"--{name.replace('_', '-')}", file)
     with stoppable(), open_runner(options.program, options.arguments, options.is_module, options.seed) as runner:
         if routes is None:
-            answer = compare_torches(runner, options.old, options.new, options.against, files.get("keep"))
+            answer = compare_torches(runner, options.old, options.new)
         else:
             answer = compare_routes(runner, options.old or sys.executable, routes)
-    if answer is None:
-        print(f"upgrade: digests kept in {options.keep}")
-        return 0
     if "cut_out" in files and answer.cut is not None and answer.cut.program:
         write("upgrade", "--cut-out", files["cut_out"], answer.cut.file(answer.torch))
     if "json" in files:
@@ -69,15 +60,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_combination(options: argparse.Namespace) -> None:
     if options.routes is not None:
-        for name in ("to", "against", "keep", "cut-out"):
-            if getattr(options, {"to": "new", "cut-out": "cut_out"}.get(name, name)) is not None:
+        for name, value in (("to", options.new), ("cut-out", options.cut_out)):
+            if value is not None:
                 raise ValueError(f"upgrade: --routes must not come with --{name}, got both. It asks about one torch.")
         return
-    if (options.old is None) == (options.against is None):
-        raise ValueError("upgrade: one of --from and --against must be given, got both or neither.")
-    if options.keep is not None and options.old is None:
-        raise ValueError("upgrade: --keep must come with --from, got --against. The file is there already.")
-    if options.new is None and options.keep is None:
-        raise ValueError(
-            "upgrade: --to must be given, got none. With --from and --keep alone digests are kept for later."
-        )
+    for name, value in (("from", options.old), ("to", options.new)):
+        if value is None:
+            raise ValueError(f"upgrade: --{name} must be given, got none. Name an interpreter with its torch.")

@@ -52,10 +52,8 @@ class Cut:
         return [f"torch {version} prints {' '.join(text.split())}" for version, text in pairs]
 
 
-def cut(runner: Runner, old: Interpreter | None, new: Interpreter, difference: Difference) -> Cut:
+def cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Difference) -> Cut:
     try:
-        if old is None:
-            raise UnwritableError("that needs --from, the interpreter of the older torch")
         _check_alike(difference)
         mismatch = _find_smallest(runner, old, new, difference)
         for program in mismatch.programs():

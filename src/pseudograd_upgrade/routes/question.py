@@ -114,7 +114,6 @@ class BetweenCompilers(Question):
     def _explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
         """Names a line of the block if the program trains as in eager mode where that line is left out of what is compiled."""
         window = Schedule(0, 0, (1 if first.step <= _FIRST_STEPS else first.step - 1, first.step))
-        assert self.old_python is not None
         old_cut, new_cut = (python.but(is_cut=True) for python in (self.old_python, self.new_python))
         eager = self.runner.run(old_cut, window)
         noise = self.runner.run(old_cut, window, other_order=True)
@@ -170,7 +169,6 @@ class BetweenCompilers(Question):
 
     def _is_at_kink(self, noise: Recording, window: Schedule, lines: Sequence[str]) -> bool:
         """Are the gradients of these lines equal when their inputs are moved a little?"""
-        assert self.old_python is not None
         pythons = (python.but(is_cut=True, moved=tuple(lines)) for python in (self.old_python, self.new_python))
         old, new = (self.runner.run(python, window) for python in pythons)
         if old.status or new.status:
