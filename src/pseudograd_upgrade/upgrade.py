@@ -1,4 +1,7 @@
-"""Will this training survive the new torch? The program runs under both; further runs explain the first difference."""
+"""Will this training survive the new torch? The program runs under both; further runs explain the first difference.
+
+This file is long because the steps of one question share their runs, which `Question` keeps.
+"""
 
 from __future__ import annotations
 
