@@ -308,6 +308,13 @@ def test_a_jacobian_under_vmap_is_counted(in_dim: int) -> None:
     assert (clamp.arrived, clamp.cut) == (x.numel(), int((x.abs() > 0.5).sum()))
 
 
+@pytest.mark.parametrize("convert", [Tensor.to_mkldnn, Tensor.to_sparse])
+def test_values_in_another_layout_are_not_read(convert: Any) -> None:
+    with diagnose() as d:
+        torch.relu(convert(torch.eye(3)))
+    assert not d.errors
+
+
 class _Counting(Tensor):
     """A class of the program around a tensor, which counts the calls that it sees."""
 

@@ -180,6 +180,8 @@ def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> t
     call = spelling.read(args, kwargs)
     if call is None or PRIMITIVES[call.primitive].inputs != BOUNDED or not call.inputs[0].is_floating_point():
         return None
+    if call.inputs[0].layout is not torch.strided:
+        return None
     inputs = [physical(value) if isinstance(value, Tensor) else value for value in call.inputs]
     if not are_readable(inputs):
         return None
