@@ -155,6 +155,11 @@ def loss_distances(old: Recording, new: Recording) -> list[float]:
     return distances if len(old.losses) == len(new.losses) else [*distances, math.inf]
 
 
+def last_loss(run: Recording) -> float | None:
+    """None without a backward pass, or where the loss of the last one cannot be read, as inside a transform of torch.func."""
+    return sum(run.losses[-1]) if run.losses and run.losses[-1] else None
+
+
 def first_loss(
     old: Recording, new: Recording, noises: Sequence[Recording] = (), growth: float = _LEVEL_FACTOR
 ) -> int | None:
@@ -170,10 +175,18 @@ def first_loss(
 
 
 def train_alike(old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS) -> bool:
-    """Are the losses and the parameters' gradients the same? Other values, such as unwritten memory, do not count."""
-    if old.losses or new.losses:
-        return first_loss(old, new, noises) is None and same_leaves(old, new, noises, roundings)
+    """Are the losses and the parameters' gradients the same? Other values, such as unwritten memory, do not count, unless no parameter
+    keeps a gradient, as where torch.func computes it.
+    """
+    if first_loss(old, new, noises) is not None:
+        return False
+    if keeps_gradients(old) or keeps_gradients(new):
+        return same_leaves(old, new, noises, roundings)
     return compare_events(old, new, noises, roundings).first is None
+
+
+def keeps_gradients(run: Recording) -> bool:
+    return any(leaves_of(run, step) for step in run.steps)
 
 
 def same_leaves(old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS) -> bool:
@@ -252,6 +265,8 @@ def explain_growth(old: Recording, new: Recording, noises: Sequence[Recording]) 
 def explain_equality(old: Recording, mended: Recording) -> str:
     """For a run that trains as the older one does, within the effect of another order of sums, which can be large."""
     parting = _find_parting(old, mended)
+    if parting is None and not keeps_gradients(old):
+        return f"{'the losses' if any(old.losses) else 'all values'} are equal, but for rounding"
     if parting is None:
         return "the losses are equal, and so are the gradients of the parameters"
     return f"losses and gradients differ no more than by another order of sums: the losses by up to {parting[1]}"

@@ -10,17 +10,20 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pseudograd.torch_table.eras import era_of
+from pseudograd.wording import counted
 
-from .differences import ALIKE_LOSSES, Difference, leaves_of
-from .recording import BACKWARD, UPDATE, Recording
+from .differences import ALIKE_LOSSES, Difference, last_loss, leaves_of
+from .recording import BACKWARD, UPDATE, Origin, Recording
 
 _MOST_LINES = 3  # that are pinned together
-# The nodes whose gradient a version of torch changed, the version and the points; and calls that run one of 2.14's inside.
+# The nodes whose gradient a version of torch changed, the version and the points; and calls that make such a node.
 _CHANGES = (
     (re.compile(r"(Clamp|Fmin|Fmax)\w*Backward"), (2, 14), "at a bound or a tie"),
+    (re.compile(r"(nan)?quantile"), (2, 14), "of equal entries"),
     (re.compile(r"(Fmin|Fmax)Backward"), (2, 15), "of NaN"),
     (re.compile(r"Atan2Backward"), (2, 10), "at (0, 0)"),
 )
+_OF_QUANTILE = ("Gather", "Sort", "Topk", "Lerp")  # the nodes that it makes
 _MAY_HIDE_ONE = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|similarity", re.IGNORECASE)
 
 
@@ -43,16 +46,17 @@ def is_at_line(difference: Difference | None) -> bool:
     return difference is not None and difference.old.origin.kind == BACKWARD and difference.old.origin.where != "?"
 
 
-def may_be_convention(old: Recording, new: Recording, first: Difference | None) -> bool:
-    """Do the two have other conventions, and can one of them be the cause?"""
-    if era_of(old.torch) == era_of(new.torch):
-        return False
-    events = (event for events in new.steps.values() for event in events)
-    return is_at_line(first) or any(_MAY_HIDE_ONE.search(event.origin.op) for event in events)
+def may_hide_convention(run: Recording) -> bool:
+    """Did it call a function that can stand at a point where a torch changed the gradient?"""
+    return any(_MAY_HIDE_ONE.search(event.origin.op) for events in run.steps.values() for event in events)
 
 
-def known_change(op: str, old: Recording, new: Recording) -> str:
+def known_change(origin: Origin, old: Recording, new: Recording) -> str:
     """The version of torch that changed the gradient of this node, and the points; empty if none between these two did."""
+    op = origin.op
+    if op.startswith(_OF_QUANTILE):
+        events = (event.origin for events in old.steps.values() for event in events)
+        op = next((event.op for event in events if event.where == origin.where and "quantile" in event.op), op)
     old_version, new_version = (tuple(map(int, run.torch.split("+")[0].split(".")[:2])) for run in (old, new))
     for node, since, points in _CHANGES:
         if node.match(op) and (old_version < since) != (new_version < since):
@@ -95,15 +99,18 @@ def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Seq
         return [reason]
     era = era_of(better.torch)
     if better is new:
-        return [f"{reason}: keep that", f"with pseudograd.pin_edge({era!r}): ...  # keeps what torch {new.torch} does"]
+        keep = f"with pseudograd.pin_edge({era!r}): ...  # keeps what torch {new.torch} does"
+        return [f"{reason}: keep its convention", keep]
     around = _program_lines(new, lines)
     steps = [f"with pseudograd.pin_edge({era!r}): ...  # around {' and '.join(around)}"] if around else []
     return [*steps, f"unedited: pseudograd run --pin {shlex.quote(era)} {shlex.join(program)}"]
 
 
 def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
-    """The lines to edit: in place of a line of a package all lines of the program that lead to it."""
-    origins = [event.origin for events in run.steps.values() for event in events if event.origin.kind == BACKWARD]
+    """The lines to edit: in place of a line of a package all lines of the program that lead to it. Of a checkpoint that runs again in a
+    backward these are two, and the pin counts at the first.
+    """
+    origins = [event.origin for events in run.steps.values() for event in events]
     pairs = [(origin.where, origin.user_where) for line in lines for origin in origins if origin.where == line]
     return list(dict.fromkeys(where if user == "?" else user for where, user in pairs))
 
@@ -116,48 +123,50 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
     faults = [_describe_fault(run) for run in (old, new)]
     if all(faults):
         return None, f"{faults[0]} under torch {old.torch}, and {faults[1]} under torch {new.torch}: no pin mends that"
-    if any(faults) or not (old.losses and new.losses):
-        return (
-            (new, f"{faults[0]} under torch {old.torch}, and not under torch {new.torch}") if faults[0] else (old, "")
-        )
+    if any(faults):
+        return (new, f"{faults[0]} under torch {old.torch} and not under torch {new.torch}") if faults[0] else (old, "")
     is_ascent = any("maximize=True" in event.options for events in old.steps.values() for event in events)
-    sign = -1 if is_ascent else 1
-    levels = [[sign * level for level in _loss_levels(run)] for run in (old, new)]
-    votes = {_compare_sizes(*pair) for pair in zip(levels[0][1:], levels[1][1:], strict=True)} - {0}
-    if not votes:
+    sign, levels = -1 if is_ascent else 1, [_loss_levels(run) for run in (old, new)]
+    votes = {sign * _compare_sizes(*pair) for pair in zip(levels[0][1:], levels[1][1:], strict=True)} - {0}
+    broken, others = (_count_broken_steps(run) for run in (old, new))
+    unclear, better = "", new if 1 in votes else old
+    if broken > others:
+        counts = f"{counted(broken, 'step')} under torch {old.torch} and in {others} under torch {new.torch}"
+        reason = f"gradients of parameters are not finite in {counts}"
+        unclear, better = f"{reason}, and the loss ends better under torch {old.torch}" if -1 in votes else "", new
+    elif not votes:
         return old, ""
-    if _trains_in_turn(old):
-        unclear = "several losses are trained in turn"
-    elif all(last > start for start, _, last in levels):
-        unclear = f"the last loss is {'below' if is_ascent else 'above'} the first under both"
-    elif len(votes) == 2:
-        unclear = "the losses cross"
     else:
+        reason = f"the loss ends {'higher' if is_ascent else 'lower'} under torch {new.torch}"
+        if _trains_in_turn(old):
+            unclear = "several losses are trained in turn"
+        elif all(sign * last > sign * start for start, _, last in levels):
+            unclear = f"the last loss is {'below' if is_ascent else 'above'} the first under both"
+        elif len(votes) == 2:
+            unclear = "the losses cross"
+    if unclear:
         return (
-            (new, f"the loss ends {'higher' if is_ascent else 'lower'} under torch {new.torch}")
-            if 1 in votes
-            else (old, "")
+            None,
+            f"{unclear}, so they do not say which is better: judge by a figure of your own before you pin anything",
         )
-    return None, f"{unclear}, so they do not say which is better: judge by a figure of your own before you pin anything"
+    return better, "" if better is old else reason
 
 
 def _describe_fault(run: Recording) -> str:
-    """A sign that a run does not train. Of a gradient only in the last step: the losses show the effect of those before."""
     if run.status:
         return f"it ends with status {run.status}"
-    if run.losses and not math.isfinite(sum(run.losses[-1])):
-        return f"the last loss is {sum(run.losses[-1])}"
-    leaves = leaves_of(run, len(run.losses))
-    return (
-        ""
-        if all(math.isfinite(leaf.numbers[1]) for leaf in leaves)
-        else "the last gradient of a parameter is not finite"
-    )
+    last = last_loss(run)
+    return "" if last is None or math.isfinite(last) else f"the last loss is {last}"
+
+
+def _count_broken_steps(run: Recording) -> int:
+    """The recorded steps in which a parameter got a gradient that is not finite."""
+    return sum(not all(math.isfinite(leaf.numbers[1]) for leaf in leaves_of(run, step)) for step in run.steps)
 
 
 def _loss_levels(run: Recording) -> tuple[float, float, float]:
     """The means of the first and of the last quarter of the losses, and the last loss."""
-    totals = [sum(losses) for losses in run.losses]
+    totals = [sum(losses) for losses in run.losses] or [0.0]
     quarter = max(1, len(totals) // 4)
     finite = [list(filter(math.isfinite, part)) for part in (totals[:quarter], totals[-quarter:])]
     start, end = (sum(part) / len(part) if part else math.inf for part in finite)

@@ -37,11 +37,12 @@ from .differences import (
     explain_equality,
     explain_growth,
     first_loss,
+    last_loss,
     may_have_grown,
     same_leaves,
     train_alike,
 )
-from .pins import Pinned, find_pin, is_at_line, known_change, may_be_convention, pin_steps
+from .pins import Pinned, find_pin, is_at_line, known_change, may_hide_convention, pin_steps
 from .recording import (
     UPDATE,
     Event,
@@ -102,7 +103,8 @@ class Question:
         old, new = self._old, self._new
         lines = [f"upgrade: stopped in run {self.runner.count}, before the answer"]
         for run in filter(None, (old, new)):
-            loss = f", the last loss is {sum(run.losses[-1]):.6g}" if run.losses else ""
+            last = last_loss(run)
+            loss = "" if last is None else f", the last loss is {last:.6g}"
             lines.append(f"  torch {run.torch}: status {run.status}{loss}")
         if old is not None and new is not None and not (old.status or new.status):
             comparison = compare_events(old, new, self._noises, self.roundings)
@@ -172,7 +174,7 @@ class Question:
             (old.torch, new.torch),
             self.runner.count,
             max(len(old.losses), len(new.losses)),
-            tuple(why),
+            tuple(filter(None, why)),
             tuple(next_steps),
             comparison.first,
             {"old": [sum(loss) for loss in old.losses], "new": [sum(loss) for loss in new.losses]},
@@ -191,7 +193,7 @@ class Question:
         why = f"it ends with status {failed.status} under torch {failed.torch} alone:"
         answer = self._answer(FAILS, Comparison(None, 0.0, 0), [why, *failed.stderr])
         first = compare_events(old, new).first
-        if first is None or not may_be_convention(old, new, first):
+        if first is None or era_of(old.torch) == era_of(new.torch):
             return answer
         pinned = find_pin(first, partial(self._run_pinned, False), lambda run: compare_events(old, run).first)
         if not pinned.is_mended:
@@ -247,7 +249,7 @@ class Question:
         else:
             why = [f"apart by {first.distance:.1e} there; all that was seen before it was rounding"]
         next_step = "the line is not known: code that no mode of torch sees"
-        if change := known_change(origin.op, old, new):
+        if change := known_change(origin, old, new):
             return self._answer(CONVENTION, comparison, why, [f"{change}, and no pin mends it here: {origin.where}"])
         if origin.kind == UPDATE and not same_leaves(old, new, self.noises, self.roundings):
             next_step = "the gradients that reach it differ already: look for lines that one of the two runs alone has"
@@ -263,7 +265,7 @@ class Question:
         later. to_the_bit: every digest must be equal.
         """
         old, new = self.old, self.new
-        if not may_be_convention(old, new, first):
+        if era_of(old.torch) == era_of(new.torch) or (to_the_bit and not may_hide_convention(new)):
             return None
         pinned = find_pin(first, partial(self._run_pinned, to_the_bit), lambda run: self._compare(run).first)
         line = first.old.origin.where if first is not None and is_at_line(first) else ""
@@ -295,9 +297,11 @@ class Question:
         return Pinned(lines, run, is_mended)
 
     def compare_last_losses(self, mended: Recording, how: str) -> str:
-        runs = (self.old, self.new, mended)
-        old, new, last = (f"{sum(run.losses[-1]):.6g}" if run.losses else "none" for run in runs)
-        return f"the last loss is {old} under torch {self.old.torch}, {new} under {self.new.torch}, {last} {how}"
+        """Empty if the program has no loss."""
+        old, new, last = (last_loss(run) for run in (self.old, self.new, mended))
+        if old is None or new is None or last is None:
+            return ""
+        return f"the last loss is {old:.6g} under torch {self.old.torch}, {new:.6g} under {self.new.torch}, {last:.6g} {how}"
 
     def cut_out(self, answer: Answer) -> Answer:
         """The answer with the call that differs as a program of its own, if torch is the cause."""

@@ -201,16 +201,22 @@ def test_a_side_that_fails_by_a_convention_gets_the_pin(old: int, new: int, pinn
         (("2.15.0", "2.13.0"), "FmaxBackward0", "torch 2.14 changed this gradient at a bound or a tie"),
         (("2.14.1", "2.15.0"), "FmaxBackward0", "torch 2.15 changed this gradient of NaN"),
         (("2.8.0", "2.13.0"), "Atan2Backward0", "torch 2.10 changed this gradient at (0, 0)"),
+        (("2.15.0", "2.13.0"), "GatherBackward0 of nanquantile", "torch 2.14 changed this gradient of equal entries"),
+        (("2.15.0", "2.13.0"), "GatherBackward0 of gather", ""),
         (("2.8.0", "2.13.0"), "ClampBackward1", ""),
         (("2.13.0", "2.15.0"), "GeluBackward0", ""),
     ],
 )
 def test_a_known_change_is_never_to_be_reported(torches: tuple[str, str], op: str, change: str) -> None:
-    origins = [["backward", op, "train.py:2", "train.py:2", "f(x)"]]
+    name, _, call = op.partition(" of ")
+    origins = [
+        ["forward", call or "f", "train.py:2", "train.py:2", "f(x)"],
+        ["backward", name, "train.py:2", "train.py:2", "f(x)"],
+    ]
 
     def record(run: Run) -> Recording:
         x = 1.0 if run.python.torch == torches[0] else 0.5
-        return made_run((0, x), losses=(1.0, x), origins=origins)
+        return made_run((0, 1.0), (1, x), losses=(1.0, x), origins=origins)
 
     old, new = (Interpreter("python", torch) for torch in torches)
     answer, _ = ask(Question, old, new, record)
@@ -249,7 +255,9 @@ def test_a_value_that_differs_is_no_convention_and_without_an_effect_it_is_round
     answer, runner = compare_torches(record)
     assert answer.kind == (OTHER_OP if has_effect else ROUNDING)
     assert answer.why[0].startswith("apart by 3.3e-01 there")
-    assert not any(run.pin for run in runner.all)
+    assert [run.lines for run in runner.all if run.pin] == [None] * has_effect, (
+        "before any report upstream the pin everywhere"
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,7 +279,19 @@ def test_calls_that_differ_are_named(
     answer, runner = compare_torches(record)
     assert answer.kind == OTHER_OP
     assert all(line.startswith(text) for line, text in zip(answer.why, why, strict=True)), answer.why
-    assert not any(run.pin for run in runner.all)
+    assert [run.lines for run in runner.all if run.pin] == [None]
+
+
+def test_gradients_that_no_parameter_keeps_are_compared_by_the_values_that_follow() -> None:
+    """As under torch.func: no loss can be read, and no call in there has a name."""
+
+    def record(request: Run) -> Recording:
+        x = 2.0 if request.is_old or (request.pin and request.lines is None) else 3.0
+        return replace(made_run((0, 1.0), (1, x)), losses=[[]])
+
+    answer, _ = compare_torches(record)
+    assert answer.kind == CONVENTION
+    assert answer.why == ("pinned everywhere, all values are equal, but for rounding",)
 
 
 # --- between two devices ----------------------------------------------------------------------------------------------

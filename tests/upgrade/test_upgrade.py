@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import pseudograd
 from pseudograd.torch_table.eras import era_of, installed_era
 from pseudograd_upgrade.recorder import describe_options
 
@@ -331,3 +333,40 @@ def test_a_training_without_a_kink_survives(capfd: pytest.CaptureFixture[str]) -
     status, out, err = upgrade(capfd, write_program("h = F.gelu(h)"), new=OTHER)
     assert status == 0, out + err
     assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
+
+
+PRINTED = {"    loss.backward()": "    print(loss.item())\n    loss.backward()", "NEW =": "torch.manual_seed(0); NEW ="}
+REFUSED = {"        for parameter in": "        assert scale.grad.any(), 'no gradient'\n        for parameter in"}
+SIDE = {"scale = nn": "side = nn.Parameter(torch.zeros(16)); scale = nn", "[scale,": "[side, scale,"}
+
+
+@needs_other
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("second", "changes", "kind", "pinned"),
+    [
+        ("h + (h * 0).clamp(min=0)", {}, "a kink's convention", [14]),
+        ("h + side.clamp(min=0)", SIDE, "a kink's convention", [15, 14]),
+        ("F.gelu(h)", REFUSED, "fails in one of them", [14]),
+    ],
+    ids=["one of two sites matters", "both matter", "one side fails"],
+)
+def test_the_printed_pin_brings_the_losses_back_where_it_is_pasted(
+    capfd: pytest.CaptureFixture[str], second: str, changes: dict[str, str], kind: str, pinned: list[int]
+) -> None:
+    old, new = (PY, OTHER) if installed_era() == "torch<=2.13" else (OTHER, PY)
+    name = write_program(f"h = h * scale.clamp(0, 1)\n    h = {second}", CLAMP | changes | PRINTED)
+    status, out, err = answer(capfd, "upgrade", "--from", old, "--to", new, name)
+    assert (status, f": {kind}; " in out.splitlines()[0]) == (1, True), out + err
+    ((pin, around),) = re.findall(r"next: (with pseudograd.pin_edge\('torch<=2.13'\)): ...  # around (.+)", out)
+    assert around == " and ".join(f"train.py:{line}" for line in pinned), out
+    lines = enumerate(Path(name).read_text(encoding="utf-8").splitlines(), start=1)
+    pasted = [f"    {pin}: {text.strip()}" if line in pinned else text for line, text in lines]
+    Path("pasted.py").write_text("\n".join(["import pseudograd", *pasted]), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(Path(pseudograd.__file__).parents[1])}
+    losses = []
+    for python, file in ((old, name), (new, "pasted.py")):
+        done = subprocess.run([python, file], capture_output=True, text=True, env=environment, check=True)
+        losses.append([float(line) for line in done.stdout.splitlines()])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert f"the last loss is {losses[0][-1]:.6g} under torch 2.13" in out or kind.startswith("fails")
