@@ -155,7 +155,7 @@ class Leaves:
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def add(self, tensor: Tensor) -> Leaf | None:
-        """The leaf of a tensor of an optimiser, which is added if it is new."""
+        """The leaf of a tensor, which is added if it is new; None for one that is not looked at."""
         self.set_of(tensor)
         return self.leaf_of(tensor)
 

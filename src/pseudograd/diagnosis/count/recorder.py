@@ -477,7 +477,7 @@ class Recorder(Subscriber):
         self.accumulates |= not tensors
         for tensor in tensors:
             if isinstance(tensor, Tensor) and tensor.is_leaf:
-                leaf = self.leaves.single(self.leaves.set_of(tensor))
+                leaf = self.leaves.add(tensor)
                 if leaf is not None:
                     leaf.is_requested = True
 
@@ -538,7 +538,7 @@ class Recorder(Subscriber):
             self.asking.made_in_backward.append(range(before, node_number()))
         for tensor, grad in zip(inputs, result, strict=False):
             if isinstance(tensor, Tensor) and tensor.is_leaf and isinstance(grad, Tensor):
-                leaf = self.leaves.single(self.leaves.set_of(tensor))
+                leaf = self.leaves.add(tensor)
                 if leaf is not None:
                     self._arrived(leaf, leaf.tensor() is tensor, (grad,))
 

@@ -370,8 +370,7 @@ class Stalls:
     def _steps_of(self, tensor: Tensor) -> ParameterSteps:
         known = self._parameters.get(id(tensor))
         if known is None or known.size != tensor.numel() or known.dtype != tensor.dtype:
-            leaf = next(iter(self._leaves.named(self._leaves.set_of(tensor))), None)
-            known = self._parameters[id(tensor)] = ParameterSteps(tensor, leaf)
+            known = self._parameters[id(tensor)] = ParameterSteps(tensor, self._leaves.add(tensor))
         return known
 
     @harmless("a step of an optimiser")
