@@ -112,6 +112,9 @@ def test_when_two_gradients_are_the_same(mine: list[Any], theirs: list[Any], are
 def test_no_gradient_has_the_effect_of_zeros_and_errors_are_compared_by_type() -> None:
     assert Outcome((None,)).has_same_effect_as(Outcome(((0.0, 0.0),)))
     assert not Outcome((None,)).has_same_effect_as(Outcome(((0.0, 1.0),)))
+    assert not Outcome((None,)).has_same_effect_as(Outcome((None, (0.0,))))
+    assert not Outcome((None,)).has_same_effect_as(Outcome(error="RuntimeError: x"))
+    assert Outcome((None, (1.0,))).has_same_effect_as(Outcome(((0.0,), (1.0,))))
     assert Outcome(error="RuntimeError: old words").same_as(Outcome(error="RuntimeError: new words"))
     assert not Outcome(error="RuntimeError: x").same_as(Outcome(((0.0,),)))
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -15,6 +19,9 @@ import pytest
 import pseudograd_lint
 from pseudograd_lint.flake8 import Plugin
 from pseudograd_lint.rules import CODES as LINT
+from pseudograd_notices import formats, workers
+from pseudograd_notices.notice import Notice, Problem, new_notices
+from pseudograd_notices.workers import end_with_parent
 
 from ..commands import answer as run
 
@@ -224,3 +231,27 @@ def test_the_default_rules_are_as_precise_as_they_say() -> None:
     groups += [[label for label in labels if label["code"] == number] for number in default]
     for group in groups:
         assert sum(label["verdict"] for label in group) / len(group) >= 0.85
+
+
+def test_a_notice_has_its_place_in_a_file_a_cell_or_neither_and_its_text_as_it_is() -> None:
+    notice = Notice("PG101", "born", "é/a.ipynb", 3, 4, 3, 9, "message", "x")
+    assert notice.where == "é/a.ipynb:3:4"
+    assert notice._replace(cell=2).where == "é/a.ipynb:cell 2:3:4"
+    assert notice._replace(line=0, cell=2).where == "é/a.ipynb"
+    assert (notice.inside, notice._replace(cell=2).inside) == ("", "Cell 2, line 3: ")
+    assert [Problem("a.py", line, "").where for line in (0, 3)] == ["a.py", "a.py:3"]
+    assert '"path": "é/a.ipynb"' in formats.as_json(formats.Report("lint", [notice], [], LINT))
+    known = Counter({notice.key: 1})
+    assert new_notices([notice, notice], known) == [notice]
+    assert known == {notice.key: 1}
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_a_process_ends_with_its_parent(has_parent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, calls = threading.Event(), []
+    parent = SimpleNamespace(join=lambda: calls.append("joined"))
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: parent if has_parent else None)
+    monkeypatch.setattr(workers, "_wait_and_exit", lambda process: (process.join(), ended.set()))
+    end_with_parent()
+    assert ended.wait(5 if has_parent else 0) == has_parent
+    assert calls == ["joined"] * has_parent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pseudograd_lint.calls import _SINGULAR
 from pseudograd_lint.check import check, parse
 from pseudograd_lint.rules import CODES, RULES
 from pseudograd_lint.values import FINFO as _FINFO
@@ -223,6 +224,29 @@ def test_a_lower_bound_of_clamp_min_is_a_copied_rule() -> None:
     forward = "    def forward(ctx, x, bound):\n        ctx.save_for_backward(x)\n        return x.clamp_min(bound)\n"
     backward = "    def backward(ctx, grad):\n        return grad * ((ctx.saved_tensors[0] >= 1) | (grad < 0)), None\n"
     assert codes(f"class L(torch.autograd.Function):\n{forward}{backward}") == ["PG108"]
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "is_told"),
+    [
+        ("x.clamp(0, 1)", "grad * (grad > 0), None", True), ("x.clamp(0, 1)", "grad * (y > 0), None", False),
+        ("x.clamp(0, 1)", "grad * (grad > 1), None", False), ("x.exp()", "grad * (grad > 0), None", False),
+        ("x", "None, grad.sum_to_size(y.shape)", True), ("x", "None, grad", False), ("y", "None, grad.sum_to_size(y.shape)", False),
+    ],
+)  # fmt: skip
+def test_a_class_is_a_copied_rule_by_its_text(forward: str, backward: str, is_told: bool) -> None:
+    text = f"    def forward(ctx, x, y):\n        return {forward}\n    def backward(ctx, grad):\n        return {backward}\n"
+    assert codes(f"class C(torch.autograd.Function):\n{text}") == ["PG108"] * is_told
+
+
+@pytest.mark.parametrize("name", _SINGULAR)
+def test_the_slope_is_infinite_at_each_singular_point(name: str) -> None:
+    f = getattr(torch, name, None) or getattr(torch.special, name)
+    for point in _SINGULAR[name]:
+        x = torch.tensor(point, requires_grad=True)
+        y = f(x)
+        assert not y.isnan()
+        assert torch.autograd.grad(y, x)[0].isinf()
 
 
 @pytest.mark.parametrize(

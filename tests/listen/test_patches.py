@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+import weakref
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ import torch
 
 import pseudograd as pg
 from pseudograd import doctor
-from pseudograd.listen import patches, warned
+from pseudograd.listen import harmless, patches, warned
+from pseudograd.listen.frames import OURS
+from pseudograd.listen.program import process
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "patched.md"
 
@@ -27,7 +30,58 @@ def patches_of_torch() -> list[str]:
 
 
 def test_the_page_has_the_rows_of_the_registry() -> None:
-    assert patches.table() in PAGE.read_text()
+    page = PAGE.read_text()
+    assert patches.table() in page
+    assert page.count("\n| `") == len(patches.PATCHES)
+
+
+def test_a_warning_that_is_located_in_this_package_is_shown_at_the_line_of_the_program() -> None:
+    shown: list[Any] = []
+    file = f"{OURS}/planted.py"
+    ours: dict[str, Any] = {"show": warned._locating(shown.append)}
+    exec(compile("def act(message): show(message)", file, "exec"), ours)
+    line = sys._getframe().f_lineno + 1
+    ours["act"](SimpleNamespace(filename=file, lineno=7))
+    ours["act"](SimpleNamespace(filename="numpy.py", lineno=8))
+    assert [(message.filename, message.lineno) for message in shown] == [(__file__, line), ("numpy.py", 8)]
+
+
+def test_a_note_is_forgotten_for_its_own_reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = weakref.ref(harmless.Errors), object()
+    notes: dict[int, tuple[object, ...]] = {1: (mine, "note")}
+    errors = harmless.Errors()
+    monkeypatch.setattr(harmless, "_listening", (errors,))
+    harmless.forget(notes, 2, mine)
+    harmless.forget(notes, 1, other)
+    assert notes == {1: (mine, "note")}
+    harmless.forget(notes, 1, mine)
+    assert (notes, errors.lines) == ({}, [])
+
+
+@pytest.mark.parametrize("is_spawned", [True, False])
+def test_a_process_begins_at_once_unless_it_may_be_one_that_loads_data(
+    is_spawned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    note = lambda name: lambda *_, **__: calls.append(name)  # noqa: E731
+
+    class Process:
+        job, is_main = {"parent": 1}, True
+        begin, await_bootstrap, write, forked = (note(name) for name in ("begin", "await", "write", "forked"))
+
+        def __init__(self, folder: Path) -> None:
+            assert folder == Path("folder")
+
+    monkeypatch.setattr(process, "Process", Process)
+    monkeypatch.setattr(process, "_is_being_spawned", lambda: is_spawned)
+    monkeypatch.setattr(process.atexit, "register", note("at exit"))
+    monkeypatch.setattr(process.os, "register_at_fork", note("at fork"), raising=False)
+    monkeypatch.setattr(process.warned, "locate_at_the_program", note("warnings"))
+    for name in ("_end_with", "_before_exit", "_before_sigterm"):
+        monkeypatch.setattr(process, name, note(name))
+    process.begin("folder")
+    before = ["_end_with", "warnings", "at exit", "_before_exit", "_before_sigterm", "at fork"]
+    assert calls == [*before, "await" if is_spawned else "begin"]
 
 
 def test_torch_is_patched_inside_contexts_alone_and_doctor_shows_it() -> None:

@@ -253,6 +253,7 @@ def test_dimensions_of_one_size_are_cut_together_and_the_size_among_the_argument
         (("x", "a", "(4,)", "14"), [1, 2], [2]),
     ]
     assert torch.equal(moves[4].tensors["a"], call.tensors["a"][2:])
+    assert [move.args[2] for move in moves[4:10:2]] == ["(2,)", "(3,)", "(3,)"]
     assert len(moves) == 3 * 2 * 5  # both, x alone, a alone
     assert [list(moves[10].tensors[name].shape) for name in "xa"] == [[1, 1], [4]]
 

@@ -71,3 +71,15 @@ def test_the_arguments_of_the_call_that_is_asked_for_are_copied(kind: str, op: s
     assert torch.equal(tensors["x"], torch.full((3,), float(factor)))
     assert all(torch.equal(tensors[name], grad) for name, grad in arrives.items())
     assert 3 not in recorder.steps, "it ends the program"
+
+
+def test_a_node_that_nobody_saw_is_recorded_at_the_call_that_takes_it() -> None:
+    def program() -> None:
+        x = torch.ones(3, requires_grad=True)
+        with torch._C.DisableTorchFunction():
+            y = x * 2
+        torch.sigmoid(y).sum().backward()
+
+    origins = _record(Recorder(Schedule()), program)["origins"]
+    where = {op: line for kind, op, line, *_ in origins}
+    assert where["MulBackward0"] == where["sigmoid"] == where["SigmoidBackward0"]
