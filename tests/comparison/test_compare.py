@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import random
 import re
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,10 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
+from pseudograd.comparison import picture
 from pseudograd.comparison.comparison import Comparison
 from pseudograd.comparison.statistics import difference
+from pseudograd.comparison.training import Training
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 from ..choices import folded
@@ -598,3 +603,29 @@ def test_nothing_is_called_the_best_where_the_mean_disagrees() -> None:
     text = str(pg.compare(run, variants={"base": torch.sin, "v": torch.cos}, seeds=20))
     assert "\nOn the typical seed the best is v; by the mean v is worse than base.\n" in text, text
     assert "Best:" not in text
+
+
+@pytest.mark.parametrize("file", [None, "train.py"])
+def test_a_function_of_a_notebook_travels_to_no_other_process(
+    file: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(clamp: object) -> float:
+        return 0.0
+
+    main = ModuleType("__main__")
+    run.__module__, run.__qualname__, main.run, main.__file__ = "__main__", "run", run, file  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    training = SimpleNamespace(function=run, where="compare", name="run", choice=SimpleNamespace(is_given=False))
+    with contextlib.nullcontext() if file else pytest.raises(ValueError, match="run must be at the top of a module"):
+        Training.check_travels(training)  # type: ignore[arg-type]
+
+
+def test_tiles_stay_in_their_cells() -> None:
+    axes = pytest.importorskip("matplotlib.figure").Figure().add_axes((0, 0, 1, 1))
+    picture._draw_tiles(axes, {f"v{at}": torch.rand(4, 4) for at in range(5)})
+    boxes = [tile.get_axes_locator()(tile, None).bounds for tile in axes.child_axes]
+    across, down = picture._grid(5)
+    for at, (left, bottom, width, height) in enumerate(boxes):
+        row, column = divmod(at, across)
+        assert (left, bottom) == pytest.approx((column / across + 0.01, 1 - (row + 1) / down))
+        assert (width, height) == pytest.approx((1 / across - 0.02, 0.86 / down))

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.count.influence import Followed
 from pseudograd.diagnosis.count.leaves import Leaves
 
 from .checks import line_of, number_of, starved
@@ -416,3 +417,19 @@ def test_the_leaves_upstream_of_a_node_are_joined_with_those_that_its_inputs_rem
     assert leaves.upstream_of(a) == leaves.set_of(x) != leaves.set_of(y)
     assert leaves.upstream_of(a.sin()) == leaves.upstream_of(a.sin() + a.cos()) == leaves.set_of(x)
     assert leaves.upstream_of((a + y) * a) == leaves.set_of(x) | leaves.set_of(y)
+
+
+def test_a_clamp_decides_if_a_gradient_goes_around_it_to_its_x() -> None:
+    x, other = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    with diagnose() as d:
+        (x.sum() + other.sum()).backward()
+    influence, leaves = d._recorder.influence, d._recorder.leaves
+    root = other * 3
+    for upstream, around, decides in ((x, x, False), (other, x, True), (x, other, True)):
+        value = Followed()
+        value.upstream, value.around = leaves.set_of(upstream), leaves.set_of(around)
+        influence.follow(value, root)
+        influence.before_backward([x * 2, None])
+        assert not value.decides
+        influence.before_backward([root])
+        assert value.decides == decides

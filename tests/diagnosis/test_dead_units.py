@@ -13,6 +13,7 @@ import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import leaf
+from pseudograd.diagnosis.count.leaves import Leaves
 
 from .checks import codes, line_of, only
 
@@ -289,3 +290,32 @@ def test_a_mask_is_dropped_when_every_entry_had_a_gradient() -> None:
     assert entries.missing() is not None
     entries.add(torch.tensor([0.0, torch.nan]))
     assert (entries.missing(), entries.moved, entries.is_complete, entries._mask) == (None, True, True, None)
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2
+
+
+def test_tables_padding_and_custom_functions_are_noted_at_their_leaves() -> None:
+    """One of each kind of node, and a second one: the kinds are remembered."""
+    tables = [nn.Embedding(4, 2, padding_idx=row) for row in (0, None, 3)]
+    custom, plain = ([nn.Parameter(torch.ones(2)) for _ in range(2)] for _ in range(2))
+    at = torch.tensor([1, 2])
+    parts = [table(at).sum() for table in tables] + [_Doubled.apply(x).sum() for x in custom] + [x.sum() for x in plain]
+    y = sum(parts)
+    parameters = [*(table.weight for table in tables), *custom, *plain]
+    leaves = Leaves("leaves", {})
+    reachable = leaves.reachable_from([y.grad_fn])
+    assert reachable[y.grad_fn].bit_count() == 7
+    assert [reachable[part.grad_fn] for part in parts] == [leaves.set_of(parameter) for parameter in parameters]
+    members = [leaves.leaf_of(parameter) for parameter in parameters]
+    assert [leaf.is_looked_up for leaf in members] == [True] * 3 + [False] * 4
+    assert [leaf.padding for leaf in members] == [0, None, 3, *[None] * 4]
+    assert [leaf.function for leaf in members] == [*[None] * 3, *["_DoubledBackward"] * 2, *[None] * 2]
+    assert leaves.upstream(y.grad_fn) == y.grad_fn.metadata["leaves"] == reachable[y.grad_fn]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -234,3 +235,16 @@ def test_a_backward_that_only_computes_is_pure(body: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("backward", [print, eval("lambda ctx, grad: grad")])
 def test_a_backward_without_a_source_is_not_plainly_pure(backward: Any) -> None:
     assert not is_pure(backward)
+
+
+@pytest.mark.parametrize(
+    ("module", "owner"), [("torch.nn.utils", "of torch.nn.utils"), ("train", "at train.py:3"), (None, "at train.py:3")]
+)
+def test_a_hook_is_named_by_its_module_of_torch_or_by_its_line(module: Any, owner: str) -> None:
+    hook: Any = lambda grad: grad * 2  # noqa: E731
+    hook.__module__ = module
+    y = torch.ones(2, requires_grad=True) * 2
+    location = SimpleNamespace(call="train.py:3")
+    further_backward.note_hook(y, hook, location)  # type: ignore[arg-type]
+    why = further_backward.why_hooks_forbid([y.grad_fn])
+    assert why == f"the hook {owner} may change gradients; ask without it, or let it return nothing at its end"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.judge import norms
 
 from .. import browser
 
@@ -104,3 +107,20 @@ def test_the_page_draws_a_row_for_each_parameter(tmp_path: Path) -> None:
         "stalled of gain: 0 % at backward 1, 0 % at backward 9",
     ]
     assert by_name["last.weight"][-1].startswith("stalled of last.weight: ")
+
+
+def test_a_history_has_the_largest_share_of_each_step() -> None:
+    sizes = SimpleNamespace(count=2, order=0, norm_by_step=((1, 0.5),), zeros=((1, 0.0),))
+    leaves = [SimpleNamespace(name="w", sizes=sizes), SimpleNamespace(name="unused", sizes=None)]
+    rows = [
+        (None, "w", ((1, 0.25), (5, 0.5))),
+        (None, "w", ((1, 0.5),)),
+        ("a.py:1", "w", ((1, 0.9),)),
+        (None, None, ((1, 0.9),)),
+    ]
+    sensitivity = [SimpleNamespace(where=where, parameter=name, steps=steps) for where, name, steps in rows]
+    stalls = [SimpleNamespace(parameter="w", by_step=((2, 0.75),))]
+    histories: Any = norms.histories
+    assert histories(leaves, sensitivity, stalls) == [
+        norms.History("w", ((1, 0.5),), ((1, 0.0),), ((1, 0.5), (5, 0.5)), ((2, 0.75),))
+    ]

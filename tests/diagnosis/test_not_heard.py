@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from pseudograd.diagnosis import diagnose
-from pseudograd.diagnosis.count.recorder import Recorder
+from pseudograd.diagnosis.count.recorder import Recorder, _is_looked_at
 from pseudograd.torch_table.private import mode_stack
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -158,3 +158,33 @@ def test_after_a_step_that_raises(calls_of_recorder: list[str]) -> None:
     assert all(site.where.startswith("tests") or "torch" in site.where for site in d.sites)
     assert sum(site.calls for site in d.sites if site.op == "relu") in (3, 6)  # 6 where torch says what it makes
     assert d.errors == []
+
+
+@pytest.mark.parametrize("has_closure", [True, False])
+def test_a_parameter_that_had_a_gradient_in_a_step_is_looked_at_no_more(has_closure: bool) -> None:
+    used, unused = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = torch.optim.SGD([used, unused], 0.1)
+
+    def backward() -> Any:
+        optimizer.zero_grad()
+        loss = used.square().sum()
+        loss.backward()
+        return loss
+
+    with diagnose() as d:
+        for _ in range(2):
+            if has_closure:
+                optimizer.step(backward)
+            else:
+                backward()
+                optimizer.step()
+            (known,) = d._recorder.optimisers._known.values()
+            assert [leaf.tensor() is unused for leaf in known.pending] == [True]
+    assert known.steps == 2
+    leaf = d._recorder.leaves.leaf_of(used)
+    assert leaf is not None
+    assert (bool(leaf.step_saw_gradient), bool(leaf.step_missed_gradient), leaf.is_stepped) == (True, False, True)
+
+
+def test_entries_are_looked_at_in_ever_fewer_backwards() -> None:
+    assert [backward for backward in range(1, 600) if _is_looked_at(backward)] == [3, 8, 32, 128, 512]

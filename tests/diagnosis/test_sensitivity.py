@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose, pin_edge
+from pseudograd.diagnosis.count import kinks
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..choices import folded
@@ -254,3 +255,34 @@ def test_wrapped_fake_and_other_tensors_are_left_alone() -> None:
             torch.zeros(3).relu()
         torch.autograd.grad(x.relu(), x, torch.eye(3), is_grads_batched=True)
     assert d.errors == []
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding", "dilation"),
+    [
+        ((4, 4), 2, None, 0, 1),
+        ((5, 5), 3, 2, 1, 1),
+        ((4, 6), (1, 3), (1, 3), 0, 1),
+        ((5, 7), (3, 2), 1, (1, 0), 1),
+        ((5, 7), (2, 3), 1, 0, (2, 3)),
+    ],
+)
+def test_the_last_of_equal_entries_of_a_pool_is_the_first_of_the_mirrored_pool(
+    size: tuple[int, int], kernel: Any, stride: Any, padding: Any, dilation: Any
+) -> None:
+    x = torch.randint(0, 2, (2, 3, *size), generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "return_indices": True}
+    y, _ = functional.max_pool2d(x, kernel, **options)
+    mirrored = x.detach().flip(-1, -2).requires_grad_()
+    expected, _ = functional.max_pool2d(mirrored, kernel, **options)
+    weights = torch.arange(1.0, y.numel() + 1, dtype=y.dtype).reshape(y.shape)
+    (grad,) = torch.autograd.grad(expected, mirrored, weights.flip(-1, -2))
+    (kink,) = kinks.find_kinks([y.grad_fn])
+    (leaving,) = kink.leave((torch.zeros_like(x),), weights)
+    assert torch.equal(leaving, grad.flip(-1, -2))
+    assert kink.leave((None,), weights) == (None,)
+    assert (kink.family, kink.elements) == (kinks.POOL, y.numel())
+    pad = [kinks._pair((padding,) if isinstance(padding, int) else padding)[at] for at in (1, 1, 0, 0)]
+    wide = functional.pad(x.detach().reshape(6, 1, *size), pad, value=-1)
+    windows = functional.unfold(wide, kernel, dilation, 0, stride or kernel)
+    assert kink.at_kink == int(((windows == windows.amax(1, keepdim=True)).sum(1) > 1).sum())

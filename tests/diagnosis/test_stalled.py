@@ -87,6 +87,7 @@ def test_what_it_says_and_records() -> None:
     assert finding.expression == "scaler.step(optimizer)"
     assert "never moved in 20 steps: 0.weight, 0.bias, 2.weight, 2.bias" in finding.evidence
     assert finding.share > 0.9
+    assert "other parameter" not in finding.evidence
     assert re.search(r"rounded away: a step is 0\.0\d+ of that distance in the median", finding.cause)
     assert "compensated summation or stochastic rounding, or a rate" in finding.next_step
     record = next(record for record in d.stalled if record.parameter == "0.weight")

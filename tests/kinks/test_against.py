@@ -40,7 +40,10 @@ def test_jax_and_tensorflow_differ_where_it_is_known() -> None:
 
 def test_the_other_era_differs_at_the_bound() -> None:
     other = {CLOSED_ERA: "torch==2.15", OPEN_ERA: "torch==2.13"}[installed_era()]
-    assert [against.compare(name)["pin"] for name in ("jax", other)] == ["pin_edge('jax', nan=True)", f"pin_edge({other!r})"]
+    assert [against.compare(name)["pin"] for name in ("jax", other)] == [
+        "pin_edge('jax', nan=True)",
+        f"pin_edge({other!r})",
+    ]
     expected = ("1", "0") if installed_era() == CLOSED_ERA else ("0", "1")
     assert _rows(other)["clamp(0,1)@0"] == expected
     assert "relu@0" not in _rows(other)

@@ -16,6 +16,7 @@ from torch.nn.functional import silu
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.geometry import SHARES
+from pseudograd.look.audit_record import AuditRecord
 from pseudograd.look.audit import Audit
 from pseudograd.look.audit_figure import merge_regions
 from pseudograd.testing.measure.numeric import narrow_dtype_of
@@ -407,6 +408,19 @@ def test_the_plot_draws_these_numbers() -> None:
     assert [text.get_text() for text in kinds.texts] == ["flat", "exact", "pseudo", "pseudo", "exact", "flat"]
     assert forward.get_title(loc="left").endswith('the same as clamp(x, -1, 1, rule="inward", edge="closed")')
     assert (backward.get_xlim(), backward.get_xlabel()) == ((-2, 2), "x")
+    assert kinds.get_ylim() == (-0.5, 1.5)
+    assert [[list(map(float, values)) for values in line.get_data()] for line in kinds.lines] == [
+        [[-1, -1], [-0.5, 1.5]],
+        [[1, 1], [-0.5, 1.5]],
+    ]
+
+
+@pytest.mark.parametrize(("count", "last"), [(24, "b"), (25, "and 1 more"), (30, "and 6 more")])
+def test_a_long_table_says_how_many_rows_are_left_out(count: int, last: str) -> None:
+    region = SimpleNamespace(cells=lambda: ("b", "1", "1", "1"))
+    lines = AuditRecord._table(SimpleNamespace(regions=[region] * count))  # type: ignore[arg-type]
+    assert len(lines) == min(count, 24) + 1 + (count > 24)
+    assert lines[-1].startswith(last)
 
 
 def test_regions_of_one_kind_are_drawn_as_one_unless_a_kink_lies_between() -> None:

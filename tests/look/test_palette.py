@@ -64,6 +64,12 @@ def halved(grad: Tensor, x: Tensor, y: Tensor, min: object, max: object) -> Tens
 def test_names_that_are_no_rules_have_colours_by_their_position() -> None:
     assert colour("my own") == colour("another", position=6) != colour("my own", position=1)
     assert darker("#0072B2") == "#003959"
+    assert (colour("zero/open"), colour("torch.clamp"), colour("clamp_with_grad")) == (
+        "#8C2D04",
+        "#000000",
+        colour("inward"),
+    )
+    assert colour("ste") == colour("my own"), "a rule is not called so here"
     shades = colours(["mine", "inward", "yours", "theirs", "sign", "torch.clamp"])
     assert len(set(shades.values())) == 6
     assert (shades["inward"], shades["torch.clamp"]) == (colour("inward"), colour("torch.clamp"))

@@ -388,6 +388,16 @@ def test_bad_calls() -> None:
         assert ax.figure.axes == [ax]
 
 
+def test_text_has_its_full_size_in_a_figure_of_its_own_and_shrinks_in_a_small_one() -> None:
+    usual = pyplot.figure().text(0, 0, "", fontsize=pyplot.rcParams["axes.labelsize"]).get_fontsize()
+    pyplot.close("all")
+    for size, least, most in ((None, usual, usual), ((2.5, 2.5), 0.3 * usual, 0.95 * usual)):
+        pyplot.close("all")
+        ax = pyplot.figure(figsize=size).add_subplot() if size else None
+        (backward,) = pg.plot("zero", ax=ax).backward
+        assert least <= backward.xaxis.label.get_fontsize() <= most
+
+
 def test_axes_need_a_place_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
     figure = pyplot.figure()
     text = r"plot: ax must be axes that pyplot.subplots or add_subplot made, or None, got"

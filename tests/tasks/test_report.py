@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from string import Formatter
 
@@ -21,7 +22,7 @@ import pseudograd as pg
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd_tasks import report, sentences
 from pseudograd_tasks.base import Settings
-from pseudograd_tasks.report import terminal
+from pseudograd_tasks.report import figures, terminal
 from pseudograd_tasks.report.figures import display_name, strip
 from pseudograd_tasks.report.results import Results, cell, results_text
 from pseudograd_tasks.report.sources import own_results, run_tasks
@@ -298,6 +299,21 @@ def test_runs_without_a_number_are_counted() -> None:
     (section,) = own_results(pg.compare(run, rules=["inward"], seeds=3)).sections.values()
     numbers = section.worlds["result"]["inward"].numbers
     assert (numbers["lost"], numbers["median"]) == (1, 3)  # of 1, 3 and what is worse than any number
+
+
+@pytest.mark.parametrize(
+    ("run", "name"), [("mine", "mine"), ("curve", "own_case"), ("my run", "own_case"), ("größe", "own_case")]
+)
+def test_a_run_names_its_files_if_it_can(run: str, name: str) -> None:
+    comparison = pg.compare(lambda step, seed: step(seed), variants={"a": float, "b": abs}, seeds=2)
+    assert list(own_results(replace(comparison, run=run)).sections) == [name]
+
+
+def test_a_gallery_has_four_panels_in_a_row() -> None:
+    figure, panels = figures._gallery(5, 3.0, 2.0)
+    assert tuple(figure.get_size_inches()) == (12, 4)
+    assert [panel.get_visible() for panel in figure.axes] == [True] * 5 + [False] * 3
+    assert panels == figure.axes[:5]
 
 
 # --- the terminal -----------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def _own_arrays(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
         yield f"{comparison.run}: {name} of every variant", figure
 
 
-def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def _gallery(count: int, width: float, height: float, columns: int = 4) -> tuple[Figure, list[Axes]]:
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained", dpi=DPI)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -155,7 +155,7 @@ def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Fig
 
 def strip_figure(strip: Strip) -> Figure:
     """The pictures that a report opens with, side by side."""
-    figure, panels = _gallery(len(strip.tiles), len(strip.tiles), 3.2, 2.75)
+    figure, panels = _gallery(len(strip.tiles), 3.2, 2.75, columns=len(strip.tiles))
     for panel, tile in zip(panels, strip.tiles, strict=True):
         panel.imshow(pixels(tile.picture), interpolation="nearest")
         panel.set_title("\n".join(textwrap.wrap(f"{tile.title}   {tile.note}", 38)), fontsize=11)
@@ -193,7 +193,7 @@ def _seeds_figure(seeds: Seeds) -> Figure:
 
 def _curves(subject: Subject, title: str, rows: World, era: str) -> Figure:
     """The problem in a panel of its own, then for each rule the gradient that arrives at the clamp and the one that leaves it."""
-    figure, (problem, *panels) = _gallery(len(rows) + 1, 4, 3.4, 2.6)
+    figure, (problem, *panels) = _gallery(len(rows) + 1, 3.4, 2.6)
     _problem(problem, next(iter(rows.values())).arrays)
     for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
         _curve(panel, name, outcome, era)
@@ -239,7 +239,7 @@ def _curve(panel: Axes, name: str, outcome: Outcome, era: str) -> None:
 
 
 def _paths(subject: Subject, title: str, rows: World, era: str) -> Figure:
-    figure, panels = _gallery(len(rows), 4, 3.2, 2.5)
+    figure, panels = _gallery(len(rows), 3.2, 2.5)
     for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
         path = outcome.arrays["path"]
         low, high = outcome.arrays["range"].tolist()

@@ -299,7 +299,7 @@ class Leaves:
                 stack += [(other, None) for other in reversed(ahead)]
                 continue
             kind = type(node)
-            if not edges or is_special.get(kind, True):
+            if is_special.get(kind, True):
                 upstream = self._joined(node, upstream, upstream_of)
                 name = nodes.name_of(node)
                 if edges and nodes.has_one_name(kind):
