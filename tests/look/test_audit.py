@@ -16,9 +16,9 @@ from torch.nn.functional import silu
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.geometry import SHARES
-from pseudograd.look.audit_record import AuditRecord
 from pseudograd.look.audit import Audit
 from pseudograd.look.audit_figure import merge_regions
+from pseudograd.look.audit_record import AuditRecord
 from pseudograd.testing.measure.numeric import narrow_dtype_of
 from pseudograd.torch_table.eras import ERAS, installed_era
 
