@@ -100,7 +100,11 @@ def has_one_name(kind: type) -> bool:
 
 def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
-    ahead = [node for value in values for node in nodes_of(value)]
+    return find_behind([node for value in values for node in nodes_of(value)], spans)
+
+
+def find_behind(ahead: list[GraphNode | None], spans: list[Span]) -> list[GraphNode]:
+    """The same of these nodes and those that lead to them."""
     within: dict[GraphNode, None] = {}
     most = sum(end - start for start, end in spans)
     while ahead and len(within) < most:

@@ -195,9 +195,10 @@ class Influence:
             return
         inputs = tensors_in([args, kwargs])
         marks, blocked = self._marks_of(inputs or args), 0  # torch.tensor(array) takes no tensor
+        continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
         if marks & self._open:
-            blocked = self._open & self._marks_of([tensor for tensor in inputs if _is_continuous(tensor)])
-        learning = [tensor for tensor in inputs if tensor.requires_grad and _is_continuous(tensor)]
+            blocked = self._open & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
+        learning = [tensor for tensor in continuous if tensor.requires_grad]
         if not (learning or marks):
             return
         if name in _COMPARISONS and marks:
@@ -224,10 +225,13 @@ class Influence:
             self._marks.add(tensor, marks if _is_continuous(tensor) else marks & ~blocked)
 
     def _marks_of(self, values: Iterable[object]) -> int:
-        marks = 0
-        if self._marks.all or self._arrays.all:
+        marks, known, arrays = 0, self._marks.all, self._arrays
+        if known or arrays.all:
             for value in values:
-                marks |= self._arrays.mark_of(value) | (self._marks.get(value) if isinstance(value, Tensor) else 0)
+                if id(value) in known and isinstance(value, Tensor):
+                    marks |= self._marks.get(value)
+                if arrays.all:
+                    marks |= arrays.mark_of(value)
         return marks
 
     def _cut_by(

@@ -24,6 +24,7 @@ from ...listen.frames import NOWHERE, Location
 from ...listen.harmless import Errors, harmless, quiet, quietly, unheard
 from ...listen.listener import Listener, Subscriber, push_in_backward, take_off
 from ...listen.nodes import GraphNode
+from ...rewrite.entered_contexts import families_of_torch
 from ...torch_table.forms import SPELLINGS
 from ...torch_table.private import (
     backward_pass,
@@ -53,6 +54,7 @@ _HAND_ON = (
     "Split UnsafeSplit Select Slice Unbind Detach Embedding"
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
+_MANY = 24  # nodes of one call: more of them get their hooks when a backward reaches them
 LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
 _LINEAR = torch.nn.functional.linear
 _IN_C = (type(torch.relu), type(Tensor.relu))  # classes of functions that call no code of the program
@@ -87,6 +89,7 @@ class Recorder(Subscriber):
         self.backwards = 0
         self.tallies: dict[tuple[str, Location], Tally] = {}
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
+        self._many = f"{self.key}: many"
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
         self.leaves.are_measured = is_full
@@ -160,8 +163,8 @@ class Recorder(Subscriber):
                 local.location = self.locations.here(3)  # once for all nodes of the call
             self._attach(node, local.location)
 
-    def _attach(self, node: GraphNode, location: Location | None = None) -> None:
-        """Attach a hook to a node. location: None for the location where the program is now."""
+    def _attach(self, node: GraphNode, location: Location | None = None, is_late: bool = False) -> None:
+        """Attach a hook to a node. location: None for the location where the program is now. is_late: was the node made long ago?"""
         name = nodes.name_of(node)
         is_passing = name in _PASSING
         metadata = node.metadata
@@ -171,7 +174,7 @@ class Recorder(Subscriber):
             return
         metadata[self.key] = tally = self._tally(name, self.locations.here(3) if location is None else location)
         tally.note_node(node, self._local.function)
-        if self.partial and location is not NOWHERE:
+        if self.partial and location is not NOWHERE and not is_late:
             self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
         if is_passing:
             return
@@ -338,6 +341,9 @@ class Recorder(Subscriber):
         if not ranges.may_hide_some() or self._find_single_node(ranges, function, args, kwargs, result, before):
             return
         values = (*args, *kwargs.values()) if kwargs else args
+        if not ranges.unseen and type(function) in _IN_C and self._put_off(function, result, before):
+            ranges.forget()
+            return
         # The node of a call in place is behind its argument; to write into a part returns nothing.
         new = ranges.since(before, values if result is None else result) or (
             ranges.unseen_behind(values) if ranges.may_hide_some() else []
@@ -351,6 +357,28 @@ class Recorder(Subscriber):
             if self.suspects or self.partial or nodes.name_of(node) not in _PASSING:
                 location = location or self.locations.here(3)  # once for all nodes of the call
                 self._attach(node, location)
+
+    def _put_off(self, function: Function, result: object, before: int) -> bool:
+        """Leave the nodes of a call in C that made many, as a recurrent network does, to the backward, which reaches them all anyway."""
+        after, ends = node_number(), nodes.nodes_of(result)
+        if after - before < _MANY or not ends or self.suspects or self.partial or self.asking is not None:
+            return False
+        if self._local.backwards or transforms_are_active() or families_of_torch():
+            return False
+        location = self._local.location or self.locations.here(3)
+        for node in ends:
+            node.metadata[self._many] = location, function, (before, after)
+        return True
+
+    def _attach_to_many(self, end: GraphNode) -> None:
+        """Attach hooks to the nodes of a call that were put off."""
+        local = self._local
+        location, function, span = end.metadata.pop(self._many)
+        running, local.function = local.function, function
+        for node in nodes.find_behind([end], [span]):
+            if nodes.name_of(node) not in _PASSING:
+                self._attach(node, location, is_late=True)
+        local.function = running
 
     def _find_single_node(
         self, ranges: nodes.Ranges, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int
@@ -452,6 +480,8 @@ class Recorder(Subscriber):
         behind = self.leaves.reachable_from(starts)
         for start in starts:
             self.reached |= behind.get(start, 0) if start is not None else 0
+        for node in [node for node in behind if self._many in node.metadata]:
+            self._attach_to_many(node)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
         key, upstream_key = self.key, self.leaves.key
         for node, upstream in behind.items():

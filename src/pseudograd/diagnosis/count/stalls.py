@@ -296,12 +296,11 @@ class Batch:
 
     def _measure(self, tensors: Sequence[Tensor], group: Group, states: Sequence[State]) -> None:
         self._sizes_are_known = True
+        self.samples.sizes.copy_(spacing(self.samples.before))  # of all at once, for speed
         for parameter, tensor, state in zip(self.parameters, tensors, states, strict=True):
             step = expected_step(tensor, group, state, parameter.samples.before)
-            if step is None:
-                parameter.samples.sizes.fill_(math.nan)
-            else:
-                parameter.samples.sizes.copy_(step / spacing(parameter.samples.before))
+            sizes = parameter.samples.sizes
+            sizes.copy_(sizes.new_tensor(math.nan) if step is None else step / sizes)
             parameter.is_known = "dampening" in group or "exp_avg_sq" in state
             parameter.keeps_rest |= keeps_rest(state, tensor)
 
