@@ -242,3 +242,15 @@ def test_bad_arguments() -> None:
             diagnose(whatif={"a": change})
     with pytest.raises(ValueError, match="diagnose: whatif"):
         diagnose(whatif={"": "open"})
+
+
+def test_the_nodes_inside_a_recurrent_network_have_the_line_of_its_call() -> None:
+    """Also where a backward goes through its last state alone; a second backward through the same graph counts them again."""
+    network, x = torch.nn.GRU(2, 3), torch.randn(30, 1, 2)
+    with diagnose(network) as d:
+        every, last = network(x)
+        last.sum().backward(retain_graph=True)
+        every.sum().backward()
+        network(x)[1].sum().backward()
+    assert {site.expression for site in d.sites} == {"network(x)"}
+    assert {site.op: site.calls for site in d.sites} == {"mul": 180, "sub": 90, "tanh": 90, "sigmoid": 180}

@@ -193,14 +193,25 @@ def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way:
 
 @pytest.mark.skipif(native.operators is None, reason="the kernels in C alone have two ways")
 @pytest.mark.parametrize("is_full", [True, False])
-def test_one_that_arrives_and_one_that_leaves_are_counted_as_any_others(is_full: bool) -> None:
+def test_one_that_arrives_and_those_that_leave_are_counted_as_any_others(is_full: bool) -> None:
     """By the short way, which knows no bounds, and by the one that takes them."""
-    grad, left = values(1_000, torch.float32, 0), values(1_000, torch.float32, 1, zeros=0.6)
-    short, long = counts.Sums(is_full), counts.Sums(is_full)
-    assert short.add_plain((grad,), (left,)) == long.add(grad, (left,), None, None, None)
-    assert short.read() == long.read()
-    (pair,) = short.read()
-    assert pair["cut"] == sum(g != 0 and gone == 0 for g, gone in zip(grad.tolist(), left.tolist(), strict=True))
+    grad, left, other = (
+        values(1_000, torch.float32, seed, zeros=zeros) for seed, zeros in ((0, 0), (1, 0.6), (2, 0.9))
+    )
+    for leaving in ((left,), (left, other), (other, left)):
+        short, long = counts.Sums(is_full), counts.Sums(is_full)
+        assert short.add_plain((grad,), (*leaving, None)) == long.add(grad, leaving, None, None, None)
+        assert short.read() == long.read()
+        (sums,) = short.read()
+        lost = zip(grad.tolist(), *(part.tolist() for part in leaving), strict=True)
+        assert sums["cut"] == sum(g != 0 and not any(rest) for g, *rest in lost)
+    for arriving, leaving in (
+        ((grad, grad), (left,)),
+        ((grad[0],), (left,)),
+        ((grad,), (left, left[0])),
+        ((grad,), (None,)),
+    ):
+        assert counts.Sums(is_full).add_plain(arriving, leaving) is None
 
 
 def layouts_of(grad: Tensor) -> list[Tensor]:

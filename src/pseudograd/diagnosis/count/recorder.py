@@ -24,7 +24,6 @@ from ...listen.frames import NOWHERE, Location
 from ...listen.harmless import Errors, harmless, quiet, quietly, unheard
 from ...listen.listener import Listener, Subscriber, push_in_backward, take_off
 from ...listen.nodes import GraphNode
-from ...rewrite.entered_contexts import families_of_torch
 from ...torch_table.forms import SPELLINGS
 from ...torch_table.private import (
     backward_pass,
@@ -363,6 +362,8 @@ class Recorder(Subscriber):
         after, ends = node_number(), nodes.nodes_of(result)
         if after - before < _MANY or not ends or self.suspects or self.partial or self.asking is not None:
             return False
+        from ...rewrite.entered_contexts import families_of_torch  # few programs make so many nodes
+
         if self._local.backwards or transforms_are_active() or families_of_torch():
             return False
         location = self._local.location or self.locations.here(3)
