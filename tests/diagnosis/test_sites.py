@@ -251,6 +251,5 @@ def test_the_nodes_inside_a_recurrent_network_have_the_line_of_its_call() -> Non
         every, last = network(x)
         last.sum().backward(retain_graph=True)
         every.sum().backward()
-        network(x)[1].sum().backward()
     assert {site.expression for site in d.sites} == {"network(x)"}
-    assert {site.op: site.calls for site in d.sites} == {"mul": 180, "sub": 90, "tanh": 90, "sigmoid": 180}
+    assert {site.op: site.calls for site in d.sites} == {"mul": 120, "sub": 60, "tanh": 60, "sigmoid": 120}
