@@ -14,6 +14,8 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import leaf
 from pseudograd.diagnosis.count.leaves import Leaves
+from pseudograd.diagnosis.count.tally import Tally
+from pseudograd.diagnosis.count.zeros import Zeros
 
 from .checks import codes, line_of, only
 
@@ -319,3 +321,27 @@ def test_tables_padding_and_custom_functions_are_noted_at_their_leaves() -> None
     assert [leaf.padding for leaf in members] == [0, None, 3, *[None] * 4]
     assert [leaf.function for leaf in members] == [*[None] * 3, *["_DoubledBackward"] * 2, *[None] * 2]
     assert leaves.upstream(y.grad_fn) == y.grad_fn.metadata["leaves"] == reachable[y.grad_fn]
+
+
+def test_a_node_hands_zeros_to_the_leaves_that_got_them_from_it_alone() -> None:
+    a, b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    ones, nothing = torch.ones(2), torch.zeros(2)
+
+    def looked(y: Any, leaving: Any, arriving: Any = (ones,), suspects: int = 3) -> tuple[int, int]:
+        leaves = Leaves("leaves", {})
+        assert (leaves.set_of(a), leaves.set_of(b)) == (1, 2)
+        tally = Tally.__new__(Tally)
+        tally.passed = tally.zeroed = 0
+        zeros, node = Zeros(leaves, "tally", frozenset()), y.grad_fn
+        assert not zeros.begin(node)
+        node.metadata["tally"] = tally
+        assert (zeros.begin(node), zeros.begin(node)) == (True, False)
+        zeros.look(node, leaving, arriving, suspects)
+        return tally.passed, tally.zeroed
+
+    assert looked(a * b, (nothing, ones)) == (2, 1)
+    assert looked(a * b, (nothing, ones), suspects=2) == (2, 0)
+    assert looked(a * b, (nothing, nothing), arriving=(nothing,)) == (0, 0)
+    assert looked(a * b, (nothing, nothing), arriving=(None,)) == (0, 0)
+    assert looked(a * b, (ones, None)) == (1, 0)
+    assert looked(a * ones, (ones, ones)) == (1, 0)
