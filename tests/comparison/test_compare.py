@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.comparison import picture
+from pseudograd.comparison import picture, reached
 from pseudograd.comparison.comparison import Comparison
 from pseudograd.comparison.statistics import difference
 from pseudograd.comparison.training import Training
@@ -629,3 +629,9 @@ def test_tiles_stay_in_their_cells() -> None:
         row, column = divmod(at, across)
         assert (left, bottom) == pytest.approx((column / across + 0.01, 1 - (row + 1) / down))
         assert (width, height) == pytest.approx((1 / across - 0.02, 0.86 / down))
+
+
+def test_a_class_is_the_users_if_neither_torch_nor_this_library_has_it() -> None:
+    assert [reached._is_users(cls) for cls in (Training, torch.nn.ReLU, None, ModuleType, Comparison)] == [
+        False, False, False, True, False
+    ]  # fmt: skip

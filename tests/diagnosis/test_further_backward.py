@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis.count import further_backward
+from pseudograd.diagnosis.count.whatif import WhatIfMeter
 from pseudograd.listen import nodes
 from pseudograd.look.purity import is_pure
 from pseudograd.torch_table.private import tells_unpack_hooks
@@ -248,3 +249,14 @@ def test_a_hook_is_named_by_its_module_of_torch_or_by_its_line(module: Any, owne
     further_backward.note_hook(y, hook, location)  # type: ignore[arg-type]
     why = further_backward.why_hooks_forbid([y.grad_fn])
     assert why == f"the hook {owner} may change gradients; ask without it, or let it return nothing at its end"
+
+
+def test_a_hook_is_noted_when_it_is_registered() -> None:
+    y = torch.ones(2, requires_grad=True) * 2
+    meter: Any = None
+    WhatIfMeter.after_call(meter, None, torch.Tensor.sin, (y, lambda grad: grad * 2), None)
+    assert further_backward.why_hooks_forbid([y.grad_fn]) is None
+    WhatIfMeter.after_call(meter, None, torch.Tensor.register_hook, (y, lambda grad: None), None)
+    assert further_backward.why_hooks_forbid([y.grad_fn]) is None
+    WhatIfMeter.after_call(meter, None, torch.Tensor.register_hook, (y, lambda grad: grad * 2), None)
+    assert str(further_backward.why_hooks_forbid([y.grad_fn])).startswith("the hook at ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from pseudograd_lint.flake8 import Plugin
 from pseudograd_lint.rules import CODES as LINT
 from pseudograd_notices import formats, workers
 from pseudograd_notices.notice import Notice, Problem, new_notices
+from pseudograd_notices.options import add_output
 from pseudograd_notices.workers import end_with_parent
 
 from ..commands import answer as run
@@ -255,3 +257,11 @@ def test_a_process_ends_with_its_parent(has_parent: bool, monkeypatch: pytest.Mo
     end_with_parent()
     assert ended.wait(5 if has_parent else 0) == has_parent
     assert calls == ["joined"] * has_parent
+
+
+def test_the_help_names_a_code_and_its_hundred() -> None:
+    command = argparse.ArgumentParser(prog="p")
+    add_output(command, "PG201", ", parameters")
+    text = " ".join(command.format_help().split())
+    for part in ("PG201, PG2, a name, default or all", "codes such as PG201, lines such as 'losses.py:12', parameters;"):
+        assert part in text

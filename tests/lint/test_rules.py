@@ -140,11 +140,12 @@ HIDES = [
     "torch.where(x > 0, torch.log(x), 0)", "torch.where(x == 0, 0, 1 / x)", "torch.where(0 < x, x.sqrt(), 0)",
     "torch.where(x > low, x.sqrt(), 0)",
     "(x / y).masked_fill(y == 0, 0)", "torch.where(x <= y, torch.cos(x / y), 0)", "torch.nan_to_num(x.log())",
-    "torch.where(net(x) > 0, net(x).sqrt(), 0)",
+    "torch.where(net(x) > 0, net(x).sqrt(), 0)", "torch.where(x == 0, 0, torch.div(1, x))", "torch.where(x == 0, 0, x ** -0.5)",
 ]  # fmt: skip
 HIDES_NOTHING = [
     "torch.where(x >= 0, torch.log(x), 0)", "torch.where(x < 1, 1 / x, 0)", "(x / y).masked_fill(y != 0, 0)", "torch.nan_to_num(x.acos())",
     "torch.where(x <= cutoff, torch.cos(x / cutoff), 0)", "torch.where(local(x) > 0, local(x).sqrt(), 0)",
+    "torch.where(x == 1, 0, torch.div(1, x))", "torch.where(x == 1, 0, x ** -0.5)", "torch.where(x == 0, 0, x ** 1)",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import torch
 
 import pseudograd as pg
 from pseudograd import doctor
-from pseudograd.listen import harmless, patches, warned
+from pseudograd.listen import frames, harmless, patches, warned
 from pseudograd.listen.frames import OURS
 from pseudograd.listen.program import process
 
@@ -152,3 +152,28 @@ def test_a_warning_is_shown_at_the_line_of_the_program() -> None:
         patches.SHOW_WARNING.remove()
     assert shown == warned_at(contextlib.nullcontext())
     assert [file for file, _ in shown] == [__file__] * 2
+
+
+def test_a_process_has_the_rank_of_torch_or_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def distributed(available: bool, initialized: bool) -> SimpleNamespace:
+        return SimpleNamespace(is_available=lambda: available, is_initialized=lambda: initialized, get_rank=lambda: 3)
+
+    for rank, text in ((None, "x"), (5, "5")):
+        monkeypatch.setenv("RANK", text)
+        for torchs in (None, distributed(False, False), distributed(True, False)):
+            monkeypatch.setitem(sys.modules, "torch.distributed", torchs)
+            assert process._rank() == rank
+        monkeypatch.setitem(sys.modules, "torch.distributed", distributed(True, True))
+        assert process._rank() == 3
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "is_same"),
+    [
+        ("/a/train.py:3", "train.py:3", True), ("/a/train.py:3", "a/train.py:3", True), ("/a/train.py:3", "train.py:4", False),
+        ("/a/train.py:3", "rain.py:3", False), ("/a/train.py:3", "b/train.py:3", False), ("train.py", "train.py", False),
+        ("<string>:3", "<string>:3", True), ("gone/f.py:3", "/lib/site-packages/gone/f.py:3", True), ("gone/f.py:3", "f.py:3", True),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_path_names_a_line(where: str, text: str, is_same: bool) -> None:
+    assert frames.is_same_line(where, text) == is_same
