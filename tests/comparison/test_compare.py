@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.comparison import picture, reached
+from pseudograd.comparison import compare, picture, reached
 from pseudograd.comparison.comparison import Comparison
 from pseudograd.comparison.statistics import difference
 from pseudograd.comparison.training import Training
@@ -635,3 +635,11 @@ def test_a_class_is_the_users_if_neither_torch_nor_this_library_has_it() -> None
     assert [reached._is_users(cls) for cls in (Training, torch.nn.ReLU, None, ModuleType, Comparison)] == [
         False, False, False, True, False
     ]  # fmt: skip
+
+
+def test_seeds_are_different_whole_numbers_from_zero_to_the_largest_that_torch_takes() -> None:
+    for seeds, numbers in ((3, (0, 1, 2)), ([0, 2**63 - 1], (0, 2**63 - 1)), (range(1, 3), (1, 2))):
+        assert compare.checked_seeds("compare", seeds) == numbers  # type: ignore[arg-type]
+    for wrong in ([-1], [2**63], [1, 1], [], [True], [0.5], 0, -1, None):
+        with pytest.raises((TypeError, ValueError), match="compare: seeds must be"):
+            compare.checked_seeds("compare", wrong)  # type: ignore[arg-type]

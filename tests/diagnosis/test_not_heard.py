@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.count.optimisers import Optimisers
 from pseudograd.diagnosis.count.recorder import Recorder, _is_looked_at
+from pseudograd.listen.harmless import Errors
 from pseudograd.torch_table.private import mode_stack
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -188,3 +191,24 @@ def test_a_parameter_that_had_a_gradient_in_a_step_is_looked_at_no_more(has_clos
 
 def test_entries_are_looked_at_in_ever_fewer_backwards() -> None:
     assert [backward for backward in range(1, 600) if _is_looked_at(backward)] == [3, 8, 32, 128, 512]
+
+
+def test_the_listener_rests_while_gradients_are_set_to_none() -> None:
+    calls: list[str] = []
+    rest = SimpleNamespace(is_on=False, begin=lambda: calls.append("begin"), end=lambda: calls.append("end"))
+    switch = {"is_on": True}
+    unused: Any = None
+    optimisers = Optimisers(unused, lambda: switch["is_on"], Errors(), unused)
+    assert optimisers.on_clearing(unused, True) is None
+    optimisers.rest = rest  # type: ignore[assignment]
+    end = optimisers.on_clearing(unused, True)
+    assert end is not None
+    assert calls == ["begin"]
+    end(None)
+    assert calls == ["begin", "end"]
+    assert optimisers.on_clearing(unused, False) is None
+    rest.is_on = True
+    assert optimisers.on_clearing(unused, True) is None
+    rest.is_on = switch["is_on"] = False
+    assert optimisers.on_clearing(unused, True) is None
+    assert calls == ["begin", "end"]

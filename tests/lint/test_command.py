@@ -263,5 +263,8 @@ def test_the_help_names_a_code_and_its_hundred() -> None:
     command = argparse.ArgumentParser(prog="p")
     add_output(command, "PG201", ", parameters")
     text = " ".join(command.format_help().split())
-    for part in ("PG201, PG2, a name, default or all", "codes such as PG201, lines such as 'losses.py:12', parameters;"):
+    for part in (
+        "PG201, PG2, a name, default or all",
+        "codes such as PG201, lines such as 'losses.py:12', parameters;",
+    ):
         assert part in text

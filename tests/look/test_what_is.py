@@ -15,7 +15,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
-from pseudograd.look.what_is import _is_replace_grad, what_is
+from pseudograd.look.candidates import Candidate
+from pseudograd.look.what_is import _difference_of_bounds, _is_replace_grad, what_is
+from pseudograd.rule import OPS
+from pseudograd.testing.contract.cases import cases_of
 
 from ..choices import folded
 from ..migrate import test_migrate as classes
@@ -348,3 +351,24 @@ def test_the_whole_gradient_of_the_second_input_alone_makes_a_replace_grad() -> 
         lambda *_: (torch.ones(1), (None, None)),
     ]
     assert not any(map(_is_replace_grad, wrong))
+
+
+def test_bounds_that_learn_something_else_make_another_function() -> None:
+    case = next(case for case in cases_of(OPS["clamp"]) if (case.rule.name, case.edge) == ("zero", "closed"))
+    candidate = Candidate(case, (-1.0, 1.0))
+
+    def answer(low: float | None, high: float | None) -> str | None:
+        def compute(inputs: Any, grad: Tensor) -> Any:
+            x, *bounds = inputs
+            y = x.clamp(*bounds)
+            ours = case.call().pull(grad, inputs, y, (True,) * 3)
+            return y, (
+                ours[0],
+                *(None if by is None else by * part for by, part in zip((low, high), ours[1:], strict=True)),
+            )
+
+        return _difference_of_bounds(compute, candidate)
+
+    assert [answer(1, 1), answer(2, 1), answer(1, 2), answer(1, None), answer(None, 1)] == ["", None, None, None, None]
+    assert str(answer(None, None)).endswith("it gets None instead of a gradient")
+    assert _difference_of_bounds(lambda inputs, grad: 1 / 0, candidate) == ""

@@ -401,3 +401,13 @@ def test_an_unwritable_value_or_function_is_refused() -> None:
 def test_distances_are_relative_to_the_largest_entry(old: torch.Tensor, new: torch.Tensor, distance: float) -> None:
     assert measure_distances(Outcome(None, {"y0": old}), Outcome(None, {"y0": new})) == {"y0": pytest.approx(distance)}
     assert measure_distances(Outcome(None, {"y0": old}), Outcome(None, {"y0": old.clone()})) == {"y0": 0.0}
+
+
+def test_few_different_short_numbers_are_easy_to_read() -> None:
+    cost = shrinking._reading_cost
+    assert cost(torch.ones(4)) == 1
+    assert cost(torch.tensor([1.0, 2.0, 1.0])) == 2
+    long = len("0.123456") - shrinking._SHORT_ENTRY
+    assert cost(torch.tensor([0.123456, 1.0, 0.123456])) == 2 * long + 2
+    most = shrinking._MOST_TEXTS
+    assert [cost(x) for x in (torch.ones(most + 1), torch.arange(most + 1.0))] == [most, most + 1]

@@ -219,9 +219,10 @@ class Verdicts:
 
     def ranked(self, number: str | None = None) -> tuple[str, ...]:
         """The variants by their medians, the best first."""
-        sign = 1.0 if self.better[self.number(number)] == "lower" else -1.0
+        is_lower = self.better[self.number(number)] == "lower"
         medians = {name: self.median(name, number) for name in self.variants}
-        return tuple(sorted(medians, key=lambda name: math.inf if math.isnan(medians[name]) else sign * medians[name]))
+        costs = {name: median if is_lower else -median for name, median in medians.items()}
+        return tuple(sorted(costs, key=lambda name: math.inf if math.isnan(costs[name]) else costs[name]))
 
     def median(self, variant: str, number: str | None = None) -> float:
         """Over the seeds. A NaN is the worst value of all, and the median where half of the values are NaN."""
