@@ -345,3 +345,16 @@ def test_a_node_hands_zeros_to_the_leaves_that_got_them_from_it_alone() -> None:
     assert looked(a * b, (nothing, nothing), arriving=(None,)) == (0, 0)
     assert looked(a * b, (ones, None)) == (1, 0)
     assert looked(a * ones, (ones, ones)) == (1, 0)
+
+
+def test_leaves_have_run_if_their_modules_ran() -> None:
+    a, b, stranger = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    leaves = Leaves("leaves", {})
+    for tensor, ran in ((a, True), (b, False)):
+        leaves.set_of(tensor)
+        member = leaves.leaf_of(tensor)
+        assert member is not None
+        member.has_run = ran
+    assert leaves.have_run([a, a * stranger, torch.ones(2), 3, "text", [1, 2], (4,), None])
+    for value in (b, stranger, {}, [1, 2.0], (a,)):
+        assert not leaves.have_run([a, value])

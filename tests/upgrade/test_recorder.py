@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import io
+import random
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from pseudograd.listen.listener import listening
 from pseudograd.listen.program.follow import Enough
 from pseudograd_upgrade.cutting.recorder import ArgumentRecorder
-from pseudograd_upgrade.recorder import CallListener, Recorder
+from pseudograd_upgrade.recorder import CallListener, Recorder, set_seed
 from pseudograd_upgrade.recording import Schedule
 
 
@@ -84,3 +87,19 @@ def test_a_node_that_nobody_saw_is_recorded_at_the_call_that_takes_it() -> None:
     origins = _record(Recorder(Schedule()), program)["origins"]
     where = {op: line for kind, op, line, *_ in origins}
     assert where["MulBackward0"] == where["sigmoid"] == where["SigmoidBackward0"] != where["cos"]
+
+
+def test_a_seed_is_that_of_every_generator_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = random.getstate(), numpy.random.get_state()
+    try:
+        draws = []
+        for seed in (3, 3, 4):
+            set_seed(seed)
+            draws.append((random.random(), float(numpy.random.rand()), float(torch.rand(()))))
+        assert draws[0] == draws[1]
+        assert not any(a == b for a, b in zip(draws[1], draws[2], strict=True))
+        monkeypatch.setitem(sys.modules, "numpy", None)
+        set_seed(3)
+    finally:
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
