@@ -44,7 +44,7 @@ _INPUTS: list[tuple[str, list[float], list[float] | None, list[Any]]] = [
     ("clamp", [-2, -1, 0, 1, 1], None, [(None, 1)]),
     ("clamp", [-2, -1, 0, 1, 2], None, []),
     ("clamp", [1, 1, 1, 1, 1], None, []),
-    ("clamp", [-1 / 3, -1 / 3, 0, 1, 2], None, [(-1 / 3, None)]),
+    ("clamp", [-1 / 3, -1 / 3, 0, 1, 2], None, [(-0.3333333, None), (-1 / 3, None)]),
     ("clamp", [-0.1 - 1e-13, -0.1 - 1e-13, 0, 1, 2], None, [(-0.1, None), (-0.1 - 1e-13, None)]),
     ("clamp", [-math.inf, -1, 0, 1, 1], None, []),
     ("clamp", [-1, -1, 0, 1, math.inf], None, []),
