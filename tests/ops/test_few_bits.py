@@ -314,6 +314,16 @@ def test_every_dtype_has_the_same_numbers(name: str, count: int) -> None:
     assert bool((slopes != 0).all())
 
 
+@every_fit
+def test_the_reference_steps_where_the_fit_does(name: str, count: int) -> None:
+    at = torch.tensor(FITTED[name][count].thresholds, dtype=torch.float64)
+    x = torch.cat([at, *(torch.nextafter(at, at + side) for side in (-1, 1))])
+    ours = gradient_by_formula(lambda x: getattr(pg, name)(x, rule=pg.rules.fewbit(bits=count)), x, torch.ones_like(x))
+    others = [0.0] if name == "gelu" else []
+    reference = OPS[name].rules["fewbit"].reference
+    assert ours.tolist() == [reference(number, 1.0, *others, fl=float, bits=count)[0] for number in x.tolist()]
+
+
 # --- wrong calls, and code that nobody edits --------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from pseudograd.rule import OPS
 from pseudograd.testing.contract import transforms
 from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.measure.behaviour import (
+    Second,
     _differ,
     _is_changed,
     count_talk,
@@ -339,6 +340,39 @@ def test_second_derivatives_of_a_gradient() -> None:
     wrong = second_order(lambda x: torch.sin(x.detach()) + torch.cos(x.detach()) * (x - x.detach()), x, grad, 1e-6)
     assert torch.equal(wrong.wrong, x.abs() > 1e-3)
     assert torch.equal(gradient_of(torch.relu, x, -2.0), torch.where(x > 0, -2.0, 0.0))
+
+
+def test_second_derivatives_are_off_by_what_is_rounded() -> None:
+    x, grad = torch.tensor([-3.0, 0.5, 2.0], dtype=torch.float64), torch.full((3,), -2.0, dtype=torch.float64)
+    step = 1e-6 * (1e-10 / EPS) ** (1 / 3)
+    for f, sizes in ((lambda x: 3 * x, [6, 6, 6]), (torch.square, [24, 4, 16])):  # |grad_x| + |x| times its slope
+        rough = second_order(f, x, grad, 1e-6, eps=1e-10, scale=2.0)
+        assert rough.x_error.tolist() == pytest.approx([16e-10 * size / (2 * step) for size in sizes], rel=1e-3)
+        assert rough.grad_error.tolist() == pytest.approx(
+            [16e-10 * size.abs().item() / step for size in gradient_of(f, x, grad)]
+        )
+        exact = second_order(f, x, grad, 1e-6)
+        assert not exact.x_error.any()
+        assert not exact.grad_error.any()
+    # At x = 2e-4 the slope of |x| changes within the step.
+    assert second_order(lambda x: x * x.abs(), x.new_tensor([2e-4]), grad[:1], 1e-3).x_known.tolist() == [False]
+
+
+def test_a_second_derivative_is_wrong_beyond_its_error() -> None:
+    def second(off: float, **other: Tensor) -> Second:
+        values = {name: torch.zeros(1, dtype=torch.float64) for name in Second._fields}
+        known = {"x_known": torch.tensor([True]), "grad_known": torch.tensor([True])}
+        expected, error = torch.tensor([-3.0]).double(), torch.tensor([0.25]).double()
+        given = {"x_expected": expected, "grad_expected": expected, "x_error": error, "grad_error": error}
+        moved = {"by_x": expected + 0.25 + off * 5e-4, "by_grad": expected - 0.25 - off * 4e-4}
+        return Second(**{**values, **known, **given, **moved, **other, "unit": 2.0})  # type: ignore[arg-type]
+
+    for off, is_wrong in ((0.99, False), (1.01, True), (math.nan, True)):
+        measured = second(off)
+        assert (measured.x_wrong.item(), measured.grad_wrong.item(), measured.wrong.item()) == (is_wrong,) * 3
+    unknown = torch.tensor([False])
+    assert [second(2.0, **{name: unknown}).wrong.item() for name in ("x_known", "grad_known")] == [True, True]
+    assert not second(2.0, x_known=unknown, grad_known=unknown).wrong
 
 
 @folded
