@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -99,11 +100,20 @@ class Suite:
         own = {name for line in lines for name in contexts.get(line, ())}
         tests = own & self.seconds.keys()  # hypothesis has a test_function, too
         if not tests or _IMPORTED in own:
-            tests = {name for names in contexts.values() for name in names} & self.seconds.keys()
+            tests = self._tests_of_files([str(self.source / mutant.file)])
+        if len(tests) < 2:  # a file of data alone, which the files beside it read
+            folder = str((self.source / mutant.file).parent)
+            tests |= self._tests_of_files(
+                [file for file in self.data.measured_files() if str(Path(file).parent) == folder]
+            )
         return sorted(
             tests,
             key=lambda name: (name not in own, self._distance(name, mutant.file), self.seconds.get(name, 1.0)),
         )
+
+    def _tests_of_files(self, files: Sequence[str]) -> set[str]:
+        lines = [names for file in files for names in self.data.contexts_by_lineno(file).values()]
+        return set(itertools.chain.from_iterable(lines)) & self.seconds.keys()
 
     @staticmethod
     def _distance(test: str, file: str) -> bool:
