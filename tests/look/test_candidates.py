@@ -150,9 +150,9 @@ def test_a_box_ends_where_the_slope_ends() -> None:
     assert candidates._estimate_curve(m._replace(pairs=((-1.5, -1.25),)), box) is None
 
 
-@pytest.mark.parametrize("bound", [math.pi * 1e-9, -math.pi / 3, 0.1])
+@pytest.mark.parametrize("bound", [math.pi * 1e-9, 3.1000001e-9, -math.pi / 3, 0.1])
 def test_lines_meet_at_the_exact_number_in_every_size(bound: float) -> None:
     low, high = sorted((0.5 * bound, 2 * bound))
-    f = lambda x: x.clamp(min=bound)  # noqa: E731
-    x = measure._meeting_point(f, low, high, 0.0, 1.0, [], 2.0**-52)
+    f = lambda x: torch.maximum(x, bound + 0.5 * (x - bound))  # noqa: E731
+    x = measure._meeting_point(f, low, high, 0.5, 1.0, [], 2.0**-52)
     assert abs(x - bound) <= 1e-14 * abs(bound)
