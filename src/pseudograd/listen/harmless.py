@@ -115,7 +115,7 @@ def raise_of_a_signal(error: Exception) -> None:
     trace, interrupted = error.__traceback__, None
     while trace is not None:
         frame = trace.tb_frame
-        values = [] if interrupted is None else list(frame.f_locals.values())
+        values: list[object] = [] if interrupted is None else list(frame.f_locals.values())
         for first, second in itertools.pairwise(values):
             if second is interrupted and isinstance(first, int):
                 raise error
