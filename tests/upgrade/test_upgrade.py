@@ -335,8 +335,12 @@ def test_a_training_without_a_kink_survives(capfd: pytest.CaptureFixture[str]) -
     assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
 
 
-PRINTED = {"    loss.backward()": "    print(loss.item())\n    loss.backward()", "NEW =": "torch.manual_seed(0); NEW ="}
-REFUSED = {"        for parameter in": "        assert scale.grad.any(), 'no gradient'\n        for parameter in"}
+PRINTED = {
+    "    x = torch": "    torch.manual_seed(0); x = torch",  # the same data in each step, so that the loss falls
+    "    loss.backward()": "    print(loss.item())\n    loss.backward()",
+    "NEW =": "torch.manual_seed(0); NEW =",
+}
+REFUSED = {"        for parameter in": "        assert scale.grad.any() or scale.item() != 1\n        for parameter in"}
 SIDE = {"scale = nn": "side = nn.Parameter(torch.zeros(16)); scale = nn", "[scale,": "[side, scale,"}
 
 
