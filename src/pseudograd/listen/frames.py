@@ -58,7 +58,7 @@ def is_of_a_package(file: str) -> bool:
 def calling_frame() -> FrameType | None:
     """The innermost frame that is neither torch's nor this package's: the line that calls a function of torch."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
         frame = frame.f_back
     return frame
 

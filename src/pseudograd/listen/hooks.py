@@ -52,8 +52,11 @@ class Around:
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """With the last subscriber, torch has its own function again."""
         with self._lock:
-            self.subscribers = tuple(other for other in self.subscribers if other != subscriber)
-            if not self.subscribers:
+            remaining = list(self.subscribers)
+            if subscriber in remaining:
+                remaining.remove(subscriber)
+            self.subscribers = tuple(remaining)
+            if not remaining:
                 patches.remove_all(self._patches)
 
     def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
