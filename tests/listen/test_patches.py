@@ -6,6 +6,7 @@ import contextlib
 import sys
 import warnings
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,7 @@ import torch
 
 import pseudograd as pg
 from pseudograd import doctor
-from pseudograd.listen import frames, harmless, patches, warned
-from pseudograd.listen.frames import OURS
+from pseudograd.listen import frames, harmless, patches
 from pseudograd.listen.program import process
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "patched.md"
@@ -33,17 +33,6 @@ def test_the_page_has_the_rows_of_the_registry() -> None:
     page = PAGE.read_text()
     assert patches.table() in page
     assert page.count("\n| `") == len(patches.PATCHES)
-
-
-def test_a_warning_that_is_located_in_this_package_is_shown_at_the_line_of_the_program() -> None:
-    shown: list[Any] = []
-    file = f"{OURS}/planted.py"
-    ours: dict[str, Any] = {"show": warned._locating(shown.append)}
-    exec(compile("def act(message): show(message)", file, "exec"), ours)
-    line = sys._getframe().f_lineno + 1
-    ours["act"](SimpleNamespace(filename=file, lineno=7))
-    ours["act"](SimpleNamespace(filename="numpy.py", lineno=8))
-    assert [(message.filename, message.lineno) for message in shown] == [(__file__, line), ("numpy.py", 8)]
 
 
 def test_a_note_is_forgotten_for_its_own_reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,11 +65,10 @@ def test_a_process_begins_at_once_unless_it_may_be_one_that_loads_data(
     monkeypatch.setattr(process, "_is_being_spawned", lambda: is_spawned)
     monkeypatch.setattr(process.atexit, "register", note("at exit"))
     monkeypatch.setattr(process.os, "register_at_fork", note("at fork"), raising=False)
-    monkeypatch.setattr(process.warned, "locate_at_the_program", note("warnings"))
     for name in ("_end_with", "_before_exit", "_before_sigterm"):
         monkeypatch.setattr(process, name, note(name))
     process.begin("folder")
-    before = ["_end_with", "warnings", "at exit", "_before_exit", "_before_sigterm", "at fork"]
+    before = ["_end_with", "at exit", "_before_exit", "_before_sigterm", "at fork"]
     assert calls == [*before, "await" if is_spawned else "begin"]
 
 
@@ -136,22 +124,59 @@ def test_a_module_that_nobody_imported_is_left_alone(owner: Any) -> None:
     assert not patch.is_applied
 
 
-def warned_at(context: AbstractContextManager[object]) -> list[tuple[str, int]]:
-    with context, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.ones(1).new_tensor(torch.ones(1))  # torch warns of it in C++
-        torch.nn.functional.mse_loss(torch.ones(2), torch.ones(1))  # in Python, at its caller
+FILTERS: dict[str, Callable[[], object]] = {
+    "always": lambda: warnings.simplefilter("always"),
+    "once for each location": lambda: warnings.simplefilter("default"),
+    "nothing of this module": lambda: warnings.filterwarnings("ignore", module=__name__),
+    "an error in this module": lambda: warnings.filterwarnings("error", "Using a target", module=__name__),
+    "errors elsewhere": lambda: [
+        warnings.simplefilter("error"),
+        warnings.filterwarnings("ignore", module=f"{__name__}|torch.nn"),
+    ],
+}
+MAKERS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "diagnose": pg.diagnose,
+    "override": lambda: pg.override(clamp="inward"),
+    "pin": lambda: pg.pin_edge("jax"),
+}
+
+
+def warned_at(*entered: AbstractContextManager[object]) -> list[tuple[str, int]]:
+    """The warnings of a program, and the line of one that is an error."""
+    globals().pop("__warningregistry__", None)
+    with contextlib.ExitStack() as stack:
+        caught = stack.enter_context(warnings.catch_warnings(record=True))
+        for context in entered:
+            stack.enter_context(context)
+        x = torch.ones(2, requires_grad=True) * 2
+        try:
+            for _ in range(2):
+                _ = x.grad  # torch warns of it in C++
+                torch.nn.functional.mse_loss(x, torch.ones(1))  # in Python, at its caller
+                torch.nn.MSELoss()(x, torch.ones(1))
+                torch.nn.Softmax()(x)  # at the caller of its caller
+                warnings.warn("of the program", stacklevel=1)
+        except UserWarning as error:
+            trace = error.__traceback__
+            return [(str(error), 0 if trace is None else trace.tb_lineno)]
     return [(warning.filename, warning.lineno) for warning in caught]
 
 
-def test_a_warning_is_shown_at_the_line_of_the_program() -> None:
-    warned.locate_at_the_program()
-    try:
-        shown = warned_at(pg.diagnose())
-    finally:
-        patches.SHOW_WARNING.remove()
-    assert shown == warned_at(contextlib.nullcontext())
-    assert [file for file, _ in shown] == [__file__] * 2
+@contextlib.contextmanager
+def filtered(name: str) -> Iterator[None]:
+    FILTERS[name]()
+    yield
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_warning_stands_at_the_line_of_the_program_for_its_filters(name: str, is_inside: bool) -> None:
+    alone = warned_at(filtered(name))
+    for make in MAKERS.values():
+        contexts = (make(), filtered(name))
+        assert warned_at(*(contexts if is_inside else contexts[::-1])) == alone
+    assert not patches.FILTERS_CHANGE.is_applied
+    assert not patches.FILTER.is_applied
 
 
 def test_a_process_has_the_rank_of_torch_or_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:

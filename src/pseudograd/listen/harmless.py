@@ -1,7 +1,8 @@
 """Whatever of ours torch calls: the program goes on as if nothing of ours had been there.
 
 An error of ours is written down; the errors of a program itself never come this way: no function that is wrapped here runs any code of the
-program. And what we compute is computed quietly: no diagnosis counts it, and no mode or transform of the program sees it.
+program. And what we compute is computed quietly: no diagnosis counts it, and no mode or transform of the program sees it. A warning that
+torch raises in a call of the program stands at the program's line, as without us.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any, TypeVar
 
 from torch import is_grad_enabled
@@ -26,6 +30,7 @@ from ..torch_table.private import (
     without_torch_function,
 )
 from .frames import OURS, is_ours
+from .patches import BETWEEN
 
 _MOST_ERRORS = 20  # different ones with a text; the rest is counted
 _MOST_CHARACTERS = 200  # of an error's own text
@@ -202,3 +207,54 @@ def quiet(what: str) -> Callable[[Hook], Hook]:
         return call  # type: ignore[return-value]
 
     return wrap
+
+
+# --- warnings of the program's calls ----------------------------------------------------------------------------------
+
+_DOOR = f"torch{os.sep}overrides.py"  # by which a function of torch that is written in Python calls a mode
+
+
+def show_located(show: Callable[[Any], object], message: Any) -> None:
+    """Show a warning. If Python located it between the program and torch, issue it again at the frame that it has without us: then the
+    program's filters, and its count of one warning for each line, apply there.
+    """
+    frame = _frame_without_us(sys._getframe(1), message.filename, message.lineno)
+    name = "" if frame is None else frame.f_globals.get("__name__", "<string>")
+    if frame is None or BETWEEN.match(name):
+        show(message)
+        return
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        message.message,
+        message.category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        name,
+        registry,
+        source=message.source,
+    )
+
+
+def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameType | None:
+    """The frame that is as deep as the one at this line if nobody stands between the program and torch; None for another warning."""
+    if not (is_ours(file) or file.endswith(_DOOR)):
+        return None
+    depth, outer = 0, frame
+    while outer is not None and (outer.f_code.co_filename, outer.f_lineno) != (file, line):
+        outer, depth = outer.f_back, depth + 1
+    return next(itertools.islice(_frames_without_us(frame), depth, None), None)
+
+
+def _frames_without_us(frame: FrameType | None) -> Iterator[FrameType]:
+    """Outwards. A function of torch that is written in Python stands there twice around us: it calls the mode, and the mode calls it."""
+    inner: FrameType | None = None
+    while frame is not None:
+        if not is_ours(frame.f_code.co_filename):
+            yield frame
+            inner, frame = frame, frame.f_back
+            continue
+        while frame is not None and is_ours(frame.f_code.co_filename):
+            frame = frame.f_back
+        caller = frame.f_back if frame is not None and frame.f_code.co_filename.endswith(_DOOR) else None
+        if caller is not None and inner is not None and caller.f_code is inner.f_code:
+            frame = caller.f_back

@@ -25,6 +25,7 @@ from .. import engine
 from ..formula import Depth
 from ..torch_table.private import mode_count, mode_stack
 from . import patches
+from .harmless import show_located
 
 # --- backwards, swaps of tensors, zero_grad: others subscribe to them -------------------------------------------------
 
@@ -316,3 +317,10 @@ def _may_be_fast(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, 
 
 
 patches.in_contexts.replacements.update(dict.fromkeys(patches.FAST_PATHS, _dispatch))
+
+# --- warnings ---------------------------------------------------------------------------------------------------------
+
+patches.in_contexts.replacements[patches.SHOW_WARNING] = functools.partial(functools.partial, show_located)
+patches.in_contexts.replacements[patches.FILTERS_CHANGE] = functools.partial(
+    functools.partial, patches.keep_filter_in_front
+)

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -81,8 +83,21 @@ def remove_all(patches: Iterable[Patch]) -> None:
                 patch._owner = patch._replacement = patch._hidden = None
 
 
+# The modules of the frames that stand between a call of the program and torch. `harmless` moves their warnings to the program's line, where
+# the program's own filters decide. Until then they must pass.
+BETWEEN = re.compile(r"pseudograd(_upgrade)?\.|torch\.overrides$")
+_FILTER = ("always", None, Warning, BETWEEN, 0)
+
+
+def keep_filter_in_front(change: Callable[[], object]) -> None:
+    """change: Python's own note that the filters have changed, for instance to a copy of them."""
+    change()
+    if _FILTER not in warnings.filters[:1]:
+        vars(warnings)["filters"].insert(0, _FILTER)
+
+
 class SharedPatches:
-    """Replacements that are applied while anybody has entered them, in whatever thread."""
+    """Replacements that are applied while anybody has entered them, in whatever thread; and a filter of warnings."""
 
     def __init__(self) -> None:
         self.replacements: dict[Patch, Callable[[Any], object]] = {}
@@ -93,6 +108,7 @@ class SharedPatches:
         with self._lock:
             if not self._count:
                 apply_all(self.replacements)
+                vars(warnings)["filters"].insert(0, _FILTER)
             self._count += 1
 
     def __exit__(self, *exception: object) -> None:
@@ -100,6 +116,8 @@ class SharedPatches:
             self._count -= 1
             if not self._count:
                 remove_all(self.replacements)
+                while _FILTER in warnings.filters:
+                    vars(warnings)["filters"].remove(_FILTER)
 
 
 in_contexts = SharedPatches()  # entered by each `override`, `pin_edge`, diagnosis and listener
@@ -161,6 +179,18 @@ PARTS_TO_COMPILE = Patch(
     "`torch.cond` and its like compile their parts, also where all other code runs eagerly",
     _DIAGNOSES,
 )
+SHOW_WARNING = Patch("warnings._showwarnmsg", "a warning of the program's call is located at its line", _CONTEXTS)
+FILTER = Patch(
+    "warnings.filters: pseudograd",
+    "such a warning passes to there, and the program's filters then decide",
+    _CONTEXTS,
+    lambda: _FILTER in warnings.filters,
+)
+FILTERS_CHANGE = Patch(
+    next(f"warnings.{name}" for name in ("_filters_mutated_lock_held", "_filters_mutated") if hasattr(warnings, name)),
+    "that filter stays the first",
+    _CONTEXTS,
+)
 ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "its calls need not be heard", _DIAGNOSES)
 READERS_OF_RANDOM_STATES = [  # looked up in their module when they are called, by torch's own fork_rng and checkpoint too
     Patch(f"{module}.{name}", "a run that reads no random state is not run again with another seed", _RUNS)
@@ -194,7 +224,6 @@ IMPORT_OF_TORCH = Patch(
     "torch has been imported",
     _awaits("torch"),
 )
-SHOW_WARNING = Patch("warnings._showwarnmsg", "a warning is shown at the program's line", _PROCESS)
 EXIT = Patch("os._exit", "the report is written before a process ends so", _PROCESS)
 SET_SIGNAL, GET_SIGNAL = (
     Patch(f"signal.{name}", "the report is written before SIGTERM ends the process", _PROCESS)

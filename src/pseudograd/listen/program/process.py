@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from .. import patches, warned
+from .. import patches
 from .files import write
 
 _PATIENCE = 10.0  # seconds: SIGTERM and os._exit do not wait longer for a device that hangs
@@ -144,7 +144,6 @@ def begin(folder: str) -> None:
     process = Process(Path(folder))
     if process.is_main:
         _end_with(process.job["parent"])
-    warned.locate_at_the_program()
     atexit.register(process.write)
     _before_exit(process)
     _before_sigterm(process)
