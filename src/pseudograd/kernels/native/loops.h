@@ -1,86 +1,9 @@
-/* The loops over elements, written once. What computes for a kind of processor includes this for each dtype, and defines before
-
-    T, NAME(x)          the type in memory, and a name of its own for each function
-    LANE(x)             the lanes it computes in: float32 or float64
-    LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
-
-and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
-less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number), plus, minus, over (a, b); clamp(v, low, high) as torch does it; bits(m) and
-from_bits(word), a mask as the low bits of a word and back.
+/* The loops over elements, written once. What computes for a kind of processor includes this for each dtype; blocks.h says what it has
+defined before.
 
 A block is 64 elements: one word of each plane of a code. What is left over is computed in a block on the stack, so every element of a
 tensor goes through the same instructions. Loops are made for constant rules, so that the compiler leaves out what a rule does not ask. */
-#define V LANE(vec)
-#define M LANE(mask)
-
-typedef struct { M below, above, at_min, at_max; } NAME(Places);
-
-INLINE NAME(Places) NAME(places)(V x, V low, V high, int edges) {
-    NAME(Places) p = {LANE(less)(x, low), LANE(less)(high, x), LANE(none)(), LANE(none)()};
-    if (edges) p.at_min = LANE(equal)(x, low), p.at_max = LANE(equal)(x, high);
-    return p;
-}
-
-/* The same for bounds that may be crossed, where x is replaced by max, or NaN, where it is replaced by NaN and counts as inside. */
-INLINE NAME(Places) NAME(places_of_any)(V x, V low, V high) {
-    V y = LANE(select)(LANE(less)(x, low), low, x);
-    y = LANE(select)(LANE(less)(high, y), high, y);
-    M known = LANE(both)(LANE(equal)(low, low), LANE(equal)(high, high)), at = LANE(both)(known, LANE(equal)(x, y));
-    NAME(Places) p = {LANE(both)(known, LANE(less)(x, y)), LANE(both)(known, LANE(less)(y, x)), LANE(both)(at, LANE(equal)(x, low)), LANE(both)(at, LANE(equal)(x, high))};
-    return p;
-}
-
-INLINE M NAME(plane)(NAME(Places) p, unsigned places) {
-    M m = LANE(none)();
-    if (places & BELOW) m = LANE(either)(m, p.below);
-    if (places & ABOVE) m = LANE(either)(m, p.above);
-    if (places & AT_MIN) m = LANE(either)(m, p.at_min);
-    if (places & AT_MAX) m = LANE(either)(m, p.at_max);
-    return m;
-}
-
-/* 0 for a factor of 0, also where grad is infinite or NaN. */
-INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(0.0) : LANE(times)(grad, factor); }
-
-/* In the first plane where grad > 0, in the second where grad < 0. */
-INLINE M NAME(blocked)(V grad, M first, M second) {
-    V zero = LANE(all)(0.0);
-    return LANE(either)(LANE(both)(first, LANE(less)(zero, grad)), LANE(both)(second, LANE(less)(grad, zero)));
-}
-
-/* What is found, and there the share of grad. */
-INLINE V NAME(with_share)(V found, V grad, M there, Share share) {
-    V zero = LANE(all)(0.0);
-    if (share.kind == NUMBER) return LANE(select)(there, LANE(all)(share.up), found);
-    if (share.kind == ALIKE) return LANE(select)(there, NAME(scaled)(grad, share.up), found);
-    if (share.up != 1.0) found = LANE(select)(LANE(both)(there, LANE(less)(zero, grad)), NAME(scaled)(grad, share.up), found);
-    if (share.down != 1.0) found = LANE(select)(LANE(both)(there, LANE(less)(grad, zero)), NAME(scaled)(grad, share.down), found);
-    return found;
-}
-
-/* What x gets, from the planes that it is in. */
-INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
-    V found = grad;
-    if (rule.first) found = NAME(with_share)(found, grad, first, rule.shares[0]);
-    if (rule.second) found = NAME(with_share)(found, grad, second, rule.shares[1]);
-    if (!rule.shares_both) return found;
-    M both = LANE(both)(first, second);
-    if (rule.shares[2].kind == BY_SIGN) found = LANE(select)(both, grad, found);
-    return NAME(with_share)(found, grad, both, rule.shares[2]);
-}
-
-INLINE void NAME(encode_block)(const T *x, T *y, uint8_t *first, uint8_t *second, V low, V high, Rule rule) {
-    uint64_t bits[2] = {0, 0};
-    for (int i = 0; i < 64; i += LANE(lanes)) {
-        V v = LOAD(x + i);
-        NAME(Places) p = NAME(places)(v, low, high, rule.edges);
-        if (rule.first) bits[0] |= LANE(bits)(NAME(plane)(p, rule.first)) << i;
-        if (rule.second) bits[1] |= LANE(bits)(NAME(plane)(p, rule.second)) << i;
-        STORE(y + i, LANE(clamp)(v, low, high));
-    }
-    if (rule.first) memcpy(first, bits, 8);
-    if (rule.second) memcpy(second, bits + 1, 8);
-}
+#include "blocks.h"
 
 INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
@@ -117,41 +40,18 @@ static int NAME(zeros_differ)(const T *x, const T *lows, const T *highs) {
     return differ;
 }
 
-/* Between the bounds at `lows` and `highs`: NaN where any of the three is; where x equals a bound it is x, of zeros of both signs too, for
-   which torch takes x or the bound as the element's place has it. So says what this returns: do any such meet? */
-INLINE int NAME(encode_between_block)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule) {
-    uint64_t bits[2] = {0, 0}, zeros = 0;
-    V zero = LANE(all)(0.0);
-    for (int i = 0; i < 64; i += LANE(lanes)) {
-        V v = LOAD(x + i), low = LOAD(lows + i), high = LOAD(highs + i);
-        M min_is_zero = LANE(equal)(low, zero), max_is_zero = LANE(equal)(high, zero);
-        zeros |= LANE(bits)(LANE(either)(LANE(both)(min_is_zero, max_is_zero),
-                                         LANE(both)(LANE(equal)(v, zero), LANE(either)(min_is_zero, max_is_zero))));
-        if (rule.first || rule.second) {
-            NAME(Places) p = NAME(places_of_any)(v, low, high);
-            bits[0] |= LANE(bits)(NAME(plane)(p, rule.first)) << i;
-            bits[1] |= LANE(bits)(NAME(plane)(p, rule.second)) << i;
-        }
-        V found = LANE(select)(LANE(less)(v, low), low, v);
-        found = LANE(select)(LANE(less)(high, found), high, found);
-        found = LANE(select)(LANE(equal)(high, high), found, high);
-        STORE(y + i, LANE(select)(LANE(equal)(low, low), found, low));
-    }
-    if (rule.first) memcpy(first, bits, 8);
-    if (rule.second) memcpy(second, bits + 1, 8);
-    return zeros && NAME(zeros_differ)(x, lows, highs);
-}
-
 INLINE int NAME(encode_between_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule, int64_t n) {
     int64_t i = 0;
     int differ = 0;
     for (; i + 64 <= n; i += 64)
-        differ |= NAME(encode_between_block)(x + i, lows + i, highs + i, y + i, first + i / 8, second + i / 8, rule);
+        differ |= NAME(encode_between_block)(x + i, lows + i, highs + i, y + i, first + i / 8, second + i / 8, rule) &&
+                  NAME(zeros_differ)(x + i, lows + i, highs + i);
     if (i == n) return differ;
     T rest[3][64] = {{0}}, made[64];
     size_t left = (size_t)(n - i);
     memcpy(rest[0], x + i, left * sizeof(T)), memcpy(rest[1], lows + i, left * sizeof(T)), memcpy(rest[2], highs + i, left * sizeof(T));
-    differ |= NAME(encode_between_block)(rest[0], rest[1], rest[2], made, first + i / 8, second + i / 8, rule);
+    differ |= NAME(encode_between_block)(rest[0], rest[1], rest[2], made, first + i / 8, second + i / 8, rule) &&
+              NAME(zeros_differ)(rest[0], rest[1], rest[2]);
     memcpy(y + i, made, left * sizeof(T));
     if (rule.first) clear_behind(first + i / 8, left);
     if (rule.second) clear_behind(second + i / 8, left);
@@ -164,17 +64,6 @@ static int NAME(encode_between)(const void *x, const void *lows, const void *hig
     if (are_same_planes(rule, CUT_OUTSIDE)) return NAME(encode_between_by)(x, lows, highs, y, first, second, CUT_OUTSIDE, n);
     if (are_same_planes(rule, ONLY_INWARD)) return NAME(encode_between_by)(x, lows, highs, y, first, second, ONLY_INWARD, n);
     return NAME(encode_between_by)(x, lows, highs, y, first, second, rule, n);
-}
-
-INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule) {
-    uint64_t bits[2] = {0, 0};
-    if (rule.first) memcpy(bits, first, 8);
-    if (rule.second) memcpy(bits + 1, second, 8);
-    for (int i = 0; i < 64; i += LANE(lanes)) {
-        M in_first = rule.first ? LANE(from_bits)(bits[0] >> i) : LANE(none)();
-        M in_second = rule.second ? LANE(from_bits)(bits[1] >> i) : LANE(none)();
-        STORE(out + i, NAME(pulled)(LOAD(grad + i), in_first, in_second, rule));
-    }
 }
 
 INLINE void NAME(pull_code_by)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule, int64_t n) {
@@ -198,41 +87,6 @@ static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_
     else shares[0].kind = NUMBER, NAME(pull_code_by)(grad, first, second, out, rule, n);
 }
 
-/* The numbers as memory of this dtype would hold them. */
-INLINE V NAME(rounded)(V v) {
-    T held[LANE(lanes)];
-    STORE(held, v);
-    return LOAD(held);
-}
-
-/* Where grad would move x further out, a pull back instead, by as much of grad as x is away. Each step is rounded, as the formula's are. */
-INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule rule) {
-    V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0);
-    V below = NAME(rounded)(LANE(minus)(low, x)), above = NAME(rounded)(LANE(minus)(x, high));
-    V share = NAME(rounded)(LANE(over)(LANE(select)(LANE(less)(above, below), below, above), LANE(all)(rule.shares[0].up)));
-    share = LANE(select)(LANE(less)(share, one), share, one);
-    V back = LANE(product)(LANE(product)(LANE(select)(LANE(less)(zero, share), grad, zero), negative), share);
-    return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
-}
-
-/* grad times the slope of a step at x: 0 where that is 0, and where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
-INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
-    V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.shares[0].down), slope;
-    V u = LANE(over)(x, LANE(all)(rule.shares[0].up));
-    u = LANE(select)(LANE(less)(u, zero), LANE(minus)(zero, u), u);
-    if (rule.kind == TENT) {
-        slope = LANE(select)(LANE(less)(u, one), LANE(product)(LANE(minus)(one, u), height), zero);
-    } else if (rule.kind == WITCH) {
-        V turn = LANE(times)(u, 3.141592653589793);
-        slope = LANE(product)(LANE(over)(one, LANE(plus)(LANE(product)(turn, turn), one)), height);
-    } else {
-        V root = LANE(over)(one, LANE(plus)(u, one));
-        slope = LANE(product)(LANE(product)(root, root), height);
-    }
-    slope = LANE(select)(LANE(less)(u, farthest), slope, zero);
-    return LANE(product)(LANE(select)(LANE(equal)(slope, zero), zero, grad), slope);
-}
-
 INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthest, Rule rule, int64_t n) {
     V far = LANE(all)(farthest);
     T rest[2][LANE(lanes)] = {{0}}, made[LANE(lanes)];
@@ -245,18 +99,6 @@ INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthe
     memcpy(out + i, made, left);
 }
 
-/* What min or max gets: grad where it is in the place of x, as max is where the two are crossed, and its share where x is at it. Where they
-   are one, min gets it. */
-INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
-    V zero = LANE(all)(0.0), of_edge = NAME(scaled)(grad, rule.shares[0].up);
-    M swapped = LANE(both)(p.below, crossed);
-    if (rule.kind == OF_MIN) return LANE(select)(swapped, zero, LANE(select)(p.below, grad, LANE(select)(p.at_min, of_edge, zero)));
-    V found = LANE(select)(p.at_max, of_edge, zero);
-    if (rule.first) found = LANE(select)(p.at_min, zero, found);
-    return LANE(select)(LANE(either)(p.above, swapped), grad, found);
-}
-
-/* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
     for (int64_t start = 0; start < n; start += 64) {
@@ -269,15 +111,7 @@ INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *h
             memcpy(rest[0], g, left), memcpy(rest[1], v, left), g = rest[0], v = rest[1], o = made;
             if (lows) memcpy(rest[2], l, left), memcpy(rest[3], h, left), l = rest[2], h = rest[3];
         }
-        for (int i = 0; i < 64; i += LANE(lanes)) {
-            V at = LOAD(v + i);
-            NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(l + i), LOAD(h + i)) : NAME(places)(at, low, high, rule.edges);
-            M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
-            V found = rule.kind == TURNED ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
-                      : rule.kind >= OF_MIN ? NAME(pulled_to_bound)(LOAD(g + i), p, LANE(less)(LOAD(h + i), LOAD(l + i)), rule)
-                                            : NAME(pulled)(LOAD(g + i), first, second, rule);
-            STORE(o + i, found);
-        }
+        NAME(pull_x_block)(g, v, l, h, o, low, high, rule);
         if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
     }
 }
@@ -317,27 +151,11 @@ INLINE void NAME(read_sets)(Rule rule, int planes, NAME(Set) *sets) {
     }
 }
 
-/* The planes of a block, between the bounds at `lows` and at `highs`, or a number where there are none. Where there is a y, x clamped
-   between the numbers. */
-INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V low, V high, const NAME(Set) *sets, int planes,
-                              uint64_t *found) {
-    uint64_t below = 0, at_min = 0, at_max = 0, above = 0, known = 0, apart = 0, point = 0, crossed = 0;
-    int has_low = lows || !highs, has_high = highs || !lows; /* at an infinity in place of a bound x is as it is inside */
-    for (int i = 0; i < 64; i += LANE(lanes)) {
-        V v = LOAD(x + i), l = lows ? LOAD(lows + i) : low, h = highs ? LOAD(highs + i) : high;
-        if (has_low) below |= LANE(bits)(LANE(less)(v, l)) << i, at_min |= LANE(bits)(LANE(equal)(v, l)) << i;
-        if (has_high) above |= LANE(bits)(LANE(less)(h, v)) << i, at_max |= LANE(bits)(LANE(equal)(v, h)) << i;
-        known |= LANE(bits)(LANE(equal)(v, v)) << i;
-        apart |= LANE(bits)(LANE(less)(l, h)) << i, point |= LANE(bits)(LANE(equal)(l, h)) << i;
-        if (lows && highs) crossed |= LANE(bits)(LANE(less)(h, l)) << i;
-        if (y) STORE(y + i, LANE(clamp)(v, l, h));
-    }
-    uint64_t unknown = ~(apart | point | crossed), outside = below | above;
-    const uint64_t words[REGIONS] = {
-        apart & below, apart & at_min, apart & known & ~(outside | at_min | at_max), apart & at_max, apart & above,
-        point & below, point & (at_min | at_max), point & above,
-        crossed & known & ~(at_max | above), crossed & at_max, crossed & above,
-        unknown & below, unknown & above, unknown & ~outside, (apart | point) & ~known, crossed & ~known};
+/* The planes of a block. */
+INLINE void NAME(stand_planes)(const T *x, const T *lows, const T *highs, T *y, V low, V high, const NAME(Set) *sets, int planes,
+                               uint64_t *found) {
+    uint64_t words[REGIONS];
+    NAME(stand_block)(x, lows, highs, y, low, high, words);
     for (int plane = 0; plane < planes; plane++) {
         uint64_t word = 0;
         for (int k = 0; k < sets[plane].count; k++) word |= words[sets[plane].regions[k]];
@@ -362,7 +180,7 @@ INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint
             if (lows) memcpy(rest[1], l, left * sizeof(T)), l = rest[1];
             if (highs) memcpy(rest[2], h, left * sizeof(T)), h = rest[2];
         }
-        NAME(stand_block)(v, l, h, o, low, high, sets, count, words);
+        NAME(stand_planes)(v, l, h, o, low, high, sets, count, words);
         for (int plane = 0; plane < count; plane++) {
             if (left < 64) words[plane] &= ~(uint64_t)0 >> (64 - left);
             memcpy(planes + plane * apart + start / 8, words + plane, 8);
@@ -381,23 +199,6 @@ static void NAME(stand)(const void *x, const void *lows, const void *highs, void
     else if (highs) NAME(stand_by)(x, 0, highs, 0, planes, apart, -INFINITY, 0, rule, count, n);
     else if (rule.first == 1) NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, 1, n);
     else NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, rule.first & MOST_PLANES, n);
-}
-
-/* grad times the slope of each code; a slope of 1 leaves it, one of 0 takes it, whatever it is. Nothing is multiplied where all are of
-   these: a processor may slow down for the product of wide vectors. */
-INLINE void NAME(pull_standing_block)(const T *grad, const uint64_t *words, T *out, const V *slopes, int planes, int scales) {
-    V zero = LANE(all)(0.0), one = LANE(all)(1.0);
-    for (int i = 0; i < 64; i += LANE(lanes)) {
-        V left[1 << MOST_PLANES], g = LOAD(grad + i);
-        for (int k = 0; k < 1 << planes; k++) left[k] = slopes[k];
-        for (int plane = 0; plane < planes; plane++) {
-            M is_odd = LANE(from_bits)(words[plane] >> i);
-            for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
-        }
-        V some = zero;
-        if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0]));
-        STORE(out + i, LANE(select)(LANE(equal)(left[0], one), g, some));
-    }
 }
 
 INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t apart, const T *x, const T *lows, const T *highs, T *out,
@@ -419,7 +220,7 @@ INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t a
             if (lows) memcpy(rest[2], l, left), l = rest[2];
             if (highs) memcpy(rest[3], h, left), h = rest[3];
         }
-        if (x) NAME(stand_block)(v, l, h, 0, low, high, sets, planes, words);
+        if (x) NAME(stand_planes)(v, l, h, 0, low, high, sets, planes, words);
         else
             for (int plane = 0; plane < planes; plane++) memcpy(words + plane, code + plane * apart + start / 8, 8);
         NAME(pull_standing_block)(g, words, o, slopes, planes, scales);
@@ -445,22 +246,6 @@ static void NAME(pull_standing_x)(const void *grad, const void *x, const void *l
     else NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, planes, scales, n);
 }
 
-/* The number of thresholds that x is above, as `bits` planes of bits; a NaN is above all. The thresholds ascend, so which of them x is above
-   is a run of ones, and bit p of their number is 1 from each odd multiple of 2**p up to the next even one. */
-INLINE void NAME(step_block)(const T *x, uint8_t *const *planes, int64_t at, const V *thresholds, int bits) {
-    uint64_t above[7] = {0};
-    int count = (1 << bits) - 1;
-    for (int i = 0; i < 64; i += LANE(lanes)) {
-        V v = LOAD(x + i);
-        for (int t = 0; t < count; t++) above[t] |= LANE(bits)(LANE(above)(v, thresholds[t])) << i;
-    }
-    for (int plane = 0; plane < bits; plane++) {
-        uint64_t word = 0;
-        for (int t = (1 << plane) - 1; t < count; t += 1 << plane) word ^= above[t];
-        memcpy(planes[plane] + at, &word, 8);
-    }
-}
-
 INLINE void NAME(steps_by)(const T *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n) {
     V each[7];
     T rest[64] = {0};
@@ -476,19 +261,6 @@ static void NAME(steps)(const void *x, uint8_t *const *planes, const double *thr
     if (bits == 1) NAME(steps_by)(x, planes, thresholds, 1, n);
     else if (bits == 2) NAME(steps_by)(x, planes, thresholds, 2, n);
     else NAME(steps_by)(x, planes, thresholds, 3, n);
-}
-
-/* One plane of bits: is x between two numbers? The interval: both, and for each whether it belongs to it. NaN is in none. */
-INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int has_low, int has_high) {
-    uint64_t word = 0;
-    for (int i = 0; i < 64; i += LANE(lanes)) {
-        V v = LOAD(x + i);
-        M above = LANE(less)(low, v), below = LANE(less)(v, high);
-        if (has_low) above = LANE(either)(above, LANE(equal)(v, low));
-        if (has_high) below = LANE(either)(below, LANE(equal)(v, high));
-        word |= LANE(bits)(LANE(both)(above, below)) << i;
-    }
-    memcpy(plane, &word, 8);
 }
 
 INLINE void NAME(inside_by)(const T *x, uint8_t *plane, const double *interval, int has_low, int has_high, int64_t n) {

@@ -9,6 +9,12 @@
 typedef float number_f; /* what a lane holds */
 typedef double number_d;
 
+/* What is computed at a time: BLOCK elements, whose bits of each plane are the low bits of a word. A thread of a device has fewer. */
+#ifndef WORD
+#define WORD uint64_t
+#define BLOCK 64
+#endif
+
 /* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
    compares it with its own before it calls anything else. */
 enum { VERSION = 7 };

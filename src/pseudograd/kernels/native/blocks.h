@@ -1,0 +1,244 @@
+/* The work on a block of elements, written once: the loops of a CPU (loops.h) and a thread of a device (kernels.cu) do it. Who includes this
+has defined, for each dtype:
+
+    T, NAME(x)          the type in memory, and a name of its own for each function
+    LANE(x)             the lanes it computes in: float32 or float64
+    LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
+
+and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
+less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number), plus, minus,
+over (a, b); clamp(v, low, high) as torch does it; bits(m) and from_bits(word), a mask as the low bits of a word and back.
+
+It is C and C++. Nothing is asked of a constant rule that it does not say: the compiler leaves it out. */
+#define V LANE(vec)
+#define M LANE(mask)
+
+typedef struct { M below, above, at_min, at_max; } NAME(Places);
+
+INLINE NAME(Places) NAME(places)(V x, V low, V high, int edges) {
+    NAME(Places) p = {LANE(less)(x, low), LANE(less)(high, x), LANE(none)(), LANE(none)()};
+    if (edges) p.at_min = LANE(equal)(x, low), p.at_max = LANE(equal)(x, high);
+    return p;
+}
+
+/* The same for bounds that may be crossed, where x is replaced by max, or NaN, where it is replaced by NaN and counts as inside. */
+INLINE NAME(Places) NAME(places_of_any)(V x, V low, V high) {
+    V y = LANE(select)(LANE(less)(x, low), low, x);
+    y = LANE(select)(LANE(less)(high, y), high, y);
+    M known = LANE(both)(LANE(equal)(low, low), LANE(equal)(high, high)), at = LANE(both)(known, LANE(equal)(x, y));
+    NAME(Places) p = {LANE(both)(known, LANE(less)(x, y)), LANE(both)(known, LANE(less)(y, x)), LANE(both)(at, LANE(equal)(x, low)), LANE(both)(at, LANE(equal)(x, high))};
+    return p;
+}
+
+INLINE M NAME(plane)(NAME(Places) p, unsigned places) {
+    M m = LANE(none)();
+    if (places & BELOW) m = LANE(either)(m, p.below);
+    if (places & ABOVE) m = LANE(either)(m, p.above);
+    if (places & AT_MIN) m = LANE(either)(m, p.at_min);
+    if (places & AT_MAX) m = LANE(either)(m, p.at_max);
+    return m;
+}
+
+/* 0 for a factor of 0, also where grad is infinite or NaN. */
+INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(0.0) : LANE(times)(grad, factor); }
+
+/* In the first plane where grad > 0, in the second where grad < 0. */
+INLINE M NAME(blocked)(V grad, M first, M second) {
+    V zero = LANE(all)(0.0);
+    return LANE(either)(LANE(both)(first, LANE(less)(zero, grad)), LANE(both)(second, LANE(less)(grad, zero)));
+}
+
+/* What is found, and there the share of grad. */
+INLINE V NAME(with_share)(V found, V grad, M there, Share share) {
+    V zero = LANE(all)(0.0);
+    if (share.kind == NUMBER) return LANE(select)(there, LANE(all)(share.up), found);
+    if (share.kind == ALIKE) return LANE(select)(there, NAME(scaled)(grad, share.up), found);
+    if (share.up != 1.0) found = LANE(select)(LANE(both)(there, LANE(less)(zero, grad)), NAME(scaled)(grad, share.up), found);
+    if (share.down != 1.0) found = LANE(select)(LANE(both)(there, LANE(less)(grad, zero)), NAME(scaled)(grad, share.down), found);
+    return found;
+}
+
+/* What x gets, from the planes that it is in. */
+INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
+    V found = grad;
+    if (rule.first) found = NAME(with_share)(found, grad, first, rule.shares[0]);
+    if (rule.second) found = NAME(with_share)(found, grad, second, rule.shares[1]);
+    if (!rule.shares_both) return found;
+    M both = LANE(both)(first, second);
+    if (rule.shares[2].kind == BY_SIGN) found = LANE(select)(both, grad, found);
+    return NAME(with_share)(found, grad, both, rule.shares[2]);
+}
+
+INLINE void NAME(encode_block)(const T *x, T *y, uint8_t *first, uint8_t *second, V low, V high, Rule rule) {
+    WORD bits[2] = {0, 0};
+    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V v = LOAD(x + i);
+        NAME(Places) p = NAME(places)(v, low, high, rule.edges);
+        if (rule.first) bits[0] |= (WORD)LANE(bits)(NAME(plane)(p, rule.first)) << i;
+        if (rule.second) bits[1] |= (WORD)LANE(bits)(NAME(plane)(p, rule.second)) << i;
+        STORE(y + i, LANE(clamp)(v, low, high));
+    }
+    if (rule.first) memcpy(first, bits, BLOCK / 8);
+    if (rule.second) memcpy(second, bits + 1, BLOCK / 8);
+}
+
+/* Between the bounds at `lows` and `highs`: NaN where any of the three is; where x equals a bound it is x, of zeros of both signs too, for
+   which torch's loop on a CPU takes x or the bound as the element's place has it. Returns where zeros meet. */
+INLINE WORD NAME(encode_between_block)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule) {
+    WORD bits[2] = {0, 0}, zeros = 0;
+    V zero = LANE(all)(0.0);
+    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V v = LOAD(x + i), low = LOAD(lows + i), high = LOAD(highs + i);
+        M min_is_zero = LANE(equal)(low, zero), max_is_zero = LANE(equal)(high, zero);
+        zeros |= (WORD)LANE(bits)(LANE(either)(LANE(both)(min_is_zero, max_is_zero),
+                                         LANE(both)(LANE(equal)(v, zero), LANE(either)(min_is_zero, max_is_zero))));
+        if (rule.first || rule.second) {
+            NAME(Places) p = NAME(places_of_any)(v, low, high);
+            bits[0] |= (WORD)LANE(bits)(NAME(plane)(p, rule.first)) << i;
+            bits[1] |= (WORD)LANE(bits)(NAME(plane)(p, rule.second)) << i;
+        }
+        V clamped = LANE(select)(LANE(equal)(high, high), LANE(clamp)(v, low, high), high);
+        STORE(y + i, LANE(select)(LANE(equal)(low, low), clamped, low));
+    }
+    if (rule.first) memcpy(first, bits, BLOCK / 8);
+    if (rule.second) memcpy(second, bits + 1, BLOCK / 8);
+    return zeros;
+}
+
+INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule) {
+    WORD bits[2] = {0, 0};
+    if (rule.first) memcpy(bits, first, BLOCK / 8);
+    if (rule.second) memcpy(bits + 1, second, BLOCK / 8);
+    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        M in_first = rule.first ? LANE(from_bits)(bits[0] >> i) : LANE(none)();
+        M in_second = rule.second ? LANE(from_bits)(bits[1] >> i) : LANE(none)();
+        STORE(out + i, NAME(pulled)(LOAD(grad + i), in_first, in_second, rule));
+    }
+}
+
+/* The numbers as memory of this dtype would hold them. */
+INLINE V NAME(rounded)(V v) {
+    T held[LANE(lanes)];
+    STORE(held, v);
+    return LOAD(held);
+}
+
+/* Where grad would move x further out, a pull back instead, by as much of grad as x is away. Each step is rounded, as the formula's are. */
+INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule rule) {
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0);
+    V below = NAME(rounded)(LANE(minus)(low, x)), above = NAME(rounded)(LANE(minus)(x, high));
+    V share = NAME(rounded)(LANE(over)(LANE(select)(LANE(less)(above, below), below, above), LANE(all)(rule.shares[0].up)));
+    share = LANE(select)(LANE(less)(share, one), share, one);
+    V back = LANE(product)(LANE(product)(LANE(select)(LANE(less)(zero, share), grad, zero), negative), share);
+    return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
+}
+
+/* grad times the slope of a step at x: 0 where that is 0, and where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
+INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.shares[0].down), slope;
+    V u = LANE(over)(x, LANE(all)(rule.shares[0].up));
+    u = LANE(select)(LANE(less)(u, zero), LANE(minus)(zero, u), u);
+    if (rule.kind == TENT) {
+        slope = LANE(select)(LANE(less)(u, one), LANE(product)(LANE(minus)(one, u), height), zero);
+    } else if (rule.kind == WITCH) {
+        V turn = LANE(times)(u, 3.141592653589793);
+        slope = LANE(product)(LANE(over)(one, LANE(plus)(LANE(product)(turn, turn), one)), height);
+    } else {
+        V root = LANE(over)(one, LANE(plus)(u, one));
+        slope = LANE(product)(LANE(product)(root, root), height);
+    }
+    slope = LANE(select)(LANE(less)(u, farthest), slope, zero);
+    return LANE(product)(LANE(select)(LANE(equal)(slope, zero), zero, grad), slope);
+}
+
+/* What min or max gets: grad where it is in the place of x, as max is where the two are crossed, and its share where x is at it. Where they
+   are one, min gets it. */
+INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
+    V zero = LANE(all)(0.0), of_edge = NAME(scaled)(grad, rule.shares[0].up);
+    M swapped = LANE(both)(p.below, crossed);
+    if (rule.kind == OF_MIN) return LANE(select)(swapped, zero, LANE(select)(p.below, grad, LANE(select)(p.at_min, of_edge, zero)));
+    V found = LANE(select)(p.at_max, of_edge, zero);
+    if (rule.first) found = LANE(select)(p.at_min, zero, found);
+    return LANE(select)(LANE(either)(p.above, swapped), grad, found);
+}
+
+/* For each region the elements of a block in it, between the bounds at `lows` and at `highs`, or a number where there are none. Where there
+   is a y, x clamped between the numbers. */
+INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V low, V high, WORD *words) {
+    WORD below = 0, at_min = 0, at_max = 0, above = 0, known = 0, apart = 0, point = 0, crossed = 0;
+    int has_low = lows || !highs, has_high = highs || !lows; /* at an infinity in place of a bound x is as it is inside */
+    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V v = LOAD(x + i), l = lows ? LOAD(lows + i) : low, h = highs ? LOAD(highs + i) : high;
+        if (has_low) below |= (WORD)LANE(bits)(LANE(less)(v, l)) << i, at_min |= (WORD)LANE(bits)(LANE(equal)(v, l)) << i;
+        if (has_high) above |= (WORD)LANE(bits)(LANE(less)(h, v)) << i, at_max |= (WORD)LANE(bits)(LANE(equal)(v, h)) << i;
+        known |= (WORD)LANE(bits)(LANE(equal)(v, v)) << i;
+        apart |= (WORD)LANE(bits)(LANE(less)(l, h)) << i, point |= (WORD)LANE(bits)(LANE(equal)(l, h)) << i;
+        if (lows && highs) crossed |= (WORD)LANE(bits)(LANE(less)(h, l)) << i;
+        if (y) STORE(y + i, LANE(clamp)(v, l, h));
+    }
+    WORD unknown = ~(apart | point | crossed), outside = below | above;
+    const WORD by_region[REGIONS] = {
+        apart & below, apart & at_min, apart & known & ~(outside | at_min | at_max), apart & at_max, apart & above,
+        point & below, point & (at_min | at_max), point & above,
+        crossed & known & ~(at_max | above), crossed & at_max, crossed & above,
+        unknown & below, unknown & above, unknown & ~outside, (apart | point) & ~known, crossed & ~known};
+    memcpy(words, by_region, sizeof(by_region));
+}
+
+/* grad times the slope of each code; a slope of 1 leaves it, one of 0 takes it, whatever it is. Nothing is multiplied where all are of
+   these: a processor may slow down for the product of wide vectors. */
+INLINE void NAME(pull_standing_block)(const T *grad, const WORD *words, T *out, const V *slopes, int planes, int scales) {
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0);
+    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V left[1 << MOST_PLANES], g = LOAD(grad + i);
+        for (int k = 0; k < 1 << planes; k++) left[k] = slopes[k];
+        for (int plane = 0; plane < planes; plane++) {
+            M is_odd = LANE(from_bits)(words[plane] >> i);
+            for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
+        }
+        V some = zero;
+        if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0]));
+        STORE(out + i, LANE(select)(LANE(equal)(left[0], one), g, some));
+    }
+}
+
+/* The number of thresholds that x is above, as `bits` planes of bits; a NaN is above all. The thresholds ascend, so which of them x is above
+   is a run of ones, and bit p of their number is 1 from each odd multiple of 2**p up to the next even one. */
+INLINE void NAME(step_block)(const T *x, uint8_t *const *planes, int64_t at, const V *thresholds, int bits) {
+    WORD above[7] = {0};
+    int count = (1 << bits) - 1;
+    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V v = LOAD(x + i);
+        for (int t = 0; t < count; t++) above[t] |= (WORD)LANE(bits)(LANE(above)(v, thresholds[t])) << i;
+    }
+    for (int plane = 0; plane < bits; plane++) {
+        WORD word = 0;
+        for (int t = (1 << plane) - 1; t < count; t += 1 << plane) word ^= above[t];
+        memcpy(planes[plane] + at, &word, BLOCK / 8);
+    }
+}
+
+/* One plane of bits: is x between two numbers? The interval: both, and for each whether it belongs to it. NaN is in none. */
+INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int has_low, int has_high) {
+    WORD word = 0;
+    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V v = LOAD(x + i);
+        M above = LANE(less)(low, v), below = LANE(less)(v, high);
+        if (has_low) above = LANE(either)(above, LANE(equal)(v, low));
+        if (has_high) below = LANE(either)(below, LANE(equal)(v, high));
+        word |= (WORD)LANE(bits)(LANE(both)(above, below)) << i;
+    }
+    memcpy(plane, &word, BLOCK / 8);
+}
+
+/* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
+INLINE void NAME(pull_x_block)(const T *grad, const T *x, const T *lows, const T *highs, T *out, V low, V high, Rule rule) {
+    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V at = LOAD(x + i), g = LOAD(grad + i);
+        NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(lows + i), LOAD(highs + i)) : NAME(places)(at, low, high, rule.edges);
+        M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
+        if (rule.kind == TURNED) STORE(out + i, NAME(pulled_back)(g, at, low, high, first, second, rule));
+        else if (rule.kind >= OF_MIN) STORE(out + i, NAME(pulled_to_bound)(g, p, LANE(less)(LOAD(highs + i), LOAD(lows + i)), rule));
+        else STORE(out + i, NAME(pulled)(g, first, second, rule));
+    }
+}
