@@ -212,8 +212,8 @@ def readme_part(run: Run) -> str:
     return "\n".join(
         [
             f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
-            f"`inward` at a million elements: {ratios}, {over['floor']:.2f} × the time of two copies of x. For its backward pass, the "
-            f"network of the picture stores {mib['inward']} MiB with `inward` and {mib['native']} MiB with torch.clamp. "
+            f"`inward` at a million elements: {ratios}, {over['floor']:.2f} × the time of two copies of x. The network that the "
+            f"picture measures stores {mib['inward']} MiB for its backward pass with `inward` and {mib['native']} MiB with torch.clamp. "
             f"{_count_limits(run)}{_list_broken_limits(run)} All figures: [docs/speed.md](docs/speed.md).",
         ]
     )
