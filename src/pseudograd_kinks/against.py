@@ -44,9 +44,9 @@ _EXACT = re.compile(r"torch\s*==\s*(\d+\.\d+)")
 
 
 def compare(against: str) -> Differences:
-    """What was compared, and a row for each point that differs. Raises ValueError for an unknown name.
+    """Compare the installed torch with `against`. The result has a row for each point that differs. ValueError for an unknown name.
 
-    "pinned" in a row: does a pin to `against` give the gradient of "there" on the installed torch? Each pin is tried out.
+    "pinned" in a row is true if the installed torch, pinned to `against`, gives the gradient "there". Each pin is tried out.
     """
     table = load()
     framework, version = _find_version(against, table)
@@ -73,7 +73,7 @@ def compare(against: str) -> Differences:
 
 
 def _find_version(against: str, table: Table) -> tuple[str, str]:
-    """The framework, and the version of it that the table is read for."""
+    """The framework and the version that `against` names, as the table has them."""
     if against in FRAMEWORKS:
         return against, table.versions(against)[-1]
     exact = _EXACT.fullmatch(against.strip())
@@ -111,7 +111,7 @@ def _make_row(point: Point, mine: Gradient, theirs: Gradient, is_pinned: bool) -
 
 
 def _gradient_text(gradient: Gradient) -> str:
-    """Inputs apart by "; "."""
+    """The numbers of one input after the other, with "; " between inputs."""
     return "; ".join(", ".join(map(_number_text, row)) for row in gradient)
 
 
@@ -134,7 +134,7 @@ def text(differences: Differences, every: bool = False) -> str:
     if not rows:
         return head
     pinned = sum(row["pinned"] for row in rows)
-    legend = [f"{differences['pin']} makes {pinned} of the {len(rows)} as they are there; ! marks what it leaves."]
+    legend = [f"{differences['pin']} gives {against}'s gradient at {pinned} of the {len(rows)}; ! marks the others."]
     if every:
         width = max(len(row["point"]) for row in rows)
         lines = [f"  {'point':<{width}}  {'here':<14}  there"]
@@ -146,7 +146,7 @@ def text(differences: Differences, every: bool = False) -> str:
 
 
 def _fit_screen(rows: list[Row], height: int) -> list[str]:
-    """Two columns. A function is shown by its first point, and that by the first entry of its gradient that differs."""
+    """Two columns. A line shows the first point of a function, with the first entry of the gradient that differs."""
     families: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         families.setdefault(row["family"], {}).setdefault(row["op"], []).append(row)
@@ -156,8 +156,8 @@ def _fit_screen(rows: list[Row], height: int) -> list[str]:
         cells += [f"{family}: {sum(map(len, ops.values()))}", *(_cell(points, width) for points in ops.values())]
     half = len(cells) if len(cells) <= height else (len(cells) + 1) // 2
     if half > height:
-        left = len(cells) - 2 * height + 1
-        cells, half = [*cells[: 2 * height - 1], f"and {left} lines more: --all"], height
+        omitted = len(cells) - 2 * height + 1
+        cells, half = [*cells[: 2 * height - 1], f"and {omitted} lines more: --all"], height
     pairs = zip(cells[:half], [*cells[half:], *[""] * half][:half], strict=True)
     return [f"{first:<{width + _GAP}}{second}".rstrip() for first, second in pairs]
 

@@ -1,8 +1,8 @@
-"""Whatever of ours torch calls: the program goes on as if nothing of ours had been there.
+"""Wrappers for our functions that torch calls. The program runs as it would without them.
 
-An error of ours is written down; the errors of a program itself never come this way: no function that is wrapped here runs any code of the
-program. And what we compute is computed quietly: no diagnosis counts it, and no mode or transform of the program sees it. A warning that
-torch raises in a call of the program stands at the program's line, as without us.
+An error of ours is noted and not raised. The wrapped functions run no code of the program, so no error of the program is caught here.
+Our own computations run quietly: no diagnosis counts them, and no mode or transform of the program sees them.
+A warning that torch raises in a call of the program names the program's line, as it would without us.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..torch_table.private import (
 from .frames import OURS, is_ours
 from .patches import BETWEEN
 
-_MOST_ERRORS = 20  # different ones with a text; the rest is counted
+_MOST_ERRORS = 20  # texts that are stored; errors with further texts are only counted
 _MOST_CHARACTERS = 200  # of an error's own text
 
 Notes = TypeVar("Notes", bound=tuple[object, ...])
@@ -40,7 +40,7 @@ Hook = TypeVar("Hook", bound=Callable[..., object])
 
 
 class Errors:
-    """What went wrong in one diagnosis, and how often. It keeps texts alone: an error holds on to frames, and they to tensors."""
+    """The errors of one diagnosis, and how often each came. Only texts are stored: an error holds frames, and frames hold tensors."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -63,8 +63,10 @@ class Errors:
 
 
 def harmless(what: str, otherwise: object = None) -> Callable[[Hook], Hook]:
-    """For a function that torch calls, or a method of something that has `noted`: what it raises is noted there, and `otherwise`
-    returned. What is no Exception, such as Ctrl-C, is meant for the program and goes on, and so is what a handler of a signal raises.
+    """Decorator for a function that torch calls: `note` notes an Exception that the function raises, and `otherwise` is returned.
+
+    Other errors are meant for the program and are raised: Ctrl-C, and all that the handler of a signal raises.
+    what: names the function in the text of an error. For a method of an object with `noted`, errors are noted there.
     """
 
     def wrap(function: Hook) -> Hook:
@@ -83,7 +85,7 @@ def harmless(what: str, otherwise: object = None) -> Callable[[Hook], Hook]:
 
 @harmless("a tensor that is gone")
 def forget(notes: dict[int, Notes], key: int, reference: object) -> None:
-    """What is noted of it, first of all a weak reference: for that one's callback. Its id may be another's by now."""
+    """Callback of a weak reference: delete the notes that begin with it. The key is an id, which another object may have by now."""
     if key in notes and notes[key][0] is reference:
         del notes[key]
 
@@ -95,7 +97,7 @@ _listening: tuple[Errors, ...] = ()
 
 
 def listen(errors: Errors) -> None:
-    """These diagnoses are entered: what fails between them is noted in each."""
+    """Enter a diagnosis. An error that belongs to no single diagnosis is noted in each that is entered."""
     global _listening
     with _lock:
         _listening = (*_listening, errors)
@@ -108,7 +110,7 @@ def leave(errors: Errors) -> None:
 
 
 def note(what: str, error: Exception, where: object) -> None:
-    """Where it has `noted`; else in every diagnosis that is entered. It raises the error again if that is meant for the program."""
+    """Note an error in `where.noted`; without it, in every diagnosis that is entered. An error of a signal handler is raised again."""
     raise_of_a_signal(error)
     mine = getattr(where, "noted", None)
     for errors in (mine,) if isinstance(mine, Errors) else _listening:
@@ -116,7 +118,10 @@ def note(what: str, error: Exception, where: object) -> None:
 
 
 def raise_of_a_signal(error: Exception) -> None:
-    """Python runs the handler of a signal wherever it is, in our code, too. It hands it a number and the frame that it interrupts."""
+    """Raise the error again if the handler of a signal raised it. Python may call a handler in the middle of our code.
+
+    The handler is recognised by its arguments: the number of the signal, and the frame that it interrupts.
+    """
     trace, interrupted = error.__traceback__, None
     while trace is not None:
         frame = trace.tb_frame
@@ -128,7 +133,7 @@ def raise_of_a_signal(error: Exception) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    """Its kind, its first line, and the line of ours that it came from."""
+    """The type of an error, the first line of its text, and the last line of our code in its traceback."""
     try:
         first = (str(error).strip().splitlines() or [""])[0]
     except Exception:  # an error of a program's own class
@@ -148,7 +153,7 @@ unheard = Depth()  # above 0 while a diagnosis computes for itself in this threa
 
 
 class quietly:  # noqa: N801  (a context)
-    """Around computations of ours on tensors of the program. It may be entered inside another.
+    """A context for our own computations on tensors of the program. It may be entered inside another.
 
     The program's own function modes, dispatch modes (a counter of FLOPs, selective checkpoints, fake tensors) and transforms of torch.func
     are off inside: if they saw our computations, they would count or change them.

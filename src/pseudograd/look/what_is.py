@@ -1,4 +1,4 @@
-"""Which rule of this library is a function? The answer comes from measured values and gradients, never from a name.
+"""Find the op and rule of this library that a function computes. The answer comes from measured values and gradients, never from a name.
 
 `what_is` takes an autograd.Function of somebody's program and does no harm: it calls forward and backward alone, with a ctx and numbers
 of its own. It calls no `apply` and makes no graph, so no hook and no mode of the program sees it. It calls a class only where the source
@@ -28,7 +28,7 @@ _USUAL = (1.0, -1.0, 0.75, -2.5, 0.0, 10.0, -10.0, *(sign * 10.0**power for powe
 _EXTREME = (*(sign * 10.0**-power for power in (3, 6, 12, 30, 42) for sign in (1, -1)), math.inf, -math.inf, math.nan)
 # By name, in the order in which they are tried: the first that differs gives the example.
 DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
-# By the number of inputs: ops, the names of the inputs behind x, and numbers to try for them.
+# The ops with 2 and with 3 inputs: the name of the op, the names of its inputs behind x, and numbers to try for these inputs.
 _BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], ...]], ...]] = {
     2: (
         ("lower_bound", ("bound",), ((-0.3,), (0.0,), (0.75,))),
@@ -42,16 +42,17 @@ _BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], 
 
 Numbers = tuple[float, ...]
 Evaluate = Callable[[Tensor, Tensor, Numbers], tuple[Tensor, Tensor]]  # x, grad, numbers behind x -> y, grad_x
-OthersOf = Callable[[Numbers], Others]  # numbers behind x -> the inputs of the op that they are
+OthersOf = Callable[[Numbers], Others]  # numbers behind x -> all inputs of the op behind x
 
 
 @dataclass(frozen=True)
 class Match:
     """A Function with the call that does the same.
 
-    meaning: as a person says it. instead: the line that replaces the class, under its name. familiar: its name in `pseudograd.familiar`.
-    dtypes: those in which value and gradient were equal to the bit at every x and for every finite gradient of usual or large size that
-    was tried. differences: an example for each kind of number where the class gives something else, such as an infinite gradient.
+    meaning: the op, its rule and its edge, in words. instead: the line that replaces the class. familiar: the class in
+    `pseudograd.familiar` that does the same. dtypes: the dtypes in which values and gradients were equal to the bit at every x that was
+    tried, for every finite gradient of usual or large size. differences: an example for each kind of number where the class gives
+    something else, such as an infinite gradient.
     defaults: the default arguments of its forward, which the class in `familiar` does not have.
     """
 
@@ -64,8 +65,8 @@ class Match:
 
 
 def what_is(function: object) -> Match | None:
-    """The call that computes what this autograd.Function, or its `apply`, computes. None for what is no op of this library, and for a
-    class that cannot be called without harm. Never raises.
+    """The call that computes what this autograd.Function, or its `apply`, computes. None if no op of this library does, or if
+    the class cannot be called without harm. Never raises.
     """
     try:
         cls = getattr(function, "__self__", function)
@@ -164,8 +165,8 @@ def _match_rule(
         if comparison is None:
             continue
         dtypes, differences = comparison
-        to_bounds = _difference_of_bounds(compute, candidate) if compute and len(names) == 2 else ""
-        if to_bounds is None:
+        bounds_text = _difference_of_bounds(compute, candidate) if compute and len(names) == 2 else ""
+        if bounds_text is None:
             continue
         is_changed = any(value != rule.parameters[key] for key, value in parameters)
         is_clamp = op.name == "clamp" and len(names) == 2
@@ -175,7 +176,7 @@ def _match_rule(
         meaning = op.name if len(op.rules) == 1 else f'{op.name} with rule "{rule.name}{values}"'
         meaning += "" if rule.ignores_edge or edge == op.default_edge else f' and edge "{edge}"'
         instead = f"import pseudograd  # pseudograd.{public_path(op.name)}({call.partition('(')[2]}"
-        differences = (*differences, to_bounds) if to_bounds else differences
+        differences = (*differences, bounds_text) if bounds_text else differences
         yield Match(meaning, instead, _familiar_class(rule) if is_plain else None, dtypes, differences)
 
 
@@ -186,8 +187,9 @@ def _familiar_class(rule: Rule) -> str | None:
 
 
 def _difference_of_bounds(compute: Compute, candidate: Candidate) -> str | None:
-    """What bounds get that are tensors and require grad, where it is not what our call gives. None for another function: there they learn
-    something else.
+    """Compare the gradients of bounds that are tensors and require grad with those of our call.
+
+    Returns the difference as text, or "" without a difference. None if the bounds learn something else: the class is another function.
     """
     x, bounds = torch.tensor(_X), tuple(torch.tensor(value) for value in candidate.others)
     grad = torch.linspace(-1, 2, len(x))
@@ -205,9 +207,10 @@ def _difference_of_bounds(compute: Compute, candidate: Candidate) -> str | None:
 def _compare(
     evaluate: Evaluate, candidate: Candidate, numbers: tuple[Numbers, ...], others_of: OthersOf
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The dtypes in which value and gradient are equal to the bit, and the differences at extreme numbers. None for another function.
+    """The dtypes in which value and gradient are equal to the bit, and the differences at extreme numbers. None if the class is another
+    function.
 
-    A guard makes another function: where the rule passes both signs of grad, the class has to pass every size of grad.
+    A class that blocks a grad for its size is another function: it has to pass every size where the rule passes both signs of grad.
     """
     dtypes: list[str] = []
     differences: dict[str, str] = {}
@@ -220,10 +223,8 @@ def _compare(
             is_finite = grad.isfinite()
             try:
                 y, grad_x = torch.empty_like(x), torch.empty_like(x)
-                for part in (
-                    is_finite,
-                    ~is_finite,
-                ):  # a guard on the whole gradient may look away where one number is NaN
+                # One NaN can switch off a guard that reads the whole gradient, so finite gradients are tried alone.
+                for part in (is_finite, ~is_finite):
                     y_part, grad_x[part] = evaluate(x[part], grad[part], values)
                     if y_part.dtype != dtype:
                         differences.setdefault(name, f"{name}: its values are {str(y_part.dtype)[6:]}")
@@ -256,7 +257,7 @@ def _compare(
 
 
 def _pairs(bounds: Numbers, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Each x with each grad, in this dtype; and where both are of usual size. The numbers next to each bound are among the x."""
+    """Each x with each grad, in this dtype, and a mask of the pairs of finite x and usual grad. x includes the numbers next to bounds."""
     info = torch.finfo(dtype)
     steps = [(bound, abs(bound) * info.eps or 4 * info.tiny) for bound in bounds]
     beside = [bound + share * step for bound, step in steps for share in (-1, -0.5, 0.5, 1)]
@@ -270,18 +271,18 @@ def _pairs(bounds: Numbers, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]
 
 
 def are_equal(a: Tensor, b: Tensor) -> Tensor:
-    """To the bit, but for the sign of a zero."""
+    """Equal to the bit, except that 0 equals -0 and every NaN equals every other."""
     return (a == b) | (a.isnan() & b.isnan())
 
 
 def _far(a: Tensor, b: Tensor) -> Tensor:
-    """Further than two orders of rounding."""
+    """Do they differ by more than eight roundings of their dtype, or of float32 if that is coarser?"""
     eps = max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps)
     return ~(((a - b).abs() <= 8 * eps * torch.maximum(a.abs(), b.abs())) | are_equal(a, b))
 
 
 def _is_replace_grad(compute: Compute) -> bool:
-    """The value of the first input; the whole gradient to the second, summed to its shape."""
+    """Does it return its first input, and give its second input the whole gradient, summed to the shape of that input?"""
     for dtype in DTYPES.values():
         grad = torch.tensor([*_USUAL, *_EXTREME], dtype=torch.float64).to(dtype)
         first, second = grad.flip(0), torch.zeros_like(grad)

@@ -14,8 +14,8 @@ from ..values import format_number, number, single, strip_moves
 from . import Rule
 
 
-def _clamps_behind(module: Module, singular: Singular) -> Iterator[tuple[Clamp, float]]:
-    """The clamp that makes what goes into the function, with its value where the function has no finite slope."""
+def _find_clamps(module: Module, singular: Singular) -> Iterator[tuple[Clamp, float]]:
+    """Each clamp that makes the argument of the function, with the value of the clamp at which the function has no finite slope."""
     for point in singular.points:
         inner, position = strip_arithmetic(module, singular.x, point)
         clamp = read_clamp(module, inner)
@@ -39,13 +39,13 @@ def _find_era_guard_elsewhere(module: Module, node: ast.AST) -> str | None:
 
 
 def _era_guard(module: Module, node: ast.AST) -> str | None:
-    """The message, wherever the value goes."""
+    """The message of PG102 and PG111. They differ in where the value goes, which is not read here."""
     singular, call = read_singular(module, node), read_call(module, node)
     if singular is None or singular.name == "div" or (call is not None and call.in_place):
-        return None  # a number over 0 is infinite, so nothing was guarded; who works in place thought of no graph
+        return None  # a clamp to 0 does not guard a division by 0; code that works in place is not written for a graph
     if not module.speaks_of_gradients or (singular.name in _ANGLES and _is_in_degrees(module, node)):
         return None
-    for clamp, position in _clamps_behind(module, singular):
+    for clamp, position in _find_clamps(module, singular):
         for bound, value in clamp.bounds(module):
             if value == position and is_trained(module, node):
                 remedy = "" if bound is None else "; a bound just beside it gives a finite one on both"
@@ -79,7 +79,7 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
     singular, call = read_singular(module, node), read_call(module, node)
     if call is not None and call.name == "binary_cross_entropy":  # log(p) and log(1 - p)
         singular = Singular(call.name, call.arguments[0], (0.0, 1.0), call.name)
-    for clamp, position in () if singular is None else _clamps_behind(module, singular):
+    for clamp, position in () if singular is None else _find_clamps(module, singular):
         for bound in filter(None, (clamp.low, clamp.high)):
             base = _float32_base(module, bound)
             if base is not None and single(base) == single(position) and not _is_double(module, clamp):
@@ -118,9 +118,9 @@ LOST_EPSILON = Rule("PG103", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_los
 _VALUES = {
     "sqrt": 0.0, "log": -math.inf, "log2": -math.inf, "log10": -math.inf, "log1p": -math.inf, "rsqrt": math.inf, "reciprocal": math.inf,
 }  # fmt: skip
-# nan_to_num leaves their value there as it is, and so their slope.
+# Their value at the singular point is finite: nan_to_num does not change it, and cuts no gradient there.
 _FINITE = words("sqrt pow acos arccos asin arcsin")
-# No value of these is 0, or they are guarded already.
+# Their results count as safe: they are never 0, or the call is itself a guard.
 _POSITIVE = words(
     "exp softplus sigmoid clamp clip clamp_min clamp_max softmax where maximum max relu cosh masked_fill norm add"
 )
@@ -165,15 +165,15 @@ def _guard_behind(module: Module, call: Call, clamp: Clamp | None) -> str | None
 def _guard_by_branch(
     module: Module, condition: ast.expr, branches: tuple[tuple[ast.expr, bool], ...], name: str
 ) -> str | None:
-    """branches: each with the value of the condition where it is chosen."""
+    """branches: each expression, with the value of the condition that chooses it."""
     for branch, chosen in branches:
         for part in ast.walk(module.resolve(branch)):
             singular = read_singular(module, part)
             if singular is None or not _can_be_singular(module, singular.x):
                 continue
-            is_asked = any(_is_x(module, side, singular.x) for side in _sides(module, condition))
+            has_x = any(_is_x(module, side, singular.x) for side in _sides(module, condition))
             values = (_value_at(module, condition, singular.x, point) for point in singular.points)
-            if is_asked and any(value is not chosen for value in values):
+            if has_x and any(value is not chosen for value in values):
                 return _late_message(singular, f"{name} chooses behind it and")
     return None
 
@@ -188,7 +188,7 @@ def _late_message(singular: Singular, guard: str) -> str:
 
 
 def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
-    """Not where a number is added, or where it comes from a function that may have no such value."""
+    """Can x be at a singular point? Not if it is a sum, or the result of a function that may never reach such a point."""
     x = strip_moves(module, x)
     if depth == 0 or not may_learn(module, x):
         return False
@@ -201,12 +201,12 @@ def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
         return call.name not in _POSITIVE
     if not isinstance(x, ast.Call):
         return True
-    # the output of a network: a call of a name that the scope gives a value
+    # The output of a network: `net(x)`, where `net` is a variable and not a function of this module.
     return isinstance(x.func, ast.Name) and x.func.id not in module.functions and module.definition(x.func) is not None
 
 
 def _sides(module: Module, condition: ast.expr, depth: int = 6) -> Iterator[ast.expr]:
-    """What a condition compares."""
+    """The expressions that a condition compares."""
     node = strip_moves(module, condition)
     call = read_call(module, node)
     parts = list(call.arguments) if call is not None and call.name in _COMPARISONS else []
@@ -218,7 +218,7 @@ def _sides(module: Module, condition: ast.expr, depth: int = 6) -> Iterator[ast.
 
 
 def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) -> bool | None:
-    """True for `x < 1` at 0: there the branch is chosen, and nothing is guarded. None for what is not so plain."""
+    """The value of the condition where x is `point`: True for `x < 1` at 0. None unless it is one comparison of x with a number."""
     node = strip_moves(module, condition)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _ORDER:
         return None
@@ -241,7 +241,7 @@ def _is_x(module: Module, side: ast.expr, x: ast.expr) -> bool:
 
 
 def _source_form(module: Module, node: ast.expr) -> ast.expr:
-    """As it is written, or what its name stands for where that is a name again."""
+    """The name or attribute that a name stands for. The node itself if it stands for anything else."""
     definition = module.resolve(node)
     return definition if isinstance(definition, (ast.Name, ast.Attribute)) else node
 

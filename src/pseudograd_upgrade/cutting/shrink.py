@@ -16,8 +16,8 @@ from torch import Tensor
 from ..recording import BACKWARD
 from .call import Call, Outcome, SameAloneError, UnwritableError, number_text, own_memory
 
-_ROUNDINGS = 64  # up to here two results are equal
-_LEAST_SHARE = 0.01  # of the first difference, that a smaller call must show
+_ROUNDINGS = 64  # results that differ by no more roundings are equal
+_LEAST_SHARE = 0.01  # a smaller call must show this share of the first difference
 _ROUNDS = 3
 _MOST_TEXTS = 256  # entries whose texts are compared
 _SHORT_ENTRY = 4  # characters of a number that is short enough, such as -1.0
@@ -47,7 +47,7 @@ class Mismatch:
 
 
 def shrink(pair: Pair, call: Call) -> Mismatch:
-    """UnwritableError if the call alone does not differ."""
+    """The smallest call that still differs. Raises UnwritableError if the call, run alone, fails or does not differ."""
     try:
         dense = {name: tensor.contiguous() for name, tensor in call.tensors.items()}
         mismatch = _run(pair, replace(call, tensors=dense), 0.0)
@@ -83,18 +83,18 @@ def _run(pair: Pair, call: Call, least: float) -> Mismatch:
     old, new = pair.run(call)
     if old.error or new.error:
         raise UnwritableError(f"the call alone fails: {old.error or new.error}")
-    kinds = {tensor.dtype for outcome in (old, new) for tensor in outcome.tensors.values()}
-    floats = [torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex]
-    limit = max(least, _ROUNDINGS * max(floats, default=0.0))
+    dtypes = {tensor.dtype for outcome in (old, new) for tensor in outcome.tensors.values()}
+    roundings = [torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
+    limit = max(least, _ROUNDINGS * max(roundings, default=0.0))
     distances = {name: distance for name, distance in measure_distances(old, new).items() if distance > limit}
     outputs = {name: distance for name, distance in distances.items() if name.startswith("y")}
-    wanted = outputs
+    candidates = outputs
     if call.kind == BACKWARD:
-        wanted = {} if outputs else distances
-    if not wanted:
+        candidates = {} if outputs else distances
+    if not candidates:
         raise SameAloneError
-    name = max(wanted, key=wanted.__getitem__)
-    return Mismatch(call, old, name, wanted[name])
+    name = max(candidates, key=candidates.__getitem__)
+    return Mismatch(call, old, name, candidates[name])
 
 
 def measure_distances(old: Outcome, new: Outcome) -> dict[str, float]:
@@ -124,7 +124,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 
 def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
-    """The sum in place of a gradient that arrives; one output alone; the gradient of the tensor that differs alone."""
+    """Differentiate the sum of an output; or one output alone; or with respect to one tensor alone, the one that differs."""
     call = mismatch.call
     for at, name in call.grads:
         if name is not None:
@@ -152,7 +152,7 @@ def _drop_arguments(mismatch: Mismatch) -> Iterator[Call]:
 
 
 def _drop_entries(mismatch: Mismatch) -> Iterator[Call]:
-    """A part of all dimensions of one size, which are likely to be the same dimension; then a part of each dimension alone."""
+    """Shorten all dimensions of equal size together, because they are likely to belong together; then each dimension alone."""
     call = mismatch.call
     sizes = {
         (name, dim): size for name, tensor in call.tensors.items() for dim, size in enumerate(tensor.shape) if size > 1
@@ -230,7 +230,7 @@ def _simpler_tensors(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _reading_cost(tensor: Tensor) -> int:
-    """Characters beyond short numbers, and the count of different numbers."""
+    """The characters by which entries are longer than a short number, plus the count of different entries."""
     if tensor.numel() > _MOST_TEXTS:
         return _MOST_TEXTS + int((tensor != tensor.reshape(-1)[0]).any())
     texts = [number_text(entry) for entry in tensor.reshape(-1)]

@@ -27,19 +27,19 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _report(value: Values, shares: dict[str, float], name: str | None, is_muted: bool) -> Finding:
-    """shares: what passes at the bound, by era. name: of the parameter, if the value is a parameter."""
-    says = [
+    """shares: the share of grad that passes at the bound, by era. name: the parameter, if the value is one."""
+    effects = [
         f"{era} passes {percent(share)} there" + (", so it never trains" if share == 0 and name else "")
         for era, share in shares.items()
     ]
     better = [era for era, share in shares.items() if share > shares.get(installed_era(), 1.0)]
     start = f"start {name or 'it'} inside the range, not at the bound"
-    before = "what comes before it gives its bound, such as a last layer of zeros"
+    cause = "it was initialised there" if name else "its input is computed to be the bound, as by a last layer of zeros"
     return KIND.call_finding(
         value.location,
         f"{f'Every entry of {name}' if name else 'Every element that enters'} ({value.elements:,}) starts exactly at "
-        f"{value.bounds_text} of this {value.op}: {'; '.join(says)}; {DEFAULT_RULE} passes what leads inside",
-        "it was initialised there" if name else before,
+        f"{value.bounds_text} of this {value.op}: {'; '.join(effects)}; {DEFAULT_RULE} passes a gradient that leads inside",
+        cause,
         f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}" if better else f"{start[0].upper()}{start[1:]}.",
         issue=ISSUE if len(set(shares.values())) > 1 else None,
         is_muted=is_muted,
