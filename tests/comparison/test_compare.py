@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.comparison import compare, picture, reached
+from pseudograd.comparison import compare, reached
 from pseudograd.comparison.comparison import Comparison
 from pseudograd.comparison.statistics import difference
 from pseudograd.comparison.training import Training
@@ -385,7 +385,11 @@ TYPE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
     ("run must return a number, or numbers by name, with zero/closed and seed 0, got None.", _returning(None), {}),
     ("got None. Return what the training ends with, such as its loss", _returning(None), {}),
     ("run must return numbers without a gradient with zero/closed and seed 0, got a Tensor", _returning(GRAD), {}),
-    ("run must return a number beside loss, with zero/closed and seed 0, got {'loss': ", _returning(PAIR), {}),
+    (
+        "run's 'loss' must return a number, or numbers by name, with zero/closed and seed 0, got a Tensor",
+        _returning(PAIR),
+        {},
+    ),
     ("numbers by name, with zero/closed and seed 0, got {}.", _returning({}), {}),
     ("run must be a function, got 3.", 3, {}),
     ("run must be callable as run(clamp) or run(clamp, seed), got <lambda>(). Give all else", UNEDITED, {}),
@@ -618,17 +622,6 @@ def test_a_function_of_a_notebook_travels_to_no_other_process(
     training = SimpleNamespace(function=run, where="compare", name="run", choice=SimpleNamespace(is_given=False))
     with contextlib.nullcontext() if file else pytest.raises(ValueError, match="run must be at the top of a module"):
         Training.check_travels(training)  # type: ignore[arg-type]
-
-
-def test_tiles_stay_in_their_cells() -> None:
-    axes = pytest.importorskip("matplotlib.figure").Figure().add_axes((0, 0, 1, 1))
-    picture._draw_tiles(axes, {f"v{at}": torch.rand(4, 4) for at in range(5)})
-    boxes = [tile.get_axes_locator()(tile, None).bounds for tile in axes.child_axes]
-    across, down = picture._grid(5)
-    for at, (left, bottom, width, height) in enumerate(boxes):
-        row, column = divmod(at, across)
-        assert (left, bottom) == pytest.approx((column / across + 0.01, 1 - (row + 1) / down))
-        assert (width, height) == pytest.approx((1 / across - 0.02, 0.86 / down))
 
 
 def test_a_class_is_the_users_if_neither_torch_nor_this_library_has_it() -> None:

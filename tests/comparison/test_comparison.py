@@ -1,4 +1,4 @@
-"""The result of compare: JSON that reads back, pictures of what was measured, curves and images, a frame."""
+"""The result of compare: JSON that reads back, a picture of what was measured, a frame."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -74,51 +73,15 @@ def test_plot_draws_every_seed_and_the_median_and_says_the_verdicts() -> None:
     pyplot.close("all")
 
 
-def pictured(clamp: Clamp, seed: int) -> dict[str, Any]:
-    grey, losses = torch.rand(4, 5), []
-    for _ in range(3 + seed):
-        grey = grey * 0.5
-        losses.append(grey.sum().item())
-    colours, small = torch.rand(3, 4, 5), torch.randint(0, 255, (4, 5, 3))
-    return {"loss": losses[-1], "curve": losses, "grey": grey, "colours": colours, "bytes": small}
-
-
-def test_curves_and_pictures_stand_beside_the_numbers(tmp_path: Path) -> None:
-    comparison = pg.compare(pictured, variants=TWO, seeds=2, keep=tmp_path)
-    assert (list(comparison.values), list(comparison.arrays)) == (["loss"], ["curve", "grey", "colours", "bytes"])
-    assert [tuple(curve.shape) for curve in comparison.arrays["curve"]["a"].values()] == [(3,), (4,)]
-    again = pg.compare(pictured, variants=TWO, seeds=2, keep=tmp_path, on_trial=lambda *_: pytest.fail("it is kept"))
-    assert torch.equal(again.arrays["grey"]["a"][1], comparison.arrays["grey"]["a"][1])
-    pytest.importorskip("matplotlib")
-    axes = comparison.plot("curve")
-    first, second = comparison.arrays["curve"]["a"].values()
-    drawn = torch.as_tensor(axes.get_lines()[0].get_ydata())
-    assert drawn[:3].tolist() == torch.stack([first, second[:3]]).median(0).values.tolist()
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
-    assert axes.get_yscale() == "linear"
-    wide = pg.compare(lambda step: {"loss": 1.0, "curve": [1.0, 100.0]}, variants=TWO, seeds=1)
-    assert wide.plot("curve").get_yscale() == "log"
-
-    for name in ("grey", "colours", "bytes"):  # a tile for each variant
-        tiles = comparison.plot(name).child_axes
-        assert [tile.get_title() for tile in tiles] == ["a", "b"]
-        for tile, variant in zip(tiles, "ab", strict=True):
-            picture = comparison.arrays[name][variant][0]
-            expected = {"grey": picture, "colours": picture.movedim(0, -1), "bytes": picture / 255}[name]
-            assert torch.equal(torch.as_tensor(tile.get_images()[0].get_array()), expected)
-
-
-def test_other_arrays_are_refused() -> None:
-    kinds = "a number, a curve or a picture"
+def test_what_is_no_number_is_refused() -> None:
     for value, text in (
-        (torch.rand(2, 3, 4, 5), kinds),
-        (torch.rand(4, 5, 2), kinds),
-        (torch.rand(3, requires_grad=True), "without a gradient"),
+        (torch.rand(3), "return a number"),
+        (torch.rand(1, requires_grad=True), "return numbers without a gradient"),
         (["a", "b"], "return a number"),
-        (torch.rand(0), kinds),
-        (torch.rand(3, dtype=torch.complex64), kinds),
+        (torch.rand(0), "return a number"),
+        (torch.rand(1, dtype=torch.complex64), "return a number"),
     ):
-        with pytest.raises(TypeError, match=text):
+        with pytest.raises(TypeError, match=f"run's 'more' must {text}"):
             pg.compare(lambda step, value=value: {"loss": 1.0, "more": value}, variants=TWO, seeds=2)  # type: ignore[misc]
 
 

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ..errors import must
 from ..rule import RuleObject
@@ -52,7 +51,6 @@ def compare(
         run: called as run(clamp) or run(clamp, seed), by its signature; trains whatever it likes and returns a number, or several by name.
             clamp is called as torch.clamp is; under gradient ascent with maximize=True. `project=True`, if run has an argument of that
             name, tells it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
-            By name it may return curves (one dimension) and pictures beside its numbers: `plot` draws them.
         rules: names, with parameters and edge where wanted ("zero/open"), or rule objects; None for the usual ones.
         variants: instead of rules, functions to hand to run, by name: a function as it is (a surrogate, a rounding, a loss, a whole
             optimiser), or a rule of clamp. Nothing else is among them then.
@@ -172,10 +170,6 @@ def make_comparison(
         column: {name: tuple(rows[name, seed].numbers.get(column, math.nan) for seed in seeds) for name in names}
         for column in columns
     }
-    arrays: dict[str, dict[str, dict[int, Tensor]]] = {}
-    for (variant, seed), outcome in rows.items():
-        for column, array in outcome.arrays.items():
-            arrays.setdefault(column, {name: {} for name in names})[variant][seed] = array
     choice = training.choice
     return Comparison(
         run=training.name,
@@ -191,7 +185,6 @@ def make_comparison(
         reached=Reached.union(outcome.reached for (name, _), outcome in rows.items() if name not in choice.eras),
         notes=notes,
         is_given=choice.is_given,
-        arrays=arrays,
     )
 
 

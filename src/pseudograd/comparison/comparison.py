@@ -48,12 +48,7 @@ class Comparison(Verdicts):
         return to_html(str(self), lambda: figure_of(lambda axes: picture.draw_seeds(seeds, axes), seeds.size))
 
     def plot(self, number: str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Every seed of every variant as a dot, their median as a line, and the verdict beside it. Needs matplotlib.
-
-        Of a curve, its median over the seeds and their range; of a picture, a tile for each variant.
-        """
-        if number is not None and number in self.arrays:
-            return picture.draw_arrays(self, number, ax)
+        """Every seed of every variant as a dot, their median as a line, and the verdict beside it. Needs matplotlib."""
         return picture.draw_seeds(picture.seeds_picture(self, self.number(number)), ax)
 
     def to_frame(self) -> Any:
@@ -81,7 +76,6 @@ class Comparison(Verdicts):
             "pseudograd": version("pseudograd"),
             **{name: plain_numbers(getattr(self, name)) for name in _STORED},
             "reached": self.reached.to_json(),
-            "arrays": {name: {variant: list(rows[variant]) for variant in rows} for name, rows in self.arrays.items()},
             "failures": [[variant, seed, failure] for (variant, seed), failure in self.failures.items()],
             "verdicts": {
                 number: {name: _verdict_json(self.verdict(name, number)) for name in self.others}

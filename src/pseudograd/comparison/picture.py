@@ -1,16 +1,11 @@
-"""The pictures of a comparison: a dot for each seed of each variant, curves over steps, and tiles of images."""
+"""The picture of a comparison: a dot for each seed of each variant."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import not_installed
 from ..look.palette import colours
@@ -23,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LOGARITHMIC_ABOVE = 50  # an axis is logarithmic if its largest value is more than this many times the smallest
-_TILES_ACROSS = 5
 _AT_ROW = ("axes fraction", "data")  # x as a share of the width of the axes, y as the index of a row
 
 
@@ -121,83 +115,3 @@ def _new_axes(size: tuple[float, float]) -> Axes:
         raise not_installed("plot", "matplotlib", "report") from error
     _, axes = pyplot.subplots(figsize=size, layout="constrained")
     return axes
-
-
-def arrays_size(comparison: Verdicts, name: str) -> tuple[float, float]:
-    """The size in inches of the picture that `draw_arrays` makes."""
-    by_variant = _arrays(comparison, name)
-    if next(iter(by_variant.values()))[0].dim() == 1:
-        return 8.0, 4.2
-    across, down = _grid(len(by_variant))
-    return 2.0 * across, 2.3 * down
-
-
-def draw_arrays(comparison: Verdicts, name: str, axes: Axes | None) -> Axes:
-    """The curves, or the images, that each variant returned under this name."""
-    by_variant = _arrays(comparison, name)
-    axes = axes or _new_axes(arrays_size(comparison, name))
-    is_curve = next(iter(by_variant.values()))[0].dim() == 1
-    seeds = f"median and range of {counted(len(comparison.seeds), 'seed')}" if is_curve else "the first seed"
-    axes.set_title(f"{comparison.run}: {name}, {seeds}", loc="left", fontsize=11)
-    if is_curve:
-        _draw_curves(axes, name, by_variant)
-    else:
-        _draw_tiles(axes, {variant: _image(arrays[0]) for variant, arrays in by_variant.items()})
-    return axes
-
-
-def _arrays(comparison: Verdicts, name: str) -> dict[str, list[Tensor]]:
-    """The array of each seed, by variant. Variants without arrays are left out."""
-    return {variant: list(by_seed.values()) for variant, by_seed in comparison.arrays[name].items() if by_seed}
-
-
-def _grid(count: int) -> tuple[int, int]:
-    """Tiles across and down."""
-    across = min(_TILES_ACROSS, count)
-    return across, -(-count // across)
-
-
-def _draw_curves(axes: Axes, name: str, by_variant: dict[str, list[Tensor]]) -> None:
-    """Draw the median over the seeds for each variant, and the range of all seeds."""
-    # A row for each seed; a curve that ended early has NaN behind its end.
-    pad = partial(pad_sequence, batch_first=True, padding_value=math.nan)
-    curves = {variant: pad(arrays) for variant, arrays in by_variant.items()}
-    shades = colours(curves)
-    for index, (variant, rows) in enumerate(curves.items()):
-        steps = range(1, rows.shape[1] + 1)
-        width = 4.0 - 2.6 * index / max(len(curves) - 1, 1)  # thin over thick: lines that coincide are all visible
-        axes.plot(steps, rows.median(0).values, color=shades[variant], linewidth=width, label=variant)
-        if len(rows) > 1:
-            axes.fill_between(steps, rows.amin(0), rows.amax(0), color=shades[variant], alpha=0.12, linewidth=0)
-    values = torch.cat([rows.flatten() for rows in curves.values()])
-    if _is_wide(values[values.isfinite()].tolist()):
-        axes.set_yscale("log")
-    axes.set_xlabel("step")
-    axes.set_ylabel(name)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _draw_tiles(axes: Axes, images: dict[str, Tensor]) -> None:
-    """Draw a tile for each image. Images without colours share one scale of grey, so that tiles can be compared."""
-    across, down = _grid(len(images))
-    axes.set_axis_off()
-    low, high = (float(extreme) for extreme in torch.cat([image.flatten() for image in images.values()]).aminmax())
-    shades = colours(images)
-    for index, (variant, image) in enumerate(images.items()):
-        row, column = divmod(index, across)
-        tile = axes.inset_axes((column / across + 0.01, 1 - (row + 1) / down, 1 / across - 0.02, 0.86 / down))
-        if image.dim() == 3:
-            tile.imshow(image.clamp(0, 1).numpy(), interpolation="nearest")
-        else:
-            top = high if high > low else low + 1
-            tile.imshow(image.numpy(), cmap="gray", vmin=low, vmax=top, interpolation="nearest")
-        tile.set(xticks=[], yticks=[])
-        tile.set_title(variant, fontsize=9, color=shades[variant])
-
-
-def _image(image: Tensor) -> Tensor:
-    """A colour image with its colours last and its values from 0 to 1, also if they went up to 255; a grey image as it is."""
-    if image.dim() == 3 and image.shape[-1] != 3:
-        image = image.permute(1, 2, 0)
-    return image / 255 if image.dim() == 3 and float(image.max()) > 1.5 else image

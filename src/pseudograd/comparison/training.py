@@ -8,7 +8,7 @@ import numbers
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -67,9 +67,9 @@ class Training:
             except (Exception, SystemExit) as error:
                 failure = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
         when = f"with {run.variant} and seed {run.seed}"
-        values, arrays = read_result(self.where, result, when) if failure is None else ({}, {})
+        values = read_result(self.where, result, when) if failure is None else {}
         acted, draws = entry.has_acted, randomness.was_used
-        return Outcome(values, arrays, (), failure, acted, draws, entry.coverage)
+        return Outcome(values, {}, (), failure, acted, draws, entry.coverage)
 
     def check_travels(self) -> None:
         main = vars(sys.modules["__main__"])
@@ -146,42 +146,13 @@ def _seeded(seed: int) -> Iterator[None]:
                 numpy.random.set_state(numpy_state)
 
 
-def read_result(where: str, result: object, when: str) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The numbers that a run returned, at least one, and the curves and images. `when`: the run that an error speaks of."""
+def read_result(where: str, result: object, when: str) -> dict[str, float]:
+    """The numbers that a run returned, at least one. `when`: the run that an error speaks of."""
     if not isinstance(result, Mapping):
-        return {ONLY: _number(where, "run", result, when)}, {}
+        return {ONLY: _number(where, "run", result, when)}
     if not result or not all(isinstance(name, str) and name for name in result):
         raise _no_number(where, "run", dict(result), when)
-    values: dict[str, float] = {}
-    arrays: dict[str, Tensor] = {}
-    for name, value in result.items():
-        if (array := _array(where, f"run's {name!r}", value, when)) is None:
-            values[name] = _number(where, f"run's {name!r}", value, when)
-        else:
-            arrays[name] = array
-    if not values:
-        requirement = f"return a number beside {', '.join(arrays)}, {when}"
-        raise TypeError(must(where, "run", requirement, dict(result), _REMEDY))
-    return values, arrays
-
-
-def _array(where: str, argument: str, value: object, when: str) -> Tensor | None:
-    """A curve of one dimension, or an image: rows and columns, with three colours first or last. None for a number."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-    if not (is_list or hasattr(value, "shape")) or getattr(value, "shape", None) in ((), (1,)):
-        return None
-    try:
-        array = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise _no_number(where, argument, value, when) from None
-    if array.requires_grad:
-        raise TypeError(must(where, argument, f"be without a gradient {when}", value, "Return x.detach()"))
-    is_image = array.dim() == 2 or (array.dim() == 3 and 3 in (array.shape[0], array.shape[-1]))
-    if array.is_complex() or not array.numel() or not (array.dim() == 1 or is_image):
-        remedy = "A curve has one dimension; a picture has rows and columns, and three colours first or last"
-        got = f"{array.dtype} of shape {tuple(array.shape)}"
-        raise TypeError(must(where, argument, f"be a number, a curve or a picture {when}", got, remedy))
-    return array.detach().to("cpu", torch.float32, copy=True)
+    return {name: _number(where, f"run's {name!r}", value, when) for name, value in result.items()}
 
 
 def _number(where: str, argument: str, value: object, when: str) -> float:

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 
-from torch import Tensor
-
 from ..errors import must, unknown_name
 from . import statistics
 from .reached import Reached
@@ -140,7 +138,6 @@ class Verdicts:
     number matters most. baseline: the variant that all are compared with. repeats: the run draws no random numbers, so each variant has
     one value and no test. replaced: the families of `override`, if run was called unedited; `reached`: the calls that they met.
     notes: what else a reader has to know, about stored runs. is_given: the variants are the user's own, not rules of a clamp.
-    arrays: curves and pictures, by name, variant and seed; JSON has only their names.
     """
 
     run: str
@@ -156,7 +153,6 @@ class Verdicts:
     reached: Reached = field(default_factory=Reached)
     notes: tuple[str, ...] = ()
     is_given: bool = False
-    arrays: Mapping[str, Mapping[str, dict[int, Tensor]]] = field(default_factory=dict, repr=False)
 
     @property
     def variants(self) -> tuple[str, ...]:

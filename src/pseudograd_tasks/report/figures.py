@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from torch import Tensor
 
-from pseudograd.comparison.comparison import Comparison
-from pseudograd.comparison.picture import Seeds, arrays_size, draw_seeds, seeds_picture
+from pseudograd.comparison.picture import Seeds, draw_seeds, seeds_picture
 from pseudograd.comparison.variants import INSTALLED, PROJECT, eras
 from pseudograd.look.palette import FORWARD, LOSS, colour
 
@@ -132,16 +131,6 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
                 draw, title = _DRAWERS[kind.kind], kind.title.format(world=world)
                 figure = draw(subject, title, remove_installed(rows), results.era)
                 yield name, stem, f"{subject.title}: {world}", figure
-        for number, (caption, shown) in enumerate(_own_arrays(results.own) if results.own else (), start=1):
-            yield name, f"{name}-beside-{number}", caption, shown
-
-
-def _own_arrays(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
-    """(what it shows, figure) of the curves and pictures that a training of the user's returned."""
-    for name in comparison.arrays:
-        figure = Figure(figsize=arrays_size(comparison, name), layout="constrained", dpi=DPI)
-        comparison.plot(name, ax=figure.subplots())
-        yield f"{comparison.run}: {name} of every variant", figure
 
 
 def _gallery(count: int, width: float, height: float, columns: int = 4) -> tuple[Figure, list[Axes]]:
