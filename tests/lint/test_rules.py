@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from pseudograd_lint import rules
 from pseudograd_lint.calls import _SINGULAR
 from pseudograd_lint.check import check, parse
 from pseudograd_lint.rules import CODES, RULES
@@ -29,6 +32,9 @@ def codes(text: str) -> list[str]:
 def test_numbers_and_names_are_given_once() -> None:
     assert [code.number for code in CODES] == ALL
     assert len(set(ALL)) == len({code.name for code in CODES}) == len(RULES)
+    page = " ".join(Path(rules.__file__).with_name("codes.md").read_text(encoding="utf-8").split())
+    for code in CODES:
+        assert f"# {code.number} {code.name} {code.meaning[0].upper()}{code.meaning[1:]}" in page
 
 
 def module(init: str, forward: str, arguments: str = "") -> str:

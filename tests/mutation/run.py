@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -57,6 +58,7 @@ def pytest_sessionfinish():
         recording.stop()
         recording.save()
 """
+_FEW = 4
 _IMPORTED = ""  # the context of lines that run while a module is imported
 
 
@@ -94,13 +96,13 @@ class Suite:
         print(f"{len(lost)} of {len(self.seconds)} tests run no line of the package here", file=sys.stderr)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Test functions that run the changed lines, the fast ones first; those of a whole file where its import runs the lines."""
+        """Test functions that run the changed lines, the fast ones first; those of a whole file where few do, or its import."""
         contexts = self.data.contexts_by_lineno(str(self.source / mutant.file))
         lines = range(mutant.line, mutant.last_line + 1)
         own = {name for line in lines for name in contexts.get(line, ())}
         tests = own & self.seconds.keys()  # hypothesis has a test_function, too
-        if not tests or _IMPORTED in own:
-            tests = self._tests_of_files([str(self.source / mutant.file)])
+        if len(tests) < _FEW or _IMPORTED in own:  # a cached function runs in one test of a process alone
+            tests |= self._tests_of_files([str(self.source / mutant.file)]) | self._importers(mutant.file)
         if len(tests) < 2:  # a file of data alone, which the files beside it read
             folder = str((self.source / mutant.file).parent)
             tests |= self._tests_of_files(
@@ -110,6 +112,15 @@ class Suite:
             tests,
             key=lambda name: (name not in own, self._distance(name, mutant.file), self.seconds.get(name, 1.0)),
         )
+
+    def _importers(self, file: str) -> set[str]:
+        """The tests of each file that names the module: they may read its data alone."""
+        package, *_, name = Path(file).with_suffix("").parts
+        words = [re.compile(rf"\b{word}\b") for word in (package, name)]
+        texts = {file: file.read_text() for file in (self.root / "tests").rglob("test_*.py")}
+        files = [file for file, text in texts.items() if all(word.search(text) for word in words)]
+        modules = [".".join(file.relative_to(self.root).with_suffix("").parts) for file in files]
+        return {test for test in self.seconds if test.startswith(tuple(f"{module}." for module in modules))}
 
     def _tests_of_files(self, files: Sequence[str]) -> set[str]:
         lines = [names for file in files for names in self.data.contexts_by_lineno(file).values()]

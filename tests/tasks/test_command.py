@@ -15,6 +15,7 @@ import torch
 from pseudograd.comparison.variants import variants
 from pseudograd_tasks import TASKS, Task, basin, curve
 from pseudograd_tasks.base import ElementByElement, Settings
+from pseudograd_tasks.cli.compare import _find_loss
 from pseudograd_tasks.report.results import Results
 from pseudograd_tasks.report.sources import run_tasks
 
@@ -172,6 +173,13 @@ def test_a_wrong_call_gets_one_line(capsys: pytest.CaptureFixture[str], argument
     code, _, err = run(capsys, *arguments.split())
     assert (code, err) == (2, f"pseudograd: {arguments.split()[0]}: {WRONG[arguments]}\n")
     assert not Path("pseudograd-report").exists()
+
+
+def test_a_loss_may_return_a_number_for_each_element_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend("")
+    y = torch.tensor([0.5, -1.0], requires_grad=True)
+    for name in ("of_each", "total"):
+        assert torch.equal(_find_loss(f"{MINE}:{name}")(y), _loss("of_each")(y))
 
 
 # --- a loss of one number ---------------------------------------------------------------------------------------------

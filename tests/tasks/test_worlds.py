@@ -13,13 +13,14 @@ from pseudograd_tasks import (
     TASKS,
     attack,
     basin,
+    canvas,
     digits,
     least_squares,
     quantized,
     retarget,
     splats,
 )
-from pseudograd_tasks.base import Settings
+from pseudograd_tasks.base import Settings, descend, make_leaf
 from pseudograd_tasks.photos import photo, psnr
 
 from .running import run
@@ -104,6 +105,26 @@ def test_weights_and_activations_are_quantised(quantiser: quantized.Quantiser) -
     assert torch.allclose(quantized.logits(x[None], networks, quantiser, torch.clamp)[0], h, atol=1e-5)
 
 
+def test_a_silent_weight_has_a_gradient_of_exactly_zero() -> None:
+    networks = digits.draw_networks((0, 1), (4, 3, 2), 1)
+    for weight in networks.weights:
+        weight.grad = torch.ones_like(weight)
+    networks.weights[0].grad[0, 0, :3] = 0.0
+    networks.weights[1].grad[0, 1] = -0.0
+    assert quantized._silent_share(networks).tolist() == [6 / 18, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "last"), [("no clamp", [-0.5, 3.5]), ("project", [0.0, 1.0]), ("zero/closed", [0.5, 3.0])]
+)
+def test_a_descent_steps_by_the_gradient_of_the_loss(name: str, last: list[float]) -> None:
+    """Of -y and of y, with a rate of 1/2: from 0.5 upwards, and from 3 where the clamp passes nothing."""
+    (variant,) = (variant for variant in variants(has_leaves=True) if variant.name == name)
+    x = make_leaf(variant, torch.tensor([0.5, 3.0]))
+    steps = descend(variant, x, torch.optim.SGD([x], 0.5), 2, lambda y: (torch.tensor([1.0, -1.0]) * y).sum())
+    assert [at.tolist() for at in steps][-1] == last
+
+
 @pytest.mark.program
 def test_an_attack_stays_within_its_bounds() -> None:
     x = digits.digits().test
@@ -155,6 +176,14 @@ def test_the_problems_have_their_condition_numbers_and_gaps() -> None:
 def test_a_problem_arrives_at_its_first_small_gap() -> None:
     gap = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     assert least_squares.arrivals(gap).tolist() == [2, 3, 1]
+
+
+def test_a_blur_is_symmetric_and_keeps_what_is_even() -> None:
+    for size in (canvas.HEIGHT, canvas.WIDTH):
+        blurring = canvas._blurring(size)
+        assert blurring.shape == (size, size)
+        torch.testing.assert_close(blurring.flip(0, 1), blurring)
+        torch.testing.assert_close(blurring.sum(1), torch.ones(size))
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
