@@ -1,6 +1,7 @@
-"""`retarget`: a photo stored as Fourier coefficients, sent to an out-of-gamut target and back. No leaf can be projected here.
+"""`retarget`: a photo stored as Fourier coefficients is trained to become an out-of-gamut picture, and then the photo again.
 
-Under the sRGB curve the coefficients hold linear light, and the curve stands behind the clamp.
+The pixels are no leaves, so no variant can project them. In the world with the sRGB curve, the coefficients hold linear light, and the
+curve comes after the clamp.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .base import NO_CLAMP, OURS, Context, Gallery, Outcome, Settings, Task, Var
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
-CLEAR, IN_PART = 30, 15  # dB: from here on a photo is itself again, or can be made out
+CLEAR, IN_PART = 30, 15  # the least dB of a photo that came back, and of one that came back in part
 PLAIN, SRGB = "plain", "sRGB curve"
 _SETTING = (
     "A photo stored as scaled Fourier coefficients, so that no pixel can be clipped after a step. "
@@ -63,12 +64,12 @@ def out_of_gamut() -> Tensor:
 
 
 def start(world: str) -> Tensor:
-    """The picture that is sent away is the one to come back to."""
+    """The photo, as the coefficients hold it at the start."""
     return photo("china") if world == PLAIN else _linear_light(photo("china"))
 
 
 def display(world: str, picture: Tensor) -> Tensor:
-    """What a screen shows of it; NaN stays NaN."""
+    """The picture as a screen shows it. NaN stays NaN."""
     cut = displayed(picture)
     return cut if world == PLAIN else torch.where(cut.isnan(), cut, _srgb(cut, guarded=True))
 
@@ -121,10 +122,15 @@ def _finding(rows: World) -> str:
     ours = values[OURS]
     best = sentences.best(values)
     also = "" if best == OURS else f" The best variant was {best}, at {values[best]:.1f} dB."
+    if best == NO_CLAMP:
+        also += (
+            " This loss can do without a clamp, as it is defined outside the range too; many losses and models are not."
+        )
     return (
-        "Adam changed a photo into a flower with more contrast than a screen can show, and then back into the photo. "
+        "The optimiser Adam changed a photo into a flower with more contrast than a screen can show, and then back into the photo. "
         f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.1f} dB). "
-        f"These runs differ only in the backward rule of the clamp.{also}"
+        f"These runs differ only in the backward rule of the clamp.{also} "
+        "The dB are the peak signal-to-noise ratio between the result and the photo: the higher, the more alike."
     )
 
 
