@@ -22,10 +22,11 @@ _SETTING = (
     "{seeds} classifiers of digits, {clean:.1%} right before the attack. Every pixel may change by at most "
     "{largest:g}, and the picture is clamped between black and white; {steps} steps of a quarter of that along the"
     " sign of the gradient of the loss, upwards. The fewer still right, the stronger the attack; a weak one makes a "
-    "classifier look safe. {black:.0%} of the pixels are black and {white:.0%} white: from the picture itself the "
-    "edge decides, from a random change the rule outside. Rules are written for descent, and ascent asks for "
-    "maximize=True; the last world leaves that out. This tells which gradients find the way, for changes that are "
-    "leaves, not how safe a classifier is that was trained for this. {test}"
+    "classifier look safe. {black:.0%} of the pixels are black and {white:.0%} white. An attack that starts from the "
+    "picture itself starts with these pixels at the bounds, so the edge decides. One that starts from a random change "
+    "starts with values outside of the bounds, so the rule decides. Rules are written for descent, and ascent asks for "
+    "maximize=True; the last world leaves that out. The task compares gradients. It does not say how safe a "
+    "classifier is. {test}"
 )
 
 

@@ -2,7 +2,7 @@
 
 A fingerprint covers what pickle writes of the function and its arguments, the source of the program's modules with their numbers and texts,
 torch's settings, and the versions of what is installed. Files, the environment and other variables do not count.
-The folder is no joblib.Memory, which reads pickles: they may run code, and damage stays unseen.
+The folder is no joblib.Memory, because that reads pickles: a pickle may run code, and damage in it goes unnoticed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import torch
 from ..errors import must
 from ..rewrite import entered_contexts
 
-_MARK = b"pseudograd run 4\n"  # before the checksum
-_SUFFIX, _STAGED = ".run", ".part"  # of a finished file, and of a file that is being written
+_MARK = b"pseudograd run 4\n"  # the start of each file, before the checksum
+_SUFFIX, _STAGED = ".run", ".part"  # the names of finished files and of unfinished files end so
 Key = Mapping[str, object]
 
 
 class Store:
-    """A folder of finished runs, each in a file of its own, whole or not at all. A damaged file is run again, and `notes` says so."""
+    """A folder of finished runs, each in its own file. A damaged run is run again, and `notes` says so."""
 
     def __init__(self, folder: Path, where: str) -> None:
         self.folder, self.where = folder, where
@@ -47,7 +47,7 @@ class Store:
         return (f"{runs}, and made again.",) if self.damaged else ()
 
     def read(self, key: Key) -> dict[str, Any] | None:
-        """The run that was written under this key; None where there is no such run, or a damaged one."""
+        """The run that was written under this key. None if there is no such run, or if its file is damaged."""
         try:
             data = self._file(key).read_bytes()
         except OSError:
@@ -80,16 +80,16 @@ class Store:
 
 
 def _seal(data: bytes) -> bytes:
-    """The data behind a checksum, which tells a damaged file."""
+    """The data after a checksum, by which `read` recognises a damaged file."""
     return _MARK + hashlib.sha256(data).digest() + data
 
 
 class FingerprintError(Exception):
-    """An object has no fingerprint: why, in words for the user."""
+    """An object has no fingerprint. The text gives the reason, for the user."""
 
 
 class _Pickler(pickle.Pickler):
-    """Writes a tensor as the digest of its numbers; torch writes the address of its memory, too."""
+    """Writes a tensor as the digest of its numbers. torch's own pickling depends on the address of its memory."""
 
     def reducer_override(self, obj: object) -> tuple[type[str], tuple[str]]:
         if not isinstance(obj, torch.Tensor):
@@ -103,10 +103,10 @@ class _Pickler(pickle.Pickler):
 def fingerprint(held: object) -> str:
     """A text that is equal for equal functions, arguments, sources, settings of torch and installed versions. Raises FingerprintError."""
     if entered_contexts.modes():
-        raise FingerprintError("it runs inside a context of override or pin_edge, which no name tells from another")
+        raise FingerprintError("it runs inside a context of override or pin_edge, and a context has no fingerprint")
     pickled = io.BytesIO()
     pickler = _Pickler(pickled)
-    pickler.fast = True  # equal parts are written alike, whether they are one object or not
+    pickler.fast = True  # equal parts give equal bytes, even if they are different objects
     try:
         pickler.dump(held)
     except Exception as error:
@@ -116,8 +116,8 @@ def fingerprint(held: object) -> str:
         ) from error
     if b"__main__" in pickled.getvalue() and not hasattr(sys.modules["__main__"], "__file__"):
         raise FingerprintError("run is in no file. Define it at the top of one")
-    decides = [hashlib.sha256(pickled.getvalue()).hexdigest(), _program(), _settings()]
-    return hashlib.sha256(repr(decides).encode()).hexdigest()
+    parts = [hashlib.sha256(pickled.getvalue()).hexdigest(), _program(), _settings()]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _program() -> list[object]:
@@ -132,7 +132,7 @@ def _program() -> list[object]:
     return parts
 
 
-@functools.cache  # asked about every module for every fingerprint
+@functools.cache  # each fingerprint calls it for every module
 def _is_installed(file: str) -> bool:
     path = Path(file).resolve()
     is_packaged = "site-packages" in path.parts or "dist-packages" in path.parts
@@ -153,7 +153,7 @@ def _own_folders() -> list[Path]:
 
 @functools.cache
 def _installed() -> list[str]:
-    """Versions of all distributions. This package by its source: while someone works on it, its version says nothing."""
+    """The versions of all distributions, and a digest of this package's source, which may change while its version stays."""
     own = hashlib.sha256()
     for file in sorted(file for folder in _own_folders() for file in folder.rglob("*.py")):
         own.update(file.read_bytes())
@@ -162,7 +162,7 @@ def _installed() -> list[str]:
 
 
 def _settings() -> list[object]:
-    """The settings of torch and the machine, as far as they change numbers."""
+    """The settings of torch and of the machine that can change the numbers of a run."""
     return [
         _installed(),
         torch.__version__,

@@ -1,13 +1,13 @@
 """The verdicts of a comparison: which variants differ, and which is the best. All claims of one report are corrected together.
 
-At most LEVEL of the reports about variants that are alike claim any difference. Some comparisons are planned: each variant with the
-baseline, and the edges of torch. They share PLANNED of the level. "Which is best" is asked after the numbers are seen, of the variant
-with the best median, so it is corrected as if every pair had been asked. Those pairs share the rest of the level. A significant comparison
-passes its share on (Holm, 1979, with weights). So all numbers, variants and sentences are one family, whose rate of false claims holds.
+If all variants are alike, at most LEVEL of all reports claim a difference. Some comparisons are planned: each variant with the
+baseline, and the edges of torch with each other. They share PLANNED of the level. "Which is best" is no planned comparison, because the
+numbers choose the variant. So every pair that is not planned counts, and these pairs share the rest of the level. A significant comparison
+passes its share to the others (Holm, 1979, with weights). The level therefore holds for all numbers, variants and sentences together.
 
-The multiple comparisons with the best of Hsu (1996) need normal numbers, and the model confidence set of Hansen, Lunde & Nason (2011) needs
-many observations, or variants that may be permuted. Ten seeds of a success rate are neither. Signs of one pair at a time need only that the
-two are alike. The price is seeds: `needs` says how many.
+Two methods from the literature do not fit. The multiple comparisons of Hsu (1996) need numbers with a normal distribution. The model
+confidence set of Hansen, Lunde & Nason (2011) needs many observations, or variants that may be permuted. Ten seeds of a success rate
+offer none of these. The signed-rank test of one pair needs only its own differences. It takes more seeds: `needs` says how many.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .reached import Reached
 from .statistics import BETTER, LEVEL, NO_DIFFERENCE, WORSE, Better, Difference
 from .variants import INSTALLED, NO_CLAMP, PROJECT, eras
 
-# Of the level. With the usual twelve seeds both a difference from torch.clamp of 2 standard deviations and the best of ten variants can be
-# told. With 0.8 the second could not, and with 0.5 the first would need a seed more.
+# The planned comparisons' share of the level. With 0.7, twelve seeds are enough for two results: a difference of 2 standard deviations from
+# torch.clamp, and the best of ten variants. With 0.8 twelve seeds never show the second result. With 0.5 the first needs thirteen seeds.
 PLANNED = 0.7
 
 Values = Mapping[str, tuple[float, ...]]  # by variant, one value for each seed
@@ -34,12 +34,12 @@ Pair = tuple[str, str, str]  # a number, and two variants
 
 @dataclass(frozen=True)
 class Family:
-    """`differences` of every pair of variants that differ in some seed, corrected. Variants with equal numbers share one row."""
+    """The corrected differences of all pairs. Variants with equal numbers are represented by the first of them."""
 
     differences: Mapping[Pair, Difference]
-    stands_for: Mapping[tuple[str, str], str]  # by number and variant
+    stands_for: Mapping[tuple[str, str], str]  # by number and variant: the variant that represents it
     planned: frozenset[Pair]
-    equal: Difference
+    equal: Difference  # the result for two variants with equal numbers
 
     def difference(self, number: str, first: str, second: str) -> Difference:
         """The first variant less the second."""
@@ -51,22 +51,22 @@ class Family:
         return self.differences[number, second, first].turned()
 
     def leaders(self, number: str, ranked: Sequence[str], verdict: Callable[[Difference], str]) -> list[str]:
-        """The variants of `ranked`, best first, that no other one is significantly better than: more than one is a tie."""
+        """The variants, best first, that no other variant beats significantly. Several leaders are tied."""
 
         def is_beaten(name: str) -> bool:
             return any(verdict(self.difference(number, other, name)) == BETTER for other in ranked)
 
-        # Each variant has a better one only where medians and ranks disagree.
+        # Every variant can be beaten only if medians and ranks disagree. Then the best median leads.
         return [name for name in ranked if not is_beaten(name)] or [ranked[0]]
 
     @property
     def corrected_for(self) -> tuple[int, int]:
-        """The numbers of planned and of other comparisons that p is corrected for: those that enough seeds could tell."""
+        """How many planned and how many other comparisons p is corrected for: those that have enough seeds to be significant."""
         return _count_possible(self.differences, self.planned)
 
     @property
     def pairs(self) -> int:
-        """The number of comparisons, beside the planned ones, that the numbers may suggest."""
+        """The number of comparisons that are not planned."""
         return len(self.differences) - len(self.planned)
 
     @property
@@ -75,11 +75,11 @@ class Family:
 
 
 def needs(planned: int, pairs: int) -> tuple[int, int]:
-    """The seeds that have to differ before any planned comparison can be significant, and then any pair of the others."""
+    """How many seeds have to differ before a planned comparison can be significant, and how many before another pair can."""
     if not pairs:
         return statistics.seeds_needed(planned), 1
-    left = 1 - PLANNED / planned if planned else 1.0
-    return statistics.seeds_needed(planned / PLANNED), statistics.seeds_needed(pairs * left / (1 - PLANNED))
+    after_one = 1 - PLANNED / planned if planned else 1.0  # a significant planned comparison passes its share on
+    return statistics.seeds_needed(planned / PLANNED), statistics.seeds_needed(pairs * after_one / (1 - PLANNED))
 
 
 def make_family(
@@ -91,9 +91,9 @@ def make_family(
     tie: float = 0.0,
     with_best: bool = True,
 ) -> Family:
-    """Compare the planned pairs for each number, and with_best every other pair too.
+    """Compare the planned pairs for each number. With `with_best`, compare every other pair too.
 
-    once: every seed gave the same, so one value is enough. tie: as in `difference`.
+    once: all seeds gave the same values, so compare the first value only. tie: see `statistics.difference`.
     """
     stands_for: dict[tuple[str, str], str] = {}
     differences: dict[Pair, Difference] = {}
@@ -124,7 +124,7 @@ def make_family(
 
 
 def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] | frozenset[Pair]) -> tuple[int, int]:
-    """The numbers of planned and of other comparisons that could be significant with the seeds that differ."""
+    """How many planned and how many other comparisons could be significant, given how many of their seeds differ."""
     possible = [pair for pair, row in differences.items() if statistics.least_p(row.seeds[1]) <= LEVEL]
     count = sum(pair in planned for pair in possible)
     return count, len(possible) - count
@@ -134,10 +134,10 @@ def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] |
 class Verdicts:
     """The numbers of a comparison, and the verdicts that follow from them.
 
-    values[number][variant] has one value for each of `seeds`, NaN where the run failed; `failures[variant, seed]` says how. The first
-    number matters most. baseline: the variant that all are compared with. repeats: the run draws no random numbers, so each variant has
-    one value and no test. replaced: the families of `override`, if run was called unedited; `reached`: the calls that they met.
-    notes: what else a reader has to know, about stored runs. is_given: the variants are the user's own, not rules of a clamp.
+    `values[number][variant]` has one value for each seed. It is NaN where the run failed, and `failures[variant, seed]` has the error. The
+    first number matters most. baseline: the variant that all others are compared with. repeats: the run draws no random numbers, so each
+    variant has one value and no test. replaced: the functions that `override` replaced in an unedited run. reached: the calls that it
+    replaced. notes: further sentences for the reader, about stored runs. is_given: the variants are the user's own, not rules of a clamp.
     """
 
     run: str
@@ -165,7 +165,7 @@ class Verdicts:
 
     @property
     def eras(self) -> tuple[str, ...]:
-        """The variants that are eras of torch, from the oldest on."""
+        """The variants that are eras of torch, the oldest first."""
         return () if self.is_given else tuple(name for name in eras() if name in self.variants)
 
     @cached_property
@@ -176,31 +176,31 @@ class Verdicts:
 
     @property
     def changed_nothing(self) -> bool:
-        """Every rule, and every era, gave the baseline's numbers to the bit."""
+        """Did every rule and every era give exactly the baseline's numbers?"""
         rules = [name for name in self.others if self.is_given or name not in (NO_CLAMP, PROJECT)]
         same = (repr(rows[name]) == repr(rows[self.baseline]) for rows in self.values.values() for name in rules)
         return bool(rules) and all(same)
 
     @property
     def too_few_seeds(self) -> bool:
-        """No result of so many seeds could tell any variant from the baseline."""
+        """Are there too few seeds for any significant difference from the baseline?"""
         differ = any(self.verdict(name, number).seeds[1] for number in self.values for name in self.others)
         return not self.repeats and differ and len(self.seeds) < self.family.needs[0]
 
     def verdict(self, variant: str, number: str | None = None) -> Difference:
-        """A variant against the baseline, corrected for all that this report compares."""
+        """The difference between a variant and the baseline, corrected for all comparisons of this report."""
         if variant not in self.others:
             raise unknown_name("compare", "variant", self.others, variant)
         return self.family.difference(self.number(number), variant, self.baseline)
 
     def edge(self, number: str | None = None) -> Difference:
-        """The oldest edge (zero/closed) against the newest one (zero/open), corrected likewise."""
+        """The difference between the oldest edge (zero/closed) and the newest (zero/open), corrected as in `verdict`."""
         if len(self.eras) < 2:
             raise ValueError(must("compare", "replace", "name clamp to compare its eras", self.replaced))
         return self.family.difference(self.number(number), self.eras[0], self.eras[-1])
 
     def edges(self, number: str | None = None) -> dict[tuple[str, str], Difference]:
-        """Every older edge against every newer one."""
+        """The difference between every older edge and every newer edge."""
         number = self.number(number)
         return {pair: self.family.difference(number, *pair) for pair in combinations(self.eras, 2)}
 
@@ -209,7 +209,7 @@ class Verdicts:
         return {BETTER: "the old edge", WORSE: "the new edge"}.get(self.edge(number).verdict, NO_DIFFERENCE)
 
     def leaders(self, number: str | None = None) -> tuple[str, ...]:
-        """All variants that no other one is significantly better than, the best median first: more than one is a tie."""
+        """The variants that no other variant beats significantly, the best median first. Several leaders are tied."""
         verdict = (lambda row: row.favours) if self.repeats else (lambda row: row.verdict)
         return tuple(self.family.leaders(self.number(number), self.ranked(number), verdict))
 
@@ -221,7 +221,7 @@ class Verdicts:
         return tuple(sorted(costs, key=lambda name: math.inf if math.isnan(costs[name]) else costs[name]))
 
     def median(self, variant: str, number: str | None = None) -> float:
-        """Over the seeds. A NaN is the worst value of all, and the median where half of the values are NaN."""
+        """The median over the seeds. NaN counts as the worst value. The median is NaN if the middle value is a NaN."""
         number = self.number(number)
         worst = math.inf if self.better[number] == "lower" else -math.inf
         values = self.values[number][variant]
@@ -230,7 +230,7 @@ class Verdicts:
         return math.nan if worst in middle and any(map(math.isnan, values)) else statistics.median_of(ordered)
 
     def number(self, name: str | None) -> str:
-        """The name of a number, checked; None for the first."""
+        """The name, checked. None means the first number."""
         if name is None:
             return next(iter(self.values))
         if name not in self.values:

@@ -1,6 +1,6 @@
 """Which calls of this library could an unknown function be? `what_is` compares the function with each of these calls.
 
-The values suggest the op and the inputs behind x (bounds, a scale). The gradients suggest the parameters of a rule.
+The values suggest the op and its inputs after x (bounds, a scale). The gradients suggest the parameters of a rule.
 Each parameter is estimated at a single point.
 """
 
@@ -19,18 +19,18 @@ from ..testing.contract.cases import Case
 from .measure import Measured
 
 GRADS = (1.0, -1.0, 2.0, -2.0, 1e-3, -1e-3, 1e3, -1e3)
-CLOSE = 1e-6  # relative: how far two computations of one rule may differ, where a parameter was estimated
-_FIRST = ("relu", "relu6", "clamp")  # the other clamps do the same under names of their own
-_LAST = ("fake_quantize",)  # a fine grid rounds, too
-_LARGEST_CODE = 2.0**31
+CLOSE = 1e-6  # the relative difference that two computations of one rule may have if a parameter was estimated
+_FIRST = ("relu", "relu6", "clamp")  # hardtanh and the other clamps compute the same, so they are not tried
+_LAST = ("fake_quantize",)  # tried last: with a fine grid it has the values of `round`
+_LARGEST_CODE = 2.0**31  # grids with more codes are not tried
 _BY_POSITION = ("clamp", "lower_bound", "upper_bound", "scale_grad", "reverse_grad", "clip_grad")
 _FIXED = {"relu": (0.0, None), "relu6": (0.0, 6.0)}  # their bounds
-Others = tuple[float | None, ...]  # inputs behind x
+Others = tuple[float | None, ...]  # the inputs of an op after x
 Estimates = tuple[float, ...] | None
 
 
 class Candidate(NamedTuple):
-    """A call of this library. others: the inputs behind x."""
+    """A call of this library. others: the inputs after x."""
 
     case: Case
     others: Others
@@ -41,14 +41,14 @@ class Candidate(NamedTuple):
         return lambda x: function(x, *self.others)
 
     def pull(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """The value and the gradient to x, by the formulas of the row alone: no graph, no engine."""
+        """The value and grad_x, computed by the formulas of the row: no graph, no engine."""
         y = self.case.op.forward(x, *self.others)
         wants = (True,) + (False,) * len(self.others)
         grad_x = self.case.call().pull(grad, (x, *self.others), y, wants)[0]
         return y, torch.zeros_like(x) if grad_x is None else grad_x.to(x.dtype)
 
     def write(self, names: Sequence[str] = (), *, says_default_edge: bool = True) -> str:
-        """The call as a user writes it. names: the variables for the inputs behind x."""
+        """The call as a user writes it. names: the variables for the inputs after x."""
         op, rule, edge = self.case.op, self.case.rule, self.case.edge
         others = [value for value in self.others if value is not None] if names else self.others
         texts: Sequence[str | None] = names or [None if value is None else repr(_short(value)) for value in others]
@@ -76,8 +76,8 @@ def _short(value: float) -> float:
 
 
 def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor]) -> Iterator[Candidate]:
-    """The rules of an op, the plain ones first, with every edge and the parameters that the gradients suggest."""
-    if op.name == "clip_grad":  # its limit shows in the largest gradient
+    """The rules of an op, with every edge and the parameters that the gradients suggest. Rules without parameters come first."""
+    if op.name == "clip_grad":  # the largest gradient is its limit
         limit = tidy(max(gradient.abs().max().item() for gradient in gradients))
         if limit >= max(GRADS):  # no gradient reached it
             return
@@ -87,8 +87,8 @@ def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor])
         if any(known.get(name, 0.0) is None for name in rule.requires):
             continue
         if op.name == "jumprelu" and (rule.name == "zero") == known["window_to_x"]:
-            continue  # without a window x gets nothing from the threshold, and with one it gets its part
-        if None in rule.parameters.values():  # a user's function
+            continue  # "zero" fits only without a window to x, the other rules only with it
+        if None in rule.parameters.values():  # the parameter is a function of the user's
             continue
         parameters = _parameters(rule, m, known)
         for edge in (op.edges or (None,))[: 1 if rule.ignores_edge else None]:
@@ -97,21 +97,21 @@ def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor])
 
 
 def forwards(m: Measured, dtype: torch.dtype = torch.float64) -> Iterator[tuple[Op, Others, float]]:
-    """The ops that have the same values but for rounding, the inputs behind x, and the largest difference in dtype; plain ops first."""
+    """The ops with the measured values, up to rounding. Yields the op, its inputs after x and the largest difference of a value."""
     near = CLOSE * min(1.0, m.y.abs().nan_to_num(posinf=0.0).max().item())
     between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
     for name in (*_FIRST, *between, *_LAST):
         for others in _inputs_behind_x(OPS[name], m):
             try:
                 y = OPS[name].public(m.x.to(dtype), *others)
-            except (ValueError, TypeError, RuntimeError, OverflowError):  # a suggestion may be no valid call
+            except (ValueError, TypeError, RuntimeError, OverflowError):  # the op may refuse the suggested inputs
                 continue
             if y.shape == m.y.shape and torch.allclose(y.double(), m.y, rtol=CLOSE, atol=near):
                 yield OPS[name], others, (y.double() - m.y).abs().nan_to_num().max().item()
 
 
 def _inputs_behind_x(op: Op, m: Measured) -> list[Others]:
-    """The inputs behind x, if the values were those of `op`."""
+    """The inputs after x that `op` needs to have the measured values. Empty if no inputs can give them."""
     x, low, high = m.x[0].item(), m.y[0].item(), m.y[-1].item()
     if not (math.isfinite(low) and math.isfinite(high)):
         return []
@@ -121,10 +121,10 @@ def _inputs_behind_x(op: Op, m: Measured) -> list[Others]:
         if bounds == (None, None) or bounds[0] == bounds[1] or _FIXED.get(op.name, bounds) != bounds:
             return []
         spellings: tuple[Callable[[float], float], ...] = (
-            lambda bound: float(f"{bound:.7g}"),
+            lambda bound: float(f"{bound:.7g}"),  # the digits of a float32 number
             tidy,
             float,
-        )  # of float32, too
+        )
         return list(dict.fromkeys(tuple(b if b is None else write(b) for b in bounds) for write in spellings))
     if op.rule_set == "step":
         at_zero = m.y[m.x == 0]
@@ -139,17 +139,20 @@ def _inputs_behind_x(op: Op, m: Measured) -> list[Others]:
         return [(0,), (1,)]
     if op.name == "leaky_relu":
         slope = tidy(low / x) if x < 0 else 1.0
-        return [] if slope in (0.0, 1.0) else [(slope,)]  # these are relu, and x itself
+        return [] if slope in (0.0, 1.0) else [(slope,)]  # slope 0 is relu, slope 1 is x itself
     if op.name == "jumprelu":
         return _thresholds(m)
-    if len(op.inputs) == 2 and torch.equal(m.x, m.y):  # a transform of the gradient alone
+    if len(op.inputs) == 2 and torch.equal(m.x, m.y):  # the op changes the gradient only
         slope = tidy(torch.cat([m.positive, m.negative]).abs().max().item())
         return [] if op.name == "scale_grad" and slope == 1 else [(slope,)]  # a scale of 1 changes nothing
     return []
 
 
 def _thresholds(m: Measured) -> list[Others]:
-    """The single jump of the values, and the widths of a window around it: the slope there is K(0) of each density."""
+    """The inputs of jumprelu: the only jump of the values, and widths of a window around it.
+
+    A width follows from the slope at the jump, for each of the densities that jumprelu has.
+    """
     jumps = [at.x for at in m.breaks if at.is_jump]
     if len(jumps) != 1:
         return []
@@ -163,7 +166,7 @@ def _thresholds(m: Measured) -> list[Others]:
 
 
 def _grids(m: Measured, low: float, high: float) -> list[Others]:
-    """The step of a grid with its ends; the zero point is 0."""
+    """The inputs of fake_quantize: the step of the grid, zero point 0, and the codes at both ends."""
     levels = m.y.unique()
     if not 2 < len(levels) < len(m.y) / 2:
         return []
@@ -171,13 +174,13 @@ def _grids(m: Measured, low: float, high: float) -> list[Others]:
     steps = round((high - low) / step) if max(abs(low), abs(high)) <= _LARGEST_CODE * step else 0
     if steps < 2:
         return []
-    mean = (high - low) / steps  # each step was rounded by itself, perhaps in float32
+    mean = (high - low) / steps  # more exact than one step, because each value was rounded
     scales = dict.fromkeys((tidy(mean), float(f"{mean:.7g}"), tidy(step)))
     return [(scale, 0, round(low / scale), round(high / scale)) for scale in scales]
 
 
 def tidy(value: float) -> float:
-    """The number with nine digits, if the two differ by rounding alone: somebody wrote it."""
+    """The value with nine digits if that differs by rounding only: it is then the number that somebody wrote. Else the value."""
     short = float(f"{value:.9g}")
     return short if abs(short - value) <= 1e-11 * abs(value) else value
 
@@ -187,7 +190,7 @@ def _is_flat_at(m: Measured, end: int) -> bool:
 
 
 def _parameters(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> tuple[tuple[str, float], ...]:
-    """The parameters worth a try. known: the inputs behind x."""
+    """The parameters to try: estimates from the gradients, or else the defaults. known: the inputs after x."""
     estimates: Estimates = None
     if rule.parameters and rule.sides is not None:
         estimates = _estimate_factors(rule, m, known)
@@ -199,20 +202,20 @@ def _parameters(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> t
 
 
 def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> Estimates:
-    """Each parameter that is a factor: read at the flat end below or above the range, for the sign of grad that it is for.
+    """The parameters that are factors of grad: the slope at a flat end, for the sign of grad that the factor belongs to.
 
-    None where the row computes with a parameter instead of using it as a factor.
+    None if the row computes with a parameter instead of multiplying grad by it.
     """
     assert rule.sides is not None
     try:
         sides = rule.sides(**{name: Symbol(name) for name in rule.parameters})
-    except Exception:  # a row of somebody else may refuse this number
+    except Exception:  # a user's row may refuse a Symbol
         return None
     estimates: dict[str, float | None] = {}
     symbols: set[str] = set()
     for end, side in ((0, sides[0]), (-1, sides[1])):
         slopes = m.positive[end].item(), m.negative[end].item()
-        if isinstance(side, Slope) and 1.0 in side:  # the other sign leaks; which it is depends on the loss's direction
+        if isinstance(side, Slope) and 1.0 in side:  # the factor belongs to the sign of grad that does not pass whole
             slopes = (max(slopes, key=lambda slope: abs(slope - 1)),) * 2
         for factor, slope in zip(side, slopes, strict=False):
             symbol = factor.width if isinstance(factor, Reversal) else factor
@@ -223,14 +226,14 @@ def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]
                 estimates[symbol.name] = _estimate_width(m, known)
             elif isinstance(side, Slope) and _is_flat_at(m, end):
                 estimates.setdefault(symbol.name, abs(slope))
-    # A side without a bound shows no factor: the factor of the other side will do.
+    # A side without a bound shows no factor. It takes the factor of the other side.
     first = next(iter(estimates.values()), None)
     numbers = [number for name in rule.parameters if (number := estimates.get(name, first)) is not None]
     return tuple(numbers) if symbols == rule.parameters.keys() and len(numbers) == len(symbols) else None
 
 
 def _estimate_width(m: Measured, known: Mapping[str, float | None]) -> float | None:
-    """The width of a rule that turns and weakens a blocked gradient: -share * grad, share = distance / (width * (max - min))."""
+    """The width of a rule that reverses a blocked gradient: grad_x = -share * grad, share = distance / (width * (max - min))."""
     low, high = (known.get(name, known.get(f"quant_{name}")) for name in ("min", "max"))
     slopes = torch.cat([m.positive, m.negative])
     shares = torch.where((slopes < 0) & (slopes > -1), -slopes, 0.0)
@@ -243,7 +246,8 @@ def _estimate_width(m: Measured, known: Mapping[str, float | None]) -> float | N
 
 
 def _estimate_curve(m: Measured, rule: Rule) -> Estimates:
-    """Scale and height of a slope around 0. A box has its end where the slope ends; of the others a point at half their height shows it."""
+    """The scale and height of a slope around 0. The scale of a box is where its slope ends. For the others, a point near half the height
+    shows it."""
     assert rule.curve is not None
     top = m.positive[int(m.x.abs().argmin())].item()
     shape = rule.curve(**rule.parameters).shape
@@ -259,7 +263,7 @@ def _estimate_curve(m: Measured, rule: Rule) -> Estimates:
     return scale, top / rule.curve(scale=scale, height=1.0).height
 
 
-# |x| / scale, from the share that the slope has of the slope at 0
+# |x| / scale as a function of share = (slope at x) / (slope at 0)
 _U_OF_SHARE: dict[Shape, Callable[[float], float]] = {
     "tent": lambda share: 1 - share,
     "witch": lambda share: math.sqrt(1 / share - 1) / math.pi,

@@ -30,18 +30,18 @@ def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = DEFAULT_RUL
     """The nearest code of each vector, and its index.
 
     Forward:  indices = argmin over k of |x - codebook[k]|^2 in float64, the first where several are equal; codes = codebook[indices],
-        exactly. Distances are computed in chunks, never all at once, and what rounding could decide is decided in float64.
+        exactly. Distances are computed in chunks, and again in float64 where rounding could change the index.
     Backward: a pseudo-gradient. "identity": grad_x = grad. "rotation": grad_x = |q|/|x| R^T grad for x and its code q, where R turns
-        the direction of x into that of q, and is a constant to further derivatives; where one of the two is no longer than eps times
-        the other (zero, say), or they point in opposite directions, grad_x = grad. The codebook gets no gradient: it learns by
-        `codebook_loss` or a moving average. Saves nothing, or three tensors like x for "rotation". Linear in grad.
+        the direction of x into that of q. R is a constant in further derivatives. If x or q is 0 or at most eps times as long as the
+        other, or if they point in opposite directions, grad_x = grad. The codebook gets no gradient: it learns by `codebook_loss` or
+        a moving average. Saves nothing, or three tensors like x for "rotation". Linear in grad.
 
     Args:
         x: (..., d), floating point.
         codebook: (K, d), K and d > 0, floating point, same device. May differ in dtype from x, as it does under autocast.
-        rule: a name, one of these two.
-    Returns: codes (..., d) in the dtype of codebook, and indices (...) in int64. A vector with a NaN gets index 0, and a code with a
-        NaN is everybody's nearest, as torch.argmin has it.
+        rule: "identity" or "rotation".
+    Returns: codes (..., d) in the dtype of codebook, and indices (...) in int64. A vector with a NaN gets index 0. A code with a NaN
+        is the nearest of every other vector, because torch.argmin treats NaN as the least.
     Raises: ValueError if the shapes or devices do not fit, the codebook is empty or the rule is unknown; TypeError if an argument
         is no floating-point tensor.
     Example:
@@ -60,7 +60,7 @@ def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = DEFAULT_RUL
 
 
 def commitment_loss(x: Tensor, codes: Tensor) -> Tensor:
-    """How far vectors are from their codes; pulls the vectors.
+    """The distance of vectors from their codes. Its gradient moves the vectors.
 
     Forward:  mean of (x - codes)^2 over all elements.
     Backward: the true gradient to x; codes are constants. Saves both.
@@ -68,7 +68,7 @@ def commitment_loss(x: Tensor, codes: Tensor) -> Tensor:
     Args:
         x: (..., d), floating point: what was quantised.
         codes: shape of x: what `vector_quantize` returned.
-    Returns: 0-d. Weigh it against the task's loss; van den Oord et al. use 0.25.
+    Returns: 0-d. Multiply it by a weight before you add it to the task's loss; van den Oord et al. use 0.25.
     Raises: TypeError if an argument is no floating-point tensor; ValueError if the shapes differ.
     Example:
         >>> x = torch.tensor([[0.5, 0.0]], requires_grad=True)
@@ -85,7 +85,7 @@ def commitment_loss(x: Tensor, codes: Tensor) -> Tensor:
 
 
 def codebook_loss(x: Tensor, codebook: Tensor, indices: Tensor) -> Tensor:
-    """How far codes are from the vectors that chose them; pulls the codes.
+    """The distance of codes from the vectors that chose them. Its gradient moves the codes.
 
     Forward:  mean of (codebook[indices] - x)^2 over all elements.
     Backward: the true gradient to codebook; x is a constant. A code that nobody chose gets 0. Saves x, the chosen codes and indices.
@@ -114,7 +114,7 @@ def codebook_loss(x: Tensor, codebook: Tensor, indices: Tensor) -> Tensor:
 
 
 def _rotated(x: Tensor, codes: Tensor) -> Tensor:
-    """|q|/|x| R x, linear in x: R = I - 2 r r^T + 2 q x^T for the directions x and q, where r halves their angle."""
+    """|q|/|x| R x, linear in x. R = I - 2 r r^T + 2 q x^T, with unit vectors: x and q for the directions, r halfway between them."""
     dtype = torch.float64 if torch.float64 in (x.dtype, codes.dtype) else torch.float32
     turn, x_direction, code_direction, scale = _turn(x.detach().to(dtype), codes.to(dtype))
     y = x.to(dtype)
@@ -124,9 +124,9 @@ def _rotated(x: Tensor, codes: Tensor) -> Tensor:
 
 
 def _turn(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Bisecting direction, directions of x and codes, and |codes| / |x|; zeros and 1 where there is no turn to speak of, or a NaN."""
+    """The directions halfway, of x and of codes, and |codes| / |x|. Zeros and 1 if the rotation is not defined, or for a NaN."""
     eps = torch.finfo(x.dtype).eps
-    unit = torch.maximum(x.abs(), codes.abs()).amax(-1, keepdim=True)  # so that no square leaves the dtype
+    unit = torch.maximum(x.abs(), codes.abs()).amax(-1, keepdim=True)  # so that no square overflows or underflows
     x, codes = x / unit, codes / unit
     own, other = (v.square().sum(-1, keepdim=True).sqrt() for v in (x, codes))
     fits = (own > eps * other) & (other > eps * own)
@@ -161,17 +161,17 @@ def _check(op: str, x: Tensor, codebook: Tensor) -> None:
 
 
 # --- the search for the nearest code ----------------------------------------------------------------------------------
-# Distances come from matrix products in single precision, a chunk at a time. Where two distances are closer than the proven bound of
+# Distances come from matrix products in single precision, a chunk at a time. If two distances are closer than the proven bound of
 # their rounding errors, the row is searched again in double precision, and then by squared differences in double precision. So the
-# index is that of the least float64 squared difference, the first index where several are equal.
-# The search looks at values, which no tracer may. It is a custom op, so that a compiler and vmap see one node.
+# index is that of the least float64 squared difference, or the first such index if several are equal.
+# The search branches on values, which a traced function must not do. So it is a custom op: a compiler and vmap see one node.
 
 CHUNK = 2**22  # numbers in the largest temporary: 16 MiB in single precision
-SPARE = 10  # roundings that the bound allows beyond those of the product
+SPARE = 10  # the bound counts this many roundings beside those of the product
 
 
 def nearest_code(x: Tensor, codebook: Tensor) -> Tensor:
-    """Indices, int64, of shape x.shape[:-1]. NaN and infinity decide as in torch.argmin of the float64 distances."""
+    """Indices, int64, of shape x.shape[:-1]. With NaN and infinity the result is torch.argmin of the float64 distances."""
     if hasattr(x, "device_mesh") or hasattr(codebook, "device_mesh"):
         _register_sharding()
     return torch.ops.pseudograd.nearest_code.default(x, codebook)
@@ -179,8 +179,8 @@ def nearest_code(x: Tensor, codebook: Tensor) -> Tensor:
 
 @cache
 def _register_sharding() -> None:
-    """Tells DTensor that each part of the vectors is searched by itself, in the whole codebook."""
-    from torch.distributed.tensor import Replicate, Shard  # here, where it was imported already
+    """Tell DTensor that each device searches the whole codebook for its own part of the vectors."""
+    from torch.distributed.tensor import Replicate, Shard  # imported only for a DTensor, which has imported it already
     from torch.distributed.tensor.experimental import register_sharding
 
     def placements(x: Any, codebook: Any) -> list[tuple[list[Any], list[Any]]]:
@@ -220,7 +220,10 @@ torch.library.register_vmap("pseudograd::nearest_code", _batched, lib=_library)
 
 
 def _search_any(x: Tensor, codebook: Tensor, sound: Tensor, usable: Tensor) -> Tensor:
-    """Index 0 stands wherever all distances are infinite or NaN: argmin takes the first least, and NaN for least."""
+    """Indices for vectors or codes with NaN or infinity. `sound`, `usable`: the finite vectors, the finite codes.
+
+    As in argmin, NaN is the least distance and the first of equal distances counts. So a vector whose distances are all equal gets 0.
+    """
     indices = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     spoilt = codebook.isnan().any(-1)
     if spoilt.any():  # every distance to such a code is NaN
@@ -239,7 +242,7 @@ def _search_by_differences(x: Tensor, codebook: Tensor) -> Tensor:
 
 
 def squared_differences(x: Tensor, codes: Tensor) -> Tensor:
-    """The distance that decides."""
+    """The squared distances in float64, which define the nearest code."""
     return (x.double() - codes.double()).square_().sum(-1)
 
 
@@ -249,7 +252,7 @@ def _chunks(rows: int, numbers_per_row: int) -> Iterator[slice]:
 
 
 def _search_finite(x: Tensor, codebook: Tensor) -> Tensor:
-    """Nearest codes by matrix product, and by `_search_in_double` wherever rounding may have decided."""
+    """The nearest codes by matrix products, and by `_search_in_double` where rounding could have changed the index."""
     double = torch.float64 in (x.dtype, codebook.dtype) or not _keeps_single_precision(x.device)
     dtype = torch.float64 if double else torch.float32
     products = _Products(codebook, dtype)
@@ -259,7 +262,7 @@ def _search_finite(x: Tensor, codebook: Tensor) -> Tensor:
         scores, slack = products(x[part])
         least, indices[part] = scores.min(-1)
         runner_up = scores.scatter_(1, indices[part].unsqueeze(1), torch.inf).amin(-1)
-        close[part] = ~(runner_up > least + slack)  # also where either is NaN by overflow
+        close[part] = ~(runner_up > least + slack)  # also True if a score is NaN by overflow
     rows = close.nonzero()[:, 0]
     if len(rows) and len(codebook) > 1:
         indices[rows] = _search_in_double(x[rows], codebook)
@@ -267,7 +270,7 @@ def _search_finite(x: Tensor, codebook: Tensor) -> Tensor:
 
 
 def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
-    """The same decision in double precision; by squared differences between the codes that it leaves open."""
+    """The same search in double precision. Codes that are still too close are compared by squared differences."""
     first = _first_of_equals(codebook)
     codes = codebook[first].double()
     products = _Products(codes, torch.float64)
@@ -283,23 +286,23 @@ def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
 
 
 def _first_of_equals(codebook: Tensor) -> Tensor:
-    """The first index of each distinct code, in order. Equal codes would leave every row open."""
+    """The first index of each distinct code, in order. Between equal codes no precision could decide."""
     distinct, which = codebook.unique(dim=0, return_inverse=True)
     every = torch.arange(len(codebook), device=codebook.device)
     return every.new_full((len(distinct),), len(codebook)).scatter_reduce(0, which, every, "amin").sort().values
 
 
 def _first_least(distance: Tensor, row: Tensor, code: Tensor, rows: int) -> Tensor:
-    """For each row the least code among its pairs of least distance."""
+    """For each row, the lowest index among the codes at the least distance."""
     least = distance.new_full((rows,), torch.inf).scatter_reduce(0, row, distance, "amin")
     least_at = distance == least[row]
     return code.new_full((rows,), torch.iinfo(code.dtype).max).scatter_reduce(0, row[least_at], code[least_at], "amin")
 
 
 class _Products:
-    """|c|^2 - 2 x.c for rows x and all codes c: the squared distance less |x|^2, which all codes of a row share.
+    """The scores |c|^2 - 2 x.c for rows x and all codes c: the squared distance minus |x|^2, which is the same for all codes of a row.
 
-    Both are measured from the middle of codes that lie far from 0: the error grows with the squares of their lengths.
+    If the codes lie far from 0, their mean is subtracted from x and c first, because the error grows with the squares of their lengths.
     """
 
     def __init__(self, codebook: Tensor, dtype: torch.dtype) -> None:
@@ -317,7 +320,7 @@ class _Products:
         return (values if self.middle is None else values.double() - self.middle).to(self.dtype)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The scores, and per row how far apart the scores of two codes must be for their order to be certain."""
+        """The scores, and for each row the difference that two scores need for their order to be certain."""
         x = self._move(x)
         scores = torch.addmm(self.squares, x, self.codes.mT, alpha=-2)
         return scores, self.slack(x)
@@ -325,9 +328,8 @@ class _Products:
     def slack(self, x: Tensor) -> Tensor:
         """Twice the error of a score (Higham, Accuracy and Stability of Numerical Algorithms, 3.1), for a sum in any order.
 
-        |computed - exact| <= gamma (|c|^2 + 2 |x| |c|), gamma = m u / (1 - m u), m = d plus the few roundings around the sum; those of
-        x and c when they are moved count as two more. The second line is the error of the squared differences that decide in the end,
-        the third what underflow can take away.
+        |computed - exact| <= gamma (|c|^2 + 2 |x| |c|), gamma = m u / (1 - m u). m is d plus SPARE, which includes two roundings from the
+        subtraction of the mean. The second term is the error of the squared differences. The third is the loss by underflow.
         """
         size, limits = x.shape[-1] + SPARE, torch.finfo(x.dtype)
         own, longest = x.double().square().sum(-1).sqrt_(), self.length
@@ -338,13 +340,13 @@ class _Products:
 
 
 def _gamma(size: int, eps: float) -> float:
-    """Higham's gamma with unit roundoff eps / 2; infinite where the bound says nothing."""
+    """Higham's gamma with unit roundoff eps / 2. Infinite if size is too large for the bound."""
     lost = size * eps / 2
     return lost / (1 - lost) if lost < 0.5 else float("inf")
 
 
 def _keeps_single_precision(device: torch.device) -> bool:
-    """May a float32 matrix product round its inputs to fewer bits (TF32, bfloat16)? The bound holds only where it may not."""
+    """Does a float32 matrix product keep all bits of its inputs? The bound does not hold if it rounds them to TF32 or bfloat16."""
     try:
         if torch.get_float32_matmul_precision() != "highest":
             return False

@@ -19,18 +19,19 @@ def override(**families: SiteRule | None) -> Rewriting:
     """Give torch's own functions another backward rule, in code that nobody edits.
 
     Forward:  torch's values, bit for bit.
-    Backward: that of the rule, with the default edge of each family's op. Saves as many tensors as torch's op saves, of the same
-        shapes (relu: its input where torch keeps its result), or, of a clamp of 4096 elements or more on CPU, one or two bits of each
-        element where the op of that name does; under gelu=, silu=, leaky_relu= and hardsigmoid= what the op of that name
-        saves, a few bits of each element, because that is what they are asked for. Whatever cannot be rewritten keeps torch's
-        gradient and is reported; nothing raises where torch does not.
+    Backward: that of the rule, with the default edge of each family's op. Saves tensors of the same number and shapes as torch's op
+        (relu: its input where torch keeps its result). A clamp of 4096 elements or more on the CPU saves one or two bits of each
+        element if `pg.clamp` does with this rule. Under gelu=, silu=, leaky_relu= and hardsigmoid= a call saves a few bits of each
+        element, as our op of that name does. A call that cannot be rewritten keeps torch's gradient and is in the report; no call
+        raises an error that torch would not raise.
 
     Args:
         families: each family of functions is off unless named, as in clamp="identity". docs/override.md lists the functions of each.
-            hardsigmoid= counts before relu=. The value is a rule's name, a rule object, or a function from a Site (op, family, where,
-            module, min, max) to one of these or None for torch's own; inside torch.compile a site's where and module are not known.
-    Returns: a context and decorator for the current thread, nestable: the inner one decides for what it names. `report()` tells which
-        calls it rewrote, and which it saw and could not reach.
+            A call of hardsigmoid takes the rule of hardsigmoid= if both that and relu= are given. The value is a rule's name, a rule
+            object, or a function. The function gets a Site (op, family, where, module, min, max) and returns a name, an object, or None
+            for torch's own gradient. Inside torch.compile a site's where and module are not known.
+    Returns: a context and decorator for the current thread. Contexts nest: the inner one decides for the families that it names.
+        `report()` lists the calls that it rewrote, and those that it could not rewrite.
     Raises: ValueError for an unknown family or rule, or if none is given; TypeError for a value that is no rule.
     Example:
         >>> x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)

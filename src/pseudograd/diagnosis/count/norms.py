@@ -15,22 +15,22 @@ from torch import Tensor
 from ...kernels.native.counts import Squares
 from ...torch_table.private import local
 
-_POINTS_OF_A_SERIES = 32  # of a series; when it has more than twice as many, every second one is dropped
-SAMPLE = 1024  # entries of a parameter that are looked at
-_TINY_NORM = 1e-18  # the squares of smaller numbers come near 0 in float32, so the norm is taken again in float64
+_POINTS_OF_A_SERIES = 32  # a series with more than twice as many points drops every second point
+SAMPLE = 1024  # about so many entries of a parameter are read
+_TINY_NORM = 1e-18  # the squares of smaller numbers underflow in float32, so their norm is computed in float64
 _sequence = itertools.count()
 
-Number = float | Tensor  # a 0-d tensor on a device that must not be waited for
-Steps = tuple[tuple[int, float], ...]
-# in the state of an optimiser that keeps what rounding takes
+Number = float | Tensor  # a 0-d tensor stays on its device, so that nothing waits for the device
+Steps = tuple[tuple[int, float], ...]  # pairs of step and value
+# Parts of the names under which optimisers store the rounding error of a weight, or the weight in full precision
 _REST_NAMES = ("kahan", "compensation", "shift", "master", "residual")
-State = Mapping[str, Any]  # what an optimiser keeps of one parameter
-Group = Mapping[str, Any]  # the settings of a group of an optimiser
+State = Mapping[str, Any]  # an optimiser's state for one parameter
+Group = Mapping[str, Any]  # an optimiser's settings for one group of parameters
 Value = TypeVar("Value")
 
 
 class Series(Generic[Value]):
-    """Values by step in bounded memory, the first and the last among them. A value may be a 0-d tensor of a device."""
+    """Values by step in bounded memory. It always has the first and the last value. A value may be a 0-d tensor of a device."""
 
     def __init__(self) -> None:
         self._points: list[tuple[int, Value]] = []
@@ -40,7 +40,7 @@ class Series(Generic[Value]):
 
     @property
     def is_wanted(self) -> bool:
-        """Will the next value be kept?"""
+        """Will the series keep the next value?"""
         return self._count % self._interval == 0
 
     def add(self, step: int, value: Value) -> None:
@@ -65,7 +65,7 @@ def numbers_of(series: Series[float] | Series[float | Tensor]) -> Steps:
 
 
 def view_of_sample(tensor: Tensor) -> Tensor:
-    """A view of about 1,024 entries, evenly spread, or of all where they are fewer."""
+    """A view of about 1,024 evenly spread entries. A smaller tensor is viewed whole."""
     flat = tensor.detach().reshape(-1)
     interval = flat.numel() // SAMPLE
     return flat[::interval] if interval > 1 else flat
@@ -77,17 +77,17 @@ def sample(tensor: Tensor) -> Tensor:
 
 
 class Sizes:
-    """The norms of the gradients of one parameter, summed as squares, on its device until somebody reads them.
+    """The norms of the gradients of one parameter. Their sum of squares stays on the device until a report reads it.
 
-    number_of_backward: gives the number of the backward that runs.
+    number_of_backward: returns the number of the current backward pass.
     """
 
     def __init__(self, number_of_backward: Callable[[], int] = lambda: 0) -> None:
         self._number_of_backward = number_of_backward
-        # Norms, each with the share of entries that are 0: of a sample, and now and then, unless a kernel counts them.
+        # Norms, each with the share of entries that are 0. Without a kernel this share is that of a sample, and None at most steps.
         self._series: Series[tuple[Number, Number | None]] = Series()
         self.count = 0
-        self.order = 0  # of its first gradient among those of all parameters: the layer next to the loss comes first
+        self.order = 0  # parameters numbered by their first gradient: the layer next to the loss comes first
         self._squares: Number = 0.0
         self._kernel: Squares | None = None
 
@@ -101,7 +101,7 @@ class Sizes:
         self._note(norm, zeros)
 
     def add_by_kernel(self, grad: Tensor, had_gradient: Tensor | None) -> int:
-        """Add a gradient that `can_square`, and note which entries had one. Returns what `Squares.add` returns."""
+        """Add a gradient that the kernel can square, and mark its entries in `had_gradient`. Returns the result of `Squares.add`."""
         if self._kernel is None:
             self._kernel = Squares()
         missing = self._kernel.add(grad, had_gradient)
@@ -118,17 +118,17 @@ class Sizes:
 
     @property
     def norm_by_step(self) -> Steps:
-        """The norm, by the number of the backward pass."""
+        """Pairs of the number of a backward pass and the norm of its gradient."""
         return tuple((step, float(norm)) for step, (norm, _) in self._series.steps)
 
     @property
     def zeros(self) -> Steps:
-        """The share of entries that are 0, where they were counted."""
+        """Pairs of the number of a backward pass and the share of entries that are 0, for the passes that counted them."""
         return tuple((step, float(share)) for step, (_, share) in self._series.steps if share is not None)
 
     @property
     def mean(self) -> float:
-        """The root of the mean square over the backward passes."""
+        """The root mean square of the norms of all backward passes."""
         squares = float(self._squares) + (0.0 if self._kernel is None else self._kernel.read())
         return math.sqrt(squares / self.count) if self.count else 0.0
 
@@ -147,18 +147,18 @@ def _norm(grad: Tensor) -> Number:
 
 
 def expected_step(tensor: Tensor, group: Group, state: State, before: Tensor) -> Tensor | None:
-    """How far the optimiser wants to move each sampled entry, in float32; None for an optimiser that is neither like Adam nor like SGD.
+    """How far the optimiser would move each sampled entry without rounding, in float32. None if it is neither like Adam nor like SGD.
 
     before: the entries before the step.
     """
-    rate, kept = group.get("lr"), _kept_by_entry(tensor, state)
+    rate, buffers = group.get("lr"), _entry_buffers(tensor, state)
     if (
         not isinstance(rate, (int, float, Tensor))
         or tensor.grad is None
-        or not all(map(_is_plain_tensor, kept.values()))
+        or not all(map(_is_plain_tensor, buffers.values()))
     ):
         return None
-    tensors = {name: sample(value).float() for name, value in kept.items()}
+    tensors = {name: sample(value).float() for name, value in buffers.items()}
     if {"exp_avg", "exp_avg_sq"} <= tensors.keys():
         count = state.get("step", 1)
         first, second = group.get("betas", (0.0, 0.0))
@@ -188,14 +188,14 @@ def add_decay(grads: Tensor, weights: Tensor, group: Group) -> Tensor:
 
 
 def is_zero(rate: object) -> bool:
-    """A rate on a device counts as a rate other than 0: it is not waited for."""
+    """Is the learning rate 0? False for a rate on a device, because its value is not read."""
     if isinstance(rate, Tensor):
         return rate.is_cpu and rate.numel() == 1 and bool(local(rate) == 0)
     return isinstance(rate, (int, float)) and rate == 0
 
 
 def number_of(rate: object) -> float | None:
-    """A device is not waited for."""
+    """The learning rate as a float. None for a rate on a device, because its value is not read."""
     if isinstance(rate, Tensor):
         return float(rate) if rate.is_cpu and rate.numel() == 1 else None
     return float(rate) if isinstance(rate, (int, float)) else None
@@ -210,8 +210,8 @@ def spacing(weight: Tensor) -> Tensor:
 
 
 def keeps_rest(state: State, tensor: Tensor) -> bool:
-    """Does the optimiser keep the weights in full precision, or what rounding took from them?"""
-    for name, value in _kept_by_entry(tensor, state).items():
+    """Does the optimiser store the weights in full precision, or their rounding errors?"""
+    for name, value in _entry_buffers(tensor, state).items():
         if any(word in name.lower() for word in _REST_NAMES):
             return True
         is_wider = _is_plain_tensor(value) and value.dtype.itemsize > tensor.dtype.itemsize
@@ -220,8 +220,8 @@ def keeps_rest(state: State, tensor: Tensor) -> bool:
     return False
 
 
-def _kept_by_entry(tensor: Tensor, state: State) -> dict[str, Tensor]:
-    """The tensors of a state with a number for each entry of the parameter."""
+def _entry_buffers(tensor: Tensor, state: State) -> dict[str, Tensor]:
+    """The tensors of the state that have one number for each entry of the parameter."""
     return {
         name: value
         for name, value in state.items()
@@ -230,5 +230,5 @@ def _kept_by_entry(tensor: Tensor, state: State) -> dict[str, Tensor]:
 
 
 def _is_plain_tensor(value: object) -> bool:
-    """Is it no tensor of a class of its own, as states of 8 bits are?"""
+    """False for a subclass of Tensor, such as the 8-bit states of some optimisers."""
     return type(value) in (Tensor, torch.nn.Parameter)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a command that is stopped cleans up behind itself, and what must not be torn in two is not."""
+"""Ctrl-C and SIGTERM: a stopped command cleans up, and a block that must not be interrupted runs to its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the command to stop. The command line says its text, and that nothing is left half-written.
+    """A signal asked the command to stop. The command line prints the text of this exception.
 
     known: the part of the answer that the command has so far. The command line prints it first.
     """
@@ -26,7 +26,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Both signals raise Stopped here; by itself SIGTERM would end the process where it stands."""
+    """Both signals raise Stopped inside this block. Without it, SIGTERM would end the process with no cleaning up."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
@@ -37,19 +37,22 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def hold_signals() -> Iterator[None]:
-    """A signal that arrives here waits for the end of the block."""
-    came: list[int] = []
+    """A signal that arrives inside this block is raised again at its end."""
+    waiting: list[int] = []
     try:
-        with _handled_by(lambda number, frame: came.append(number)):
+        with _handled_by(lambda number, frame: waiting.append(number)):
             yield
     finally:
-        for number in came:
+        for number in waiting:
             signal.raise_signal(number)
 
 
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Only the main thread may say who handles signals. One that is ignored (nohup), or that Python does not handle, stays so."""
+    """Handle both signals with `handler` inside this block.
+
+    Python lets only the main thread set handlers. A signal that is ignored (nohup), or handled outside of Python, stays as it is.
+    """
     in_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in _NAMES} if in_main else {}
     changed = {number: old for number, old in before.items() if old not in (None, signal.SIG_IGN)}

@@ -29,19 +29,19 @@ class Case(NamedTuple):
         return self.function()(*inputs)
 
     def function(self) -> Callable[..., Tensor]:
-        """The same as a function that holds names and numbers only: Dynamo on torch 2.8 cannot trace a tuple that holds records."""
-        how: dict[str, object] = {}
+        """The public function with the options of this case. It does not refer to the case: Dynamo on torch 2.8 cannot trace a Case."""
+        options: dict[str, object] = {}
         if len(self.op.rules) > 1:
-            how["rule"] = RuleObject(self.rule.name, self.parameters) if self.parameters else self.rule.name
+            options["rule"] = RuleObject(self.rule.name, self.parameters) if self.parameters else self.rule.name
         if self.op.edges:
-            how["edge"] = self.edge
+            options["edge"] = self.edge
         if self.op.takes_maximize:
-            how["maximize"] = self.maximize
+            options["maximize"] = self.maximize
         public = self.op.public
-        return lambda *inputs: public(*inputs, **how)
+        return lambda *inputs: public(*inputs, **options)
 
     def call(self) -> Call:
-        """What the public function asks the engine to run."""
+        """The call that the public function gives to the engine."""
         rule = RuleObject(self.rule.name, self.parameters) if self.parameters else self.rule.name
         return call_for(self.op, rule, self.edge, self.maximize)
 
@@ -54,24 +54,24 @@ class Case(NamedTuple):
         return self.rule.is_linear_at(self.edge)
 
     def reference_in(self, dtype: torch.dtype) -> Callable[..., tuple[float, ...]]:
-        """The rule as a function of (x, grad, *other values), one number each, rounded to dtype after every step.
-
-        Its parameters are gathered here, once, because the function is called for thousands of numbers.
-        """
-        how = {**self.all_parameters, "maximize": self.maximize} if self.op.takes_maximize else self.all_parameters
-        return partial(self.rule.reference, fl=rounding_to(dtype), **how)
+        """The rule's reference, a function of single numbers (x, grad, *other inputs). It rounds to dtype after every step."""
+        options = {**self.all_parameters, "maximize": self.maximize} if self.op.takes_maximize else self.all_parameters
+        return partial(self.rule.reference, fl=rounding_to(dtype), **options)
 
     @property
     def ulps(self) -> int:
-        """How many units in the last place two computations of this rule may differ: exp is rounded differently in loops and remainders."""
+        """The units in the last place by which two computations of this rule may differ.
+
+        torch rounds exp differently in the vector part of a loop and in the rest of it.
+        """
         return self.rule.ulps
 
     def unit_of(self, grad: Tensor) -> Tensor | float:
-        """What these are units of, where it is larger than the gradient itself."""
+        """`ulps` counts units of the gradient. Where terms of the rule cancel, it counts units of this value if that is larger."""
         return torch.where(grad.isfinite(), grad, 0.0) if self.rule.cancels else 0.0
 
     def samples(self) -> list[Sample]:
-        """Those of the op that the rule can work with."""
+        """The op's samples that have all inputs that the rule requires."""
         return [sample for sample in self.op.samples if not self._lacks(sample)]
 
     def _lacks(self, sample: Sample) -> bool:
@@ -82,7 +82,7 @@ class Case(NamedTuple):
 
 
 def rounding_to(dtype: torch.dtype) -> Callable[[float], float]:
-    """Round a Python float to dtype, by torch itself; nothing to do for float64."""
+    """The function that rounds a Python float to dtype as torch does."""
     return _ROUND[dtype]
 
 
