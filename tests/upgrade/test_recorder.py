@@ -14,8 +14,10 @@ import numpy
 import pytest
 import torch
 
+import pseudograd as pg
 from pseudograd.listen.listener import listening
 from pseudograd.listen.program.follow import Enough
+from pseudograd.torch_table.eras import installed_era
 from pseudograd_upgrade.cutting.recorder import ArgumentRecorder
 from pseudograd_upgrade.recorder import CallListener, Recorder, set_seed
 from pseudograd_upgrade.recording import Schedule
@@ -55,6 +57,23 @@ def test_a_recorder_has_every_call_node_leaf_and_update_of_its_steps() -> None:
     assert [digest[0] for _, digest in sigmoid] == [3, pytest.approx(0.31498, rel=1e-4)]
     assert [losses for (losses,) in content["losses"]] == pytest.approx([4.83557, 4.56109, 4.15179], rel=1e-5)
     assert content["steps"][2][0][1].startswith("lr=0.5, momentum=0, ")
+
+
+def _measure_the_era() -> None:
+    installed_era.__wrapped__()
+
+
+def _measure_a_tie() -> None:
+    with pg.diagnose(sensitivity=True):
+        torch.ones(3, requires_grad=True).sort().values[0].backward()
+
+
+@pytest.mark.parametrize(("measurement", "own_steps"), [(_measure_the_era, 0), (_measure_a_tie, 1)])
+def test_a_measurement_of_ours_is_no_step_of_the_program(measurement: Callable[[], None], own_steps: int) -> None:
+    installed_era()
+    recorder = Recorder(Schedule())
+    _record(recorder, measurement)
+    assert len(recorder.losses) == own_steps
 
 
 @pytest.mark.parametrize(("kind", "op"), [("forward", "sigmoid"), ("backward", "SigmoidBackward0")])

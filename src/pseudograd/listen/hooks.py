@@ -22,10 +22,10 @@ from torch.overrides import handle_torch_function
 from torch.utils.hooks import BackwardHook
 
 from .. import engine
-from ..formula import Depth
+from ..formula import Depth, own
 from ..torch_table.private import mode_count, mode_stack
 from . import patches
-from .harmless import show_located
+from .harmless import show_located, unheard
 
 # --- backwards, swaps of tensors, zero_grad: others subscribe to them -------------------------------------------------
 
@@ -63,6 +63,8 @@ class Around:
     def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function, updated=())
         def call(*args: object, **kwargs: object) -> object:
+            if own.depth or unheard.depth:  # a computation of ours is no step of the program
+                return function(*args, **kwargs)
             arguments = self._receive(*args, **kwargs)
             endings: list[Ending | None] = []
             outcome: object = None

@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -200,13 +200,17 @@ def outside_every_mode(measurement: Callable[[], Measured]) -> Measured:
         return own_thread.submit(measurement).result()
 
 
+def _at_a_bound() -> Any:
+    return torch.clamp(torch.zeros(1, requires_grad=True), min=0.0)
+
+
 @constant_result
 @functools.cache
 def installed_era() -> str:
     """The era that the installed torch behaves as, whatever is entered where this is asked: that of its version, if it does what that
-    era does at a number bound; else the one that does.
+    era does at a number bound; else the one that does. The node is called without a backward, which a listener would count.
     """
-    share = outside_every_mode(lambda: measure(lambda x, bound: torch.clamp(x, min=0.0))).x
+    share = outside_every_mode(lambda: float(_at_a_bound().grad_fn(torch.ones(1))))
     of_version = era_of(torch.__version__)
     behaving = [name for name, era in ERAS.items() if SHARES[era.edge] == share]
     if of_version in behaving or not behaving:
