@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import linecache
 import re
 import threading
 from collections.abc import Callable
@@ -415,6 +416,41 @@ def test_lines_are_compared_by_the_end_of_their_path(
     (tmp_path / "models" / "gate.py").touch()
     monkeypatch.chdir(tmp_path / "models")
     assert frames.is_same_line(line, other) is same
+
+
+_IN_A_FUNCTION = "def f(p):\n    return p.clamp(-1, 1).sum()\n{step}f(p).backward()\n"
+_AROUND_THE_LINE = "{step}p.clamp(-1, 1).sum().backward()\n"
+_ON_TWO_LINES = "def f(p):\n    return torch.clamp(\n        p, -1, 1).sum()\n{step}f(p).backward()\n"
+_TWICE = "def f(p):\n    return p.clamp(-1, 1).sum()\ndef g(p):\n    return p.clamp(-1, 1).sum()\n{step}f(p).backward()\n"
+
+
+@pytest.mark.parametrize("is_file", [True, False], ids=["file", "cell"])
+@pytest.mark.parametrize("program", [_IN_A_FUNCTION, _AROUND_THE_LINE, _ON_TWO_LINES])
+def test_an_override_works_where_it_moves_the_line_that_it_is_about(program: str, is_file: bool, tmp_path: Path) -> None:
+    before, after = [torch.full((4,), 5.0, requires_grad=True) for _ in range(2)]
+    with diagnose() as d:
+        _run_program(program.format(step=""), tmp_path / "train.py", is_file, before)
+    line = only(d, "starved").next_step.split("#")[0].replace(": ...", ":\n    ")
+    pasted = "import pseudograd\n" + program.format(step=line)
+    _run_program(pasted, tmp_path / "train.py" if is_file else tmp_path / "again.py", is_file, after)
+    assert before.grad is not None and not before.grad.any()
+    assert after.grad is not None and after.grad.all()
+
+
+def _run_program(source: str, file: Path, is_file: bool, p: Tensor) -> None:
+    if is_file:
+        file.write_text(source)
+    else:
+        linecache.cache[str(file)] = (len(source), None, source.splitlines(True), str(file))
+    exec(compile(source, str(file), "exec"), {"torch": torch, "p": p})
+
+
+def test_an_override_at_one_of_two_equal_calls_names_its_line_after_the_edit(tmp_path: Path) -> None:
+    with diagnose() as d:
+        _run_program(_TWICE.format(step=""), tmp_path / "train.py", True, torch.full((4,), 5.0, requires_grad=True))
+    step = only(d, "starved").next_step
+    assert "train.py:2')" in step
+    assert "with the line as it is after this edit" in step
 
 
 def test_no_advice_for_a_line_that_nobody_saw() -> None:

@@ -79,6 +79,17 @@ def test_nothing_is_said_in_words() -> None:
     assert str(context.report()) == f"pin_edge({era!r}): this torch is of that era, nothing is rewritten"
 
 
+def test_calls_that_no_site_chose_have_their_lines_in_the_report() -> None:
+    with override(clamp=lambda site: "inward" if site.is_at(f"{site.where}0") else None) as context:
+        torch.clamp(leaf(), -1, 1)  # left
+    report = context.report()
+    assert report.missed == ()
+    assert str(report).splitlines()[1:] == [
+        "  nothing was rewritten: the function of the site chose torch's own rule for each call",
+        f"          1  clamp        {_line('left')}",
+    ]
+
+
 @pytest.mark.parametrize("last", ["torch", "torch by name", "backward", "backward unseen"])
 def test_torchscript_is_missed_and_named(last: str) -> None:
     with warnings.catch_warnings():

@@ -283,8 +283,14 @@ def format_location(code: CodeType | str, line: int) -> str:
 
 def is_same_line(where: str, text: str) -> bool:
     """Does a person who writes `text` mean the line `where`, as `format_location` names it? The end of the path of a file is enough."""
-    (file, number), (other, its) = (line.replace(os.sep, "/").rpartition(":")[::2] for line in (where, text))
-    if number != its or not file or not other:
+    (file, number), (other, its) = (line.rpartition(":")[::2] for line in (where, text))
+    return number == its and is_same_file(file, other)
+
+
+def is_same_file(file: str, other: str) -> bool:
+    """Does a person who writes `other` mean the file that `format_location` names so?"""
+    file, other = (name.replace(os.sep, "/") for name in (file, other))
+    if not file or not other:
         return False
     path = file if file.startswith(("/", "<")) else f"{_current_folder() or ''}/{file}".replace(os.sep, "/")
     if f"/{path}".endswith(f"/{other}"):

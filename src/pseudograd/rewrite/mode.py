@@ -20,6 +20,7 @@ from ..user_function import UserFunction
 from . import at_once, pins, sites
 from .edges import pinned_edge
 from .entered_contexts import Entered
+from .report import LEFT
 from .stand_ins import run_stand_in, why_not
 
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
@@ -189,7 +190,7 @@ class Rewrite(Entered):
         if replacement.by_site is not None:
             rule = replacement.by_site.rule(spelling, name, inputs)
             if rule is None:
-                return func(*args, **kwargs)
+                return self._leave_to_torch(spelling, "", LEFT, func, args, kwargs)
         call = replacement.call(spelling.form, name, rule)
         if call is None:
             lacking = replacement.name if rule is None else rule.name if isinstance(rule, RuleObject) else rule

@@ -15,6 +15,7 @@ from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number, without_torch_function
 
 _SCRIPT = "torch::jit::"
+LEFT = "chosen by the function of the site"
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,16 @@ class Missed(Calls):
 
 @dataclass(frozen=True)
 class Report:
-    """`rewritten` and `missed`, each with the most frequent first; `str()` is the text that a person reads."""
+    """`rewritten` and `missed`, each with the most frequent first; `str()` is the text that a person reads.
+
+    left: the matching calls for which a function of the site chose torch's own rule.
+    """
 
     label: str
     rewritten: tuple[Rewritten, ...]
     missed: tuple[Missed, ...]
     is_torchs_own: bool  # a pin to the era of the installed torch
+    left: tuple[Missed, ...] = ()
 
     def _repr_html_(self) -> str:
         return to_html(str(self))
@@ -72,7 +77,10 @@ class Report:
         for site in self.rewritten:
             times = f"{site.calls:,}" if not site.compiled else "compiled"
             lines.append(f"  {times:>9}  {site.op:<12} {site.rule:<16} {_line(site)}")
-        if not self.rewritten:
+        if not self.rewritten and self.left:
+            lines.append("  nothing was rewritten: the function of the site chose torch's own rule for each call")
+            lines += [f"  {site.calls:>9,}  {site.op:<12} {_line(site)}" for site in self.left]
+        elif not self.rewritten:
             lines.append("  nothing was rewritten: no matching call was recorded for a backward inside the context")
         if self.missed:
             calls = sum(site.calls for site in self.missed)
@@ -84,14 +92,17 @@ class Report:
 def make_report(label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
     calls = [entry for log in logs for entry in log.entries()]
     rewritten = _joined([entry for entry in calls if isinstance(entry, Rewritten)])
-    return Report(label, rewritten, _joined([entry for entry in calls if isinstance(entry, Missed)]), is_torchs_own)
+    others = _joined([entry for entry in calls if isinstance(entry, Missed)])
+    missed, left = (tuple([entry for entry in others if (entry.why == LEFT) is is_left]) for is_left in (False, True))
+    return Report(label, rewritten, missed, is_torchs_own, left)
 
 
 def join_reports(reports: Sequence[Report]) -> Report:
     """One report of a context in several processes."""
     rewritten = _joined([site for report in reports for site in report.rewritten])
     missed = _joined([site for report in reports for site in report.missed])
-    return dataclasses.replace(reports[0], rewritten=rewritten, missed=missed)
+    left = _joined([site for report in reports for site in report.left])
+    return dataclasses.replace(reports[0], rewritten=rewritten, missed=missed, left=left)
 
 
 AnyCalls = TypeVar("AnyCalls", bound=Calls)

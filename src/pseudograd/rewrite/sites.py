@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ class Site:
     """A call that a rule may be chosen for. Inside torch.compile `where` and `module` are not known.
 
     where: file:line of the call, the file from site-packages or from the folder on that the program is in at the moment. Compare it by
-    `is_at`, which holds in every folder.
+    `is_at`, which holds in every folder. expression: the source of the call, as `diagnose` and `report()` name it.
     """
 
     op: str
@@ -32,10 +33,16 @@ class Site:
     module: str | None
     min: Any
     max: Any
+    expression: str = ""
 
-    def is_at(self, where: str) -> bool:
-        """Is the call at this file:line? The file may be given by the end of its path: "train.py:12" or "models/gate.py:7"."""
-        return frames.is_same_line(self.where, where)
+    def is_at(self, where: str, expression: str | None = None) -> bool:
+        """Is the call at this file:line? With an expression: is it in this file, with this source, on whatever line?
+
+        The file may be given by the end of its path: "train.py:12" or "models/gate.py:7". An edit above the call moves its line.
+        """
+        if expression is None:
+            return frames.is_same_line(self.where, where)
+        return self.expression == expression and frames.is_same_file(self.where.rpartition(":")[0], where)
 
 
 class RuleBySite:
@@ -50,7 +57,14 @@ class RuleBySite:
         if torch.compiler.is_compiling():
             return self.function(Site(spelling.name, family, COMPILED, None, low, high))
         location = frames.location(2)
-        return self.function(Site(spelling.name, family, frames.named(location.call), location.module, low, high))
+        where, expression = frames.named(location.call), _expression(location.call)
+        return self.function(Site(spelling.name, family, where, location.module, low, high, expression))
+
+
+@functools.lru_cache(maxsize=256)
+def _expression(call: frames.Point | None) -> str:
+    """As the file is at the first call: somebody may edit it while the program runs."""
+    return "" if call is None else call.expression
 
 
 def _bounds(primitive: str, inputs: tuple[object, ...]) -> tuple[object, object]:

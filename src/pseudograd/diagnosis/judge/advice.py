@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from ...listen.frames import file_of, is_of_a_package, lines_of
 from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
 from ...torch_table.forms import SWITCHES
@@ -16,16 +19,28 @@ _UNKNOWN_LINE = (
 # to try, by family
 _RULES = {**{family: OPS[family].default_rule for family in ("clamp", "round", "sign")}, "relu": LEAKY_RULE}
 _AROUND_THE_STEP = "  # around the training step"
+_AS_IT_WILL_BE = ", with the line as it is after this edit"
+_LONGEST = 80  # characters of an expression in a line to paste
 
 
 def override(site: Site, rule: str, brings: str = "") -> str:
-    """The rule at this line."""
+    """The rule at this call, by its source where that is nowhere else in its file: the edit moves its line."""
     if site.where == "?":
         return _UNKNOWN_LINE
     if site.within is not None:
         return write_out("override", site.op, site.within)
-    chosen = f"{site.family}=lambda site: {rule!r} if site.is_at({site.where!r}) else None"
-    return f"with pseudograd.override({chosen}): ...{_AROUND_THE_STEP}{brings}"
+    condition, hint = f"site.is_at({site.where!r})", _AROUND_THE_STEP
+    file = "" if site.source is None else site.source[0]
+    if file and not is_of_a_package(file):
+        source = " ".join(line.strip() for line in lines_of(file))
+        if not site.expression or len(site.expression) > _LONGEST or source.count(site.expression) != 1:
+            hint += _AS_IT_WILL_BE
+        elif os.path.exists(file_of(file)):
+            condition = f"site.is_at({site.where.rpartition(':')[0]!r}, {site.expression!r})"
+        else:  # a cell of a notebook, whose name changes when it runs again
+            condition = f"site.expression == {site.expression!r}"
+    chosen = f"{site.family}=lambda site: {rule!r} if {condition} else None"
+    return f"with pseudograd.override({chosen}): ...{hint}{brings}"
 
 
 def try_rule(site: Site) -> str | None:
