@@ -37,6 +37,9 @@ def test_a_factor_of_zeros_is_followed_to_what_made_it() -> None:
             net["head"](dead.mean(0)).sum().backward()  # past a node that hands on
     why = "it is multiplied with what relu gives, which is 0 everywhere"
     assert cause_of(d, "head.weight") == (line_of("dead = net"), why)
+    (finding,) = [finding for finding in d.findings if finding.code == "starved" and "first.weight" in finding.evidence]
+    assert why not in finding.cause
+    assert finding.also[0] == f"1 parameter got zeros in every backward: head.weight ({why})"
 
 
 def test_one_backward_with_something_is_enough_for_a_factor() -> None:

@@ -79,6 +79,8 @@ def test_a_target_net_is_a_calm_line(how: str, is_given: bool) -> None:
     assert verdicts(d) == ([], [STEPPED_BY_NONE.format("Sequential(2)")])
     assert "starved" not in [finding.code for finding in d.findings]
     assert d.calm[0][:40] in str(d)
+    assert f"{len(d.idle)} others got nothing and do not count as starving" in str(d)
+    assert int(d.calm[0].split()[0]) == len(d.idle)
     assert not set(d.parameters[:4]) & set(d.parameters[4:])  # never another root's names
     assert d.parameters[:4] == ["0.weight", "0.bias", "2.weight", "2.bias"]
 

@@ -75,8 +75,8 @@ def _merge_fields(parts: Sequence[Part]) -> dict[str, object]:
         is_common = are_replicas and (name != "partly" or all(content[name] == first[name] for content in contents))
         rows = [(part, record) for part in parts for record in part.content[name]]
         fields[name] = list(first[name]) if is_common else _name_parameters(rows)
-    if not are_replicas:
-        fields["parameters"] = [f"{part}: {name}" for part in parts for name in part.content["parameters"]]
+    for field in ("parameters", "idle") if not are_replicas else ():
+        fields[field] = [f"{part}: {name}" for part in parts for name in part.content[field]]
     fields["whatif"] = {
         question: _name_parameters([(part, row) for part in parts for row in part.content["whatif"].get(question, ())])
         for question in dict.fromkeys(question for content in contents for question in content["whatif"])

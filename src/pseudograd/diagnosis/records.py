@@ -204,7 +204,8 @@ class Report:
     empty with detail="counts". sensitivity: how much of the gradient is convention, by family, line and parameter; empty unless
     requested. unsensed: why the sensitivity was not measured in some backward passes, and in how many. history: for each parameter the
     norm, the zeros, the convention and the stalled share by step. errors: what failed inside pseudograd, so that numbers are
-    incomplete; the program is not affected. parameters: the names of all parameters that ran.
+    incomplete; the program is not affected. parameters: the names of all parameters that ran. idle: of those that got no gradient, or zeros
+    alone, and that do not count as starving.
     """
 
     backwards: int
@@ -226,6 +227,7 @@ class Report:
     history: list[History]
     errors: list[str]
     parameters: list[str]
+    idle: list[str]
 
 
 FIELDS = tuple(Report.__annotations__)

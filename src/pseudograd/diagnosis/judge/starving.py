@@ -188,6 +188,10 @@ class Starving:
         """The starving parameters, each with its cause."""
         return [verdict for _, verdict in self._verdicts if isinstance(verdict, Starved)]
 
+    def idle(self) -> list[str]:
+        """The parameters that got nothing and do not starve."""
+        return [leaf.name for leaf, verdict in self._verdicts if not isinstance(verdict, Starved)]
+
     # --- causes -------------------------------------------------------------------------------------------------------
 
     def _cause(self, bit: int, leaf: Leaf) -> tuple[Cause, str]:

@@ -11,7 +11,7 @@ from ...torch_table.eras import installed_era
 from ..judge.findings import describe
 from ..records import FIELDS, Report, Site
 
-_NAMES = [name for name in FIELDS if name != "parameters"]
+_NAMES = [name for name in FIELDS if name not in ("parameters", "idle")]
 _NAMES += ["processes", "differences", "unseen"]  # of the report of a program
 
 

@@ -22,6 +22,7 @@ def page(report: Report) -> str:
         "sites": [_add_source(site) for site in report.sites],
         "structural": [_add_source(cut) for cut in report.structural],
         "parameters": len(report.parameters),
+        "idle": len(report.idle),
         "between_ranks": lines(getattr(report, "differences", ())),
     }
     # Inside a script element only "</" and "<!--" would end it.

@@ -84,6 +84,9 @@ def _parameters(report: Report) -> Iterator[str]:
     if any(record.gradient == ZEROED for record in report.starved):
         kinds = f"no gradient, zeros alone, or {ZEROED}"
     says = f"{starved:,} of {count:,} starve: {kinds}" if count else "none were met"
+    if report.idle:
+        verb = "does" if len(report.idle) == 1 else "do"
+        says += f"; {counted(len(report.idle), 'other')} got nothing and {verb} not count as starving"
     yield f"parameters: {says}"
     for calm in report.calm:
         yield from _wrap("", calm, indent=0)

@@ -130,6 +130,10 @@ class Evidence:
     def parameters(self) -> Iterable[str]:
         return [leaf.name for _, leaf in self.leaves]
 
+    @part
+    def idle(self) -> Iterable[str]:
+        return self.starving.idle()
+
     @property
     def whatif(self) -> dict[str, list[Change]]:
         return self.asking.answers() if self.asking else {}
