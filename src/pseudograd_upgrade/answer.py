@@ -27,7 +27,7 @@ SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 @dataclass(frozen=True)
 class Answer:
     """kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: by run, one for each backward.
-    cut: the call that differs, as a program of its own.
+    cut: the call that differs, as a program of its own. convention: the change of a convention that differs here without an effect.
     """
 
     kind: str
@@ -40,6 +40,7 @@ class Answer:
     losses: dict[str, list[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     cut: Cut | None = None
+    convention: str = ""
 
     @property
     def survives(self) -> bool:
@@ -48,7 +49,8 @@ class Answer:
     def __str__(self) -> str:
         old, new = self.torch
         size = f"{counted(self.runs, 'run')}, {counted(self.steps, 'backward pass', 'backward passes')} each"
-        lines = [f"upgrade: torch {old} -> {new}: {self.kind}; {size}"]
+        beside = ", and a kink's convention without effect on the training" if self.convention else ""
+        lines = [f"upgrade: torch {old} -> {new}: {self.kind}{beside}; {size}"]
         if self.difference is not None:
             lines += location_lines(self.difference)
         lines += [f"  {line}" for line in self.why]

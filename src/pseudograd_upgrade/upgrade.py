@@ -231,7 +231,9 @@ class Question:
             return answer
         growth = explain_growth(self.old, self.new, self.noises)
         if growth is None:
-            return self._answer(ROUNDING, comparison, why)
+            origin = None if comparison.first is None else origin_to_name(comparison.first)
+            change = "" if origin is None else known_change(origin, self.old, self.new)
+            return replace(self._answer(ROUNDING, comparison, [*why, change]), convention=change)
         kind = MAGNIFIED if growth.is_rounding else OTHER_OP
         return self._answer(kind, replace(comparison, first=None), growth.why, growth.next_steps)
 

@@ -224,6 +224,16 @@ def test_a_known_change_is_never_to_be_reported(torches: tuple[str, str], op: st
     assert answer.next_steps[0].startswith(change or "if train.py:2 asks both torches for the same, report it upstream")
 
 
+@pytest.mark.parametrize(("origin", "is_known"), [(8, True), (2, False)])
+def test_a_convention_without_an_effect_is_in_the_first_line(origin: int, is_known: bool) -> None:
+    """A clamp at its bound behind which all is cut, and another op."""
+    answer, _ = compare_torches(lambda request: run((0, 1.0), (origin, 2.0 if request.is_old else 3.0), (3, 1.0)))
+    assert answer.kind == ROUNDING
+    assert ("rounding only, and a kink's convention without effect on the training; " in str(answer)) == is_known
+    assert ("  torch 2.14 changed this gradient at a bound or a tie\n" in f"{answer}\n") == is_known
+    assert bool(answer.to_json()["convention"]) == is_known
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_difference_that_no_pin_mends_is_another_op(status: int) -> None:
     """A pinned run that fails proves nothing."""
