@@ -153,7 +153,9 @@ def test_a_guard_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("before", "has_edge"), [(torch.round, False), (torch.sign, False), (torch.tanh, True)])
-def test_no_pin_is_advised_where_an_op_behind_the_bound_cuts_all(before: Callable[[Tensor], Tensor], has_edge: bool) -> None:
+def test_no_pin_is_advised_where_an_op_behind_the_bound_cuts_all(
+    before: Callable[[Tensor], Tensor], has_edge: bool
+) -> None:
     x = nn.Parameter(torch.tensor([0.0, 0.4, 0.6, 9.0]))
     with diagnose() as d:
         for _ in range(2):
