@@ -725,14 +725,16 @@ class PseudogradCompiled(Function):
     """For Dynamo: plain formulas, and neither a jvp (Dynamo refuses it) nor a vmap rule.
 
     The rule's numbers come as arguments, before the inputs: where the call alone holds a symbolic number, torch 2.8 and 2.10 put a
-    size of x in its place.
+    size of x in its place. Saved tensors are copies: a compiler does not notice that the program changes one in place afterwards. Inductor
+    takes the copies out that nobody needs.
     """
 
     @staticmethod
     def forward(ctx: Node, call: Call, *numbers_and_inputs: Any) -> Tensor:
         count = len(call.numbers)
         inputs = numbers_and_inputs[count:]
-        _remember(ctx, call, INPUTS, select_inputs(call, inputs, ctx.needs_input_grad[1 + count :]))
+        saved = select_inputs(call, inputs, ctx.needs_input_grad[1 + count :])
+        _remember(ctx, call, INPUTS, [value.clone() if isinstance(value, Tensor) else value for value in saved])
         ctx.numbers = numbers_and_inputs[:count]
         return call.primitive.forward(*inputs)
 

@@ -226,6 +226,22 @@ def test_minimum_in_compiled_forward_mode_is_torchs_and_reported() -> None:
     assert site.why == "compiled forward mode does not tell which of the two is the constant"
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_tensor_that_is_changed_in_place_after_a_compiled_call(changes: bool) -> None:
+    """The gradient reads x and the bounds as the call read them. Where torch saves none of them, eager code gives it, too."""
+
+    def f(x: Tensor) -> Tensor:
+        clamped, rounded, signed, edged, low = x * 1, x * 1, x * 1, x * 1, x.detach() * 0 - 1
+        y = pg.clamp(clamped, low, 1, rule="zero") + torch.round(rounded) + torch.sign(signed) + torch.abs(edged)
+        if changes:
+            for value in (clamped, rounded, signed, edged, low):
+                value.add_(100.3)
+        return y
+
+    with override(round="trust", sign="window"), pin_edge(abs=1):
+        assert slope(compiled(f), torch.tensor([-3.0, 0.0, 0.4, 2.8], requires_grad=True)) == [0.0, 4.0, 3.0, 2.0]
+
+
 def test_the_rule_of_a_site_by_its_bounds() -> None:
     def f(x: Tensor) -> Tensor:
         return torch.clamp(x * 1, -1.0, 1.0) + torch.clamp(x * 1, -1.5, 1.5)
