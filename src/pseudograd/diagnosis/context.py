@@ -138,6 +138,7 @@ class Diagnosis(Readable):
         stack.close()
         self._recorder.remove_hooks()
         self._recorder.leaves.name_by_variables(depth=2)
+        self._recorder.optimisers.look_at_unheld(is_last=True)
         self._recorder.leaves.name_all()  # now, as what holds them may be gone when somebody reads this
 
     def stop_listening(self) -> None:

@@ -119,7 +119,6 @@ class Starved:
     why: str
     others: tuple[str, ...] = ()
     is_unstepped: bool = field(default=False, repr=False)  # optimisers stepped, and none of them holds it
-    unheld: tuple[str, ...] = field(default=(), repr=False)  # may have replaced it, and no optimiser holds them
     is_in_all: bool = field(default=True, repr=False)  # did each backward reach it, or none?
 
 

@@ -203,10 +203,6 @@ class Locations:
         known, first = self._by_instruction.get(key), Point(code, code.co_firstlineno, 0)
         return self._same_as(key, Location(first, first, None)) if known is None else known
 
-    def meet_module(self, depth: int) -> None:
-        """Note the outermost module that runs around the frame `depth` above."""
-        _walk_outwards(sys._getframe(depth), self.roots)
-
 
 def _instruction(frame: FrameType | None) -> tuple[int, int]:
     return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)

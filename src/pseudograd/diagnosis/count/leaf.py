@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...kernels.native.counts import Squares, can_square
+from ...listen.frames import Location
 from ...listen.nodes import GraphNode
 from ...torch_table.private import (
     current_node,
@@ -139,6 +140,7 @@ class Leaf:
     def __init__(self, number: int, tensor: Tensor, names: Names, since: int) -> None:
         self.number, self.since, self._names = number, since, names
         self.variable: str | None = None  # its name in the program, if no module has it
+        self.used_at: Location | None = None  # where it was first used, if no module had it by then
         self.shape = tuple(tensor.shape)
         self.is_empty = not local(tensor).numel()
         self.is_parameter = isinstance(tensor, nn.Parameter)

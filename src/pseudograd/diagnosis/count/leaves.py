@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ...listen import nodes
+from ...listen.frames import Location
 from ...listen.harmless import harmless, quietly
 from ...listen.nodes import Edges, GraphNode
 from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
@@ -57,6 +58,7 @@ class Leaves:
         self.backwards = 0  # that have ended
         self._bits: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by the id of a tensor, which may be used again
         self._is_special: dict[type, bool] = {}  # by the class of a node: does `_joined` note anything?
+        self._used_at: dict[int, Location] = {}  # where parameters that are no leaves yet were last used, by id
         self._nameless = 0
         self._variables: Counter[str] = Counter()  # the names in the program that leaves have got
         self._without_variable: list[Leaf] = []  # leaves whose name in the program nobody knows
@@ -182,6 +184,7 @@ class Leaves:
             return None
         self._nameless += is_nameless
         leaf = Leaf(self._nameless, tensor, self.names, self.backwards)
+        leaf.used_at = self._used_at.pop(id(tensor), None)
         if is_nameless:
             self._without_variable.append(leaf)
             self._has_new_parameters |= leaf.is_parameter
@@ -204,6 +207,14 @@ class Leaves:
             ):
                 return False
         return True
+
+    def note_use(self, values: Iterable[object], location: Location) -> None:
+        """Parameters are used that no module is known to have."""
+        for value in values:
+            if isinstance(value, nn.Parameter) and self._bit_of(value) is None:
+                if len(self._used_at) >= _MOST_NAMELESS:
+                    self._used_at.clear()
+                self._used_at[id(value)] = location
 
     def let_go(self, tensors: tuple[Tensor, ...]) -> Callable[[], None]:
         """Drop the weak references to these tensors until the returned function is called."""

@@ -49,6 +49,10 @@ class Names:
         labels = self._labelled()
         return path if owner.is_given or owner is next(iter(labels)) else f"{labels[owner]}.{path}"
 
+    def path_of(self, leaf: object) -> str:
+        """Its path in the module of `owner_of`."""
+        return self._entries[leaf][1]
+
     def owner_of(self, leaf: object) -> Owner | None:
         return self._entries.get(leaf, (None, ""))[0]
 
@@ -106,7 +110,7 @@ def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
     and is called for reports alone.
     """
     wanted = {id(tensor) for tensor in tensors}
-    kinds = _subclasses(nn.Module, set())
+    kinds = subclasses(nn.Module, set())
     parents: dict[int, list[nn.Module]] = {}
     modules: list[nn.Module] = []
     objects = gc.get_objects()
@@ -119,12 +123,12 @@ def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
     return list({id(top): top for top in (_top_of(module, parents) for module in modules)}.values())
 
 
-def _subclasses(base: type, kinds: set[type]) -> set[type]:
+def subclasses(base: type, kinds: set[type]) -> set[type]:
     if base not in kinds:
         kinds.add(base)
         below: list[type] = type.__subclasses__(base)
         for kind in below:
-            _subclasses(kind, kinds)
+            subclasses(kind, kinds)
     return kinds
 
 

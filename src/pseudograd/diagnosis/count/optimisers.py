@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
-from ...listen.frames import is_torchs
+from ...listen.frames import NOWHERE, is_torchs, location
 from ...listen.harmless import Errors, harmless, quietly, unheard
 from ...torch_table.private import (
     PARTS_OF_A_STEP,
@@ -36,6 +36,7 @@ from .norms import is_zero
 
 if TYPE_CHECKING:
     from .stalls import Stalls
+    from .unheld import Unheld
 
 _MOST_OPTIMIZERS = 64  # from here on, those that are gone are dropped
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -53,6 +54,11 @@ class _Parameters:
         self.key: list[tuple[int, int]] | None = None  # by group: how many parameters, and which
         self.are_plain = False
         self.steps = 0
+        self.location = NOWHERE  # of the first step
+        self.still_steps = 0  # the last steps, whose rates were all 0
+        self.still_at = NOWHERE  # the first of these
+        self.parameters = 0  # that it holds, frozen ones too
+        self.frozen_steps = 0  # the steps in which no parameter required a gradient
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -72,8 +78,18 @@ class Optimisers:
         self.have_stepped = False
         self.rest: Rest | None = None
         self.stalls: Stalls | None = None  # looks at each step too
+        self.unheld: Unheld | None = (
+            None  # the parameters that get a gradient and that no optimiser holds, if there are any
+        )
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
         self._known: dict[int, _Parameters] = {}  # by the id of the optimiser
+        self._steps = 0  # of all optimisers
+        self._seen = 0  # the number of leaves at the last look at those that no optimiser holds
+
+    @property
+    def all(self) -> list[_Parameters]:
+        """Those that stepped, with their parameters."""
+        return list(self._known.values())
 
     def settle(self) -> None:
         """An optimiser whose rates are all 0, as before its first step of a warm-up, freezes nothing."""
@@ -122,11 +138,45 @@ class Optimisers:
         self.have_stepped = True
         with without_torch_function():
             known = self._update_groups(optimizer)
-        known.steps += not is_after
+        if not is_after:
+            known.steps += 1
+            self._steps += 1
+            self._note_step(known, optimizer)
+            self.look_at_unheld(is_last=False)
         if known.pending or not all(known.have_moved):
             with quietly():
                 self._look(known, optimizer, has_closure)
         return known
+
+    def _note_step(self, known: _Parameters, optimizer: Optimizer) -> None:
+        """Count the steps that move nothing: those with a rate of 0, and those without a parameter that requires a gradient."""
+        if known.location is NOWHERE:
+            known.location = location(2)
+        if not known.leaves:
+            known.frozen_steps += 1
+            known.parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+        if not all(is_zero(group.get("lr")) for group in optimizer.param_groups):
+            known.still_steps = 0
+        else:
+            known.still_steps += 1
+            if known.still_steps == 1:
+                known.still_at = location(2)
+
+    def look_at_unheld(self, is_last: bool) -> None:
+        """At new leaves in each step, and at all in ever fewer steps. is_last: the program ends."""
+        leaves, is_power_of_two = self._leaves.all, not self._steps & (self._steps - 1)
+        new, self._seen = leaves[0 if is_last or is_power_of_two else self._seen :], len(leaves)
+        others = [leaf for leaf in new if leaf.is_parameter and leaf.gradients and not leaf.is_in_optimizer]
+        if not others or not self.have_stepped:
+            return
+        from .unheld import Unheld  # few programs have such parameters
+
+        self.unheld = self.unheld or Unheld()
+        with quietly():
+            self.unheld.look(others)
+            if is_last or (is_power_of_two and self._steps > 1):
+                optimizers = {key: known.optimizer for key, known in self._known.items()}
+                self.unheld.search(others, optimizers, self._leaves.names.owner_of)
 
     def _update_groups(self, optimizer: Optimizer) -> _Parameters:
         known = self._known.get(id(optimizer))

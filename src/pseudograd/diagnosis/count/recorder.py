@@ -152,7 +152,8 @@ class Recorder(Subscriber):
         name = nodes.name_of(node)
         if name == nodes.LEAF:
             if not self.leaves.have_run((node.variable,)):
-                self.locations.meet_module(3)  # a parameter is used for the first time: note its module
+                # a parameter is used for the first time: note its module
+                self.leaves.note_use((node.variable,), self.locations.here(3))
         elif self.suspects or self.partial or name not in _PASSING:
             local = self._local
             if local.function is None:
@@ -352,6 +353,7 @@ class Recorder(Subscriber):
         location = local.location if local.function is function else None
         if location is None and not self.leaves.have_run(values):
             location = self.locations.here(3)
+            self.leaves.note_use(values, location)
         for node in new:
             if self.suspects or self.partial or nodes.name_of(node) not in _PASSING:
                 location = location or self.locations.here(3)  # once for all nodes of the call

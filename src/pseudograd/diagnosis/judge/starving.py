@@ -166,9 +166,8 @@ class Starving:
         blamed = [cut.where for cut in cuts if cut.reaches_loss and cut.is_last == cuts[0].is_last]
         others = tuple(dict.fromkeys(where for where in blamed if cause is None or where != cause.where))
         is_unstepped = self._have_stepped and not leaf.is_in_optimizer
-        unheld = () if leaf.has_run or not why.endswith(NO_PATH) else self._unheld
         is_in_all = not leaf.gradients or leaf.gradients >= self._recorder.backwards - leaf.since
-        return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, unheld, is_in_all)
+        return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, is_in_all)
 
     def _is_at_its_start(self, leaf: Leaf) -> bool:
         """Is it multiplied by a parameter that was 0 in the last backward, and that no step could move before?"""
@@ -176,12 +175,6 @@ class Starving:
         if factor is None or (self._have_stepped and not factor.is_in_optimizer):
             return False
         return backwards <= LAST_NEW_SUSPECT or factor.stepped_after in (None, backwards)
-
-    @cached_property
-    def _unheld(self) -> tuple[str, ...]:
-        """The parameters that got a gradient and that no optimiser holds, although some have stepped."""
-        leaves = [leaf for _, leaf in self._leaves if leaf.is_parameter and leaf.moved and not leaf.is_in_optimizer]
-        return tuple(leaf.name for leaf in leaves if getattr(leaf.tensor(), "requires_grad", True))
 
     @property
     def starved(self) -> list[Starved]:

@@ -14,6 +14,7 @@ from ..dead_units import are_chosen_out, group_dead
 from ..starving import NO_PATH, RETURNS_NONE, ZEROED
 from .edge import is_cut_by_its_era, passing_era
 from .kind import Evidence, Kind
+from .unused import find_replaced
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -25,7 +26,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     partly = [record for record in evidence.partly if record.parameter not in narrow]
     yield from _dead_units(partly)
     yield from _chosen_out(partly)
-    yield from _parameters([record for record in evidence.starved if record.parameter not in narrow])
+    told = narrow | find_replaced(evidence)
+    yield from _parameters([record for record in evidence.starved if record.parameter not in told])
 
 
 def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
@@ -113,11 +115,6 @@ def _advise(starved: Starved) -> str:
     if starved.gradient == "zeros":
         return "Print the gradients between it and the loss: h.register_hook(print) on each value h in between."
     if starved.why.endswith(NO_PATH):
-        if starved.unheld:
-            return (
-                "Make the optimiser after the model is complete: these get a gradient, and no optimiser that stepped holds them: "
-                f"{shortened(starved.unheld)}."
-            )
         return (
             "Use it in the loss. If another parameter has replaced it, make the optimiser after that. Else it can go."
         )

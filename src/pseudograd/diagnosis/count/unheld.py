@@ -1,0 +1,128 @@
+"""The parameters that get a gradient and that no optimiser holds: do they move, who holds them, and what does the program call them?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import compress
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...listen.variables import names_in_program
+from .leaf import Flag, Leaf, has_numbers
+from .names import Owner, subclasses
+from .norms import sample, view_of_sample
+
+_OF_TORCH = frozenset(vars(nn.Module()))  # the attributes that torch itself gives a module
+_MOST_ITEMS = 1000  # of a container that is looked into
+
+
+class Container(NamedTuple):
+    """A list, tuple or dictionary in which a module keeps layers or parameters, so that its `parameters()` does not give them."""
+
+    owner: type[nn.Module]
+    attribute: str
+    kind: str
+    holds_modules: bool
+
+
+class Unheld:
+    """Facts about these parameters, which are looked at now and then, while their modules and variables are alive."""
+
+    def __init__(self) -> None:
+        self.containers: dict[Leaf, Container] = {}
+        self.variables: dict[object, str] = {}  # the names in the program of nets and optimisers, by the net or the id
+        self.alone: set[Owner] = set()  # nets with parameters of their own alone, as the module of a loss
+        self._first: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
+        self._changed: dict[Leaf, Flag] = {}
+        self._held: set[Leaf] = set()  # by an optimiser that took no step here
+        self._searched: set[Leaf] = set()
+
+    def look(self, leaves: Iterable[Leaf]) -> None:
+        """Note the values of the parameters, or that they have changed. No device is waited for."""
+        for leaf in leaves:
+            tensor, first = leaf.tensor(), self._first.get(leaf)
+            if tensor is None or self._changed.get(leaf) is True or not has_numbers(tensor):
+                continue
+            values = view_of_sample(tensor)
+            if first is None:
+                self._first[leaf] = sample(tensor)
+            elif first.shape != values.shape or first.dtype != values.dtype or first.device != values.device:
+                self._changed[leaf] = True
+            else:
+                differs = (values != first).any()
+                self._changed[leaf] = self._changed.get(leaf, False) | (bool(differs) if differs.is_cpu else differs)
+
+    def stays(self, leaf: Leaf) -> bool:
+        """Was it looked at, with the same values each time, and does no other optimiser hold it?"""
+        return leaf in self._first and leaf not in self._held and not bool(self._changed.get(leaf, False))
+
+    def search(
+        self,
+        leaves: list[Leaf],
+        optimizers: Mapping[int, Callable[[], Optimizer | None]],
+        owner_of: Callable[[Leaf], Owner | None],
+    ) -> None:
+        """Search the objects of the program for what holds these parameters. It reads all objects, so each parameter is searched once."""
+        wanted = {id(tensor): leaf for leaf in leaves if (tensor := leaf.tensor()) is not None}
+        if self._searched.issuperset(wanted.values()):
+            return
+        self._searched.update(wanted.values())
+        optimiser_kinds, module_kinds = subclasses(Optimizer, set()), subclasses(nn.Module, set())
+        kinds = optimiser_kinds | module_kinds
+        objects = gc.get_objects()
+        for thing in list(compress(objects, map(kinds.__contains__, map(type, objects)))):
+            if type(thing) in optimiser_kinds:
+                if optimizers.get(id(thing), _nothing)() is not thing:
+                    groups = thing.__dict__.get("param_groups") or ()
+                    self._held.update(
+                        wanted[id(one)] for group in groups for one in group["params"] if id(one) in wanted
+                    )
+            else:
+                self._look_into(thing, wanted)
+        del objects
+        self._name(leaves, optimizers, owner_of)
+
+    def _look_into(self, module: nn.Module, wanted: Mapping[int, Leaf]) -> None:
+        for name, value in list(module.__dict__.items()):
+            if name in _OF_TORCH or type(value) not in (list, tuple, dict) or not 1 < len(value) <= _MOST_ITEMS:
+                continue  # one layer in a list is a way to hide it on purpose
+            for item in _items(value):
+                parts = item.parameters() if isinstance(item, nn.Module) else [item]
+                container = Container(type(module), name, type(value).__name__, isinstance(item, nn.Module))
+                for part in parts:
+                    if id(part) in wanted:
+                        self.containers[wanted[id(part)]] = container
+
+    def _name(
+        self,
+        leaves: list[Leaf],
+        optimizers: Mapping[int, Callable[[], Optimizer | None]],
+        owner_of: Callable[[Leaf], Owner | None],
+    ) -> None:
+        owners = {owner for leaf in leaves if (owner := owner_of(leaf)) is not None}
+        nets = {id(module): owner for owner in owners if (module := owner.module()) is not None}
+        names = names_in_program({*nets, *(key for key, optimizer in optimizers.items() if optimizer() is not None)}, 4)
+        for owner in nets.values():
+            module = owner.module()
+            if module is None or type(module).__module__.startswith("torch."):
+                continue
+            if all("." not in name for name, _ in module.named_parameters()):
+                self.alone.add(owner)
+        for key, name in names.items():
+            self.variables[nets.get(key, key)] = name
+
+
+def _items(value: object, depth: int = 2) -> Iterator[object]:
+    """The modules and parameters in a container, and in the containers in it."""
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        if isinstance(item, (nn.Module, Tensor)):
+            yield item
+        elif depth > 1 and type(item) in (list, tuple, dict):
+            yield from _items(item, depth - 1)
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,331 @@
+"""Parameters that get a gradient and that no optimiser steps, and optimisers that step nothing."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+from torch import nn
+
+from ....listen.frames import Location, format_location
+from ....wording import counted, shortened
+from ...count.leaf import Leaf
+from ...count.names import Owner
+from ...count.unheld import Container, Unheld
+from ...records import Finding
+from ..statements import find_assignment, find_making, reads_gradient
+from .kind import Evidence, Kind
+
+_MOST_NAMED = 4  # parameters in a line to paste
+_MINORITY = 0.25  # of the parameters of a net: more are frozen on purpose, more likely
+_FEWEST_MADE = 3  # in as many backward passes
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    yield from _frozen_optimisers(evidence)
+    unheld = evidence.recorder.optimisers.unheld
+    if unheld is None:
+        return
+    leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf)]
+    leaves = [leaf for leaf in leaves if not evidence.deliberate.parameter(leaf.name)]
+    anew = list(_group_by_line(leaves, evidence))
+    judge = _Judge(evidence, unheld)
+    for group in anew:
+        yield _report_anew(group, evidence, judge.optimiser[2])
+    left = [leaf for leaf in leaves if unheld.stays(leaf) and not any(leaf in group for group in anew)]
+    yield from judge.findings(left)
+
+
+def find_replaced(evidence: Evidence) -> set[str]:
+    """The names of parameters of an optimiser in whose place the net has others by now. A finding of this kind tells of them."""
+    unheld = evidence.recorder.optimisers.unheld
+    if unheld is None:
+        return set()
+    judge = _Judge(evidence, unheld)
+    new = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) and unheld.stays(leaf)]
+    groups = judge.nets([leaf for leaf in new if not evidence.deliberate.parameter(leaf.name)])
+    return {leaf.name for group in groups.values() for leaf in judge.find_replaced(group)}
+
+
+def _is_unheld(leaf: Leaf) -> bool:
+    """Did it get gradients that no optimiser could use, and that the program did not ask for one by one?"""
+    if not leaf.is_parameter or leaf.is_in_optimizer or leaf.is_frozen or leaf.is_requested or not leaf.moved:
+        return False
+    return bool(getattr(leaf.tensor(), "requires_grad", True)) and not leaf.is_swallowed
+
+
+# --- made anew in each step -------------------------------------------------------------------------------------------
+
+
+def _group_by_line(leaves: Sequence[Leaf], evidence: Evidence) -> Iterator[list[Leaf]]:
+    """Parameters of one shape that one line uses, another one in each backward pass."""
+    lines: dict[tuple[Location, tuple[int, ...]], list[Leaf]] = {}
+    for leaf in leaves:
+        if leaf.used_at is not None and leaf.used_at.call is not None:
+            lines.setdefault((leaf.used_at, leaf.shape), []).append(leaf)
+    by_line: dict[Location, list[Leaf]] = {}
+    for (location, _), group in lines.items():
+        starts = sorted({leaf.since for leaf in group})
+        if len(starts) < _FEWEST_MADE or location.call is None or reads_gradient(location.call):
+            continue
+        ends = {start: after - start for start, after in pairwise([*starts, evidence.backwards])}
+        if all(leaf.gradients <= ends[leaf.since] for leaf in group):
+            by_line.setdefault(location, []).extend(group)
+    yield from by_line.values()
+
+
+def _report_anew(group: Sequence[Leaf], evidence: Evidence, optimizer: str) -> Finding:
+    location = group[0].used_at
+    assert location is not None, "grouped by it"
+    assert location.call is not None, "grouped by it"
+    place = find_making(location.call)
+    passes, name = len({leaf.since for leaf in group}), re.match(r"\w+(?= *[:=])", place[1] if place else "")
+    shapes = dict.fromkeys(str(leaf.shape) for leaf in group)
+    value = name[0] if name else "parameter"
+    value = f"[{value}]" if place is None or "Parameter(" in place[1] else f"{value}.parameters()"
+    return KIND.finding(
+        *(place or (str(location.call), location.call.expression)),
+        f"{counted(len(group), 'parameter')} of shape {shortened(list(shapes), 3)} in {passes:,} backward passes: a new one in each, which "
+        "got its gradient then, and which no optimiser holds",
+        "it is made where the loss is computed, so that each step begins with its first value: it never learns",
+        f'{optimizer}.add_param_group({{"params": {value}}})  # after it was made once, before the loop',
+        module=location.module,
+        is_muted=evidence.deliberate.location(location),
+    )
+
+
+# --- left out by the optimisers ---------------------------------------------------------------------------------------
+
+
+class _Judge:
+    """Says of each net which of its parameters were left out by mistake."""
+
+    def __init__(self, evidence: Evidence, unheld: Unheld) -> None:
+        self._evidence, self._unheld, self._names = evidence, unheld, evidence.leaves.names
+        self._optimisers = evidence.recorder.optimisers.all
+        self._stale = [leaf for _, leaf in evidence.leaves if _is_stale(leaf)]
+
+    def findings(self, leaves: Sequence[Leaf]) -> Iterator[Finding]:
+        contained: dict[Container, list[Leaf]] = {}
+        for leaf in leaves:
+            if leaf in self._unheld.containers:
+                contained.setdefault(self._unheld.containers[leaf], []).append(leaf)
+        for container, group in contained.items():
+            yield self._report_container(container, group)
+        for owner, group in self.nets(leaves).items():
+            cause = self._cause(owner, group)
+            if cause:
+                yield self._report(group, cause)
+
+    def nets(self, leaves: Sequence[Leaf]) -> dict[Owner | None, list[Leaf]]:
+        """The parameters by net, but those in a list. None is for those of no net, unless the program itself reads their gradients."""
+        nets: dict[Owner | None, list[Leaf]] = {}
+        for leaf in leaves:
+            owner, call = self._names.owner_of(leaf), leaf.used_at and leaf.used_at.call
+            if leaf not in self._unheld.containers and (owner is not None or not (call and reads_gradient(call))):
+                nets.setdefault(owner, []).append(leaf)
+        return nets
+
+    def find_replaced(self, group: Sequence[Leaf]) -> list[Leaf]:
+        """The parameters that optimisers hold in place of these: alike in shape, of no module that ran, and never reached."""
+        are_of_a_net = self._names.owner_of(group[0]) is not None
+        return [old for old in self._stale if any(_are_alike(old, new, are_of_a_net) for new in group)]
+
+    def _cause(self, owner: Owner | None, group: Sequence[Leaf]) -> str:
+        """The mistake that left them out; "" where it may be meant."""
+        if self.find_replaced(group):
+            return "they were made, or put in the place of others, after the optimiser was made"
+        if owner is None:
+            return "the optimiser was made without them, and they are in no module"
+        others = [
+            leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner and leaf not in group
+        ]
+        held = [leaf for leaf in others if leaf.is_in_optimizer]
+        if not held:
+            is_alone = owner in self._unheld.alone and not others
+            return "what the loss uses has parameters, too, and the optimiser was made without them" if is_alone else ""
+        if min(leaf.since for leaf in group) > max(leaf.since for leaf in held):
+            return "they began to require a gradient, or were added, after the optimiser was made"
+        if len(group) <= _MINORITY * (len(group) + len(others)) and not self._come_first(group, held):
+            return "the optimiser was made without them, while it holds the rest of the net"
+        return ""
+
+    def _come_first(self, group: Sequence[Leaf], held: Sequence[Leaf]) -> bool:
+        """Do they get their gradients after all that is held, as the first layers do, which people freeze?"""
+        orders = [[leaf.sizes.order for leaf in leaves if leaf.sizes is not None] for leaves in (group, held)]
+        return not all(orders) or min(orders[0]) > max(orders[1])
+
+    def _report(self, group: Sequence[Leaf], cause: str) -> Finding:
+        names, old = [leaf.name for leaf in group], self.find_replaced(group)
+        instead = (
+            f". It holds others, which no backward reached: {shortened([leaf.name for leaf in old])}" if old else ""
+        )
+        where, expression, optimizer = self.optimiser
+        next_step = f"{expression}  # once more, after the net is complete"
+        if not old or not re.match(rf"{re.escape(optimizer)}\b[^=(]*=", expression):
+            add = f'{optimizer}.add_param_group({{"params": {self._expression(group, optimizer)}}})'
+            next_step = f"{add}  # before the loop; or requires_grad_(False)"
+        return KIND.finding(
+            where,
+            expression,
+            f"{counted(len(group), 'parameter')} got {_gradients(group, self._evidence)}, and no optimiser that stepped holds "
+            f"{'it, so it' if len(group) == 1 else 'them, so they'} stayed as before: {shortened(names)}{instead}",
+            cause if len(group) > 1 else _singular(cause),
+            next_step,
+            parameters=tuple(names),
+        )
+
+    @cached_property
+    def optimiser(self) -> tuple[str, str, str]:
+        """The line that made the optimiser with the most parameters, its source, and the name of the optimiser."""
+        most = max(self._optimisers, key=lambda known: len(known.leaves))
+        call, optimizer = most.location.call, most.optimizer()
+        if call is None:
+            return "?", "", "optimizer"
+        name = "" if optimizer is None else self._unheld.variables.get(id(optimizer), "")
+        name = name or _name_in(call.expression)
+        return *(find_assignment(call, name) or (str(call), call.expression)), name
+
+    def _expression(self, group: Sequence[Leaf], optimizer: str) -> str:
+        """These parameters, as the program can write them."""
+        owner = self._names.owner_of(group[0])
+        if owner is None:
+            return f"[{', '.join(leaf.variable or 'parameter' for leaf in group)}]"
+        net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]
+        held = [
+            self._names.path_of(leaf)
+            for _, leaf in self._evidence.leaves
+            if self._names.owner_of(leaf) is owner and leaf not in group
+        ]
+        if not held:
+            return f"{net}.parameters()"
+        module = _common_start([path.split(".")[:-1] for path in paths])
+        if module and not any(path.split(".")[: len(module)] == module for path in held):
+            return f"{net}.get_submodule({'.'.join(module)!r}).parameters()"
+        if len(group) <= _MOST_NAMED:
+            return f"[{', '.join(f'{net}.get_parameter({path!r})' for path in paths)}]"
+        return (
+            f'[p for p in {net}.parameters() if all(p is not q for g in {optimizer}.param_groups for q in g["params"])]'
+        )
+
+    def _net(self, leaf: Leaf) -> str:
+        owner = self._names.owner_of(leaf)
+        return (self._unheld.variables.get(owner) if owner is not None else None) or "model"
+
+    def _report_container(self, container: Container, group: Sequence[Leaf]) -> Finding:
+        names, attribute = [leaf.name for leaf in group], f"self.{container.attribute}"
+        what = "Module" if container.holds_modules else "Parameter"
+        right = f"torch.nn.{what}{'Dict' if container.kind == 'dict' else 'List'}"
+        where, expression = _line_of(container.owner, container.attribute)
+        return KIND.finding(
+            where,
+            expression,
+            f"{counted(len(group), 'parameter')} got {_gradients(group, self._evidence)}, and no optimiser that stepped holds them: "
+            f"{shortened(names)}",
+            f"{attribute} of {container.owner.__name__} is a {container.kind}: parameters() does not give what is in it, nor do to(), "
+            "state_dict() and train() reach it",
+            f"{attribute} = {right}({attribute})  # in __init__, after this line",
+            parameters=tuple(names),
+        )
+
+
+def _gradients(group: Sequence[Leaf], evidence: Evidence) -> str:
+    most = max(min(leaf.gradients, evidence.backwards - leaf.since) for leaf in group)
+    return f"a gradient in {counted(most, 'backward pass', 'backward passes')}"
+
+
+def _name_in(step: str) -> str:
+    """The name of the optimiser in `optimizer.step()` or `scaler.step(optimizer)`."""
+    match = re.fullmatch(r"([\w.]+)\.step\((.*)\)", step)
+    if match is None:
+        return "optimizer"
+    return match[2] if re.fullmatch(r"[A-Za-z_][\w.]*", match[2]) else match[1]
+
+
+def _common_start(paths: list[list[str]]) -> list[str]:
+    """The parts that all of these paths begin with."""
+    start = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        start.append(parts[0])
+    return start
+
+
+def _singular(cause: str) -> str:
+    return (
+        cause.replace("they are", "it is")
+        .replace("they began", "it began")
+        .replace("they were", "it was")
+        .replace("were added", "was added")
+        .replace("without them", "without it")
+    )
+
+
+def _is_stale(leaf: Leaf) -> bool:
+    """Does an optimiser step it with a rate other than 0, while it is of no module that ran, and got nothing?"""
+    is_idle = leaf.is_in_optimizer and leaf.is_stepped and not leaf.gradients and not leaf.has_run
+    return is_idle and not bool(leaf.step_saw_gradient)
+
+
+def _are_alike(old: Leaf, new: Leaf, are_of_a_net: bool) -> bool:
+    """A new head has other sizes; of a tensor of no net nobody can say more than that it has the same."""
+    return len(old.shape) == len(new.shape) if are_of_a_net else old.shape == new.shape
+
+
+def _line_of(owner: type[nn.Module], attribute: str) -> tuple[str, str]:
+    """The line of a class that sets an attribute; "?" where there is no source."""
+    try:
+        lines, first = inspect.getsourcelines(owner)
+        file = inspect.getsourcefile(owner) or ""
+    except (OSError, TypeError):
+        return "?", ""
+    for number, line in enumerate(lines, first):
+        if re.search(rf"\.{re.escape(attribute)}\b[^=]*=[^=]", line):
+            return format_location(file, number), line.strip()
+    return "?", ""
+
+
+# --- optimisers that step nothing -------------------------------------------------------------------------------------
+
+
+def _frozen_optimisers(evidence: Evidence) -> Iterator[Finding]:
+    for known in evidence.recorder.optimisers.all:
+        call = known.location.call
+        if call is not None and known.parameters and 2 <= known.frozen_steps == known.steps:
+            name = _name_in(call.expression)
+            yield KIND.finding(
+                str(call),
+                call.expression,
+                f"{counted(known.steps, 'step')} of an optimiser whose {counted(known.parameters, 'parameter')} require no gradient",
+                "what it holds was frozen after the optimiser was made, so its steps do nothing",
+                f'for group in {name}.param_groups: [p.requires_grad_(True) for p in group["params"]]  # before the loop; or no step',
+                is_muted=evidence.deliberate.location(known.location),
+            )
+
+
+KIND = Kind(
+    code="unused",
+    number="PG212",
+    order=32,
+    find=_find,
+    meaning="parameters get a gradient, no optimiser that stepped holds them, and they stay as they are: made anew in each step, kept in a "
+    "plain list, put in the place of others after the optimiser was made, or left out of it. Or all that an optimiser steps is frozen",
+    details="Not where a whole net is left out (the other half of a GAN, a frozen backbone), where another optimiser holds them, where "
+    "something else moves them, or where no optimiser steps",
+    next_step="`add_param_group`, a `ModuleList`, or `requires_grad_(False)`",
+    is_alone=True,
+    bad="""\
+net, scale = nn.Linear(2, 1), nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)  # PG212
+with diagnose(net) as d:
+    for step in range(3):
+        optimizer.zero_grad()
+        (scale * net(torch.ones(4, 2))).sum().backward()
+        optimizer.step()
+""",
+    mend=(("net.parameters()", "[*net.parameters(), scale]"),),
+)

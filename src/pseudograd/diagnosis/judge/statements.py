@@ -1,0 +1,103 @@
+"""The statements of a program around a line that was recorded: where a name is made, and whether anybody reads it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+
+from ...listen.frames import Point, format_location, lines_of
+
+Place = tuple[str, str]  # file:line, and the source there
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _tree(point: Point) -> ast.Module | None:
+    return _parsed("".join(lines_of(point.code.co_filename)))
+
+
+def scope_of(point: Point) -> ast.AST | None:
+    """The innermost function around a line, or the module; None where there is no source."""
+    scope: ast.AST | None = _tree(point)
+    for node in ast.walk(scope) if scope is not None else ():
+        if isinstance(node, _SCOPES) and node.lineno <= point.line <= (node.end_lineno or node.lineno):
+            scope = node  # the walk goes from outside inwards
+    return scope
+
+
+def statement_at(point: Point) -> ast.stmt | None:
+    """The innermost statement at a line."""
+    scope = scope_of(point)
+    found = None
+    for node in ast.walk(scope) if scope is not None else ():
+        if isinstance(node, ast.stmt) and node.lineno <= point.line <= (node.end_lineno or node.lineno):
+            found = node
+    return found
+
+
+def _place(point: Point, node: ast.stmt) -> Place:
+    text = ast.get_source_segment("".join(lines_of(point.code.co_filename)), node) or ""
+    return format_location(point.code, node.lineno), " ".join(line.strip() for line in text.splitlines())
+
+
+def _assignments(scope: ast.AST | None) -> Iterator[tuple[ast.stmt, list[ast.expr], ast.expr]]:
+    for node in ast.walk(scope) if scope is not None else ():
+        if isinstance(node, ast.Assign):
+            yield node, node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield node, [node.target], node.value
+
+
+def find_making(point: Point) -> Place | None:
+    """The last assignment before this line, in its function, of a name that the line reads, from a call of a class such as Parameter."""
+    statement, found = statement_at(point), None
+    if statement is None:
+        return None
+    read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    for node, targets, value in _assignments(scope_of(point)):
+        names = {target.id for target in targets if isinstance(target, ast.Name)}
+        if node.lineno <= point.line and names & read and any(map(_makes, ast.walk(value))):
+            found = _place(point, node)
+    return found
+
+
+def _makes(node: ast.AST) -> bool:
+    """Is it a call of a class?"""
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name[:1].isupper()
+
+
+def reads_gradient(point: Point) -> bool:
+    """Does the function around this line read the `.grad` of a variable that the line uses?"""
+    statement, scope = statement_at(point), scope_of(point)
+    if statement is None or scope is None:
+        return False
+    read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "grad" and getattr(node.value, "id", None) in read
+        for node in ast.walk(scope)
+    )
+
+
+def find_assignment(point: Point, name: str) -> Place | None:
+    """The line that assigns the result of a call to this name: in the function of the point, else the only one in its file."""
+    last = name.rpartition(".")[2]
+    for scope in (scope_of(point), _tree(point)):
+        places = []
+        for node, targets, value in _assignments(scope):
+            names = {getattr(target, "attr", None) or getattr(target, "id", "") for target in targets}
+            if last in names and isinstance(value, ast.Call):
+                places.append(_place(point, node))
+        if len(places) == 1:
+            return places[0]
+    return None

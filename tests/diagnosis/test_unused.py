@@ -1,0 +1,253 @@
+"""A gradient that no optimiser steps is a finding where that is a mistake, and none where it is meant."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.context import Diagnosis
+
+from .checks import codes
+
+X, Y = torch.randn(16, 8), torch.randint(3, (16,))
+Steps = Callable[[str], Diagnosis]  # a training, with a line that mends it; "" without
+
+
+def paste(mend: str, **names: object) -> None:
+    """In a function of its own: of one that calls exec, nobody can read the variables."""
+    exec(mend, {"torch": torch, "nn": nn, **names})
+
+
+class Stack(nn.Module):
+    """Layers and gains in plain containers."""
+
+    def __init__(self, mend: str = "") -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.blocks = [nn.Linear(8, 8), nn.Linear(8, 8)]
+        self.gains = {"a": nn.Parameter(torch.ones(8)), "b": nn.Parameter(torch.ones(8))}
+        paste(mend, self=self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.last(self.first(x) * self.gains["a"] * self.gains["b"])
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def sgd(*parts: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], 0.1)
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor], mend: str = "") -> Diagnosis:
+    paste(mend, net=net, optimizer=optimizer)
+    with diagnose() as d:
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+    return d
+
+
+def error(net: Callable[[Tensor], Tensor]) -> Tensor:
+    return functional.cross_entropy(net(X), Y)
+
+
+# --- mistakes ------------------------------------------------------------------------------------------
+
+
+def _made_in_the_loss(mend: str) -> Diagnosis:
+    net = mlp()
+
+    def loss() -> Tensor:
+        scale = nn.Parameter(torch.ones(()))
+        return functional.cross_entropy(net(X) * scale, Y)
+
+    return train(net, sgd(net), loss)
+
+
+def _layers_in_a_list(mend: str) -> Diagnosis:
+    net = Stack(f"{mend}\nself.gains = nn.ParameterDict(self.gains)")
+    return train(net, sgd(net), lambda: error(net))
+
+
+def _parameters_in_a_dict(mend: str) -> Diagnosis:
+    net = Stack(f"{mend}\nself.blocks = nn.ModuleList(self.blocks)")
+    return train(net, sgd(net), lambda: error(net))
+
+
+def _a_copy_is_trained(mend: str) -> Diagnosis:
+    base = mlp()
+    optimizer = sgd(base)
+    net = copy.deepcopy(base)
+    return train(net, optimizer, lambda: error(net), mend)
+
+
+def _a_parameter_of_the_loss(mend: str) -> Diagnosis:
+    net, log_variance = mlp(), nn.Parameter(torch.zeros(()))
+    optimizer = sgd(net)
+    paste(mend, optimizer=optimizer, log_variance=log_variance)
+    return train(net, optimizer, lambda: error(net) * torch.exp(-log_variance) + log_variance)
+
+
+def _the_last_weight_is_left_out(mend: str) -> Diagnosis:
+    net = mlp()
+    optimizer = torch.optim.SGD([parameter for parameter in net.parameters() if parameter is not net[4].weight], 0.1)
+    return train(net, optimizer, lambda: error(net), mend)
+
+
+def _unfrozen_later(mend: str) -> Diagnosis:
+    net = mlp()
+    net[0].requires_grad_(False)
+    optimizer = torch.optim.SGD([parameter for parameter in net.parameters() if parameter.requires_grad], 0.1)
+    paste(mend, net=net, optimizer=optimizer)
+    with diagnose(net) as d:
+        for step in range(6):
+            if step == 3:
+                net[0].requires_grad_(True)
+            optimizer.zero_grad()
+            error(net).backward()
+            optimizer.step()
+    return d
+
+
+def _everything_is_frozen(mend: str) -> Diagnosis:
+    net, head = mlp(), nn.Linear(3, 3)
+    optimizer, beside = sgd(net), sgd(head)
+    net.requires_grad_(False)
+    paste(mend, net=net, optimizer=optimizer)
+    with diagnose() as d:
+        for _ in range(4):
+            beside.zero_grad()
+            error(lambda x: head(net(x))).backward()
+            optimizer.step()
+            beside.step()
+    return d
+
+
+MISTAKES = {
+    _made_in_the_loss: "scale = nn.Parameter",
+    _layers_in_a_list: "self.blocks = [",
+    _parameters_in_a_dict: "self.gains = {",
+    _a_copy_is_trained: "optimizer.step()",
+    _a_parameter_of_the_loss: "optimizer.step()",
+    _the_last_weight_is_left_out: "optimizer.step()",
+    _unfrozen_later: "optimizer = ",
+    _everything_is_frozen: "optimizer.step()",
+}
+
+
+@pytest.mark.parametrize("steps", MISTAKES, ids=lambda steps: steps.__name__)
+def test_a_mistake_has_a_finding_at_its_line_and_a_mend(steps: Steps) -> None:
+    torch.manual_seed(0)
+    d = steps("")
+    (finding,) = d.findings
+    assert (codes(d), finding.number) == (["unused"], "PG212")
+    assert finding.expression.startswith(MISTAKES[steps])
+    if steps is not _made_in_the_loss:  # whose line has to be moved
+        mended = steps(finding.next_step)
+        assert [finding for finding in mended.findings if finding.code == "unused"] == []
+
+
+# --- on purpose ----------------------------------------------------------------------------------------
+
+
+def _the_other_half_of_a_gan() -> Diagnosis:
+    maker, critic = mlp(), nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    return train(maker, sgd(maker), lambda: -critic(maker(X)).mean())
+
+
+def _an_optimiser_outside() -> Diagnosis:
+    net, head = mlp(), nn.Linear(3, 3)
+    outside = sgd(head)
+    d = train(net, sgd(net), lambda: error(lambda x: head(net(x))))
+    outside.step()
+    return d
+
+
+def _a_head_alone_is_tuned() -> Diagnosis:
+    net = mlp()
+    return train(net, sgd(net[4]), lambda: error(net))
+
+
+def _the_first_layer_is_left_alone() -> Diagnosis:
+    net = nn.Sequential(nn.Linear(8, 8), mlp())
+    return train(net, sgd(net[1]), lambda: error(net))
+
+
+def _steps_by_hand() -> Diagnosis:
+    net, scale = mlp(), nn.Parameter(torch.ones(()))
+    optimizer = sgd(net)
+    with diagnose(net) as d:
+        for _ in range(4):
+            optimizer.zero_grad()
+            functional.cross_entropy(net(X) * scale, Y).backward()
+            optimizer.step()
+            with torch.no_grad():
+                scale -= 0.1 * scale.grad
+            scale.grad = None
+    return d
+
+
+def _attacked() -> Diagnosis:
+    net = mlp()
+
+    def loss() -> Tensor:
+        noise = nn.Parameter(torch.zeros_like(X))
+        functional.cross_entropy(net(X + noise), Y).backward()
+        return functional.cross_entropy(net(X + 0.1 * noise.grad.sign()), Y)
+
+    return train(net, sgd(net), loss)
+
+
+def _penalised() -> Diagnosis:
+    net = mlp()
+
+    def loss() -> Tensor:
+        x = X.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(net(x).square().sum(), x, create_graph=True)
+        return error(net) + grad.square().mean()
+
+    return train(net, sgd(net), loss)
+
+
+def _hidden_in_a_list() -> Diagnosis:
+    class Net(Stack):
+        def __init__(self) -> None:
+            super().__init__("self.blocks, self.gains = [], {'a': 1.0, 'b': 1.0}")
+            self.eyes = [nn.Sequential(nn.Linear(3, 8), nn.Tanh())]
+
+    net = Net()
+    return train(net, sgd(net), lambda: net.eyes[0](net(X)).square().mean())
+
+
+def _phases() -> Diagnosis:
+    first, second = mlp(), nn.Linear(3, 3)
+    optimisers = [sgd(first), sgd(second)]
+    with diagnose() as d:
+        for step in range(6):
+            error(lambda x: second(first(x))).backward()
+            optimisers[step // 4].step()
+            optimisers[step // 4].zero_grad()
+    return d
+
+
+MEANT = (
+    *(_the_other_half_of_a_gan, _an_optimiser_outside, _a_head_alone_is_tuned, _the_first_layer_is_left_alone),
+    *(_steps_by_hand, _attacked, _penalised, _hidden_in_a_list, _phases),
+)
+
+
+@pytest.mark.parametrize("steps", MEANT, ids=lambda steps: steps.__name__)
+def test_what_is_meant_has_no_finding(steps: Callable[[], Diagnosis]) -> None:
+    torch.manual_seed(0)
+    assert codes(steps()) == []
