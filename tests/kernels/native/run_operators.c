@@ -43,6 +43,8 @@ Status aoti_torch_get_dim(Handle h, int64_t *found) { return *found = ((Fake *)h
 Status aoti_torch_get_sizes(Handle h, int64_t **found) { return *found = ((Fake *)h)->sizes, 0; }
 Status aoti_torch_get_strides(Handle h, int64_t **found) { return *found = ((Fake *)h)->strides, 0; }
 Status aoti_torch_get_dtype(Handle h, int32_t *found) { return *found = ((Fake *)h)->dtype, 0; }
+Status aoti_torch_get_device_type(Handle h, int32_t *found) { return (void)h, *found = 0, 0; }
+Status aoti_torch_get_device_index(Handle h, int32_t *found) { return (void)h, *found = 0, 0; }
 int32_t aoti_torch_dtype_float16(void) { return HALF; }
 int32_t aoti_torch_dtype_bfloat16(void) { return BFLOAT; }
 int32_t aoti_torch_dtype_float32(void) { return SINGLE; }
@@ -214,6 +216,7 @@ int main(int arguments, char **given) {
                     for (int of_grad = 0; of_grad < 4; of_grad++) {
                         uint64_t first[13] = {0};
                         int64_t numel = 30 * inners[n];
+                        int kind = plans[p] >> 8 & 7, reads_numbers = kind >= TURNED && kind <= CUSP; /* which are no tensors */
                         if (at++ % step) continue;
                         for (int level = 0; level <= most; level++) {
                             uint64_t found[13] = {0};
@@ -236,7 +239,7 @@ int main(int arguments, char **given) {
                                 stack[2] = (Value)numbers(dtypes[d], 3 - bound, inners[n], 3);
                                 stack[3] = (Value)numbers(dtypes[d], bound, inners[n], 4);
                                 stack[4] = (Value)settings(plans[p] | (bound == 1 ? 1 << 11 : bound == 2 ? 1 << 12 : 0));
-                                run("pull_bounds", stack), expect(stack[0], numel, "pull_bounds", plans[p]);
+                                run("pull_bounds", stack), expect(stack[0], reads_numbers ? 0 : numel, "pull_bounds", plans[p]);
                                 found[4 + bound] = sum_of(stack[0]);
                             }
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);

@@ -71,7 +71,7 @@ INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
 
 INLINE void NAME(encode_block)(const T *x, T *y, uint8_t *first, uint8_t *second, V low, V high, Rule rule) {
     WORD bits[2] = {0, 0};
-    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V v = LOAD(x + i);
         NAME(Places) p = NAME(places)(v, low, high, rule.edges);
         if (rule.first) bits[0] |= (WORD)LANE(bits)(NAME(plane)(p, rule.first)) << i;
@@ -87,7 +87,7 @@ INLINE void NAME(encode_block)(const T *x, T *y, uint8_t *first, uint8_t *second
 INLINE WORD NAME(encode_between_block)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule) {
     WORD bits[2] = {0, 0}, zeros = 0;
     V zero = LANE(all)(0.0);
-    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V v = LOAD(x + i), low = LOAD(lows + i), high = LOAD(highs + i);
         M min_is_zero = LANE(equal)(low, zero), max_is_zero = LANE(equal)(high, zero);
         zeros |= (WORD)LANE(bits)(LANE(either)(LANE(both)(min_is_zero, max_is_zero),
@@ -109,7 +109,7 @@ INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uin
     WORD bits[2] = {0, 0};
     if (rule.first) memcpy(bits, first, BLOCK / 8);
     if (rule.second) memcpy(bits + 1, second, BLOCK / 8);
-    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         M in_first = rule.first ? LANE(from_bits)(bits[0] >> i) : LANE(none)();
         M in_second = rule.second ? LANE(from_bits)(bits[1] >> i) : LANE(none)();
         STORE(out + i, NAME(pulled)(LOAD(grad + i), in_first, in_second, rule));
@@ -167,7 +167,7 @@ INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
 INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V low, V high, WORD *words) {
     WORD below = 0, at_min = 0, at_max = 0, above = 0, known = 0, apart = 0, point = 0, crossed = 0;
     int has_low = lows || !highs, has_high = highs || !lows; /* at an infinity in place of a bound x is as it is inside */
-    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V v = LOAD(x + i), l = lows ? LOAD(lows + i) : low, h = highs ? LOAD(highs + i) : high;
         if (has_low) below |= (WORD)LANE(bits)(LANE(less)(v, l)) << i, at_min |= (WORD)LANE(bits)(LANE(equal)(v, l)) << i;
         if (has_high) above |= (WORD)LANE(bits)(LANE(less)(h, v)) << i, at_max |= (WORD)LANE(bits)(LANE(equal)(v, h)) << i;
@@ -189,12 +189,12 @@ INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V
    these: a processor may slow down for the product of wide vectors. */
 INLINE void NAME(pull_standing_block)(const T *grad, const WORD *words, T *out, const V *slopes, int planes, int scales) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0);
-    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V left[1 << MOST_PLANES], g = LOAD(grad + i);
-        for (int k = 0; k < 1 << planes; k++) left[k] = slopes[k];
-        for (int plane = 0; plane < planes; plane++) {
+        UNROLLED for (int k = 0; k < 1 << planes; k++) left[k] = slopes[k];
+        UNROLLED for (int plane = 0; plane < planes; plane++) {
             M is_odd = LANE(from_bits)(words[plane] >> i);
-            for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
+            UNROLLED for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
         }
         V some = zero;
         if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0]));
@@ -207,13 +207,13 @@ INLINE void NAME(pull_standing_block)(const T *grad, const WORD *words, T *out, 
 INLINE void NAME(step_block)(const T *x, uint8_t *const *planes, int64_t at, const V *thresholds, int bits) {
     WORD above[7] = {0};
     int count = (1 << bits) - 1;
-    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V v = LOAD(x + i);
-        for (int t = 0; t < count; t++) above[t] |= (WORD)LANE(bits)(LANE(above)(v, thresholds[t])) << i;
+        UNROLLED for (int t = 0; t < count; t++) above[t] |= (WORD)LANE(bits)(LANE(above)(v, thresholds[t])) << i;
     }
-    for (int plane = 0; plane < bits; plane++) {
+    UNROLLED for (int plane = 0; plane < bits; plane++) {
         WORD word = 0;
-        for (int t = (1 << plane) - 1; t < count; t += 1 << plane) word ^= above[t];
+        UNROLLED for (int t = (1 << plane) - 1; t < count; t += 1 << plane) word ^= above[t];
         memcpy(planes[plane] + at, &word, BLOCK / 8);
     }
 }
@@ -221,7 +221,7 @@ INLINE void NAME(step_block)(const T *x, uint8_t *const *planes, int64_t at, con
 /* One plane of bits: is x between two numbers? The interval: both, and for each whether it belongs to it. NaN is in none. */
 INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int has_low, int has_high) {
     WORD word = 0;
-    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V v = LOAD(x + i);
         M above = LANE(less)(low, v), below = LANE(less)(v, high);
         if (has_low) above = LANE(either)(above, LANE(equal)(v, low));
@@ -233,7 +233,7 @@ INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int ha
 
 /* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_block)(const T *grad, const T *x, const T *lows, const T *highs, T *out, V low, V high, Rule rule) {
-    for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V at = LOAD(x + i), g = LOAD(grad + i);
         NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(lows + i), LOAD(highs + i)) : NAME(places)(at, low, high, rule.edges);
         M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);

@@ -18,10 +18,14 @@ INLINE vec_f times_f(vec_f v, double number) { return v * (float)number; }
 INLINE vec_f plus_f(vec_f a, vec_f b) { return a + b; }
 INLINE vec_f minus_f(vec_f a, vec_f b) { return a - b; }
 INLINE vec_f over_f(vec_f a, vec_f b) { return a / b; }
+#ifdef __CUDACC__
+INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return v == v ? fminf(fmaxf(v, low), high) : v; } /* as torch has zeros there */
+#else
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) {
     v = low > v ? low : v; /* as the vector instructions: of two zeros, and where one is NaN, the second */
     return high < v ? high : v;
 }
+#endif
 INLINE uint64_t bits_f(mask_f m) { return (uint64_t)m; }
 INLINE mask_f from_bits_f(uint64_t word) { return (mask_f)(word & 1); }
 
@@ -40,10 +44,14 @@ INLINE vec_d times_d(vec_d v, double number) { return v * number; }
 INLINE vec_d plus_d(vec_d a, vec_d b) { return a + b; }
 INLINE vec_d minus_d(vec_d a, vec_d b) { return a - b; }
 INLINE vec_d over_d(vec_d a, vec_d b) { return a / b; }
+#ifdef __CUDACC__
+INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) { return v == v ? fmin(fmax(v, low), high) : v; }
+#else
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) {
     v = low > v ? low : v;
     return high < v ? high : v;
 }
+#endif
 INLINE uint64_t bits_d(mask_d m) { return (uint64_t)m; }
 INLINE mask_d from_bits_d(uint64_t word) { return (mask_d)(word & 1); }
 
@@ -67,6 +75,18 @@ INLINE void store_bf16(uint16_t *p, vec_f v) {
     uint32_t bits = bits_of(v);
     *p = (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
+#ifdef __CUDACC__
+INLINE vec_f load_f16(const uint16_t *p) {
+    float v;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(*p));
+    return v;
+}
+INLINE void store_f16(uint16_t *p, vec_f v) {
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(v));
+    *p = half;
+}
+#else
 /* In integers, because a processor that flushes subnormals must not see those of float32 on the way. */
 INLINE vec_f load_f16(const uint16_t *p) {
     uint32_t sign = (uint32_t)(*p & 0x8000) << 16, size = *p & 0x7FFF;
@@ -90,3 +110,4 @@ INLINE void store_f16(uint16_t *p, vec_f v) {
         *p = sign | (uint16_t)(made + (rest > half || (rest == half && (made & 1))));
     }
 }
+#endif

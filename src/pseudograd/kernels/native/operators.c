@@ -1,19 +1,19 @@
-/* What torch calls: operators of the namespace `pseudograd_native` for strided tensors on CPU, registered when the library is loaded.
+/* What torch calls: operators of the namespace `pseudograd_native` for strided tensors on CPU and on devices of CUDA, registered when the
+library is loaded.
 
 They cannot raise, so they serve every strided layout, and give a tensor without elements where their arguments do not fit each other,
-which `pseudograd.kernels.native` never hands in. Nothing else of a tensor is asked than sizes, strides, dtype and memory: that it is an
-ordinary one on CPU is for the caller to know. */
+which `pseudograd.kernels.native` never hands in. For a device such a tensor also says that no kernel was started.
+Nothing else of a tensor is asked than sizes, strides, dtype, memory and device: that it is an ordinary one is for the caller to know. */
 #define _DEFAULT_SOURCE /* for madvise */
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "rules.h"
+#include "cuda.h"
 #include "torch_stable.h"
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
 #endif
 
-#define MOST_DIMENSIONS 15
 #define CHUNK 1024          /* elements that are gathered at a time, where their memory is in another order */
 #define GRAIN (1 << 15)     /* elements that are worth a thread */
 #define FEW 512             /* elements */
@@ -22,6 +22,7 @@ ordinary one on CPU is for the caller to know. */
 /* In a plan: y, too, is made with one bound, as clamps make it; there is no such bound; two bits for each of three shares. */
 enum { WITH_Y = 1 << 4, NO_MIN = 1 << 11, NO_MAX = 1 << 12, KINDS_OF_SHARES = 13 };
 #define UNSURE ((int64_t)1 << 60) /* beside an order: y is right but for the sign of zeros */
+#define DECLINED -1               /* in place of an order: no kernel was started on a device */
 
 static int32_t dtypes[DTYPES], bytes, cpu;
 static const int64_t sizes_of[DTYPES] = {2, 2, 4, 8};
@@ -35,10 +36,13 @@ typedef struct {
     int64_t *sizes, *strides, dim, numel;
     int dtype; /* one of ours, or DTYPES */
     int is_of_bytes;
+    int is_on_device;      /* does an operator for devices see it? */
+    int32_t device, index; /* then its device */
 } Tensor;
 
 static Tensor tensor(Handle handle) {
     Tensor t = {.handle = handle, .dtype = 0};
+    if (!handle) return t;
     int32_t dtype = -1;
     void *memory = 0;
     aoti_torch_get_data_ptr(handle, &memory);
@@ -52,6 +56,16 @@ static Tensor tensor(Handle handle) {
     return t;
 }
 
+/* Of an operator that is registered for CPU and for devices. */
+static Tensor tensor_of(Value handle, int is_on_device) {
+    Tensor t = tensor((Handle)handle);
+    t.is_on_device = is_on_device;
+    if (is_on_device) aoti_torch_get_device_type(t.handle, &t.device), aoti_torch_get_device_index(t.handle, &t.index);
+    return t;
+}
+
+static int are_together(const Tensor *a, const Tensor *b) { return a->device == b->device && a->index == b->index; }
+
 /* Memory that is new to the process arrives a page at a time, when it is first written to, which takes several times as long as to write
    to it. Linux, where it is set to "madvise" or "always", hands out 512 pages at once to who asks, as numpy does for its arrays. Not for
    the largest tensors, between whose uses seconds pass: a virtual machine's host may take huge pages back that were free for two of them
@@ -64,17 +78,25 @@ static void ask_for_huge_pages(const Tensor *t) {
 #endif
 }
 
-static Tensor empty(int64_t dim, const int64_t *sizes, const int64_t *strides, int32_t dtype) {
+/* Beside another tensor; without a handle where there is no memory. */
+static Tensor empty(int64_t dim, const int64_t *sizes, const int64_t *strides, int32_t dtype, const Tensor *beside) {
     Handle made = 0;
-    aoti_torch_empty_strided(dim, sizes, strides, dtype, cpu, 0, &made);
+    int is_on_device = beside && beside->is_on_device;
+    int32_t device = is_on_device ? beside->device : cpu, index = is_on_device ? beside->index : 0;
+    aoti_torch_empty_strided(dim, sizes, strides, dtype, device, index, &made);
     Tensor t = tensor(made);
-    ask_for_huge_pages(&t);
+    t.is_on_device = is_on_device, t.device = device, t.index = index;
+    if (!is_on_device) ask_for_huge_pages(&t);
     return t;
 }
 
 static Tensor nothing(void) {
     const int64_t none = 0, one = 1;
-    return empty(1, &none, &one, bytes);
+    return empty(1, &none, &one, bytes, 0);
+}
+
+static void release(Tensor *t) {
+    if (t->handle) aoti_torch_delete_tensor_object(t->handle);
 }
 
 /* The dimensions of a tensor from the outermost to the innermost of its memory: four bits for each, the outermost lowest; 0 where that is
@@ -122,12 +144,6 @@ static int strides_in(int64_t order, int64_t dim, const int64_t *sizes, int64_t 
 }
 
 /* --- elements in the order of another tensor's memory --------------------------------------------------------------- */
-
-typedef struct {
-    char *memory;
-    int64_t bytes, dim, sizes[MOST_DIMENSIONS + 1], strides[MOST_DIMENSIONS + 1]; /* from the outermost, neighbours joined */
-    int is_linear;
-} Walk;
 
 /* `t`, broadcast to these sizes; its dimensions in this order. 0 where it does not broadcast. */
 static int walk(const Tensor *t, int64_t dim, const int64_t *sizes, int64_t order, Walk *w) {
@@ -193,7 +209,7 @@ typedef struct {
     int64_t numel;
     char *out;
     uint8_t *first, *second;
-    int has_low, has_high, has_tensors, has_y, is_bfloat;
+    int dtype, has_low, has_high, has_tensors, has_y;
     int *zeros_differ; /* set where zeros of both signs meet, and torch alone knows which of them y is */
     Walk grad, x, low, high;
 } Work;
@@ -256,8 +272,8 @@ static void filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, in
 static void encode_between_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffers[2][CHUNK];
-    if (!work->has_low) filled(buffers[0], (int)work->x.bytes, work->is_bfloat, 0, CHUNK);
-    if (!work->has_high) filled(buffers[1], (int)work->x.bytes, work->is_bfloat, 1, CHUNK);
+    if (!work->has_low) filled(buffers[0], (int)work->x.bytes, work->dtype == BF16, 0, CHUNK);
+    if (!work->has_high) filled(buffers[1], (int)work->x.bytes, work->dtype == BF16, 1, CHUNK);
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = end - start < CHUNK ? end - start : CHUNK;
         const void *x = elements(&work->x, start, count, 0);
@@ -279,8 +295,8 @@ static void pull_x_part(int64_t from, int64_t to, void *argument) {
     double buffers[4][CHUNK];
     int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors, stands = work->rule.kind == STANDING;
     int is_filled = work->has_tensors && !stands;
-    if (is_filled && !work->has_low) filled(buffers[2], (int)work->x.bytes, work->is_bfloat, 0, CHUNK);
-    if (is_filled && !work->has_high) filled(buffers[3], (int)work->x.bytes, work->is_bfloat, 1, CHUNK);
+    if (is_filled && !work->has_low) filled(buffers[2], (int)work->x.bytes, work->dtype == BF16, 0, CHUNK);
+    if (is_filled && !work->has_high) filled(buffers[3], (int)work->x.bytes, work->dtype == BF16, 1, CHUNK);
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = is_whole || end - start < CHUNK ? end - start : CHUNK;
         const void *lows = is_filled ? buffers[2] : 0, *highs = is_filled ? buffers[3] : 0;
@@ -290,6 +306,43 @@ static void pull_x_part(int64_t from, int64_t to, void *argument) {
         (stands ? work->loops->pull_standing_x : work->loops->pull_x)(grad, x, lows, highs, work->out + start * work->x.bytes, work->min,
                                                                       work->max, work->rule, count);
     }
+}
+
+/* --- on a device ---------------------------------------------------------------------------------------------------- */
+
+static int64_t plane_bytes(int64_t numel) { return (numel + 63) / 64 * 8; }
+
+static int can_read_sixteen(const Walk *walk) { return walk->is_linear && (uintptr_t)walk->memory % 16 == 0; }
+
+/* Starts a kernel there; 0 where it did not start. */
+static int start(const Work *work, int kind, const Tensor *beside) {
+    const Share *shares = work->rule.shares;
+    Plan plan = {.kind = (uint8_t)kind, .dtype = (uint8_t)work->dtype, .rule = work->rule, .has_y = kind == ENCODE || work->has_y};
+    Arguments arguments = {.out = work->out, .planes = work->first, .numel = work->numel, .apart = plane_bytes(work->numel)};
+    Walks walks = {{work->grad, work->x, work->low, work->high}};
+    plan.has_low = work->has_low != 0, plan.has_high = work->has_high != 0, plan.has_tensors = work->has_tensors || kind == ENCODE_BETWEEN;
+    plan.has_walks = (uintptr_t)work->out % 16 != 0;
+    for (int k = 0; k < INPUTS; k++) {
+        Walk *walk = &walks.inputs[k];
+        arguments.inputs[k] = walk->memory;
+        if (walk->memory && !can_read_sixteen(walk)) plan.has_walks = 1, walk->is_linear = 0;
+    }
+    /* An absent bound is infinite. */
+    arguments.min = !plan.has_tensors ? work->min : plan.has_low ? 0 : -INFINITY;
+    arguments.max = !plan.has_tensors ? work->max : plan.has_high ? 0 : INFINITY;
+    for (int k = 0; k < 3; k++) arguments.factors[2 * k] = shares[k].up, arguments.factors[2 * k + 1] = shares[k].down;
+    if (work->rule.kind == STANDING) memcpy(arguments.factors, work->rule.slopes, sizeof(arguments.factors));
+    /* Every byte of a plane is written. */
+    arguments.blocks = kind == PULL_CODE || kind == PULL_X || !work->first ? (work->numel + 7) / 8 : arguments.apart;
+    return !work->numel || cuda_start(beside->index < 0 ? 0 : beside->index, &plan, &arguments, &walks);
+}
+
+/* The work, on CPU or where `beside` is. */
+static int run(const Work *work, int kind, const Tensor *beside) {
+    static void (*const parts[])(int64_t, int64_t, void *) = {encode_part, encode_between_part, pull_code_part, pull_x_part};
+    if (beside->is_on_device) return start(work, kind, beside);
+    share(work, parts[kind]);
+    return 1;
 }
 
 /* --- the operators -------------------------------------------------------------------------------------------------- */
@@ -332,8 +385,6 @@ static int read_settings(Value handle, Work *work, int *plan) {
 
 static int is_served(const Tensor *t) { return t->dtype < DTYPES && t->dim <= MOST_DIMENSIONS; }
 
-static int64_t plane_bytes(int64_t numel) { return (numel + 63) / 64 * 8; }
-
 static int64_t code_bytes(Rule rule, int64_t numel) {
     return plane_bytes(numel) * (rule.kind == STANDING ? rule.first : (rule.first != 0) + (rule.second != 0));
 }
@@ -354,24 +405,32 @@ static int clamp(const Tensor *x, Value settings, int in_place, Tensor *y, Tenso
     if (in_place && x->numel && !work.x.is_linear) return 0;
     if (!code) work.rule = (Rule){0};
     int64_t size = code_bytes(work.rule, x->numel);
-    if (code) *code = empty(1, &size, &one, bytes), set_planes(&work, code);
-    if (!in_place) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]);
-    work.loops = loops[x->dtype], work.out = in_place ? x->memory : y->memory;
-    share(&work, encode_part);
-    return 1;
+    if (code) *code = empty(1, &size, &one, bytes, x), set_planes(&work, code);
+    if (!in_place) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype], x);
+    work.loops = loops[x->dtype], work.dtype = x->dtype, work.out = in_place ? x->memory : y->memory;
+    if ((in_place || y->handle) && (!code || code->handle) && run(&work, ENCODE, x)) return 1;
+    if (code) release(code);
+    if (!in_place) release(y);
+    return 0;
 }
 
-static void release(Value *stack, int count) {
+static void release_arguments(Value *stack, int count) {
     for (int i = 0; i < count; i++) aoti_torch_delete_tensor_object((Handle)stack[i]);
 }
 
 #define OPERATOR(name) static void name(Value *stack, __attribute__((unused)) uint64_t inputs, __attribute__((unused)) uint64_t outputs)
+/* For CPU, and as name_on_device for devices. */
+#define OPERATOR_ANYWHERE(name)                                                                                                        \
+    static void name##_anywhere(Value *stack, int is_on_device);                                                                       \
+    OPERATOR(name) { name##_anywhere(stack, 0); }                                                                                      \
+    OPERATOR(name##_on_device) { name##_anywhere(stack, 1); }                                                                          \
+    static void name##_anywhere(Value *stack, int is_on_device)
 
-OPERATOR(clamp_operator) {
-    Tensor x = tensor((Handle)stack[0]), y;
+OPERATOR_ANYWHERE(clamp_operator) {
+    Tensor x = tensor_of(stack[0], is_on_device), y;
     int64_t order;
     if (!clamp(&x, stack[1], 0, &y, 0, &order)) y = nothing();
-    release(stack, 2);
+    release_arguments(stack, 2);
     stack[0] = (Value)y.handle;
 }
 
@@ -382,75 +441,87 @@ static int is_same_along_rows(const Walk *w) { return w->strides[w->dim - 1] == 
    Where zeros of both signs meet, torch takes the one or the other as an element's place in memory has it: then `order` is UNSURE. */
 static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high, Work *work, Tensor *y, Tensor *code, int64_t *order) {
     int64_t strides[MOST_DIMENSIONS], one = 1;
-    if (!is_served(x) || low->dtype != x->dtype || high->dtype != x->dtype) return 0;
+    if (!is_served(x) || low->dtype != x->dtype || high->dtype != x->dtype || !are_together(x, low) || !are_together(x, high)) return 0;
     *order = order_of(x);
     if (!strides_in(*order, x->dim, x->sizes, strides) || !walk(x, x->dim, x->sizes, *order, &work->x) || !work->x.is_linear) return 0;
     if (!walk(low, x->dim, x->sizes, *order, &work->low) || !walk(high, x->dim, x->sizes, *order, &work->high)) return 0;
-    if (!code && !(is_same_along_rows(&work->low) && is_same_along_rows(&work->high))) return 0;
+    if (!code && !x->is_on_device && !(is_same_along_rows(&work->low) && is_same_along_rows(&work->high))) return 0;
     int64_t size = code_bytes(work->rule, x->numel);
-    if (code) *code = empty(1, &size, &one, bytes), set_planes(work, code);
-    if (work->has_y) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]), work->out = y->memory;
+    if (code) *code = empty(1, &size, &one, bytes, x), set_planes(work, code);
+    if (work->has_y) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype], x), work->out = y->memory;
     else *y = nothing();
     int zeros_differ = 0;
-    work->loops = loops[x->dtype], work->is_bfloat = x->dtype == BF16, work->zeros_differ = &zeros_differ;
-    share(work, encode_between_part);
+    work->loops = loops[x->dtype], work->dtype = x->dtype, work->zeros_differ = &zeros_differ;
+    int is_done = y->handle && (!code || code->handle) && run(work, ENCODE_BETWEEN, x);
     if (zeros_differ) *order |= UNSURE;
-    return 1;
+    work->zeros_differ = 0;
+    if (is_done) return 1;
+    release(y);
+    if (code) release(code);
+    return 0;
 }
 
-OPERATOR(clamp_between_operator) {
-    Tensor x = tensor((Handle)stack[0]), low = tensor((Handle)stack[1]), high = tensor((Handle)stack[2]), y;
+OPERATOR_ANYWHERE(clamp_between_operator) {
+    Tensor x = tensor_of(stack[0], is_on_device), low = tensor_of(stack[1], is_on_device), high = tensor_of(stack[2], is_on_device), y;
     int64_t order;
     Work work = {.numel = x.numel, .has_low = 1, .has_high = 1, .has_y = 1};
-    if (!clamp_between(&x, &low, &high, &work, &y, 0, &order) || order & UNSURE) y = nothing();
-    release(stack, 3);
+    int is_done = clamp_between(&x, &low, &high, &work, &y, 0, &order);
+    if (is_done && order & UNSURE) release(&y);
+    if (!is_done || order & UNSURE) y = nothing();
+    release_arguments(stack, 3);
     stack[0] = (Value)y.handle;
 }
 
-OPERATOR(encode_between_operator) {
-    Tensor x = tensor((Handle)stack[0]), low = tensor((Handle)stack[1]), high = tensor((Handle)stack[2]), y, code;
+OPERATOR_ANYWHERE(encode_between_operator) {
+    Tensor x = tensor_of(stack[0], is_on_device), low = tensor_of(stack[1], is_on_device), high = tensor_of(stack[2], is_on_device), y, code;
     int64_t order = 0;
     int plan = 0;
     Work work = {.numel = x.numel};
     int is_read = read_settings(stack[3], &work, &plan);
     work.has_low = !(plan & NO_MIN), work.has_high = !(plan & NO_MAX);
     work.has_y = (work.has_low && work.has_high) || plan & WITH_Y;
-    if (!is_read || (work.rule.kind != STANDING && !(work.has_low && work.has_high)) || !clamp_between(&x, &low, &high, &work, &y, &code, &order)) y = nothing(), code = nothing();
-    release(stack, 4);
+    if (!is_read || (work.rule.kind != STANDING && !(work.has_low && work.has_high)) || !clamp_between(&x, &low, &high, &work, &y, &code, &order)) y = nothing(), code = nothing(), order = is_on_device ? DECLINED : 0;
+    release_arguments(stack, 4);
     stack[0] = (Value)y.handle, stack[1] = (Value)code.handle, stack[2] = (Value)order;
 }
 
-OPERATOR(encode_operator) {
-    Tensor x = tensor((Handle)stack[0]), y, code;
+OPERATOR_ANYWHERE(encode_operator) {
+    Tensor x = tensor_of(stack[0], is_on_device), y, code;
     int64_t order = 0;
-    if (!clamp(&x, stack[1], 0, &y, &code, &order)) y = nothing(), code = nothing();
-    release(stack, 2);
+    if (!clamp(&x, stack[1], 0, &y, &code, &order)) y = nothing(), code = nothing(), order = is_on_device ? DECLINED : 0;
+    release_arguments(stack, 2);
     stack[0] = (Value)y.handle, stack[1] = (Value)code.handle, stack[2] = (Value)order;
 }
 
-OPERATOR(encode_in_place_operator) {
-    Tensor x = tensor((Handle)stack[0]), code;
+OPERATOR_ANYWHERE(encode_in_place_operator) {
+    Tensor x = tensor_of(stack[0], is_on_device), code;
     int64_t order = 0;
-    if (!clamp(&x, stack[1], 1, 0, &code, &order)) code = nothing();
-    release(stack, 2);
+    if (!clamp(&x, stack[1], 1, 0, &code, &order)) code = nothing(), order = is_on_device ? DECLINED : 0;
+    release_arguments(stack, 2);
     stack[0] = (Value)code.handle, stack[1] = (Value)order;
 }
 
-OPERATOR(pull_code_operator) {
-    Tensor grad = tensor((Handle)stack[0]), code = tensor((Handle)stack[1]), made;
+/* What x or a bound gets, as `work` says, in these strides. */
+static Tensor pulled(Work *work, int kind, const Tensor *grad, const int64_t *strides) {
+    Tensor made = empty(grad->dim, grad->sizes, strides, dtypes[grad->dtype], grad);
+    work->loops = kind == PULL_X ? loops_for(grad->dtype, work->rule, work->numel) : loops[grad->dtype];
+    work->dtype = grad->dtype, work->out = made.memory;
+    if (made.handle && run(work, kind, grad)) return made;
+    release(&made);
+    return nothing();
+}
+
+OPERATOR_ANYWHERE(pull_code_operator) {
+    Tensor grad = tensor_of(stack[0], is_on_device), code = tensor_of(stack[1], is_on_device), made;
     int64_t order = (int64_t)stack[3], strides[MOST_DIMENSIONS];
     int plan;
     Work work = {.numel = grad.numel};
-    if (is_served(&grad) && read_settings(stack[2], &work, &plan) && is_bytes(&code, code_bytes(work.rule, grad.numel)) &&
-        strides_in(order, grad.dim, grad.sizes, strides) && walk(&grad, grad.dim, grad.sizes, order, &work.grad)) {
-        made = empty(grad.dim, grad.sizes, strides, dtypes[grad.dtype]);
-        work.loops = loops[grad.dtype], work.out = made.memory;
-        set_planes(&work, &code);
-        share(&work, pull_code_part);
-    } else {
-        made = nothing();
-    }
-    release(stack, 3);
+    int fits = is_served(&grad) && read_settings(stack[2], &work, &plan) && is_bytes(&code, code_bytes(work.rule, grad.numel)) &&
+               are_together(&grad, &code) && strides_in(order, grad.dim, grad.sizes, strides) &&
+               walk(&grad, grad.dim, grad.sizes, order, &work.grad);
+    if (fits) set_planes(&work, &code);
+    made = fits ? pulled(&work, PULL_CODE, &grad, strides) : nothing();
+    release_arguments(stack, 3);
     stack[0] = (Value)made.handle;
 }
 
@@ -459,32 +530,29 @@ static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const
     int64_t strides[MOST_DIMENSIONS], dim = grad->dim, *sizes = grad->sizes, order;
     int plan;
     Work work = {.numel = grad->numel, .has_tensors = low != 0};
-    if (!is_served(grad) || grad->dtype != x->dtype || x->dim > MOST_DIMENSIONS || !read_settings(settings, &work, &plan)) return nothing();
-    if (!low && work.rule.kind >= OF_MIN) return nothing();
+    if (!is_served(grad) || grad->dtype != x->dtype || !are_together(grad, x) || x->dim > MOST_DIMENSIONS || !read_settings(settings, &work, &plan)) return nothing();
+    if (low ? work.rule.kind >= TURNED && work.rule.kind <= CUSP : work.rule.kind >= OF_MIN) return nothing();
     order = order_of(dim == x->dim && grad->numel == x->numel ? x : grad);
     if (!strides_in(order, dim, sizes, strides) || !walk(grad, dim, sizes, order, &work.grad) || !walk(x, dim, sizes, order, &work.x))
         return nothing();
     if (low) {
         work.has_low = !(plan & NO_MIN), work.has_high = !(plan & NO_MAX);
-        if (low->dtype != x->dtype || high->dtype != x->dtype) return nothing();
+        if (low->dtype != x->dtype || high->dtype != x->dtype || !are_together(grad, low) || !are_together(grad, high)) return nothing();
         if (!walk(low, dim, sizes, order, &work.low) || !walk(high, dim, sizes, order, &work.high)) return nothing();
     }
-    Tensor made = empty(dim, sizes, strides, dtypes[grad->dtype]);
-    work.loops = loops_for(x->dtype, work.rule, work.numel), work.out = made.memory, work.is_bfloat = x->dtype == BF16;
-    share(&work, pull_x_part);
-    return made;
+    return pulled(&work, PULL_X, grad, strides);
 }
 
-OPERATOR(pull_x_operator) {
-    Tensor grad = tensor((Handle)stack[0]), x = tensor((Handle)stack[1]), made = pull(&grad, &x, 0, 0, stack[2]);
-    release(stack, 3);
+OPERATOR_ANYWHERE(pull_x_operator) {
+    Tensor grad = tensor_of(stack[0], is_on_device), x = tensor_of(stack[1], is_on_device), made = pull(&grad, &x, 0, 0, stack[2]);
+    release_arguments(stack, 3);
     stack[0] = (Value)made.handle;
 }
 
-OPERATOR(pull_bounds_operator) {
-    Tensor grad = tensor((Handle)stack[0]), x = tensor((Handle)stack[1]), low = tensor((Handle)stack[2]), high = tensor((Handle)stack[3]);
+OPERATOR_ANYWHERE(pull_bounds_operator) {
+    Tensor grad = tensor_of(stack[0], is_on_device), x = tensor_of(stack[1], is_on_device), low = tensor_of(stack[2], is_on_device), high = tensor_of(stack[3], is_on_device);
     Tensor made = pull(&grad, &x, &low, &high, stack[4]);
-    release(stack, 5);
+    release_arguments(stack, 5);
     stack[0] = (Value)made.handle;
 }
 
@@ -509,24 +577,38 @@ static void steps_part(int64_t from, int64_t to, void *argument) {
     else steps->loops->steps(x, planes, steps->numbers, steps->bits, end - start);
 }
 
+static int start_steps(const Steps *steps, const Tensor *x, const Walk *walk) {
+    Work work = {.numel = x->numel, .dtype = x->dtype, .first = steps->planes};
+    if (!x->numel) return 1;
+    work.x = *walk;
+    if (steps->is_interval) {
+        work.min = steps->numbers[0], work.max = steps->numbers[1], work.has_low = steps->numbers[2] != 0, work.has_high = steps->numbers[3] != 0;
+    } else {
+        work.rule.kind = STANDING, work.rule.first = (uint8_t)steps->bits;
+        memcpy(work.rule.slopes, steps->numbers, ((1u << steps->bits) - 1) * sizeof(double));
+    }
+    return start(&work, steps->is_interval ? INSIDE : STEPS, x);
+}
+
 /* The numbers: 1, 3 or 7 thresholds, or the four of an interval. */
-OPERATOR(steps_operator) {
-    Tensor x = tensor((Handle)stack[0]), numbers = tensor((Handle)stack[1]), planes;
+OPERATOR_ANYWHERE(steps_operator) {
+    Tensor x = tensor_of(stack[0], is_on_device), numbers = tensor((Handle)stack[1]), planes;
     Walk all;
     Steps steps = {.numel = x.numel, .bits = 1, .is_interval = numbers.numel == 4};
     while (!steps.is_interval && steps.bits < MOST_PLANES && (1 << steps.bits) - 1 < numbers.numel) steps.bits++;
-    int is_dense = is_served(&x) && (!x.numel || (walk(&x, x.dim, x.sizes, order_of(&x), &all) && all.is_linear));
+    int is_done = 0, is_dense = is_served(&x) && (!x.numel || (walk(&x, x.dim, x.sizes, order_of(&x), &all) && all.is_linear));
     if (is_dense && numbers.dtype == F64 && numbers.dim == 1 && numbers.strides[0] == 1 && (steps.is_interval || (1 << steps.bits) - 1 == numbers.numel)) {
         int64_t size = steps.bits * plane_bytes(x.numel), one = 1, blocks = (x.numel + 63) / 64;
-        planes = empty(1, &size, &one, bytes);
+        planes = empty(1, &size, &one, bytes, &x);
         steps.loops = loops[x.dtype], steps.x = x.memory, steps.bytes = sizes_of[x.dtype];
         steps.planes = (uint8_t *)planes.memory, steps.numbers = (const double *)numbers.memory;
-        if (x.numel <= GRAIN) steps_part(0, blocks, &steps);
-        else torch_parallel_for(0, blocks, GRAIN / 64, steps_part, &steps);
-    } else {
-        planes = nothing();
+        is_done = planes.handle && (!is_on_device || start_steps(&steps, &x, &all));
+        if (is_done && !is_on_device && x.numel <= GRAIN) steps_part(0, blocks, &steps);
+        else if (is_done && !is_on_device) torch_parallel_for(0, blocks, GRAIN / 64, steps_part, &steps);
+        if (!is_done) release(&planes);
     }
-    release(stack, 2);
+    if (!is_done) planes = nothing();
+    release_arguments(stack, 2);
     stack[0] = (Value)planes.handle;
 }
 
@@ -589,14 +671,14 @@ OPERATOR(tally_operator) {
     int64_t size = COUNTS + 2, one = 1;
     for (int k = 0; k < 5; k++) tensors[k] = tensor((Handle)stack[k]);
     if (count_all(tensors, &tensors[4], &total)) {
-        made = empty(1, &size, &one, dtypes[F64]);
+        made = empty(1, &size, &one, dtypes[F64], 0);
         double *to = (double *)made.memory;
         for (int k = 0; k < COUNTS; k++) to[k] = (double)total.counts[k];
         to[COUNTS] = total.magnitude, to[COUNTS + 1] = total.cut_magnitude;
     } else {
         made = nothing();
     }
-    release(stack, 5);
+    release_arguments(stack, 5);
     stack[0] = (Value)made.handle;
 }
 
@@ -614,7 +696,7 @@ OPERATOR(add_tally_operator) {
         to[COUNTS] += total.magnitude, to[COUNTS + 1] += total.cut_magnitude, to[COUNTS + 2] += (double)tensors[0].numel;
         cut = total.counts[CUT];
     }
-    release(stack, 6);
+    release_arguments(stack, 6);
     stack[0] = (Value)cut;
 }
 
@@ -669,7 +751,7 @@ OPERATOR(arrive_operator) {
         to[0] += sum, to[1] = sum, to[2] = (double)zeros;
         if (parts > 1) free(work.parts);
     }
-    release(stack, 3);
+    release_arguments(stack, 3);
     stack[0] = (Value)missing;
 }
 
@@ -693,32 +775,44 @@ static int choose(int most) {
 
 OPERATOR(version_operator) { stack[0] = (Value)(int64_t)VERSION; }
 
+/* The bytes of a text: see cuda.h. Empty where torch has no CUDA. */
+OPERATOR(cuda_status_operator) {
+    char text[1024] = "";
+    if (cuda_is_there()) cuda_status(text, sizeof(text));
+    int64_t size = (int64_t)strlen(text), one = 1;
+    Tensor made = empty(1, &size, &one, bytes, 0);
+    memcpy(made.memory, text, (size_t)size);
+    stack[0] = (Value)made.handle;
+}
+
 OPERATOR(choose_operator) { stack[0] = (Value)(int64_t)choose((int)(int64_t)stack[0]); }
 
 static const struct {
     const char *name, *schema, *key;
-    void (*run)(Value *, uint64_t, uint64_t);
+    void (*run)(Value *, uint64_t, uint64_t), (*run_on_device)(Value *, uint64_t, uint64_t);
 } operators[] = {
-    {"clamp", "clamp(Tensor x, Tensor settings) -> Tensor", "CPU", clamp_operator},
-    {"clamp_between", "clamp_between(Tensor x, Tensor min, Tensor max) -> Tensor", "CPU", clamp_between_operator},
+    {"clamp", "clamp(Tensor x, Tensor settings) -> Tensor", "CPU", clamp_operator, clamp_operator_on_device},
+    {"clamp_between", "clamp_between(Tensor x, Tensor min, Tensor max) -> Tensor", "CPU", clamp_between_operator, clamp_between_operator_on_device},
     {"encode_between", "encode_between(Tensor x, Tensor min, Tensor max, Tensor settings) -> (Tensor, Tensor, int)", "CPU",
-     encode_between_operator},
-    {"encode", "encode(Tensor x, Tensor settings) -> (Tensor, Tensor, int)", "CPU", encode_operator},
-    {"encode_", "encode_(Tensor(a!) x, Tensor settings) -> (Tensor, int)", "CPU", encode_in_place_operator},
-    {"pull_code", "pull_code(Tensor grad, Tensor code, Tensor settings, int order) -> Tensor", "CPU", pull_code_operator},
-    {"pull_x", "pull_x(Tensor grad, Tensor x, Tensor settings) -> Tensor", "CPU", pull_x_operator},
-    {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, Tensor settings) -> Tensor", "CPU", pull_bounds_operator},
-    {"steps", "steps(Tensor x, Tensor numbers) -> Tensor", "CPU", steps_operator},
-    {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator},
-    {"add_tally", "add_tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings, Tensor(a!) sums) -> int", "CPU", add_tally_operator},
-    {"arrive", "arrive(Tensor grad, Tensor(a!) squares, Tensor(b!) had) -> int", "CPU", arrive_operator},
-    {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator},
-    {"version", "version() -> int", "CompositeExplicitAutograd", version_operator},
+     encode_between_operator, encode_between_operator_on_device},
+    {"encode", "encode(Tensor x, Tensor settings) -> (Tensor, Tensor, int)", "CPU", encode_operator, encode_operator_on_device},
+    {"encode_", "encode_(Tensor(a!) x, Tensor settings) -> (Tensor, int)", "CPU", encode_in_place_operator, encode_in_place_operator_on_device},
+    {"pull_code", "pull_code(Tensor grad, Tensor code, Tensor settings, int order) -> Tensor", "CPU", pull_code_operator, pull_code_operator_on_device},
+    {"pull_x", "pull_x(Tensor grad, Tensor x, Tensor settings) -> Tensor", "CPU", pull_x_operator, pull_x_operator_on_device},
+    {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, Tensor settings) -> Tensor", "CPU", pull_bounds_operator, pull_bounds_operator_on_device},
+    {"steps", "steps(Tensor x, Tensor numbers) -> Tensor", "CPU", steps_operator, steps_operator_on_device},
+    {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator, 0},
+    {"add_tally", "add_tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings, Tensor(a!) sums) -> int", "CPU", add_tally_operator, 0},
+    {"arrive", "arrive(Tensor grad, Tensor(a!) squares, Tensor(b!) had) -> int", "CPU", arrive_operator, 0},
+    {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator, 0},
+    {"version", "version() -> int", "CompositeExplicitAutograd", version_operator, 0},
+    {"cuda_status", "cuda_status() -> Tensor", "CompositeExplicitAutograd", cuda_status_operator, 0},
 };
 
 __attribute__((constructor)) static void arrive(void) {
     const uint64_t torch_2_10 = (uint64_t)2 << 56 | (uint64_t)10 << 48;
-    Library all = 0, cpu_only = 0, any = 0;
+    Library all = 0, cpu_only = 0, any = 0, cuda = 0;
+    int has_cuda = cuda_is_there();
     dtypes[F16] = aoti_torch_dtype_float16(), dtypes[BF16] = aoti_torch_dtype_bfloat16();
     dtypes[F32] = aoti_torch_dtype_float32(), dtypes[F64] = aoti_torch_dtype_float64();
     bytes = aoti_torch_dtype_uint8(), cpu = aoti_torch_device_type_cpu();
@@ -726,9 +820,11 @@ __attribute__((constructor)) static void arrive(void) {
     aoti_torch_library_init_def("pseudograd_native", __FILE__, __LINE__, &all);
     aoti_torch_library_init_impl("pseudograd_native", "CPU", __FILE__, __LINE__, &cpu_only);
     aoti_torch_library_init_impl("pseudograd_native", "CompositeExplicitAutograd", __FILE__, __LINE__, &any);
+    if (has_cuda) aoti_torch_library_init_impl("pseudograd_native", "CUDA", __FILE__, __LINE__, &cuda);
     for (unsigned i = 0; i < sizeof(operators) / sizeof(*operators); i++) {
         aoti_torch_library_def(all, operators[i].schema);
         torch_library_impl(*operators[i].key == 'C' && operators[i].key[1] == 'P' ? cpu_only : any, operators[i].name, operators[i].run,
                            torch_2_10);
+        if (has_cuda && operators[i].run_on_device) torch_library_impl(cuda, operators[i].name, operators[i].run_on_device, torch_2_10);
     }
 }

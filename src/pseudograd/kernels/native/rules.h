@@ -5,6 +5,11 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __CUDACC__
+#define UNROLLED _Pragma("unroll") /* else what the loop indexes goes through memory */
+#else
+#define UNROLLED
+#endif
 
 typedef float number_f; /* what a lane holds */
 typedef double number_d;
@@ -115,5 +120,7 @@ typedef struct {
 
 enum { F16, BF16, F32, F64, DTYPES };
 
+#ifndef __cplusplus
 /* Of each kind of processor, the loops by dtype; null where this build has none for it. */
 extern const Loops *const loops_plain[DTYPES], *const loops_avx2[DTYPES], *const loops_avx512[DTYPES];
+#endif

@@ -21,6 +21,8 @@ Status aoti_torch_get_dim(Handle, int64_t *);
 Status aoti_torch_get_sizes(Handle, int64_t **);
 Status aoti_torch_get_strides(Handle, int64_t **);
 Status aoti_torch_get_dtype(Handle, int32_t *);
+Status aoti_torch_get_device_type(Handle, int32_t *);
+Status aoti_torch_get_device_index(Handle, int32_t *);
 Status aoti_torch_empty_strided(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
 Status aoti_torch_delete_tensor_object(Handle);
 int32_t aoti_torch_dtype_float16(void);
