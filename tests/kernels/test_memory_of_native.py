@@ -27,7 +27,10 @@ def built(folder: Path, *flags: str) -> Path:
     sources = [str(PROGRAM), *map(str, sorted(SOURCES.glob("*.c")))]
     # -O3 as in setup.py.
     warnings = ["-std=c11", "-O3", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([str(COMPILER), *warnings, *flags, f"-I{SOURCES}", *sources, "-o", str(program), "-ldl", "-lpthread"], check=True)
+    subprocess.run(
+        [str(COMPILER), *warnings, *flags, f"-I{SOURCES}", *sources, "-o", str(program), "-ldl", "-lpthread"],
+        check=True,
+    )
     return program
 
 
