@@ -67,7 +67,7 @@ def _run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
 # The file of the library that each page has somebody write, or add to.
 IN_THE_LIBRARY = {
     "adding_a_command.md": "pseudograd/cli/ops.py",
-    "adding_a_finding.md": "pseudograd/diagnosis/judge/findings/infinite.py",
+    "adding_a_finding.md": "pseudograd/diagnosis/judge/findings/large.py",
     "adding_a_function.md": "pseudograd/torch_table/rows/rounding.py",
     "adding_a_kernel.md": "pseudograd/kernels/masks.py",
     "adding_a_rule.md": "pseudograd/ops/bound_rules.py",

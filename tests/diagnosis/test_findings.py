@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import pseudograd
 from pseudograd.diagnosis import diagnose
-from pseudograd.torch_table.eras import ERAS, installed_era
+from pseudograd.torch_table.eras import ERAS, OPEN_ERA, installed_era
 
 from .checks import codes, follow, line_of, number_of, only, site_of, starved
 
@@ -147,8 +147,10 @@ def test_a_guard_is_left_alone() -> None:
     cosine = torch.tensor([0.5, 1.0, 1.0 + 1e-6, -1.5], requires_grad=True)
     with diagnose() as d:
         cosine.clamp(-1.0, 1.0).acos().sum().backward()
-    assert codes(d) == ["guard"]
-    assert "override" not in d.findings[0].next_step.replace("no override", "")
+    assert (
+        codes(d) == ["nonfinite", "guard"][installed_era() == OPEN_ERA :]
+    )  # the edge of the other passes it at the bound
+    assert "override" not in d.findings[-1].next_step.replace("no override", "")
     assert d.sites[-1].is_guard
 
 

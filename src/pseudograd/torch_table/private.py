@@ -545,6 +545,11 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved"))
 
 
+def saved_names(node: object) -> list[str]:
+    """The names of the tensors that a node saves."""
+    return [name.removeprefix("_raw_saved_") for name in _names_of_saved(type(node))]  # type: ignore[arg-type]
+
+
 def saved_variables(node: object) -> list[Any]:
     """The variables that a node saves, still packed."""
     values = [getattr(node, name) for name in _names_of_saved(type(node))]  # type: ignore[arg-type]

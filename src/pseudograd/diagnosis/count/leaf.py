@@ -31,6 +31,7 @@ from .norms import Sizes
 # entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
 _ENTRIES_BY_ROW = 2**22
 _ENTRIES_OF_TABLE = 2**18  # of a larger table nobody searches whether its rows are looked up
+MOST_IN_WARM_UP = 10  # backwards in a row for which a scaler may skip the step, until its scale fits
 _HAS_DISTRIBUTED = torch.distributed.is_available()
 
 Flag = bool | Tensor  # a tensor on a device that must not be waited for
@@ -147,6 +148,7 @@ class Leaf:
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.gradients = 0
         self.sizes: Sizes | None = None
+        self.broken: dict[Leaf, None] = {}  # where a leaf goes that got what is not finite
         self.entries = Entries(self.is_parameter)
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
@@ -196,8 +198,11 @@ class Leaf:
         is_followed = self.gradients < 2 or self._awaits_step
         is_done = self._measure_by_kernel(grad)
         is_readable = is_done or has_numbers(grad)
-        if self.sizes is not None and is_readable and not is_done:
-            self.sizes.add(grad)
+        if self.sizes is not None and is_readable:
+            if not is_done:
+                self.sizes.add(grad)
+            if not self.sizes.is_finite:
+                self._note_broken(grad)
         if self.entries.is_complete and not is_followed:
             return
         if not is_readable:  # nobody can say that it was 0
@@ -215,7 +220,15 @@ class Leaf:
         if not self.gradients or self._awaits_step or not self._measure_by_kernel(grad):
             return False
         self.gradients += 1
+        if self.sizes is not None and not self.sizes.is_finite:
+            self._note_broken(grad)
         return True
+
+    def _note_broken(self, grad: Tensor) -> None:
+        """Its norm is not finite; of large entries that alone may be so."""
+        grad = local(grad)
+        if not bool((grad._values() if grad.is_sparse else grad).isfinite().all()):
+            self.broken[self] = None
 
     def _measure_by_kernel(self, grad: Tensor) -> bool:
         """Note the norm, and which entries had a gradient, in one pass over memory; False if no kernel can."""

@@ -67,6 +67,7 @@ class Leaves:
         self._roots = roots
         self._named_roots: dict[int, weakref.ref[nn.Module]] = {}  # the roots whose parameters have names
         self._looked_at: list[Leaf] = []  # the leaves whose `.grad` is looked at after each backward
+        self.broken: dict[Leaf, None] = {}  # those that got what is not finite, in this backward
         self._followed = 0  # the number of bits that are or were looked at
 
     def __iter__(self) -> Iterator[tuple[int, Leaf]]:
@@ -189,7 +190,7 @@ class Leaves:
             self._without_variable.append(leaf)
             self._has_new_parameters |= leaf.is_parameter
         if self.are_measured and leaf.is_parameter:
-            leaf.sizes = Sizes(lambda: self.backwards + 1)
+            leaf.sizes, leaf.broken = Sizes(lambda: self.backwards + 1), self.broken
         self.all.append(leaf)
         self._remember(tensor, len(self.all) - 1)
         return len(self.all) - 1

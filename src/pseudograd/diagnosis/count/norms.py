@@ -87,6 +87,7 @@ class Sizes:
         # Norms, each with the share of entries that are 0. Without a kernel this share is that of a sample, and None at most steps.
         self._series: Series[tuple[Number, Number | None]] = Series()
         self.count = 0
+        self.is_finite = True  # is the last norm finite? True where that would wait for a device
         self.order = 0  # parameters numbered by their first gradient: the layer next to the loss comes first
         self._squares: Number = 0.0
         self._kernel: Squares | None = None
@@ -114,6 +115,7 @@ class Sizes:
         if not self.count:
             self.order = next(_sequence)
         self.count += 1
+        self.is_finite = isinstance(norm, Tensor) or norm < math.inf
         self._series.add(self._number_of_backward(), (norm, zeros))
 
     @property

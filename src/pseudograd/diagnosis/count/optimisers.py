@@ -35,6 +35,7 @@ from .leaves import Leaves
 from .norms import is_zero
 
 if TYPE_CHECKING:
+    from .nonfinite import Nonfinite
     from .stalls import Stalls
     from .unheld import Unheld
 
@@ -76,11 +77,13 @@ class Optimisers:
     ) -> None:
         self.noted = noted
         self.have_stepped = False
+        self.is_known = False  # did an optimiser step, or clear its gradients?
         self.rest: Rest | None = None
         self.stalls: Stalls | None = None  # looks at each step too
         self.unheld: Unheld | None = (
             None  # the parameters that get a gradient and that no optimiser holds, if there are any
         )
+        self.nonfinite: Nonfinite | None = None  # and this, once a gradient was not finite
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
         self._known: dict[int, _Parameters] = {}  # by the id of the optimiser
         self._steps = 0  # of all optimisers
@@ -106,6 +109,7 @@ class Optimisers:
             known = self._look_at_step(optimizer, len(args) > 1 or bool(kwargs.get("closure")), False)
             if self.stalls is not None:
                 self.stalls.before(optimizer)
+            self._look_at_broken(optimizer)
             if self.rest is not None and known is not None and known.are_plain and can_rest(optimizer, args, kwargs):
                 with without_torch_function():
                     self._before_unheard(optimizer)
@@ -118,12 +122,19 @@ class Optimisers:
         if self._hears():
             if len(args) > 1 or kwargs.get("closure"):  # a closure computes the gradient within the step
                 self._look_at_step(optimizer, True, True)
+                self._look_at_broken(optimizer)
             if self.stalls is not None:
                 self.stalls.after(optimizer)
+
+    def _look_at_broken(self, optimizer: Optimizer) -> None:
+        if self.nonfinite is not None:
+            with quietly():
+                self.nonfinite.at_step(optimizer)
 
     @harmless("a zero_grad of an optimiser")
     def on_clearing(self, optimizer: Optimizer, set_to_none: bool) -> Callable[[object], None] | None:
         """Rest while `.grad` is set to None: these calls are half of those of a step, and there is nothing to hear in them."""
+        self.is_known = True
         rest = self.rest
         if rest is None or rest.is_on or not set_to_none or not self._hears():
             return None
@@ -135,7 +146,7 @@ class Optimisers:
 
     @harmless("a step of an optimiser")
     def _look_at_step(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> _Parameters:
-        self.have_stepped = True
+        self.have_stepped = self.is_known = True
         with without_torch_function():
             known = self._update_groups(optimizer)
         if not is_after:

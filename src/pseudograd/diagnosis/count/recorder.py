@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from cmath import isfinite
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
@@ -42,6 +43,7 @@ from .leaves import Leaves
 from .optimisers import Optimisers
 
 if TYPE_CHECKING:
+    from .nonfinite import Nonfinite
     from .tally import Tally
     from .values import Clamps, Values
     from .whatif import WhatIfMeter
@@ -103,6 +105,7 @@ class Recorder(Subscriber):
         # In a backward that is looked at: the set of leaves of which some entries have got zeros alone.
         self.partial = 0
         self.loss: Tensor | None = None  # what the last backward began with, as a number
+        self.is_loss_finite = True  # as far as nobody has to wait for it
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: WhatIfMeter | None = None
@@ -122,6 +125,13 @@ class Recorder(Subscriber):
         from .zeros import Zeros
 
         return Zeros(self.leaves, self.key, _PASSING)
+
+    @cached_property
+    def nonfinite(self) -> Nonfinite:
+        from .nonfinite import Nonfinite
+
+        self.optimisers.nonfinite = nonfinite = Nonfinite(self, lambda: self.optimisers.is_known)
+        return nonfinite
 
     def hears(self) -> bool:
         return self.is_on and not unheard.depth
@@ -222,6 +232,10 @@ class Recorder(Subscriber):
     def _ran(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
         """A node ran in a backward."""
         is_first = not tally.calls
+        if self.is_full and tally.breaks(leaving):
+            node = current_node()
+            if node is not None:
+                self.nonfinite.look(tally, node, leaving, arriving)
         if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
@@ -246,6 +260,8 @@ class Recorder(Subscriber):
         """A gradient is about to be added to a leaf, after every hook of the tensor."""
         self.arrivals.count_before(leaf)
         (leaf.add if is_itself else leaf.add_to_whole)(grads[0])
+        if "nonfinite" in vars(self):
+            self.nonfinite.arrived(leaf, grads[0])
         if self.asking is not None:
             self.asking.arrived(leaf, grads[0])
 
@@ -470,6 +486,9 @@ class Recorder(Subscriber):
                 self.program_runs()
             can_expect = is_heard and is_outermost and not inputs and self.asking is None and nobody_else_runs()
             behind = self._attach_behind(nodes.starts(roots), can_expect)
+            if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
+                with quietly():
+                    self.nonfinite.begin(nodes.starts(roots), behind, self.is_loss_finite)
             if is_outermost:
                 self.leaves.name_new(self.backwards)
         if is_outermost and self.asking is not None and not transforms_are_active():
@@ -515,12 +534,13 @@ class Recorder(Subscriber):
                     leaf.is_requested = True
 
     def _note_loss(self, roots: Roots, grads: Gradients) -> None:
-        root, grad, self.loss = roots[0], grads[0], None
+        root, grad, self.loss, self.is_loss_finite = roots[0], grads[0], None, True
         if len(roots) > 1 or type(root) is not Tensor or type(grad) is not Tensor:
             return
         if has_numbers(root) and has_numbers(grad):
             with quietly():
-                self.loss = (root.detach() * grad.detach()).sum()
+                self.loss = loss = (root.detach() * grad.detach()).sum()
+                self.is_loss_finite = not loss.is_cpu or not self.is_full or isfinite(loss.item())
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
         """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""
@@ -580,6 +600,8 @@ class Recorder(Subscriber):
         """The user's own function may raise to end the program; that is no Exception."""
         with quietly():
             self.arrivals.end()
+            if self.leaves.broken or "nonfinite" in vars(self):
+                self.nonfinite.end()
             if "clamps" in vars(self):
                 self.clamps.end_step(self._ran_at)
             self.leaves.end_backward(self.backwards)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+from cmath import isfinite
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,13 @@ _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sig
 # Ops that neither move nor mix elements, so that positions tell what is cut. For speed alone.
 _NAMES = "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
 _ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
+# Ops whose slope may be infinite at a finite x, or that multiply with what may be so.
+_STEEP = (
+    "Sqrt Rsqrt Pow Div Reciprocal Mul Log Log2 Log10 Log1P Logit Xlogy Exp Exp2 Expm1 Sinh Cosh Acos Asin Acosh Atanh Erfinv Atan2 Hypot "
+    "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu Prod Cumprod Addcdiv Addcmul LinalgVectorNorm Norm Cdist "
+    "LinalgEigh LinalgEig LinalgSvd LinalgInvEx LinalgQr LinalgCholeskyEx LinalgDet LinalgSlogdet LinalgSolveEx"
+)
+_MAY_BREAK = frozenset(f"{name}Backward" for name in _STEEP.split())
 _orders = itertools.count(1)
 _BACKWARDS = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _SECOND = re.compile(r"\w+BackwardBackward\d")
@@ -69,6 +77,7 @@ class Tally:
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.own_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
         self.function: type | None = None  # the class of a custom Function
+        self.may_break = op.rstrip("0123456789") in _MAY_BREAK  # may it make what is not finite?
         # Did a backward make its nodes, for second derivatives?
         self.is_second = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
@@ -87,10 +96,26 @@ class Tally:
         """A call of this function made a node."""
         if self.function is None and not self.op[-1].isdigit():  # nodes of torch's own are numbered
             self.function = function_of(type(node))
+            self.may_break |= self.function is not None
         self.pinned |= families_of_torch()
         if calling is not self.calling:
             self.calling = calling
             self.is_second |= calling in _BACKWARDS
+
+    def breaks(self, leaving: Leaving) -> bool:
+        """Does anything leave that is not finite, as far as nobody has to wait for it? Of large numbers the sum alone may be so."""
+        for grad in leaving:
+            if (
+                grad is not None
+                and (self.may_break or grad.dtype is torch.float16)
+                and type(grad) is Tensor
+                and grad.is_cpu
+                and grad.layout is torch.strided
+                and not is_wrapped(grad)
+                and not isfinite(grad.sum(dtype=torch.float32 if grad.dtype is torch.float16 else None).item())
+            ):
+                return True
+        return False
 
     @property
     def within(self) -> str | None:

@@ -20,7 +20,9 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if not site.nonfinite:
             continue
         leaves = evidence.leaves.named(site.upstream)
-        bad = [leaf.name for leaf in leaves if not _is_finite(leaf)]
+        broken = vars(evidence.recorder).get("nonfinite")
+        reached = () if broken is None else broken.reached
+        bad = [leaf.name for leaf in leaves if leaf in reached or not _is_finite(leaf)]
         passes = _passes_at_bound(site)
         if site.is_guard or (passes and bad):
             cause, next_step = _explain(site, bad, passes, bool(leaves))

@@ -1,0 +1,237 @@
+"""A gradient that is not finite and reached parameters: the op that made it, and what would have stopped it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ....listen.frames import NOWHERE
+from ....wording import counted, shortened
+from ...count.leaf import MOST_IN_WARM_UP, Leaf
+from ...records import Finding
+from ...sites import expression_at
+from .kind import Evidence, Kind
+
+if TYPE_CHECKING:
+    from ...count.nonfinite import Birth, Nonfinite
+
+_LONG = 32  # characters of an operand that is written once
+_WHY = {
+    "root": "the slope of a root is infinite at 0, and below 0 there is no root",
+    "division": "a division by 0, or by a number so small that its inverse or the square of that is too large",
+    "log": "the slope of a logarithm is infinite at 0, and below 0 it has no value",
+    "arc": "the slope is infinite at the ends of the range of this function, and it has no value outside",
+    "row": "every entry of a row is -inf, so that its softmax is 0 / 0",
+    "factor": "the other factor is not finite here",
+    "function": "the backward of this autograd.Function returns it",
+    "matrix": "equal eigenvalues or singular values, or a matrix that has no inverse: their derivative divides by 0",
+    "data": "it came in with the data: no parameter is upstream of these values",
+    "weights": "the weights held it before the first backward",
+}
+_MASKED = ". What arrives at these entries is 0: a where, a mask or a clamp behind this op leaves them out, and 0 * inf is nan"
+# The smallest numbers of which the slope is finite in the dtype, with room for a gradient that is larger than 1.
+_LEAST = {
+    "root": {torch.float16: 1e-4, torch.float64: 1e-16},
+    "division": {torch.float16: 1e-2, torch.float64: 1e-16},
+    "log": {torch.float16: 1e-3, torch.float64: 1e-16},
+    "arc": {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-12},
+}
+_USUAL_LEAST = {"root": 1e-12, "division": 1e-6, "log": 1e-12, "arc": 1e-6}
+_OPERATORS: dict[type, str] = {ast.Div: "Div", ast.Mult: "Mul", ast.Pow: "Pow"}
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    known: Nonfinite | None = vars(evidence.recorder).get("nonfinite")
+    if known is None:
+        yield from _find_late(evidence)
+    elif known.reached and not known.is_calm:
+        reached = sum(1 << bit for bit, leaf in evidence.leaves if leaf in known.reached)
+        births = [birth for birth in known.births.values() if not birth.upstream or birth.upstream & reached]
+        for birth in sorted(births, key=_order):
+            yield _finding(evidence, birth, known)
+        if not births:
+            yield from _find_late(evidence, list(known.reached))
+
+
+def _find_late(evidence: Evidence, reached: Sequence[Leaf] = ()) -> Iterator[Finding]:
+    """What is known where nobody saw the op: the first line at which it arrives. On a device the norms tell, which are read now."""
+    leaves = [leaf for _, leaf in evidence.leaves if leaf in reached or _ends_broken(leaf, evidence.backwards)]
+    if not leaves:
+        return
+    bits = sum(1 << bit for bit, leaf in evidence.leaves if leaf in leaves)
+    site = next((site for site in evidence.sites if site.nonfinite and site.upstream & bits), None)
+    names = shortened([leaf.name for leaf in leaves], 4)
+    evidence_text = f"{counted(len(leaves), 'parameter')} got a gradient that is not finite: {names}"
+    cause = "a product or a sum between the loss and these parameters exceeds the range of its dtype, or an op that nobody watches made it"
+    next_step = (
+        "with torch.autograd.detect_anomaly(): ...  # around the training step: names the first op that returns nan"
+    )
+    if site is None:
+        yield KIND.finding("?", "", evidence_text, cause, next_step)
+    else:
+        evidence_text += f"; here it arrives first, at {site.nonfinite:,} of {site.arrived:,} entries"
+        cause = "an op between here and the loss made it"
+        yield KIND.site_finding(site, evidence_text, cause, next_step, site.nonfinite / max(site.arrived, 1))
+
+
+def _ends_broken(leaf: Leaf, backwards: int) -> bool:
+    """Was the last norm of its gradient not finite? An infinite one of a short run may be the warm-up of a scaler."""
+    norms = leaf.sizes.norm_by_step if leaf.sizes is not None and leaf.sizes.count else ()
+    return bool(norms) and (math.isnan(norms[-1][1]) or (math.isinf(norms[-1][1]) and backwards >= MOST_IN_WARM_UP))
+
+
+def _order(birth: Birth) -> tuple[int, int]:
+    return birth.backward, 0 if birth.tally is None else birth.tally.order
+
+
+def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
+    location = NOWHERE if birth.tally is None else birth.tally.location
+    expression = expression_at(location)
+    count = f"{birth.entries:,} of {birth.elements:,} entries"
+    values = f", where {birth.values}" if birth.values else ""
+    if birth.kind == "weights":
+        born = f"{birth.near or 'a parameter'} is not finite before backward {birth.backward}"
+    elif birth.kind == "data":
+        beside = f" of what is put in with {birth.near}" if birth.near else f" of {birth.op!r} here"
+        born = f"{count}{beside} are {birth.values} in backward {birth.backward}, and so is the loss: it came in with the data"
+    elif birth.is_forward and not birth.origin:
+        born = f"it came in with the forward of backward {birth.backward}: {count} of the result are not finite{values}, and so is the loss"
+    else:
+        born = f"born in backward {birth.backward}: {count} that leave are not finite{values}, and all that arrive are finite"
+    return KIND.call_finding(
+        location,
+        f"{born}; {_reached(known)}",
+        _explain(birth),
+        _advise(birth, expression),
+        share=birth.entries / (birth.elements or 1) or 1.0,
+        module=location.module,
+        is_muted=location is not NOWHERE and evidence.deliberate.location(location),
+    )
+
+
+def _reached(known: Nonfinite) -> str:
+    """The parameters that got it, and the steps."""
+    names, taken = [leaf.name for leaf in known.reached], known.taken
+    text = f"{counted(len(names), 'parameter')} got it: {shortened(names, 4)}"
+    if taken:
+        spread = f" of {counted(known.spread_to, 'parameter')}" if known.spread_to > len(names) else ""
+        text += f"; the step after backward {taken[0]} used it{spread}"
+    if known.lost:
+        text += f"; no step followed {known.lost:,} of {counted(len(known.backwards), 'such backward')}"
+    return text
+
+
+def _explain(birth: Birth) -> str:
+    if birth.kind == "half":
+        times = f", {birth.factor:.2g} times as much as" if birth.factor else ", more than"
+        return f"a gradient leaves{times} float16 holds: {torch.finfo(torch.float16).max:,.0f}"
+    if birth.kind == "overflow":
+        limit = f"{torch.finfo(birth.dtype).max:.3g}"
+        why = f"the result or its slope is larger than {str(birth.dtype).removeprefix('torch.')} holds: {limit}"
+    else:
+        why = _WHY.get(birth.kind, f"the backward of {birth.op} makes it from values that are finite")
+    origin = (
+        f"; a value that enters is not finite: it came in with the forward, from {birth.origin}" if birth.origin else ""
+    )
+    return f"{why}{origin}{_MASKED if birth.is_masked else ''}"
+
+
+# --- the next step ----------------------------------------------------------------------------------------------------
+
+
+def _advise(birth: Birth, expression: str) -> str:
+    plain = {
+        "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
+        "function": "Let its backward return 0, or a bound, where its slope is infinite.",
+        "matrix": "Use the eigenvalues alone, not the vectors; or compute it in float64 with a small diagonal added.",
+        "data": "assert torch.isfinite(batch).all()  # of inputs and targets, before the model: names the batch",
+        "weights": "[name for name, p in model.named_parameters() if not p.isfinite().all()]  # after they are made or loaded",
+        "row": "x.masked_fill(mask, torch.finfo(x.dtype).min)  # in place of -inf: a row that is all masked becomes uniform",
+        "other": "Print the values that enter here, and their smallest and largest.",
+    }.get(birth.kind)
+    if plain is not None:
+        return plain
+    change = _change_of(birth)
+    pasted = _rewrite(expression, birth, change)
+    why = "in front of it: what stands behind it comes too late" if birth.is_masked else "in front of it"
+    return f"{pasted or change('x')}  # {why}"
+
+
+def _change_of(birth: Birth) -> Callable[[str], str]:
+    """From the source of x to that of an x that harms nothing."""
+    kind, dtype = birth.kind, birth.dtype
+    limits = "arc" if birth.op == "Log1P" else kind
+    least = _LEAST.get(limits, {}).get(dtype, _USUAL_LEAST.get(limits, 0.0))
+    if kind == "overflow":
+        limit = {torch.float16: 10, torch.float64: 700}.get(dtype, 80)
+        return lambda x: f"{x}.clamp(max={limit})"
+    if kind == "arc":
+        low = "1" if birth.op == "Acosh" else "-1"
+        ends = f"min=1 + {least:g}" if low == "1" else f"-1 + {least:g}, 1 - {least:g}"
+        return lambda x: f"{x}.clamp({ends})"
+    if birth.op == "Logit":
+        return lambda x: f"{x}.clamp({least:g}, 1 - {least:g})"
+    if kind == "division" and birth.op in ("Div", "Addcdiv", "Reciprocal"):
+        return lambda x: f"torch.where({x}.abs() > {least:g}, {x}, {'1' if birth.is_masked else f'{least:g}'})"
+    if kind == "factor":
+        return lambda x: f"torch.where({x}.isfinite(), {x}, 0)"
+    if birth.is_masked and birth.op != "Log1P":
+        return lambda x: f"torch.where({x} > 0, {x}, 1)"
+    return lambda x: f"{x}.clamp(min={'-1 + ' if birth.op == 'Log1P' else ''}{least:g})"
+
+
+def _rewrite(expression: str, birth: Birth, change: Callable[[str], str]) -> str:
+    """The call with another x; "" where the expression is not this op."""
+    try:
+        tree = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return ""
+    operand = _operand(tree, birth.op, 1 if birth.op in ("Div", "Xlogy") or birth.broken == "other" else 0)
+    source = None if operand is None else ast.get_source_segment(expression, operand)
+    if operand is None or source is None or operand.lineno != operand.end_lineno or "\n" in expression:
+        return ""
+    x = source if isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({source})"
+    start, end = operand.col_offset, operand.end_col_offset
+    before, after = expression.encode()[:start].decode(), expression.encode()[end:].decode()
+    if len(x) > _LONG and change(x).count(x) > 1:
+        return f"inner = {source}; {before}{change('inner')}{after}"
+    return f"{before}{change(x)}{after}"
+
+
+def _operand(tree: ast.expr, op: str, position: int) -> ast.expr | None:
+    """The x of an expression of this op: a divisor, a base, the first argument of a function of torch, or the owner of a method."""
+    if isinstance(tree, ast.BinOp):
+        is_op = _OPERATORS.get(type(tree.op)) == op or (isinstance(tree.op, ast.Div) and op == "Reciprocal")
+        return None if not is_op else tree.right if position or op == "Reciprocal" else tree.left
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute):
+        return None
+    if tree.func.attr.rstrip("_").replace("arc", "a") != op.lower():
+        return None
+    owner = tree.func.value
+    is_function = isinstance(owner, ast.Name) and owner.id in ("torch", "F", "functional", "special")
+    values = tree.args if is_function else [owner, *tree.args]
+    return values[position] if position < len(values) else None
+
+
+KIND = Kind(
+    code="nonfinite",
+    number="PG211",
+    order=5,
+    find=_find,
+    meaning="an op made a gradient that is not finite, and parameters got it",
+    details="It names the op of a backward that hands on nan or inf although all that arrives is finite, the values of x that did it, the "
+    "parameters that got it, and the steps that used it or were skipped for it. Where the loss is not finite either, it names the op of "
+    "the forward that made it, or says that it came in with the data or the weights. It is silent where no parameter gets it: behind a "
+    "mask of -inf, where the program replaces it before the step, in the warm-up of a scaler",
+    next_step="the same op with another x where its slope is infinite: a `where` or a `clamp` in front of it",
+    bad="""\
+x = torch.tensor([-1.0, 4.0], requires_grad=True)
+with diagnose() as d:
+    torch.where(x > 0, x.sqrt(), x).sum().backward()  # PG211
+""",
+    mend=(("x.sqrt()", "torch.where(x > 0, x, 1).sqrt()"),),
+)

@@ -1,0 +1,249 @@
+"""A gradient that is not finite has a line, values that did it, and a next step that ends it when it is pasted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pseudograd import diagnose
+from pseudograd.diagnosis.context import Diagnosis
+
+from .checks import codes, only
+
+# --- the next step, pasted ----------------------------------------------------------------------------------------------
+
+_PROGRAM = """\
+import torch
+from torch.nn import functional as F
+p = torch.nn.Parameter(torch.linspace(-2, 2, 5).to(torch.{dtype}))
+mask = torch.tensor([True, True, True, False, False])
+z = p * 1
+{line}
+y[y.detach().isfinite()].float().sum().backward()
+"""
+# A line with a fault, the values that it names, and the dtypes.
+_EACH = "float16 bfloat16 float32 float64"
+_LINES = {
+    "torch.where(z > 0, torch.sqrt(z), z)": ("x is 0 (1) or below 0 (2)", _EACH),
+    "torch.where(mask, 0, (z * z).sum(0, keepdim=True).mul(0).sqrt())": ("x is 0", _EACH),
+    "torch.relu(z).sqrt() + (z - z).abs().sqrt()": ("x is 0", _EACH),
+    "(z - z).abs() ** 0.5": ("x is 0", _EACH),
+    "torch.where(z == 0, z, z / z)": ("x is 0", _EACH),
+    "torch.where(mask, z * torch.log(z.abs()), z)": ("a factor is -inf", _EACH),
+    "torch.where(z > 0, torch.log(z), z)": ("x is 0", _EACH),
+    "torch.acos(z / 2)": ("x is 1 (1) or -1 (1)", _EACH),
+    "torch.where(z.abs() < 2, torch.asin(z / 2), z)": ("x is 1 (1) or -1 (1)", _EACH),
+    "torch.atanh(z / 2)": ("x is 1 (1) or -1 (1)", _EACH),
+    "torch.where(z < 1, torch.exp(z * 500), z)": ("x is above ", _EACH),
+    "torch.where(z > 0, z.rsqrt(), z)": ("x is 0 (1) or below 0 (2)", _EACH),
+    "torch.where(mask, z, torch.log1p(z.clamp(-1, -1)))": ("x is -1", _EACH),
+}
+
+
+def _run(program: str, file: Path) -> tuple[Diagnosis, Tensor]:
+    file.write_text(program, encoding="utf-8")
+    values: dict[str, Tensor] = {}
+    with diagnose() as d:
+        exec(compile(program, file, "exec"), values)
+    assert d.errors == []
+    grad = values["p"].grad
+    assert grad is not None
+    return d, grad
+
+
+@pytest.mark.parametrize(
+    ("line", "dtype"), [(line, dtype) for line, (_, dtypes) in _LINES.items() for dtype in dtypes.split()]
+)
+def test_the_line_of_the_next_step_ends_it(line: str, dtype: str, tmp_path: Path) -> None:
+    program = _PROGRAM.format(dtype=dtype, line=f"y = {line}")
+    d, grad = _run(program, tmp_path / "fault.py")
+    findings = [finding for finding in d.findings if finding.code == "nonfinite"]
+    assert findings
+    assert not bool(grad.isfinite().all())
+    assert any(_LINES[line][0] in finding.evidence for finding in findings)
+    for finding in findings:
+        assert finding.where.endswith("fault.py:6")
+        assert finding.expression in line
+        program = program.replace(finding.expression, finding.next_step.partition("  #")[0])
+    d, grad = _run(program, tmp_path / "mended.py")
+    assert "nonfinite" not in codes(d)
+    assert bool(grad.isfinite().all())
+
+
+# --- the forward, the data, the weights -----------------------------------------------------------------------------------
+
+
+class _Infinite(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        return grad / 0
+
+
+def _data(net: nn.Module, x: Tensor) -> Tensor:
+    x[0, 0] = math.nan
+    return net(x).square().mean()
+
+
+def _weights(net: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        next(net.parameters())[0, 0] = math.nan
+    return net(x).square().mean()
+
+
+_SOURCES: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
+    "the forward": (lambda net, x: (net(x) * 0).log().mean(), "it came in with the forward", "(net(x) * 0).log()"),
+    "overflow": (
+        lambda net, x: (net(x) * 900).exp().mean(),
+        "where x is above 88.72, and so is",
+        "(net(x) * 900).exp()",
+    ),
+    "data": (_data, "1 of 64 entries of what is put in with weight are nan", ""),
+    "target": (
+        lambda net, x: nn.functional.mse_loss(net(x), torch.full((16, 8), math.inf)),
+        "128 of 128 entries of 'target' here are inf in backward 1, and so is the loss: it came in with the data",
+        "nn.functional.mse_loss(net(x), torch.full((16, 8), math.inf))",
+    ),
+    "weights": (_weights, "a parameter is not finite before backward 1", ""),
+    "a row": (
+        lambda net, x: (
+            net(x).masked_fill(torch.ones(8, dtype=torch.bool), -math.inf).log_softmax(-1).mul(net(x)).mean()
+        ),
+        "it came in with the forward",
+        "net(x).masked_fill(torch.ones(8, dtype=torch.bool), -math.inf).log_softmax(-1)",
+    ),
+    "a function": (
+        lambda net, x: _Infinite.apply(net(x)).mean(),
+        "born in backward 1: 128 of 128 entries that leave are not finite",
+        "_Infinite.apply(net(x))",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loss", "born", "expression"), _SOURCES.values(), ids=_SOURCES)
+def test_it_says_where_it_came_from(loss: Callable[[nn.Module, Tensor], Tensor], born: str, expression: str) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 8), torch.randn(16, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with diagnose(net) as d:
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss(net, x).backward()
+            optimizer.step()
+    assert codes(d)[:1] == ["nonfinite"]
+    finding = only(d, "nonfinite")
+    assert born in finding.evidence
+    assert finding.expression == expression
+    assert "2 parameters got it" in finding.evidence
+    assert "the step after backward 1 used it" in finding.evidence
+
+
+def test_the_report_of_a_program_that_dies_of_it_stands() -> None:
+    net, x = nn.Linear(4, 4), torch.randn(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def train() -> None:
+        for _ in range(2):
+            optimizer.zero_grad()
+            torch.linalg.eigh(net(x) * 0 + torch.eye(4))[1].square().mean().backward()
+            optimizer.step()
+
+    with diagnose(net) as d, pytest.raises(torch.linalg.LinAlgError):
+        train()
+    finding = only(d, "nonfinite")
+    assert finding.expression == "torch.linalg.eigh(net(x) * 0 + torch.eye(4))"
+    assert "eigenvalues" in finding.cause
+
+
+# --- the steps ----------------------------------------------------------------------------------------------------------
+
+
+class _Gain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.gain = nn.Linear(4, 4), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor, broken: bool = True) -> Tensor:
+        loss = self.body(x).square().mean()
+        return loss + self.gain.abs().sum().sqrt() if broken else loss + self.gain.sum()
+
+
+def _train(check: Callable[[nn.Module, int], bool], broken: Callable[[int], bool] = lambda step: True) -> Diagnosis:
+    torch.manual_seed(0)
+    net, x = _Gain(), torch.randn(16, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    with diagnose(net) as d:
+        for step in range(6):
+            optimizer.zero_grad()
+            net(x, broken(step)).backward()
+            if check(net, step):
+                optimizer.step()
+    return d
+
+
+def _are_finite(net: nn.Module, step: int) -> bool:
+    return all(bool(p.grad is None or p.grad.isfinite().all()) for p in net.parameters())
+
+
+def _clip(net: nn.Module, step: int) -> bool:
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    return True
+
+
+def _replace(net: nn.Module, step: int) -> bool:
+    for parameter in net.parameters():
+        if parameter.grad is not None:
+            parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+    return True
+
+
+def test_skipped_steps_are_counted() -> None:
+    finding = only(_train(_are_finite), "nonfinite")
+    assert "1 parameter got it: gain; no step followed 6 of 6 such backwards" in finding.evidence
+    assert finding.next_step.startswith("self.gain.abs().sum().clamp(min=1e-12).sqrt()")
+
+
+def test_a_clip_of_the_norm_spreads_it() -> None:
+    assert "gain; the step after backward 1 used it of 3 parameters" in only(_train(_clip), "nonfinite").evidence
+
+
+def test_what_the_program_replaces_before_the_step_is_calm() -> None:
+    assert "nonfinite" not in codes(_train(_replace))
+
+
+def test_half_precision_names_the_factor_and_a_warm_up_is_calm() -> None:
+    def train(scales: list[float]) -> Diagnosis:
+        p = nn.Parameter(torch.ones(4))
+        optimizer = torch.optim.SGD([p], 1e-9)
+        with diagnose() as d:
+            for scale in scales:
+                optimizer.zero_grad()
+                (p.half() * 2).float().sum().mul(scale).backward()
+                if p.grad is not None and bool(p.grad.isfinite().all()):
+                    optimizer.step()
+        return d
+
+    assert codes(train([2.0**16, 2.0**15, 2.0**14, 2.0**13])) == []
+    finding = only(train([2.0**17] * 12), "nonfinite")
+    assert "a gradient leaves, 2 times as much as float16 holds: 65,504" in finding.cause
+    assert "no step followed 12 of 12" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda x: x.masked_fill(x > 0, -math.inf).softmax(0)[0], lambda x: x.exp().log().sum()]
+)
+def test_infinities_that_are_meant_are_no_finding(loss: Callable[[Tensor], Tensor]) -> None:
+    p = nn.Parameter(torch.linspace(-1, 1, 5))
+    with diagnose() as d:
+        torch.logsumexp(torch.stack([p, torch.full((5,), -math.inf)]), 0).sum().backward()
+        loss(p).backward()
+    assert codes(d) == []
+    assert "nonfinite" not in vars(d._recorder)
