@@ -5,6 +5,8 @@ No list of places is kept here: a tracer finds each line of ours that runs while
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -344,6 +346,20 @@ def test_what_a_handler_of_a_signal_raises_reaches_the_program(method: str, monk
         signal.signal(signal.SIGALRM, known)
     assert not d.errors
     assert mode_stack() == []
+
+
+class ExpiredError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("sent", "arrives"), [(ExpiredError, True), (TimeoutError, True), (ValueError, False)])
+def test_an_exception_that_another_thread_sends_reaches_the_program(sent: type[Exception], arrives: bool) -> None:
+    """Python raises it wherever the thread is. One of ours could be of the same class as the last."""
+    send = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    ours = {"send": functools.partial(send, ctypes.c_ulong(threading.get_ident()), ctypes.py_object(sent))}
+    exec(compile("def hook():\n    send()\n    for _ in range(10): pass", f"{harmless.OURS}/planted.py", "exec"), ours)
+    with pytest.raises(sent) if arrives else contextlib.nullcontext():
+        harmless.harmless("a hook")(ours["hook"])()
 
 
 def test_an_error_without_a_diagnosis_of_its_own_is_noted_in_each_that_is_entered() -> None:

@@ -129,7 +129,9 @@ def test_generators_that_end_out_of_order_end_their_own_context() -> None:
 
 
 def test_a_generator_that_another_thread_closes() -> None:
+    """The thread that entered it goes on without the rule."""
     context = override(clamp="inward")
+    entered, is_closed = threading.Event(), threading.Event()
 
     def steps() -> Iterator[list[float]]:
         with context:
@@ -139,10 +141,17 @@ def test_a_generator_that_another_thread_closes() -> None:
 
     def begin() -> None:
         generators.append(steps())
-        next(generators[0])
+        assert next(generators[0]) == INWARD
+        entered.set()
+        is_closed.wait(10)
+        assert slope() == STOCK
 
-    in_threads(begin)
-    in_threads(lambda: generators.pop().close())
+    def close() -> None:
+        entered.wait(10)
+        generators.pop().close()
+        is_closed.set()
+
+    in_threads(begin, close)
     assert slope() == STOCK
 
 

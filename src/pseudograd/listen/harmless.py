@@ -34,6 +34,7 @@ from .patches import BETWEEN
 
 _MOST_ERRORS = 20  # texts that are stored; errors with further texts are only counted
 _MOST_CHARACTERS = 200  # of an error's own text
+_OWNERS_OF_OUR_ERRORS = {*sys.stdlib_module_names, "torch", "numpy", "pseudograd", "pseudograd_upgrade"}
 
 Notes = TypeVar("Notes", bound=tuple[object, ...])
 Hook = TypeVar("Hook", bound=Callable[..., object])
@@ -111,16 +112,17 @@ def leave(errors: Errors) -> None:
 
 def note(what: str, error: Exception, where: object) -> None:
     """Note an error in `where.noted`; without it, in every diagnosis that is entered. An error of a signal handler is raised again."""
-    raise_of_a_signal(error)
+    raise_for_the_program(error)
     mine = getattr(where, "noted", None)
     for errors in (mine,) if isinstance(mine, Errors) else _listening:
         errors.note(what, error)
 
 
-def raise_of_a_signal(error: Exception) -> None:
-    """Raise the error again if the handler of a signal raised it. Python may call a handler in the middle of our code.
+def raise_for_the_program(error: Exception) -> None:
+    """Raise the error again if the handler of a signal raised it, or another thread sent it. Python raises both in the middle of our code.
 
-    The handler is recognised by its arguments: the number of the signal, and the frame that it interrupts.
+    The handler is recognised by its arguments: the number of the signal, and the frame that it interrupts. An exception that was sent has
+    a class of the program or of a package, or says that the time is over. Our lines raise none of these.
     """
     trace, interrupted = error.__traceback__, None
     while trace is not None:
@@ -130,6 +132,10 @@ def raise_of_a_signal(error: Exception) -> None:
             if second is interrupted and isinstance(first, int):
                 raise error
         interrupted, trace = frame, trace.tb_next
+    owner = type(error).__module__.partition(".")[0]
+    is_foreign = owner not in _OWNERS_OF_OUR_ERRORS or isinstance(error, TimeoutError)
+    if is_foreign and interrupted is not None and is_ours(interrupted.f_code.co_filename):
+        raise error
 
 
 def _describe(error: BaseException) -> str:

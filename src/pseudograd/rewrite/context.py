@@ -112,20 +112,18 @@ class Rewriting:
         )
 
     def __exit__(self, *exception: object) -> None:
-        entry = self._entries.pop()
         if is_compiling():
-            if entry.mode is not None:
-                entry.mode.__exit__(*exception)
+            mode = self._entries.pop().mode
+            if mode is not None:
+                mode.__exit__(*exception)
             return
         thread = threading.get_ident()
-        if (
-            entry.thread != thread
-        ):  # the last entry of this thread instead; where a generator is closed by another thread, that one itself
-            own = next((other for other in reversed(self._entries) if other.thread == thread), None)
-            if own is not None:
-                self._entries.remove(own)
-                self._entries.append(entry)
-                entry = own
+        for entry in reversed(self._entries):
+            if entry.thread == thread:
+                break
+        else:  # a generator may be closed by another thread
+            entry = self._entries[-1]
+        self._entries.remove(entry)
         entered_contexts.leave(entry.mode, entry.unpinned)
         prepared.pop(entry.mode, None)
 

@@ -92,8 +92,8 @@ def enter(mode: Entered | None, unpinned: frozenset[str]) -> None:
 
 
 def leave(mode: Entered | None, unpinned: frozenset[str]) -> None:
-    """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order, and may be ended
-    by another thread.
+    """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order. If another thread
+    ends one, the mode stays on the stack of its own thread and rewrites nothing there.
     """
     global _count
     entries = list(_thread.unpinned)
@@ -102,7 +102,10 @@ def leave(mode: Entered | None, unpinned: frozenset[str]) -> None:
         _thread.unpinned = tuple(entries)
     if mode is None:
         return
-    torch_private.end_mode(mode, mode in _thread.modes)
+    is_in_its_thread = mode in _thread.modes
+    torch_private.end_mode(mode, is_in_its_thread)
+    if not is_in_its_thread:
+        mode.replacements, mode.kinks = {}, {}
     mode.taken_off = None  # which holds the mode
     modes = _thread.modes
     _thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([entry for entry in modes if entry is not mode])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import must
 from ...listen import frames
-from ...listen.harmless import Errors, harmless, quietly, raise_of_a_signal
+from ...listen.harmless import Errors, harmless, quietly, raise_for_the_program
 from ...listen.nodes import GraphNode
 from ...ops.bound_rules import DEFAULT_RULE
 from ...rewrite.mode import Replacement
@@ -171,7 +171,7 @@ class WhatIfMeter:
         except RefusalError as why:
             current.reasons.add(str(why))
         except Exception as error:  # the program's own backward will raise it too; if not, it is a reason
-            raise_of_a_signal(error)
+            raise_for_the_program(error)
             text = f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}"
             current.reasons.add(text)
 
