@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import sys
 import tarfile
 import tempfile
@@ -108,4 +109,21 @@ def extensions() -> list[Extension]:
     ]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": Build, "bdist_wheel": Wheel, "sdist": Source})
+def readme() -> str:
+    """README.md for the page of a package index, with links and pictures that are absolute addresses."""
+    (source,) = re.findall(r'^Source = "(.*)"$', Path("pyproject.toml").read_text(encoding="utf-8"), flags=re.M)
+
+    def absolute(match: re.Match[str]) -> str:
+        start, target = match.groups()
+        return f"{start}({source}/{'raw' if start.startswith('!') else 'blob'}/main/{target})"
+
+    relative_link = r"(!?\[[^\]]*\])\((?!https?://|#|mailto:)([^)\s]+)\)"
+    return re.sub(relative_link, absolute, Path("README.md").read_text(encoding="utf-8"))
+
+
+setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    ext_modules=extensions(),
+    cmdclass={"build_ext": Build, "bdist_wheel": Wheel, "sdist": Source},
+)

@@ -35,6 +35,7 @@ if [ -x "$folder/bin/python" ] && [ "$(cat "$folder/.complete" 2>/dev/null)" = "
     exit 0
 fi
 
+say "making the environment $folder (once; it may take some minutes)"
 suitable='import sys, torch; sys.exit(tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2]) < (2, 8))'
 if [ ! -x "$folder/bin/python" ]; then
     if [ -z "$wanted" ] && "$python" -c "$suitable" 2>/dev/null; then
@@ -48,15 +49,29 @@ if [ ! -x "$folder/bin/python" ]; then
     fi
 fi
 
-# pip is silent for minutes or says too much: a line for each package that is fetched, and for the steps that take long.
+# pip is silent for minutes or says too much: a line for each package that is fetched, for the steps that take long, and every ten seconds.
 install() {
-    "$folder/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" | while IFS= read -r line; do
+    "$folder/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" | report
+}
+
+report() {
+    local line status step="looking up packages"
+    while true; do
+        status=0
+        IFS= read -r -t 10 line || status=$?
+        if [ "$status" -gt 128 ]; then
+            say "  still $step (${SECONDS} s)"
+        elif [ "$status" -gt 0 ]; then
+            break
+        fi
         case $line in
             *Downloading*.metadata*) ;;
-            *Downloading\ *) fetched "${line#*Downloading }" ;;
-            *Building\ editable*started*) say "  compiling the kernels" ;;
-            *Installing\ collected\ packages*) say "  unpacking $(tr -cd , <<< "$line," | wc -c | tr -d ' ') packages" ;;
+            *Downloading\ *) step="fetching"; fetched "${line#*Downloading }" ;;
+            *Building\ editable*started*) step="compiling the kernels"; say "  $step" ;;
+            *Installing\ collected\ packages*)
+                step="unpacking $(tr -cd , <<< "$line," | wc -c | tr -d ' ') packages"; say "  $step" ;;
         esac
+        line=""
     done
 }
 

@@ -54,7 +54,7 @@ FILLED = (
     ROOT / "README.md",
     *(
         DOCS / f"{name}.md"
-        for name in ("diagnose", "audit", "lint", "override", "policy_clips", "limits", "start/picture")
+        for name in ("index", "diagnose", "audit", "lint", "override", "policy_clips", "limits", "start/picture")
     ),
 )
 AUDIT_FIGURE = DOCS / "audit_silu.png"

@@ -83,12 +83,11 @@ def advice() -> str:
     best = sum(PROJECT in row["best"] for row in leaves)
     return "\n".join(
         [
-            "- **The clamped thing is computed, by a network or a renderer:** `inward`. Against both eras of torch.clamp it was "
-            f"{against(computed, OURS, ERAS)}",
-            f"  of the measured problems; `leaky` against `inward`: {against(computed, 'leaky', [OURS])}.",
-            "  Gradient ascent: `maximize=True`.",
-            "- **It is the parameter itself:** no rule; clip it after each step (`pg.optim.project`), among the best in "
-            f"{best} of {len(leaves)}.",
+            "- **A network or a renderer computes the clamped values:** use `inward`. Compared with torch.clamp up to 2.13 and",
+            f"  since 2.14, it was {against(computed, OURS, ERAS)} of the measured problems. `leaky` compared with `inward` was",
+            f"  {against(computed, 'leaky', [OURS])}. For gradient ascent, pass `maximize=True`.",
+            "- **The clamped values are the parameter itself:** use no rule. Clip the parameter after each step with",
+            f"  `pg.optim.project`, which was among the best in {best} of {len(leaves)} problems.",
         ]
     )
 

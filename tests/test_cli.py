@@ -242,7 +242,8 @@ def test_compare_runs_rules_with_parameters_imported_rules_and_a_loss(capsys: py
     words = ["--import", "rules_of_mine", "--loss", "rules_of_mine:cost", "--min", "0", "--max", "4"]
     code, out, err = run(capsys, "compare", "--tasks", "curve, basin", "--rules", rules, *words)
     assert (code, err) == (0, "")
-    assert out.endswith("The report: pseudograd-report/index.html\n")
+    page = Path("pseudograd-report/index.html")
+    assert out.endswith(f"The report: {page}\n{page.resolve().as_uri()}\n")
     stored = json.loads(Path("pseudograd-report/results.json").read_text(encoding="utf-8"))
     assert stored["rules"] == ["leaky(0.2)/open", "elastic(width=0.5)", "share_of_it(share=0.25)"]
     worlds = stored["tasks"]["curve"]["worlds"]["rules_of_mine:cost"]

@@ -401,11 +401,11 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
         in out
     )
     assert "-class ReplaceGrad(torch.autograd.Function):" in out
-    assert out.endswith("--apply writes it.\nWhere it runs: pip install pseudograd\n")
+    assert out.endswith("--apply writes it.\nThe script now imports pseudograd: install it wherever the script runs.\n")
     assert file.read_text() == SCRIPT
     code, out, err = answer(capsys, "migrate", "--apply", str(link))
     assert (code, err) == (0, "")
-    assert out.endswith(f"{link}: written\nWhere it runs: pip install pseudograd\n")
+    assert out.endswith(f"{link}: written\nThe script now imports pseudograd: install it wherever the script runs.\n")
     assert file.read_text() == make_migration(file).after != SCRIPT
     assert file.stat().st_mode & 0o777 == 0o755
     assert link.is_symlink()
@@ -413,7 +413,7 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
         assert answer(capsys, "migrate", *how, str(file))[1] == f"{file}: finds no class of autograd.Function here\n"
     others = [_file(tmp_path, SCRIPT, name) for name in ("one.py", "two.py")]
     _, out, _ = answer(capsys, "migrate", *map(str, [*others, file]))
-    assert out.endswith("\n\n--apply writes these 2 files.\nWhere it runs: pip install pseudograd\n")
+    assert out.endswith("\n\n--apply writes these 2 files.\nThe script now imports pseudograd: install it wherever the script runs.\n")
 
 
 @pytest.mark.parametrize(

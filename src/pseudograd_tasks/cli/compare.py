@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         show(results)
         if older is not None:
             print(f"\nThe older report, of other numbers, is kept: {older}")
-        print(f"\nThe report: {page}")
+        print(f"\nThe report: {page}\n{page.resolve().as_uri()}")
         return 0
 
 

@@ -33,20 +33,21 @@ def progress() -> Step:
 
 
 def show(results: Results) -> None:
-    """For each subject a table of its headlines, with a row for each variant and a column for each world, and its verdicts."""
+    """For each subject a table of its headlines, a row for each variant and a column for each world; then a summary."""
     if results.own is not None:
         print(results.own)
         return
     width = shutil.get_terminal_size().columns
     opening = strip(results)
-    first = "What each backward rule makes of the same problem" if opening is None else opening.sentence
-    print(textwrap.fill(first, width))
+    print("What each backward rule makes of the same problem")
     for section in results.sections.values():
         subject = section.subject
         print("", textwrap.fill(f"{subject.title}: {subject.headline[1]}", width), *_table(section), sep="\n")
         for verdict in section.verdicts:
             print(textwrap.fill(verdict, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
     print(f"\n{results.installed}")
+    if opening is not None:
+        print(f"\n{textwrap.fill(opening.sentence, width)}")
 
 
 def _table(section: Section) -> Iterator[str]:
