@@ -413,7 +413,9 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
         assert answer(capsys, "migrate", *how, str(file))[1] == f"{file}: finds no class of autograd.Function here\n"
     others = [_file(tmp_path, SCRIPT, name) for name in ("one.py", "two.py")]
     _, out, _ = answer(capsys, "migrate", *map(str, [*others, file]))
-    assert out.endswith("\n\n--apply writes these 2 files.\nThe script now imports pseudograd: install it wherever the script runs.\n")
+    assert out.endswith(
+        "\n\n--apply writes these 2 files.\nThe script now imports pseudograd: install it wherever the script runs.\n"
+    )
 
 
 @pytest.mark.parametrize(
