@@ -231,10 +231,19 @@ def test_a_guard_keeps_what_no_parameter_got(function: Callable[[Tensor], Tensor
     assert p.grad is not None
     assert bool(p.grad.isfinite().all()) == is_kept
     finding = only(d, "guard")
-    assert ("from the parameters" in finding.cause) == is_kept
+    assert finding.cause.endswith("and p got none of them") == is_kept
     assert ("yet p got gradients that are not finite" in finding.cause) != is_kept
     if function is GUARDED["at the bound"][0]:
         assert "pin_edge('torch>=2.14')" in finding.next_step
+
+
+def test_an_op_that_cuts_finite_gradients_and_passes_others_is_no_guard() -> None:
+    p = nn.Parameter(torch.tensor([0.0, 0.5, 3.0]))
+    with diagnose() as d:
+        p.clamp(-1, 1).sqrt().sum().backward()
+    assert (p.grad is not None, site_of(d, "clamp").nonfinite, site_of(d, "clamp").cut) == (True, 1, 1)
+    assert "guard" not in codes(d)
+    assert "of their size" not in only(d, "cut").evidence
 
 
 @pytest.mark.parametrize("bound", [lambda x: x.clamp(-1, 1), lambda x: x.clip(-1, 1), lambda x: x.clamp_max(1)])

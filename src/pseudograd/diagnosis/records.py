@@ -84,8 +84,8 @@ class Site:
 
     @property
     def is_guard(self) -> bool:
-        """Gradients that are not finite arrive and are cut: without this op they would reach the parameters."""
-        return self.nonfinite > 0 and self.cut > 0
+        """Are there gradients that are not finite among those that are cut? The sum of what is cut is not finite then."""
+        return self.nonfinite > 0 and self.cut > 0 and not math.isfinite(self.cut_magnitude)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ....ops.bound_rules import DEFAULT_RULE
@@ -30,8 +31,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 if site.recoverable is None
                 else f"; {percent(site.recoverable_share)} of that would lead back inside"
             )
-            size = percent(site.cut_magnitude_share)
-            said = f"{percent(share)} of {site.arrived:,} arriving gradients are cut, {size} of their size{back}"
+            size = f", {percent(site.cut_magnitude_share)} of their size" if math.isfinite(site.magnitude) else ""
+            said = f"{percent(share)} of {site.arrived:,} arriving gradients are cut{size}{back}"
             yield KIND.site_finding(site, said, _sides(site), advise_clamp(site), share)
         elif site.family == "fake_quantize" and share >= CLIPPED_SHARE:
             yield KIND.site_finding(

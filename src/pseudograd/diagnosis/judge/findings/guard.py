@@ -19,13 +19,14 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.sites:
         if not site.nonfinite:
             continue
-        leaves = evidence.leaves.named(site.upstream)
         broken = vars(evidence.recorder).get("nonfinite")
         reached = () if broken is None else broken.reached
-        bad = [leaf.name for leaf in leaves if leaf in reached or not _is_finite(leaf)]
+        leaves = evidence.leaves.named(site.upstream)
+        states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in leaves}
+        finite, bad = ([name for name, is_finite in states.items() if is_finite is kind] for kind in (True, False))
         passes = _passes_at_bound(site)
         if site.is_guard or (passes and bad):
-            cause, next_step = _explain(site, bad, passes, bool(leaves))
+            cause, next_step = _explain(site, finite, bad, passes)
             yield KIND.site_finding(
                 site,
                 f"{site.nonfinite:,} of {site.arrived:,} arriving gradients are not finite, {site.cut:,} are cut",
@@ -35,13 +36,13 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _is_finite(leaf: Leaf) -> bool:
-    """Was every gradient of the leaf finite? Of a leaf whose norms are not measured, the gradient that it has now."""
+def _is_finite(leaf: Leaf) -> bool | None:
+    """Was every gradient of the leaf finite? Of a leaf whose norms are not measured, the gradient that it has now; None without one."""
     if leaf.sizes is not None and leaf.sizes.count:
         return math.isfinite(leaf.sizes.mean)
     tensor = leaf.tensor()
     grad = None if tensor is None else tensor.grad
-    return grad is None or bool(grad.detach().isfinite().all())
+    return None if grad is None else bool(grad.detach().isfinite().all())
 
 
 def _passes_at_bound(site: Site) -> bool:
@@ -49,18 +50,18 @@ def _passes_at_bound(site: Site) -> bool:
     return bool(site.at_bound) and site.eras.get(installed_era(), 0.0) > 0.0 and 0.0 in site.eras.values()
 
 
-def _explain(site: Site, bad: list[str], passes: bool, has_leaves: bool) -> tuple[str, str]:
-    """The cause and the next step. bad: the leaves behind the op that got a gradient that is not finite."""
+def _explain(site: Site, finite: list[str], bad: list[str], passes: bool) -> tuple[str, str]:
+    """The cause and the next step. finite, bad: the leaves behind the op by their gradients, where these were seen."""
+    cuts = "this op cuts gradients that are not finite"
     if not bad:
-        kept = "from the parameters" if has_leaves else "from what lies behind it"
         next_step = f"Leave it alone: no override, no pin here. {_REMEDY}"
         if site.at_bound and not passes and len(set(site.eras.values())) > 1 and site.within is None:
             other = "torch up to 2.13 would pass those at the bound"
             next_step += f" {other}; pseudograd.pin_edge({OPEN_ERA!r}) cuts them there, too."
-        return f"this op keeps infinite gradients {kept}", next_step
+        return f"{cuts}, and {shortened(finite)} got none of them" if finite else cuts, next_step
     yet = f"and yet {shortened(bad)} got gradients that are not finite"
     if not passes:
-        return f"this op cuts gradients that are not finite, {yet}", f"No override here, which passes more. {_REMEDY}"
+        return f"{cuts}, {yet}", f"No override here, which passes more. {_REMEDY}"
     count = f"{site.at_bound:,} of the arriving gradients stand exactly at a bound"
     cause = f"{count}, where this torch passes them and torch since 2.14 does not, {yet}"
     return cause, f"{advice.pin(site, OPEN_ERA)}  {_REMEDY}"
