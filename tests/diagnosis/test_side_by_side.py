@@ -9,6 +9,7 @@ import math
 import re
 import signal
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def train(training: Training, context: Any = None) -> tuple[list[float], int]:
 
 
 def run_of(losses: list[float], status: int = 0, is_pinned: bool = True, **fields: Any) -> Run:
-    content = {"backwards": len(losses), **fields, "losses": losses, "is_pinned": is_pinned}
+    content = {"is_scaled": False, "backwards": len(losses), **fields, "losses": losses, "is_pinned": is_pinned}
     return Run(status, (Part(1, None, True, content),))
 
 
@@ -242,6 +243,33 @@ def test_a_signal_ends_the_further_runs_and_keeps_the_report(monkeypatch: pytest
     assert done.status == 143
     (finding,) = [finding for finding in done.parts[0].content["findings"] if finding.code == "convention"]
     assert "ends was not measured" in finding.evidence
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_losses_that_a_scaler_multiplies_are_not_compared(is_scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scale of the other training may be another one."""
+    process = types.SimpleNamespace(mark=lambda: None)
+    asked = {"whatif": [], "detail": "full", "ignore": (), "sensitivity": True}
+    follower = command._Follower({"keeps_losses": True, "asked": asked, "steps": None}, process)  # type: ignore[arg-type]
+    p, scaler = nn.Parameter(torch.zeros(1)), torch.amp.GradScaler("cpu", enabled=is_scaled)
+    optimizer = torch.optim.SGD([p], 0.1)
+    for _ in range(9):
+        optimizer.zero_grad()
+        scaler.scale(((p.abs() - 1) ** 2).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    content = follower.content()
+    follower.diagnosis.__exit__()
+    asked_again: list[object] = []
+
+    def run_again(pin: object, where: str, count: int) -> Run:
+        asked_again.append(pin)
+        return run_of([1.0] * count)
+
+    done = train_side_by_side(Run(0, (Part(1, None, True, content),)), run_again, None)
+    (finding,) = [finding for finding in done.parts[0].content["findings"] if finding.code == "convention"]
+    assert ("cannot be compared, as a GradScaler multiplies its losses" in finding.evidence) == is_scaled
+    assert bool(asked_again) != is_scaled
 
 
 @pytest.mark.program

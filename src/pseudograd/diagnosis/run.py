@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from pseudograd_notices.code import select_codes
 from pseudograd_notices.options import split_ignore, split_words
 
@@ -35,6 +37,8 @@ from .tell.page import page
 from .tell.text import rank_lines
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from torch import Tensor
 
     from ..listen.program.process import Process
@@ -249,6 +253,8 @@ class _Follower:
 
     def __init__(self, job: Mapping[str, Any], process: Process) -> None:
         self.losses: list[float] | None = [] if job.get("keeps_losses") else None
+        self.is_scaled = False  # are the losses?
+        self.hook = None if self.losses is None else register_optimizer_step_pre_hook(self.note_scaler)
         self.pin = pin_edge(**dict([job["pin"]])) if job.get("pin") else None
         if self.pin is not None:
             self.pin.lines = [job["where"]]
@@ -266,11 +272,21 @@ class _Follower:
         if self.steps is not None and backwards >= self.steps:
             raise programs.Enough
 
+    def note_scaler(self, *_: object) -> None:
+        """Before a step of an optimiser: does a GradScaler make it?"""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not self.is_scaled:
+            if frame.f_code.co_filename.endswith("grad_scaler.py"):
+                self.is_scaled = frame.f_locals["self"].is_enabled()
+            frame = frame.f_back
+
     def content(self) -> dict[str, object]:
         self.diagnosis.stop_listening()
+        if self.hook is not None:
+            self.hook.remove()
         pinned = None if self.pin is None else self.pin.report()
         is_pinned = pinned is None or bool(pinned.rewritten and not pinned.missed)
-        return {**fields_of(self.diagnosis), "losses": self.losses, "is_pinned": is_pinned}
+        return {**fields_of(self.diagnosis), "losses": self.losses, "is_pinned": is_pinned, "is_scaled": self.is_scaled}
 
     def forked(self) -> None:
         self.diagnosis.stop_listening()

@@ -27,8 +27,12 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
     in_doubt = sorted([finding for finding in findings if finding.other_pin], key=lambda finding: -finding.share)
     if done.status or len(active) > 1 or not in_doubt or len(own) < _LEAST_STEPS:
         return done
-    again, failure = _losses_of(run_again(None, "", len(own)), len(own))
-    failure = failure and f"a second run as it is {failure}"
+    again, failure = own, ""
+    if active[0].content["is_scaled"]:
+        failure = "a GradScaler multiplies its losses by a number of its own"
+    else:
+        again, failure = _losses_of(run_again(None, "", len(own)), len(own))
+        failure = failure and f"a second run as it is {failure}"
     if not failure and _distance(own[0], again[0]):
         failure = f"a second run as it is begins with a loss of {again[0]:.6g}, not {own[0]:.6g}, so the program does not repeat"
     named = "this training" if steps is None or len(own) < steps else f"the first {len(own):,} steps"
