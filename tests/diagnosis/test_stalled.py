@@ -256,7 +256,6 @@ HEALTHY: dict[str, tuple[Optimizer, torch.dtype, dict[str, Any]]] = {
     "GradScaler": (adamw(1e-3), FULL, {"amp": torch.float16}),
     "bfloat16, a usual rate": (adamw(1e-3), LOW, {"batches": True}),
     "too few steps to say never": (adamw(3e-6), LOW, {"steps": 9}),
-    "the first steps of a warm-up": (adamw(0.0), LOW, {}),
     "rows that something else holds": (lambda parameters: _Writes(parameters, 100.0, _last_row), LOW, {}),
     "weights of full precision in the state": (lambda parameters: _Writes(parameters, 3e-6, _master), LOW, {}),
     "stochastic rounding, as SGD": (lambda parameters: _Writes(parameters, 1e-2, _random_like_sgd), LOW, {}),

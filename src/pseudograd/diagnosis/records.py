@@ -53,6 +53,7 @@ class Site:
     is_own: bool = field(default=False, repr=False)  # of an op of this library
     own_remedy: str = field(default="", repr=False)
     is_second: bool = field(default=False, repr=False)  # of a second derivative: a backward made it
+    joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
     is_clip: bool = field(default=False, repr=False)  # a minimum or maximum chooses between it and its own input
 
     @property

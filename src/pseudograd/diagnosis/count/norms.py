@@ -76,6 +76,32 @@ def sample(tensor: Tensor) -> Tensor:
     return view_of_sample(tensor).clone()
 
 
+class Losses:
+    """The losses with which the backward passes of one line began, by the number of the pass.
+
+    leaves: the set of leaves upstream. again: the passes over a graph that had run before. cast: the device and dtype of the autocast that
+    was on, with its cache, in every pass; None without one.
+    """
+
+    def __init__(self) -> None:
+        self.values: Series[Number] = Series()
+        self.count = self.again = self.leaves = 0
+        self.cast: tuple[str, torch.dtype] | None = None
+
+    def add(self, step: int, loss: Tensor, is_again: bool) -> None:
+        device = loss.device.type
+        has_cast = (
+            torch.amp.is_autocast_available(device)
+            and torch.is_autocast_enabled(device)
+            and torch.is_autocast_cache_enabled()
+        )
+        if not self.count or not has_cast:
+            self.cast = (device, torch.get_autocast_dtype(device)) if has_cast else None
+        self.count += 1
+        self.again += is_again
+        self.values.add(step, loss.item() if loss.is_cpu else loss)
+
+
 class Sizes:
     """The norms of the gradients of one parameter. Their sum of squares stays on the device until a report reads it.
 

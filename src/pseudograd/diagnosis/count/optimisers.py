@@ -49,6 +49,7 @@ class _Parameters:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
+        self.settings = frozenset(optimizer.defaults)  # their names
         self.groups: list[list[Leaf]] = []
         self.have_moved: list[bool] = []  # by group: was there a step with a rate other than 0?
         self.pending: list[Leaf] = []  # the optimiser saw no gradient of them yet that differs from 0
@@ -58,6 +59,7 @@ class _Parameters:
         self.location = NOWHERE  # of the first step
         self.still_steps = 0  # the last steps, whose rates were all 0
         self.still_at = NOWHERE  # the first of these
+        self.has_schedule = False  # did a scheduler set the rates?
         self.parameters = 0  # that it holds, frozen ones too
         self.frozen_steps = 0  # the steps in which no parameter required a gradient
 
@@ -172,6 +174,7 @@ class Optimisers:
             known.still_steps += 1
             if known.still_steps == 1:
                 known.still_at = location(2)
+                known.has_schedule = all("initial_lr" in group for group in optimizer.param_groups)
 
     def look_at_unheld(self, is_last: bool) -> None:
         """At new leaves in each step, and at all in ever fewer steps. is_last: the program ends."""

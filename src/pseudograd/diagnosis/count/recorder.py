@@ -40,6 +40,7 @@ from ...torch_table.records import Arguments, Function, Keywords, Spelling
 from .influence import Influence
 from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
+from .norms import Losses
 from .optimisers import Optimisers
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Recorder(Subscriber):
         self.tallies: dict[tuple[str, Location], Tally] = {}
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
         self._many = f"{self.key}: many"
+        self._again = f"{self.key}: again"  # a backward began at this node
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
         self.leaves.are_measured = is_full
@@ -106,6 +108,8 @@ class Recorder(Subscriber):
         self.partial = 0
         self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.is_loss_finite = True  # as far as nobody has to wait for it
+        self.losses: dict[Location, Losses] = {}  # by the line of the backward
+        self._line: Losses | None = None  # of the backward that runs
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: WhatIfMeter | None = None
@@ -502,6 +506,8 @@ class Recorder(Subscriber):
         behind = self.leaves.reachable_from(starts)
         for start in starts:
             self.reached |= behind.get(start, 0) if start is not None else 0
+        if self._line is not None and starts[0] is not None:
+            self._line.leaves |= behind.get(starts[0], 0)
         for node in [node for node in behind if self._many in node.metadata]:
             self._attach_to_many(node)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
@@ -534,13 +540,18 @@ class Recorder(Subscriber):
                     leaf.is_requested = True
 
     def _note_loss(self, roots: Roots, grads: Gradients) -> None:
-        root, grad, self.loss, self.is_loss_finite = roots[0], grads[0], None, True
+        root, grad, self.loss, self._line, self.is_loss_finite = roots[0], grads[0], None, None, True
         if len(roots) > 1 or type(root) is not Tensor or type(grad) is not Tensor:
             return
         if has_numbers(root) and has_numbers(grad):
             with quietly():
                 self.loss = loss = (root.detach() * grad.detach()).sum()
                 self.is_loss_finite = not loss.is_cpu or not self.is_full or isfinite(loss.item())
+            node = nodes.node_of(root)
+            if self.is_full and node is not None and loss.is_floating_point():
+                self._line = self.losses.setdefault(self.locations.here(3), Losses())
+                self._line.add(self.backwards, loss, self._again in node.metadata)
+                node.metadata[self._again] = True
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
         """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""

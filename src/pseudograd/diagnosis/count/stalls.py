@@ -119,6 +119,7 @@ class ParameterSteps:
         self.keeps_rest = False  # does the optimiser keep what rounding takes?
         self.shares: Series[float | Tensor] = Series()
         self.samples = Samples.start(view_of_sample(tensor))
+        self._first = self.samples.before.clone()
         self.batch: Batch | None = None  # its samples are views of those of this batch
 
     @property
@@ -126,6 +127,12 @@ class ParameterSteps:
         """The entries that had a gradient, and those of them that never moved."""
         samples = self.samples
         return int(samples.had_gradient.sum()), int((samples.had_gradient & (samples.moves == 0)).sum())
+
+    @property
+    def way(self) -> float:
+        """How far the sampled entries have moved in all, as a share of their norm at first."""
+        first, now = self._first.double(), self.samples.before.double()
+        return float((now - first).norm() / first.norm()) if bool(first.any()) else 0.0
 
     @property
     def is_noise(self) -> bool:

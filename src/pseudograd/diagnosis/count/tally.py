@@ -81,6 +81,7 @@ class Tally:
         # Did a backward make its nodes, for second derivatives?
         self.is_second = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
+        self.joins = False  # does it hand gradients on to several inputs?
         self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
         self.passed = 0  # the set of leaves that got more
@@ -167,6 +168,7 @@ class Tally:
         if node is not None:
             if is_first:
                 self.form = form
+                self.joins = sum(other is not None for other, _ in node.next_functions) > 1
                 is_usual = is_full and form is None and self.function is None and not is_slice and self.op != OWN_NODE
                 self._usual = self._kernel if is_usual else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 
 from ...listen.frames import Point, format_location, lines_of
@@ -101,3 +102,11 @@ def find_assignment(point: Point, name: str) -> Place | None:
         if len(places) == 1:
             return places[0]
     return None
+
+
+def name_of_optimiser(step: str) -> str:
+    """The name of the optimiser in `optimizer.step()` or `scaler.step(optimizer)`."""
+    match = re.fullmatch(r"([\w.]+)\.step\((.*)\)", step)
+    if match is None:
+        return "optimizer"
+    return match[2] if re.fullmatch(r"[A-Za-z_][\w.]*", match[2]) else match[1]

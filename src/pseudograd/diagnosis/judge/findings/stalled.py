@@ -12,17 +12,22 @@ import torch
 from ....wording import counted, percent, shortened
 from ...count.stalls import ParameterSteps
 from ...records import Finding
+from ..statements import name_of_optimiser
 from .kind import Evidence, Kind
 
 STALLED_SHARE = 0.5  # of the entries of a parameter that have a gradient
 _MIN_STEPS = 10  # steps: with fewer nobody can say that an entry never moves
 _MIN_ENTRIES = 8  # of a larger parameter, that have a gradient
 
+_STILL_STEPS = 5  # at a rate of 0 from the first one on
+_LAST_STILL_STEPS = 10  # after steps at another rate: a schedule may end with some
+
 _Row = tuple[ParameterSteps, float]  # a parameter, and the share of its entries that never moved
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    """A finding for each dtype."""
+    """A finding for each dtype, and for each optimiser whose rate is 0."""
+    yield from _find_still_optimisers(evidence)
     stalled: dict[torch.dtype, list[_Row]] = {}
     moving: Counter[torch.dtype] = Counter()
     for parameter in evidence.stalls.parameters():
@@ -35,6 +40,27 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             stalled.setdefault(parameter.dtype, []).append((parameter, still / had))
     for dtype, rows in stalled.items():
         yield _report(dtype, rows, moving[dtype], evidence)
+
+
+def _find_still_optimisers(evidence: Evidence) -> Iterator[Finding]:
+    for known in evidence.recorder.optimisers.all:
+        still, call = known.still_steps, known.still_at.call
+        is_first = still == known.steps
+        if call is None or not any(leaf.moved for leaf in known.leaves):
+            continue
+        if still >= (_STILL_STEPS if is_first else _LAST_STILL_STEPS):
+            name = name_of_optimiser(call.expression)
+            rate = 'group["initial_lr"]' if known.has_schedule else "1e-3"
+            yield KIND.call_finding(
+                known.still_at,
+                f"the rate of the optimiser is 0 in all {still:,} steps: nothing moves"
+                if is_first
+                else f"the rate of the optimiser is 0 in the last {still:,} of {known.steps:,} steps: nothing moves any more",
+                "a scheduler set it, by the number of its own steps" if known.has_schedule else "the program set it",
+                f'for group in {name}.param_groups: group["lr"] = {rate}  # '
+                + ("before each step; or a schedule as long as the loop" if known.has_schedule else "before the loop"),
+                is_muted=evidence.deliberate.location(known.still_at),
+            )
 
 
 def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evidence) -> Finding:
@@ -90,7 +116,7 @@ KIND = Kind(
     find=_find,
     meaning="more than half of the entries of a parameter have a gradient and never move in ten steps or more, because rounding swallows "
     "the step. Not where an optimiser keeps what rounding takes or rounds at random, where something else holds the weights, where the "
-    "rate still rises, or where gradients are noise",
+    "rate still rises, or where gradients are noise. Or the rate of an optimiser is 0 in all steps, or in the last ten",
     next_step="weights in float32 under `autocast`, compensated summation, or a larger rate",
     details="Weight decay alone is no move. `d.stalled` has the share by parameter and step",
     is_alone=True,

@@ -16,7 +16,7 @@ from ...count.leaf import Leaf
 from ...count.names import Owner
 from ...count.unheld import Container, Unheld
 from ...records import Finding
-from ..statements import find_assignment, find_making, reads_gradient
+from ..statements import find_assignment, find_making, name_of_optimiser, reads_gradient
 from .kind import Evidence, Kind
 
 _MOST_NAMED = 4  # parameters in a line to paste
@@ -186,7 +186,7 @@ class _Judge:
         if call is None:
             return "?", "", "optimizer"
         name = "" if optimizer is None else self._unheld.variables.get(id(optimizer), "")
-        name = name or _name_in(call.expression)
+        name = name or name_of_optimiser(call.expression)
         return *(find_assignment(call, name) or (str(call), call.expression)), name
 
     def _expression(self, group: Sequence[Leaf], optimizer: str) -> str:
@@ -235,14 +235,6 @@ class _Judge:
 def _gradients(group: Sequence[Leaf], evidence: Evidence) -> str:
     most = max(min(leaf.gradients, evidence.backwards - leaf.since) for leaf in group)
     return f"a gradient in {counted(most, 'backward pass', 'backward passes')}"
-
-
-def _name_in(step: str) -> str:
-    """The name of the optimiser in `optimizer.step()` or `scaler.step(optimizer)`."""
-    match = re.fullmatch(r"([\w.]+)\.step\((.*)\)", step)
-    if match is None:
-        return "optimizer"
-    return match[2] if re.fullmatch(r"[A-Za-z_][\w.]*", match[2]) else match[1]
 
 
 def _common_start(paths: list[list[str]]) -> list[str]:
@@ -296,7 +288,7 @@ def _frozen_optimisers(evidence: Evidence) -> Iterator[Finding]:
     for known in evidence.recorder.optimisers.all:
         call = known.location.call
         if call is not None and known.parameters and 2 <= known.frozen_steps == known.steps:
-            name = _name_in(call.expression)
+            name = name_of_optimiser(call.expression)
             yield KIND.finding(
                 str(call),
                 call.expression,

@@ -1,9 +1,11 @@
-"""A gradient that falls with one layer after another."""
+"""A gradient that falls with one layer after another, or to what rounding leaves of terms that cancel."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
+from ....wording import shortened
 from ...records import Finding, Site
 from ..norms import find_fall
 from .kind import Evidence, Kind
@@ -12,7 +14,59 @@ from .kind import Evidence, Kind
 _SLOPES = {"sigmoid": "1/4", "tanh": "1", "softplus": "1", "hardsigmoid": "1/6", "softmax": "1/2"}
 
 
+# Ops of which the terms of a gradient may cancel, so that rounding alone is left: a quotient of values that move together, a normalisation.
+_CANCELLING = frozenset(["div", "nativeLayerNorm", "nativeGroupNorm", "nativeBatchNorm", "linalgVectorNorm", "norm"])
+_ROUNDING = 1e-6  # of what arrives: an honest slope is hardly ever so small, and float32 rounds at a tenth of it
+_FEWEST_PASSES = 3
+
+
 def _find(evidence: Evidence) -> Iterator[Finding]:
+    yield from _cancel(evidence)
+    yield from _fall(evidence)
+
+
+def _cancel(evidence: Evidence) -> Iterator[Finding]:
+    """At an op where the terms of the gradient cancel: a finding for each op, with the weights that get what rounding leaves."""
+    left: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    at: dict[tuple[str, str, str], Site] = {}
+    for bit, leaf in evidence.leaves:
+        sizes = leaf.sizes
+        if sizes is None or sizes.count < _FEWEST_PASSES or len(leaf.shape) < 2 or not 0 < sizes.mean < math.inf:
+            continue
+        if evidence.deliberate.parameter(leaf.name):
+            continue
+        path = [site for site in evidence.sites if site.upstream >> bit & 1 and site.arrived and not site.nonfinite]
+        for number, site in enumerate(path):
+            arrives, behind = _size(site), max([sizes.mean, *map(_size, path[number + 1 :])])
+            if site.op in _CANCELLING and (site.joins or site.op != "div") and behind < _ROUNDING * arrives:
+                key = site.op, site.where, site.expression
+                at.setdefault(key, site)
+                left.setdefault(key, []).append((leaf.name, sizes.mean))
+                break
+    adaptive = any("betas" in known.settings for known in evidence.recorder.optimisers.all)
+    for key, rows in left.items():
+        site = at[key]
+        names, most = [name for name, _ in rows], max(norm for _, norm in rows)
+        value, slash, _ = site.expression.partition(" / ")
+        noise = ", and Adam divides it by its own size: full steps of noise" if adaptive else ""
+        yield KIND.site_finding(
+            site,
+            f"gradients of {_size(site):.2g} in all arrive at this {site.op} in each backward, and a norm of {most:.2g} is left for "
+            f"{shortened(names)}",
+            f"its terms cancel, as where a value is divided by itself, so the loss does not depend on its size: rounding is left{noise}",
+            f"{value}  # in place of {site.expression}, if these should learn"
+            if slash and value.isidentifier()
+            else "Leave this op out, if these should learn: what is divided by itself, or by its own norm, is a constant.",
+            1 - most / _size(site),
+        )
+
+
+def _size(site: Site) -> float:
+    """The sum of the sizes of all that arrives, for each call."""
+    return site.magnitude / site.calls if math.isfinite(site.magnitude) else 0.0
+
+
+def _fall(evidence: Evidence) -> Iterator[Finding]:
     """Judges the weights alone: a bias or a gain may get next to nothing for good reasons, as before a normalisation."""
     weights = [
         (sizes, bit, leaf.name)
@@ -54,7 +108,8 @@ KIND = Kind(
     number="PG209",
     order=90,
     find=_find,
-    meaning="the norm of the gradient falls a million times or more along the weights, with four of them or more and not at one alone",
+    meaning="the norm of the gradient falls a million times or more along the weights, with four of them or more and not at one alone. Or "
+    "less than a millionth is left at an op whose terms cancel, as where a value is divided by itself: that is rounding",
     next_step="residual connections around the layers, or relu with a normalisation or fitting initial weights",
     is_alone=True,
     bad="""\

@@ -1,0 +1,148 @@
+"""A loss that stays as it is while the weights move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ....listen.frames import Location
+from ....wording import counted, shortened
+from ...count.norms import Losses, numbers_of
+from ...count.recorder import HOOK
+from ...count.stalls import ParameterSteps
+from ...records import Finding
+from ..statements import find_assignment
+from .kind import Evidence, Kind
+
+_MIN_PASSES = 10  # backward passes: fewer losses may be alike by chance
+_LEAST_WAY = 2.0**-7  # of a weight: bfloat16 has no smaller difference, and some casts take smaller ones away
+_LONG_WAY = 0.1  # of a weight: in the first steps of a slow training the outputs of a new layer are still alike
+_NEARNESS = 1e-4  # of the loss, to the loss of outputs that are all alike
+# Ops whose result does not follow each small change of what enters, which is meant.
+_IN_STEPS = ("round", "sign", "fake_quantize")
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    moved = [
+        steps
+        for steps in evidence.stalls.parameters()
+        if steps.leaf is not None and steps.leaf.moved and steps.way > _LEAST_WAY
+    ]
+    if not moved or not _is_smooth(evidence):
+        return
+    for location, losses in evidence.recorder.losses.items():
+        values = [value for _, value in numbers_of(losses.values)]
+        if losses.count < _MIN_PASSES or location.call is None or not all(map(math.isfinite, values)):
+            continue
+        upstream = evidence.leaves.named(losses.leaves)
+        movers = [steps for steps in moved if steps.leaf in upstream]
+        classes, last = _find_classes(values, evidence)
+        if last >= _MIN_PASSES and any(steps.way > _LONG_WAY for steps in movers):
+            yield _report_alike(location, values, classes, last, movers, evidence)
+        elif movers and len(set(values)) == 1 and values[0]:
+            yield _report_stale(location, losses, values, movers, evidence)
+
+
+def _is_smooth(evidence: Evidence) -> bool:
+    """Does the loss follow the weights by smooth ops alone? No value that was cut decides it, and no Function of the program is in it."""
+    if any(cut.reaches_loss for cut in evidence.structural):
+        return False
+    return not any(
+        site.family in _IN_STEPS or site.is_own or site.op == HOOK or site.op.endswith("Backward")
+        for site in evidence.sites
+    )
+
+
+def _describe_passes(losses: Losses, values: Sequence[float]) -> str:
+    looked = "" if len(values) == losses.count else f" that were looked at, of {losses.count:,}"
+    return f"all {len(values):,} backward passes{looked}"
+
+
+def _describe_way(movers: Sequence[ParameterSteps]) -> str:
+    most = max(steps.way for steps in movers)
+    names = shortened([steps.name for steps in movers], 3)
+    return f"while {counted(len(movers), 'parameter')} moved by up to {most:.2g} of their norm: {names}"
+
+
+def _report_stale(
+    location: Location, losses: Losses, values: Sequence[float], movers: Sequence[ParameterSteps], evidence: Evidence
+) -> Finding:
+    if losses.again:
+        cause = "each pass goes again over the graph that the first one went over: the loss was not computed anew"
+        call = location.call
+        name = call.expression.partition(".backward")[0] if call is not None else ""
+        place = find_assignment(call, name) if call is not None else None
+        next_step = (
+            f"{place[1] if place else 'loss = ...'}  # in the loop, before this line, which then needs no retain_graph"
+        )
+    elif losses.cast is not None:
+        device, dtype = losses.cast
+        cause = "all of them ran inside one torch.autocast, which casts each weight once and keeps the cast until it is left"
+        next_step = f"torch.autocast({device!r}, {dtype}, cache_enabled=False)  # or enter it in each step, around the forward alone"
+    else:
+        cause = "what the loss is computed from does not follow the weights: a cast, a copy or a cache that was made before the loop"
+        next_step = "Make casts, copies and stacks of weights anew in each step: print a weight and what is made of it, in two steps."
+    return KIND.call_finding(
+        location,
+        f"the loss is {values[0]:.6g}, the same to the last bit, in {_describe_passes(losses, values)}, {_describe_way(movers)}",
+        cause,
+        next_step,
+        module=location.module,
+        is_muted=evidence.deliberate.location(location),
+    )
+
+
+def _find_classes(values: Sequence[float], evidence: Evidence) -> tuple[int, int]:
+    """The number of classes whose logarithm the last losses are, the rows of a weight or 2; and how many losses are."""
+    rows = {2, *(leaf.shape[0] for _, leaf in evidence.leaves if leaf.is_parameter and len(leaf.shape) > 1)}
+    for classes in sorted(rows - {0, 1}):
+        are_near = [abs(value / math.log(classes) - 1) < _NEARNESS for value in reversed(values)]
+        last = next((number for number, is_near in enumerate(are_near) if not is_near), len(values))
+        if last:
+            return classes, last
+    return 0, 0
+
+
+def _report_alike(
+    location: Location,
+    values: Sequence[float],
+    classes: int,
+    last: int,
+    movers: Sequence[ParameterSteps],
+    evidence: Evidence,
+) -> Finding:
+    all_of = "all" if last == len(values) else f"the last {last:,} of"
+    return KIND.call_finding(
+        location,
+        f"the loss is log({classes}) = {math.log(classes):.4f} in {all_of} {len(values):,} backward passes, {_describe_way(movers)}",
+        f"that is the loss of {classes} outputs that are all alike, whatever the input is",
+        "Print what each layer makes of two different inputs: behind the first one that makes the same of both nothing can be learned.",
+        module=location.module,
+        is_muted=evidence.deliberate.location(location),
+    )
+
+
+KIND = Kind(
+    code="flat",
+    number="PG214",
+    order=85,
+    find=_find,
+    meaning="weights move, and the loss stays the same to the last bit in ten passes or more: one `autocast` is around the whole loop, a "
+    "graph is run again, or a copy is not made anew. Or the loss stays the one of outputs that are all alike, as log 2 or the log of the "
+    "number of classes",
+    details="Not where a value without a gradient, a rounding or a Function of the program decides the loss",
+    next_step="compute what the loss needs in each step anew",
+    is_alone=True,
+    bad="""\
+layer = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+x, y = torch.randn(16, 4), torch.ones(16, 1)
+with diagnose(layer) as d, torch.autocast("cpu", torch.bfloat16):
+    for step in range(12):
+        optimizer.zero_grad()
+        loss = (layer(x).float() - y).square().mean()
+        loss.backward()  # PG214
+        optimizer.step()
+""",
+    mend=(("torch.bfloat16)", "torch.bfloat16, cache_enabled=False)"),),
+)
