@@ -43,10 +43,10 @@ def override(site: Site, rule: str, brings: str = "") -> str:
     return f"with pseudograd.override({chosen}): ...{hint}{brings}"
 
 
-def try_rule(site: Site) -> str | None:
+def try_rule(site: Site, brings: str = "") -> str | None:
     """The rule that usually helps the family of this op; None if there is none."""
     rule = _RULES.get(site.family or "")
-    return None if rule is None else override(site, rule)
+    return None if rule is None else override(site, rule, brings)
 
 
 def pin(site: Site, era: str) -> str:

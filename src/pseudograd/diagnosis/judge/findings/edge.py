@@ -31,19 +31,32 @@ def passing_era(site: Site) -> str:
     return max(site.eras, key=site.eras.__getitem__)
 
 
-def _is_cut_behind(site: Site, evidence: Evidence) -> bool:
+def is_cut_behind(site: Site, evidence: Evidence) -> bool:
     """Would no leaf get more under another era? All of them got nothing, though this torch passes most or a step behind cuts everything."""
     leaves = evidence.leaves.named(site.upstream)
     if not leaves or not all(leaf.starves for leaf in leaves):
         return False
-    steps = [step for step in evidence.sites if step.family in ("round", "sign") and step.order > site.order]
-    is_cut = any(step.upstream & site.upstream == site.upstream and 0 < step.arrived == step.cut for step in steps)
-    return is_cut or site.eras[installed_era()] == max(site.eras.values())
+    passing = site.eras.get(installed_era(), 0)
+    return step_behind(site, evidence) is not None or 0 < passing == max(site.eras.values())
+
+
+def step_behind(site: Site, evidence: Evidence) -> Site | None:
+    """A round or sign between this op and all its leaves that passes nothing, also of what may arrive there under another era."""
+    for step in evidence.sites:
+        is_between = step.order > site.order and step.upstream & site.upstream == site.upstream
+        if (
+            is_between
+            and step.family in ("round", "sign")
+            and step.cut == step.arrived
+            and (step.arrived or not step.is_own)
+        ):
+            return step
+    return None
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in filter(is_at_an_edge, evidence.suspects):
-        if _is_cut_behind(site, evidence):
+        if is_cut_behind(site, evidence):
             continue
         era = installed_era()
         other = next(name for name in ERAS if site.eras[name] != site.eras[era])

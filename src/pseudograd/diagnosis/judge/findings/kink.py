@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....listen.frames import named
 from ....ops.bound_rules import DEFAULT_RULE
 from ....torch_table.eras import installed_era
 from ....torch_table.forms import shares_at_the_edge
 from ....wording import percent
 from ...count.values import Values
 from ...records import Finding
-from .edge import ISSUE
+from ...sites import expression_at
+from .edge import ISSUE, is_cut_behind
 from .kind import Evidence, Kind
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for value in evidence.values:
         if not value.upstream or not value.starts_on_a_bound or value.is_rewritten:
+            continue
+        line = named(value.location.call), expression_at(value.location)
+        if any((site.where, site.expression) == line and is_cut_behind(site, evidence) for site in evidence.sites):
             continue
         shares = shares_at_the_edge(value.form, value.has_tensor_bound)
         if value.is_pinned:

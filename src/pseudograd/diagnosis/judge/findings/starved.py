@@ -12,7 +12,7 @@ from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
 from ..dead_units import are_chosen_out, group_dead
 from ..starving import NO_PATH, RETURNS_NONE, ZEROED
-from .edge import is_cut_by_its_era, passing_era
+from .edge import is_cut_by_its_era, passing_era, step_behind
 from .kind import Evidence, Kind
 from .unused import find_replaced
 
@@ -27,7 +27,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     yield from _dead_units(partly)
     yield from _chosen_out(partly)
     told = narrow | find_replaced(evidence)
-    yield from _parameters([record for record in evidence.starved if record.parameter not in told])
+    yield from _parameters(evidence, [record for record in evidence.starved if record.parameter not in told])
 
 
 def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _parameters(starved: Sequence[Starved]) -> Iterator[Finding]:
+def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Finding]:
     """A finding for each cause, with all parameters that starve by it."""
     by_cause: dict[object, list[Starved]] = {}
     for record in starved:
@@ -72,7 +72,7 @@ def _parameters(starved: Sequence[Starved]) -> Iterator[Finding]:
             "" if first.cause is None else first.cause.expression,
             f"{counted(len(names), 'parameter')} got {first.gradient} in every backward{reached}: {shortened(names)}{elsewhere}",
             first.why,
-            _advise(first),
+            _advise(first, evidence),
             module=_module(first.cause),
             parameters=tuple(names),
             is_muted=first.cause is not None and first.cause.is_deliberate,
@@ -83,7 +83,7 @@ def _module(cause: Site | Structural | None) -> str | None:
     return cause.module if isinstance(cause, Site) else None
 
 
-def _advise(starved: Starved) -> str:
+def _advise(starved: Starved, evidence: Evidence) -> str:
     cause = starved.cause
     if starved.gradient == ZEROED:
         return (
@@ -93,6 +93,9 @@ def _advise(starved: Starved) -> str:
     if starved.why.endswith(RETURNS_NONE):
         return "Return the gradient of that input in its backward, or detach the input if it should get none."
     if isinstance(cause, Site):
+        step = step_behind(cause, evidence)
+        if step is not None:
+            return advice.try_rule(step, f"; then ask again, as {cause.op} cuts all before it") or advice.look_at(step)
         if is_cut_by_its_era(cause):
             return advice.pin(cause, passing_era(cause))
         if ZEROS_ALONE in starved.why:
