@@ -1,4 +1,6 @@
-"""The gradients that are read from `.grad` when a backward has ended are those that a hook of each parameter would have had."""
+"""The gradients that are read from `.grad` when a backward has ended are those that a hook of each parameter would have had, and what
+nodes count together, later, is what each counts when it runs.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from pseudograd.diagnosis import Diagnosis, diagnose
 from pseudograd.diagnosis.count import recorder
 from pseudograd.diagnosis.count.leaf import Arrivals, Leaf
+from pseudograd.kernels.native import counts
 
 STEPS = 5
 Step = Callable[[nn.Sequential, Tensor, int], None]
@@ -105,9 +108,9 @@ PROGRAMS = (
 )
 
 
-def run(program: Step) -> tuple[Diagnosis, list[Tensor | None]]:
+def run(program: Step, activation: nn.Module | None = None) -> tuple[Diagnosis, list[Tensor | None]]:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
+    net = nn.Sequential(nn.Linear(5, 6), activation or nn.ReLU(), nn.Linear(6, 2))
     with torch.no_grad():
         net[0].bias[:2] = -9.0  # two dead units
     with diagnose(net) as d:
@@ -116,6 +119,7 @@ def run(program: Step) -> tuple[Diagnosis, list[Tensor | None]]:
                 net.zero_grad()
             program(net, torch.randn(4, 5), step)
         assert d._recorder.arrivals.expected == {}  # neither tensors nor nodes are kept
+        assert not d._recorder.waiting
     return d, [parameter.grad for parameter in net.parameters()]
 
 
@@ -139,3 +143,71 @@ def test_a_plain_step_needs_no_hook_from_the_second_backward_on(monkeypatch: pyt
     d, _ = run(plainly)
     assert len(by_hook) == 4
     assert [norm.passes for norm in d.norms] == [STEPS] * 4
+
+
+class Gates(nn.Module):
+    """Ops of which nothing but the gradients has to be looked at, more of them than wait at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(6):
+            x = x * torch.sigmoid(x).tanh() - x.exp() * (x > 0.1)
+        return x
+
+
+def a_hook_changes_what_arrives(net: nn.Sequential, x: Tensor, step: int) -> None:
+    h = net[:2](x)
+    h.register_hook(lambda grad: grad.mul_(0) if step % 2 else None)
+    g = h.sigmoid() * 2
+    g.register_hook(lambda grad: grad.numpy().__imul__(3) is None or None)
+    net[2:](g.exp()).sum().backward()
+
+
+def second_derivatives(net: nn.Sequential, x: Tensor, step: int) -> None:
+    x.requires_grad_()
+    (grad,) = torch.autograd.grad(net(x).tanh().sum(), x, create_graph=True)
+    (grad.sigmoid() * grad).sum().backward()
+
+
+def gradients_of_other_kinds(net: nn.Sequential, x: Tensor, step: int) -> None:
+    y = net(x[:, :1].expand(4, 5)).double().exp().t().exp().t()
+    (torch.view_as_complex(y.contiguous()).exp().abs() * torch.rand(4)).sum().backward()
+
+
+def gradients_that_grow(net: nn.Sequential, x: Tensor, step: int) -> None:
+    net(x.repeat(2_000 if step == 3 else 1, 1)).sum().backward()
+
+
+class Undefined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor | None:  # type: ignore[override]
+        return None
+
+
+def a_gradient_is_undefined(net: nn.Sequential, x: Tensor, step: int) -> None:
+    h = net[:2](x)
+    y = Undefined.apply(h.sigmoid() * 2) if step == 2 else h.sigmoid() * 2  # type: ignore[no-untyped-call]
+    (net[2](y) + net[2](h)).sum().backward()
+
+
+OTHERS = (
+    a_hook_changes_what_arrives,
+    second_derivatives,
+    gradients_of_other_kinds,
+    gradients_that_grow,
+    a_gradient_is_undefined,
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS + OTHERS, ids=lambda program: program.__name__)
+def test_the_report_is_that_of_calls_counted_one_by_one(program: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "nobody_else_runs", lambda: True)  # compiling leaves threads behind
+    d, grads = run(program, Gates())
+    monkeypatch.setattr(counts, "can_add_together", lambda: False)
+    one_by_one, right = run(program, Gates())
+    assert not d.errors
+    assert d.to_json() == one_by_one.to_json()
+    assert all((a is None and b is None) or torch.equal(a, b) for a, b in zip(grads, right, strict=True))  # type: ignore[arg-type]

@@ -214,6 +214,25 @@ def test_one_that_arrives_and_those_that_leave_are_counted_as_any_others(is_full
         assert counts.Sums(is_full).add_plain(arriving, leaving) is None
 
 
+@pytest.mark.skipif(native.operators is None, reason="the kernels in C alone count several calls at once")
+@pytest.mark.parametrize("is_full", [True, False])
+def test_calls_that_are_counted_together_are_counted_as_one_after_another(is_full: bool) -> None:
+    grad, left, other = (values(1_000, torch.float32, seed, zeros=seed / 4) for seed in range(3))
+    together, apart = ([counts.Sums(is_full) for _ in range(2)] for _ in range(2))
+    grads: list[Tensor] = []
+    sums: list[Tensor] = []
+    for call, leaving in enumerate(((left,), (left, other), (other, None), (grad,), (left[:9],), (left.double(),))):
+        assert together[call % 2].prepare((grad,), leaving, grads, sums)
+        apart[call % 2].add_plain((grad,), leaving)
+    assert counts.add_together(grads, sums, is_full) == ([4, 5], False)
+    assert [each.read() for each in together] == [each.read() for each in apart]
+    grads[1] = grad.to_sparse()
+    assert counts.add_together(grads, sums, is_full) == (range(6), False)
+    assert [each.read() for each in together] == [each.read() for each in apart]
+    for arriving, leaving in (((None,), (left,)), ((grad, grad), (left,)), ((grad,), (None,)), ((grad,), (left,) * 3)):
+        assert not together[0].prepare(arriving, leaving, grads, sums)
+
+
 def layouts_of(grad: Tensor) -> list[Tensor]:
     wide = torch.zeros(*grad.shape, 2, dtype=grad.dtype)
     wide[..., 0] = grad

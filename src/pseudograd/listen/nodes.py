@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 from typing import Any, Protocol, cast
 
 import torch
@@ -115,7 +114,7 @@ def find_behind(ahead: list[GraphNode | None], spans: list[Span]) -> list[GraphN
         for start, end in spans:
             if start <= number < end:
                 within[node] = None
-                ahead += map(itemgetter(0), node.next_functions)
+                ahead += [other for other, _ in node.next_functions]
                 break
     return list(within)
 

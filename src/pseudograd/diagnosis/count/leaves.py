@@ -283,17 +283,22 @@ class Leaves:
         """
         upstream_of: dict[Any, int] = {None: 0}
         bits, is_special = self._bits, self._is_special
-        stack: list[tuple[Any, Edges | None]] = [(node, None) for node in starts]
+        edges_of: dict[Any, Edges] = {}
+        stack: list[Any] = [*starts]
         while stack:
-            node, edges = stack.pop()
+            node = stack[-1]
             if node in upstream_of:
+                stack.pop()
                 continue
+            edges = edges_of.get(node)
+            if edges is None:
+                edges_of[node] = edges = node.next_functions
             ahead: list[GraphNode] = []
             upstream = 0
-            edges = node.next_functions if edges is None else edges
             for other, _ in edges:
-                if other in upstream_of:
-                    upstream |= upstream_of[other]
+                behind = upstream_of.get(other)
+                if behind is not None:
+                    upstream |= behind
                 elif (
                     type(other) is accumulates
                     and (known := bits.get(id(tensor := other.variable)))
@@ -307,9 +312,9 @@ class Leaves:
                 else:
                     ahead.append(other)
             if ahead:
-                stack.append((node, edges))
-                stack += [(other, None) for other in reversed(ahead)]
+                stack += ahead[::-1]
                 continue
+            stack.pop()
             kind = type(node)
             if is_special.get(kind, True):
                 upstream = self._joined(node, upstream, upstream_of)

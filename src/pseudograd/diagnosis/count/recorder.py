@@ -22,7 +22,7 @@ from torch.utils.hooks import unserializable_hook
 from ...formula import own
 from ...listen import frames, hooks, nodes
 from ...listen.frames import NOWHERE, Location
-from ...listen.harmless import Errors, harmless, quiet, quietly, unheard
+from ...listen.harmless import Errors, harmless, note, quiet, quietly, unheard
 from ...listen.listener import Listener, Subscriber, push_in_backward, take_off
 from ...listen.nodes import GraphNode
 from ...torch_table.forms import SPELLINGS
@@ -45,7 +45,7 @@ from .optimisers import Optimisers
 
 if TYPE_CHECKING:
     from .nonfinite import Nonfinite
-    from .tally import Tally
+    from .tally import Tally, Waiting
     from .values import Clamps, Values
     from .whatif import WhatIfMeter
     from .zeros import Zeros
@@ -56,6 +56,7 @@ _HAND_ON = (
     "Split UnsafeSplit Select Slice Unbind Detach Embedding"
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
+_MOST_WAITING = 16  # calls of nodes that are counted together
 _MANY = 24  # nodes of one call: more of them get their hooks when a backward reaches them
 LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
 _LINEAR = torch.nn.functional.linear
@@ -115,6 +116,9 @@ class Recorder(Subscriber):
         self.asking: WhatIfMeter | None = None
         self.after_backward: Callable[[int, Tensor | None], None] | None = None
         self._local = _Thread()
+        self.waiting: list[Waiting] = []  # calls of nodes, in their order
+        self._passing: set[type] = set()  # classes of nodes of which all hand on: for speed alone
+        self._may_wait = False  # may more of them wait? Never outside a backward
         self._is_incomplete = False  # was something of the program not heard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
 
@@ -186,15 +190,18 @@ class Recorder(Subscriber):
             return
         if self.key in metadata or (is_passing and not (self.suspects or self.partial)):
             return
-        metadata[self.key] = tally = self._tally(name, self.locations.here(3) if location is None else location)
+        tally = self._tally(name, self.locations.here(3) if location is None else location)
         tally.note_node(node, self._local.function)
         if self.partial and location is not NOWHERE and not is_late:
             self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
-        if is_passing:
-            return
-        if tally.hook is None:
-            tally.hook = partial(self._ran, tally)
-        node.register_hook(tally.hook)
+        self._attach_hook(node, tally, is_passing)
+
+    def _attach_hook(self, node: GraphNode, tally: Tally, is_passing: bool = False) -> None:
+        node.metadata[self.key] = tally
+        if not is_passing:
+            if tally.hook is None:
+                tally.hook = self._hook_of(tally)
+            node.register_hook(tally.hook)
 
     def _is_module_hook(self, node: GraphNode) -> bool:
         """Is it a node by which torch calls the backward hooks of a module? Then note their tally: ours must come after them."""
@@ -231,6 +238,37 @@ class Recorder(Subscriber):
         """The counts of the call that made a node."""
         tally: Tally | None = node.metadata.get(self.key)
         return tally
+
+    def _hook_of(self, tally: Tally) -> Callable[[Gradients, Gradients], None]:
+        """The hook of all nodes of a tally. Few gradients are kept here, as nothing may change them until a call of torch is heard."""
+        waiting, most = self.waiting, 1 if self.is_full and tally.may_break else _MOST_WAITING
+
+        def ran(leaving: Gradients, arriving: Gradients) -> None:
+            try:
+                if not (tally.may_wait and self._may_wait and not unheard.depth):
+                    self._ran(tally, leaving, arriving)
+                    return
+                waiting.append((tally, leaving, arriving, current_node()))
+                if len(waiting) >= most:
+                    self._flush()
+                    waiting.clear()  # also where nothing is counted any more
+            except Exception as error:
+                note("the gradients at a node", error, self)
+
+        return ran
+
+    @quiet("the gradients at a node")
+    def _flush(self) -> None:
+        tally, leaving, arriving, node = self.waiting[-1]
+        if self._count_waiting() and node is not None:
+            self.nonfinite.look(tally, node, leaving, arriving)
+
+    def _count_waiting(self) -> bool:
+        from .tally import count_together
+
+        calls = self.waiting[:]
+        self.waiting.clear()
+        return count_together(calls, self.is_full, self.leaves)
 
     @quiet("the gradients at a node")
     def _ran(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
@@ -398,9 +436,16 @@ class Recorder(Subscriber):
         local = self._local
         location, function, span = end.metadata.pop(self._many)
         running, local.function = local.function, function
+        first: dict[type, Tally] = {}  # by the class of a node: for speed alone
         for node in nodes.find_behind([end], [span]):
-            if nodes.name_of(node) not in _PASSING:
+            kind = type(node)
+            if kind in first and self.key not in node.metadata:
+                self._attach_hook(node, first[kind])
+            elif nodes.name_of(node) not in _PASSING:
                 self._attach(node, location, is_late=True)
+                tally = self.tally_of(node)
+                if tally is not None and nodes.has_one_name(kind):
+                    first[kind] = tally
         local.function = running
 
     def _find_single_node(
@@ -488,7 +533,8 @@ class Recorder(Subscriber):
                 self.arrivals.expected = {}
             else:
                 self.program_runs()
-            can_expect = is_heard and is_outermost and not inputs and self.asking is None and nobody_else_runs()
+            self._may_wait = is_heard and is_outermost and self.asking is None and nobody_else_runs()
+            can_expect = self._may_wait and not inputs
             behind = self._attach_behind(nodes.starts(roots), can_expect)
             if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
                 with quietly():
@@ -511,8 +557,10 @@ class Recorder(Subscriber):
         for node in [node for node in behind if self._many in node.metadata]:
             self._attach_to_many(node)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
-        key, upstream_key = self.key, self.leaves.key
+        key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing
         for node, upstream in behind.items():
+            if type(node) in passing:
+                continue
             name = name_of(node)
             if name == nodes.LEAF:
                 leaf = self.leaves.single(upstream)
@@ -527,6 +575,8 @@ class Recorder(Subscriber):
                     self._attach(node, NOWHERE)  # it was made in another thread, or before the context
                 if suspects and upstream & suspects and self.zeros.begin(node):
                     node.register_hook(self._look_for_zeros)
+            elif nodes.has_one_name(type(node)):
+                self._passing.add(type(node))
         return list(behind)
 
     def _note_inputs(self, inputs: Roots | None) -> None:
@@ -562,6 +612,8 @@ class Recorder(Subscriber):
     @quiet("the gradient of a parameter")
     def program_runs(self) -> None:
         """In a backward, before a call of torch."""
+        if self.waiting:
+            self._count_waiting()
         self.arrivals.hand_over(self._attach_leaf)
 
     def _end(
@@ -576,6 +628,10 @@ class Recorder(Subscriber):
         """result: the gradients of the inputs, empty if they are added to leaves; None if the backward raised."""
         self._local.backwards -= 1
         take_off(listener)
+        self._may_wait = False
+        if self.waiting:
+            self._flush()
+            self.waiting.clear()
         if result and inputs:
             self._count_result(inputs, result, before)
         elif result is not None and node_creation_hook is None and node_number() != before:
@@ -642,6 +698,6 @@ class _InBackward(Listener):
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
-        if self.subscriber.arrivals.expected:
+        if self.subscriber.arrivals.expected or self.subscriber.waiting:
             self.subscriber.program_runs()
         return super().__torch_function__(func, types, args, kwargs)

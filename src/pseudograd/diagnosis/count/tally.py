@@ -6,7 +6,7 @@ import itertools
 import re
 import threading
 from cmath import isfinite
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -56,6 +56,8 @@ _MAY_BREAK = frozenset(f"{name}Backward" for name in _STEEP.split())
 _orders = itertools.count(1)
 _BACKWARDS = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _SECOND = re.compile(r"\w+BackwardBackward\d")
+_SMALL = 2**14  # elements of a gradient that may be kept until the end of a backward
+_lock = threading.RLock()  # around all sums; a collection of garbage may run any code while it is held
 _MOST_CALLS = 8  # different calls of one line whose rules are remembered
 
 OWN_NODE = "PseudogradBackward"
@@ -90,8 +92,8 @@ class Tally:
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
         self._sums: Sums = {}
         self._kernel: kernel.Sums | None = None
-        self._usual: kernel.Sums | None = None  # the same, where nothing but the gradients has to be looked at
-        self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
+        self.usual: kernel.Sums | None = None  # the same, where nothing but the gradients has to be looked at
+        self.may_wait = False  # may its calls be counted later, together with others?
 
     def note_node(self, node: GraphNode, calling: object) -> None:
         """A call of this function made a node."""
@@ -126,26 +128,27 @@ class Tally:
             return None
         return "code that no mode sees" if calling is None else getattr(calling, "__name__", None) or str(calling)
 
-    def count(self, leaving: Leaving, arriving: Leaving, is_full: bool, leaves: Leaves) -> bool | None:
-        """Count a call of a node, which is looked at only if that is needed.
+    def count(
+        self, leaving: Leaving, arriving: Leaving, is_full: bool, leaves: Leaves, ran: GraphNode | None = None
+    ) -> bool | None:
+        """Count a call of a node, by default the one that runs now. It is looked at only if that is needed.
 
         Returns False if its gradients cannot be compared, and None if they cannot be read.
         """
         if not are_readable(arriving):
             return None
-        if self._usual is not None:
-            with self._lock:
-                cut = self._usual.add_plain(arriving, leaving)
+        if self.usual is not None:
+            with _lock:
+                cut = self.usual.add_plain(arriving, leaving)
             if cut is not None:
-                self.calls += 1
-                self.leaves |= leaves.upstream(current_node())
+                self.note_usual(arriving[0], (ran or current_node()) if is_full else None, leaves)
                 return True
         if is_full and self.op == OWN_NODE:
             self._look_at_window(leaving, leaves)
         is_first, is_slice = not self.calls, self.op == SLICE_NODE
         node: GraphNode | None = None
         if is_full or is_first or is_slice or self.op == OWN_NODE:
-            node = current_node()
+            node = ran or current_node()
         if self.function is not None and node is not None:
             for (other, _), grad in zip(node.next_functions, leaving, strict=False):
                 if grad is None and other is not None:
@@ -156,7 +159,7 @@ class Tally:
         if is_first:
             form = form_of_part or torch_forms.form_of_node(self.op)
         saved = torch_forms.saved_values(form, node) if is_full and form is not None and node is not None else None
-        with self._lock:
+        with _lock:
             tells_sides = self._count_by_kernel(leaving, arriving, is_full, saved)
         if tells_sides is None:
             sums = count(leaving, arriving, is_full, self.may_move, saved)
@@ -169,8 +172,8 @@ class Tally:
             if is_first:
                 self.form = form
                 self.joins = sum(other is not None for other, _ in node.next_functions) > 1
-                is_usual = is_full and form is None and self.function is None and not is_slice and self.op != OWN_NODE
-                self._usual = self._kernel if is_usual else None
+                is_usual = self.function is None and not is_slice and self.op != OWN_NODE
+                self.usual = self._kernel if is_usual and (form is None or not is_full) else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             call = call_of(node) if self.op == OWN_NODE else None
             if call is not None and len(self.own_calls) < _MOST_CALLS:
@@ -179,6 +182,16 @@ class Tally:
             self.is_known = True
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
         return True
+
+    def note_usual(self, grad: Tensor | None, node: GraphNode | None, leaves: Leaves) -> None:
+        """A usual call was counted. node: where more leaves may be upstream."""
+        self.calls += 1
+        is_small = (
+            grad is not None and grad.numel() <= _SMALL and grad.dtype is not torch.float16
+        )  # that overflows soon
+        self.may_wait = is_small and kernel.can_add_together()
+        if node is not None:
+            self.leaves |= leaves.upstream(node)
 
     def count_hook(self, leaving: Tensor, arriving: Tensor, is_full: bool, upstream: int) -> None:
         """Count a call of a hook of the program."""
@@ -194,7 +207,7 @@ class Tally:
         self.calls += 1
 
     def add(self, sums: Sums) -> None:
-        with self._lock:
+        with _lock:
             for name, value in sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
 
@@ -246,6 +259,44 @@ class Tally:
         for counts in () if self._kernel is None else self._kernel.read():
             parts.append(add_inside(dict(counts)))
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
+
+
+Waiting = tuple[Tally, Leaving, Leaving, GraphNode | None]  # a call: what left, what arrived, and its node
+
+
+def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> bool:
+    """Count usual calls in the order in which their nodes ran. Returns whether of the last something leaves that is not finite, if its op
+    may make that.
+    """
+    breaks = False
+    usual: list[Waiting] = []
+    grads: list[Tensor] = []
+    sums: list[Tensor] = []
+    for call in calls:
+        tally, leaving, arriving, node = call
+        if tally.usual is not None and tally.usual.prepare(arriving, leaving, grads, sums):
+            usual.append(call)
+        else:
+            _count_usual(usual, grads, sums, is_full, leaves)
+            usual, grads, sums = [], [], []
+            tally.count(leaving, arriving, is_full, leaves, node)
+            breaks = is_full and tally.breaks(leaving)
+    return _count_usual(usual, grads, sums, is_full, leaves) if usual else breaks
+
+
+def _count_usual(calls: list[Waiting], grads: list[Tensor], sums: list[Tensor], is_full: bool, leaves: Leaves) -> bool:
+    if not calls:
+        return False
+    with _lock:
+        missed, breaks = kernel.add_together(grads, sums, is_full, is_full and calls[-1][0].may_break)
+    for number, (tally, leaving, arriving, node) in enumerate(calls):
+        if missed and number in missed:
+            breaks = is_full and tally.breaks(leaving)
+            tally.count(leaving, arriving, is_full, leaves, node)
+            tally.may_wait = False
+        else:
+            tally.note_usual(grads[3 * number], node if is_full else None, leaves)
+    return breaks
 
 
 # --- an op in place on a view: autograd makes one node for it, of the whole base --------------------------------------

@@ -19,7 +19,7 @@ from ..bits import DTYPES, MOST_DIMENSIONS
 # In the order of Tally in rules.h. A sign is that of the gradient.
 _SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
 _COUNTED = ("arrived", "cut", "nonfinite", "left", *_SIDES, "magnitude", "cut_magnitude", "elements")
-_HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
+_HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL, _WATCHES = (1 << bit for bit in range(7))
 Number = float | Tensor | None  # a bound; no tensor where it is used
 _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
@@ -76,6 +76,18 @@ class Sums:
         cut: int = native.operators.add_tally(grad, left[0], left[-1], grad, settings, self._sums_of(False))
         return None if cut < 0 else cut
 
+    def prepare(self, arriving: Sequence[Any], leaving: Sequence[Any], grads: list[Tensor], sums: list[Tensor]) -> bool:
+        """Add the tensors of such a call to lists for `add_together`, which looks at the rest; False where there are others."""
+        grad, left = arriving[0], [other for other in leaving if other is not None]
+        if grad is None or len(arriving) > 1 or not 0 < len(left) < 3:
+            return False
+        for tensor in (grad, *left):
+            if type(tensor) is not Tensor or is_wrapped(tensor):
+                return False
+        grads += grad, left[0], left[-1]
+        sums.append(self._sums_of(False))
+        return True
+
     def _sums_of(self, has_x: bool) -> Tensor:
         sums = self._all.get(has_x)
         if sums is None:
@@ -84,6 +96,25 @@ class Sums:
 
     def read(self) -> list[dict[str, float]]:
         return [_named(sums.tolist(), self._is_full, has_x) for has_x, sums in self._all.items()]
+
+
+@lru_cache(maxsize=1)
+def can_add_together() -> bool:
+    """An older build of the library has no operator for it."""
+    return getattr(native.operators, "add_tallies", None) is not None
+
+
+def add_together(
+    grads: list[Tensor], sums: list[Tensor], is_full: bool, watches: bool = False
+) -> tuple[Sequence[int], bool]:
+    """Add several calls of `Sums`, at most 32, as `prepare` lists their tensors. Returns the numbers of those that were not added, and
+    with `watches` whether of the last call something leaves that is not finite.
+    """
+    try:
+        missed = native.operators.add_tallies(grads, sums, (_IS_FULL if is_full else 0) | (_WATCHES if watches else 0))
+    except RuntimeError:  # torch takes a tensor of them for no ordinary one on CPU
+        return range(len(sums)), False
+    return [number for number in range(len(sums)) if missed >> number & 1] if missed else (), bool(missed >> 32)
 
 
 def _are_served(grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None) -> bool:

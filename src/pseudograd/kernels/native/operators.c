@@ -637,13 +637,12 @@ static void tally_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
-/* 0 where the tensors are not of one dtype, or do not broadcast to grad. What is absent is handed in as grad. The settings: min, max, and
-   what there is (HAS_...). */
-static int count_all(const Tensor *tensors, const Tensor *settings, Tally *total) {
+/* 0 where the tensors are not of one dtype, or do not broadcast to grad. What is absent is handed in as grad. found: min, max, and what
+   there is (HAS_...). */
+static int count_all(const Tensor *tensors, const double *found, Tally *total) {
     Counting work = {0};
-    double found[3];
     const Tensor *grad = tensors;
-    int fits = is_served(grad) && settings->dtype == F64 && settings->dim == 1 && settings->numel == 3 && settings->strides[0] == 1;
+    int fits = is_served(grad);
     int64_t order = fits ? order_of(grad) : 0, parts = (grad->numel + GRAIN - 1) / GRAIN;
     for (int k = 0; fits && k < 4; k++)
         fits = tensors[k].dtype == grad->dtype && walk(&tensors[k], grad->dim, grad->sizes, order, &work.tensors[k]);
@@ -651,7 +650,6 @@ static int count_all(const Tensor *tensors, const Tensor *settings, Tally *total
     Tally one = {0};
     work.parts = parts <= 1 ? &one : calloc((size_t)parts, sizeof(Tally));
     if (!work.parts) return 0;
-    memcpy(found, settings->memory, sizeof(found));
     work.loops = loops[grad->dtype], work.min = found[0], work.max = found[1], work.has = (int)found[2], work.numel = grad->numel;
     if (parts <= 1) tally_part(0, parts, &work);
     else torch_parallel_for(0, parts, 1, tally_part, &work);
@@ -664,13 +662,15 @@ static int count_all(const Tensor *tensors, const Tensor *settings, Tally *total
     return 1;
 }
 
+static int is_row(const Tensor *t, int64_t count) { return t->dtype == F64 && t->dim == 1 && t->numel == count && (count == 1 || t->strides[0] == 1); }
+
 /* The counts and both magnitudes; nothing where the tensors do not fit. */
 OPERATOR(tally_operator) {
     Tensor tensors[5], made;
     Tally total;
     int64_t size = COUNTS + 2, one = 1;
     for (int k = 0; k < 5; k++) tensors[k] = tensor((Handle)stack[k]);
-    if (count_all(tensors, &tensors[4], &total)) {
+    if (is_row(&tensors[4], 3) && count_all(tensors, (const double *)tensors[4].memory, &total)) {
         made = empty(1, &size, &one, dtypes[F64], 0);
         double *to = (double *)made.memory;
         for (int k = 0; k < COUNTS; k++) to[k] = (double)total.counts[k];
@@ -682,22 +682,60 @@ OPERATOR(tally_operator) {
     stack[0] = (Value)made.handle;
 }
 
-static int is_row(const Tensor *t, int64_t count) { return t->dtype == F64 && t->dim == 1 && t->numel == count && (count == 1 || t->strides[0] == 1); }
-
 /* The same, added to sums that have the number of elements behind. Says how many gradients were cut; -1 where nothing was added. */
+static int64_t add_tally(const Tensor *tensors, const double *found, const Tensor *sums) {
+    Tally total;
+    double *to = (double *)sums->memory;
+    if (!is_row(sums, COUNTS + 3) || !count_all(tensors, found, &total)) return -1;
+    for (int k = 0; k < COUNTS; k++) to[k] += (double)total.counts[k];
+    to[COUNTS] += total.magnitude, to[COUNTS + 1] += total.cut_magnitude, to[COUNTS + 2] += (double)tensors[0].numel;
+    return total.counts[CUT];
+}
+
 OPERATOR(add_tally_operator) {
     Tensor tensors[6];
-    Tally total;
-    int64_t cut = -1;
     for (int k = 0; k < 6; k++) tensors[k] = tensor((Handle)stack[k]);
-    if (is_row(&tensors[5], COUNTS + 3) && count_all(tensors, &tensors[4], &total)) {
-        double *to = (double *)tensors[5].memory;
-        for (int k = 0; k < COUNTS; k++) to[k] += (double)total.counts[k];
-        to[COUNTS] += total.magnitude, to[COUNTS + 1] += total.cut_magnitude, to[COUNTS + 2] += (double)tensors[0].numel;
-        cut = total.counts[CUT];
-    }
+    int64_t cut = is_row(&tensors[4], 3) ? add_tally(tensors, (const double *)tensors[4].memory, &tensors[5]) : -1;
     release_arguments(stack, 6);
     stack[0] = (Value)cut;
+}
+
+static int is_alike(const Tensor *a, const Tensor *b) {
+    return a->dim == b->dim && !memcmp(a->sizes, b->sizes, (size_t)a->dim * sizeof(*a->sizes));
+}
+
+static int is_finite(const Tensor *t) {
+    const Tensor same[4] = {*t, *t, *t, *t};
+    const double found[3] = {0, 0, IS_FULL};
+    Tally tally;
+    return !count_all(same, found, &tally) || !tally.counts[NONFINITE];
+}
+
+/* The same of several calls, each with what arrives and twice what leaves, which is one tensor where only one leaves; and with its sums.
+   `has` is IS_FULL or 0, and WATCHES. Says of which calls nothing was added, a bit for each of at most 32, and in the next bit with WATCHES
+   whether of the last call something leaves that is not finite. */
+OPERATOR(add_tallies_operator) {
+    List grads = (List)stack[0], sums = (List)stack[1];
+    int has = (int)(int64_t)stack[2];
+    size_t count = 0;
+    int64_t missed = 0;
+    torch_list_size(sums, &count);
+    for (size_t call = 0; call < count; call++) {
+        Value values[4];
+        Tensor tensors[5];
+        for (size_t k = 0; k < 3; k++) torch_list_get_item(grads, 3 * call + k, &values[k]);
+        torch_list_get_item(sums, call, &values[3]);
+        for (int k = 0; k < 4; k++) tensors[k < 3 ? k : 4] = tensor((Handle)values[k]);
+        tensors[3] = tensors[0];
+        int is_one = tensors[1].sizes == tensors[2].sizes; /* torch has them once for each tensor */
+        const double found[3] = {0, 0, (has & IS_FULL) | HAS_LEFT | (is_one ? 0 : HAS_OTHER)};
+        int are_alike = is_alike(&tensors[0], &tensors[1]) && is_alike(&tensors[0], &tensors[2]);
+        if (!are_alike || add_tally(tensors, found, &tensors[4]) < 0) missed |= (int64_t)1 << call;
+        else if (has & WATCHES && call + 1 == count && !(is_finite(&tensors[1]) && (is_one || is_finite(&tensors[2])))) missed |= (int64_t)1 << 32;
+        release_arguments(values, 4);
+    }
+    torch_delete_list(grads), torch_delete_list(sums);
+    stack[0] = (Value)missed;
 }
 
 typedef struct {
@@ -803,6 +841,7 @@ static const struct {
     {"steps", "steps(Tensor x, Tensor numbers) -> Tensor", "CPU", steps_operator, steps_operator_on_device},
     {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator, 0},
     {"add_tally", "add_tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings, Tensor(a!) sums) -> int", "CPU", add_tally_operator, 0},
+    {"add_tallies", "add_tallies(Tensor[] grads, Tensor(a!)[] sums, int has) -> int", "CPU", add_tallies_operator, 0},
     {"arrive", "arrive(Tensor grad, Tensor(a!) squares, Tensor(b!) had) -> int", "CPU", arrive_operator, 0},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator, 0},
     {"version", "version() -> int", "CompositeExplicitAutograd", version_operator, 0},

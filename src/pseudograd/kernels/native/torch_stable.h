@@ -3,17 +3,23 @@
 An operator gets its arguments on a stack of 64-bit values and leaves its results there. A tensor on it is a handle that the operator
 owns and deletes; an absent optional is 0, a present one a pointer that the operator owns. */
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 typedef uint64_t Value;
 typedef void *Handle;
 typedef void *Library;
+typedef void *List; /* of values that the operator owns, as the list itself */
 typedef int32_t Status; /* 0 where all went well */
 
 Status aoti_torch_library_init_def(const char *, const char *, uint32_t, Library *);
 Status aoti_torch_library_init_impl(const char *, const char *, const char *, uint32_t, Library *);
 Status aoti_torch_library_def(Library, const char *);
 Status torch_library_impl(Library, const char *, void (*)(Value *, uint64_t, uint64_t), uint64_t version);
+
+Status torch_list_size(List, size_t *);
+Status torch_list_get_item(List, size_t, Value *);
+Status torch_delete_list(List);
 
 Status aoti_torch_get_data_ptr(Handle, void **);
 Status aoti_torch_get_numel(Handle, int64_t *);
