@@ -41,7 +41,7 @@ _LINES = {
     "torch.atanh(z / 2)": ("x is 1 (1) or -1 (1)", _EACH),
     "torch.where(z < 1, torch.exp(z * 500), z)": ("x is above ", _EACH),
     "torch.where(z > 0, z.rsqrt(), z)": ("x is 0 (1) or below 0 (2)", _EACH),
-    "torch.where(mask, z, torch.log1p(z.clamp(-1, -1)))": ("x is -1", _EACH),
+    "torch.where(mask, z, torch.log1p(z * 0 - 1))": ("x is -1", _EACH),
 }
 
 
@@ -106,13 +106,13 @@ _SOURCES: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
         "where x is above 88.72, and so is",
         "(net(x) * 900).exp()",
     ),
-    "data": (_data, "1 of 64 entries of what is put in with weight are nan", ""),
+    "data": (_data, "1 of 64 entries of what is put in with weight are nan", "net(x)"),
     "target": (
         lambda net, x: nn.functional.mse_loss(net(x), torch.full((16, 8), math.inf)),
         "128 of 128 entries of 'target' here are inf in backward 1, and so is the loss: it came in with the data",
         "nn.functional.mse_loss(net(x), torch.full((16, 8), math.inf))",
     ),
-    "weights": (_weights, "a parameter is not finite before backward 1", ""),
+    "weights": (_weights, "weight is not finite before backward 1", ""),
     "a row": (
         lambda net, x: (
             net(x).masked_fill(torch.ones(8, dtype=torch.bool), -math.inf).log_softmax(-1).mul(net(x)).mean()

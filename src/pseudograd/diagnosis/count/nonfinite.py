@@ -5,7 +5,7 @@ Nothing of this is imported before something was not finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -31,6 +31,7 @@ _MOST_BIRTHS = 16
 # the kinds of a birth
 ROOT, DIVISION, LOG, ARC, OVERFLOW, ROW, FACTOR = "root", "division", "log", "arc", "overflow", "row", "factor"
 HALF, FUNCTION, MATRIX, DATA, WEIGHTS, OTHER = "half", "function", "matrix", "data", "weights", "other"
+PRODUCT, MINUS_INFINITY = "product", "minus infinity"
 _KINDS = {
     ROOT: "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
     DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
@@ -39,6 +40,7 @@ _KINDS = {
     OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh Prod Cumprod",
     ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     FACTOR: "Mul Addcmul",
+    PRODUCT: "Mm Addmm Bmm Baddbmm Convolution",
 }
 _KIND_OF: dict[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # the position of the edge of a saved input, where it is not the first
@@ -52,6 +54,10 @@ _EDGES = {
     "x2": 1,
     "tensor1": 1,
     "tensor2": 2,
+    "key": 1,
+    "value": 2,
+    "bias": 2,
+    "attn_mask": 3,
 }
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # the saved value that an op has its slope from
@@ -127,8 +133,13 @@ class Nonfinite:
         self.has_spread = False  # do weights hold it?
         self._are_weights_known = False
         self._is_searching = self._is_of_forward = False
-        self._frontier: dict[GraphNode, bool] = {}  # nodes whose result may be it; True where that is known
-        self._fallback: Birth | None = None
+        self._frontier: dict[GraphNode, None] = {}  # nodes of this backward whose result may be it
+        self._candidate: Birth | None = (
+            None  # the last op of the forward whose result is it, and of which the input is not known
+        )
+        self._fallback: Birth | None = (
+            None  # the first op of a backward that makes it, where the loss was not finite either
+        )
         self._pending: dict[Leaf, None] = {}
 
     @property
@@ -142,16 +153,35 @@ class Nonfinite:
         self._settle()
         if not self._are_weights_known and not self.has_spread:
             self._are_weights_known = True
-            self.has_spread = any(map(_is_broken, (leaf.tensor() for _, leaf in self._leaves)))
-            if self.has_spread and not self.reached:
-                self._add(Birth(None, "", WEIGHTS, self._recorder.backwards, 0, 0, "", False, torch.float32, 0, True))
+            weights = [leaf for _, leaf in self._leaves if leaf.is_parameter and _is_broken(leaf.tensor())]
+            self.has_spread = bool(weights)
+            if weights and not self.reached:
+                near, backward = weights[0].name, self._recorder.backwards
+                self._add(
+                    Birth(None, "", WEIGHTS, backward, 0, 0, "", False, torch.float32, 0, is_forward=True, near=near)
+                )
+        behind = list(behind)
+        if self.is_unplaced:
+            self._place(behind)
         self._is_of_forward = not is_loss_finite
         if self.has_spread or not (self._is_of_forward or self._is_searching):
             return
-        self._frontier = {node: True for node in starts if node is not None} if self._is_of_forward else {}
+        self._frontier = {node: None for node in starts if node is not None} if self._is_of_forward else {}
         for node in behind:
             if nodes.name_of(node) != nodes.LEAF:
                 node.register_hook(partial(self._look_again))
+
+    @property
+    def is_unplaced(self) -> bool:
+        """Is the line of an op not known? Nodes that hand on what arrives have none, unless the recorder attaches hooks to them, too."""
+        return any(birth.tally is None and birth.near and birth.op for birth in self.births.values())
+
+    def _place(self, behind: Sequence[GraphNode]) -> None:
+        """Look for the lines in the graph of a later backward: those of the ops with the same parameter."""
+        for birth in self.births.values():
+            for node in behind if birth.tally is None and birth.near else ():
+                if _op_of(node) == birth.op and self._near(node) == birth.near:
+                    birth.tally = self._recorder.tally_of(node)
 
     @quiet("what is not finite")
     def _look_again(self, leaving: Leaving, arriving: Leaving) -> None:
@@ -160,7 +190,8 @@ class Nonfinite:
             return
         if self._is_of_forward:
             if node in self._frontier:
-                self._follow(node, self._frontier.pop(node))
+                del self._frontier[node]
+                self._follow(node)
         else:
             self.look(self._recorder.tally_of(node), node, leaving, arriving)
 
@@ -181,8 +212,8 @@ class Nonfinite:
         else:
             self._add(birth)
 
-    def _add(self, birth: Birth) -> None:
-        if len(self.births) < _MOST_BIRTHS:
+    def _add(self, birth: Birth | None) -> None:
+        if birth is not None and len(self.births) < _MOST_BIRTHS:
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
 
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
@@ -196,9 +227,9 @@ class Nonfinite:
         hit = dict(self._leaves.broken)
         self._leaves.broken.clear()
         backward = self._recorder.backwards
-        if self._is_of_forward and self._fallback is not None and not self.births:
-            self._add(self._fallback)
-        self._fallback = None
+        if not self.births:
+            self._add(self._candidate or self._fallback)
+        self._candidate = self._fallback = None
         if not hit:
             return
         if not self.has_spread or not self.reached:
@@ -253,38 +284,33 @@ class Nonfinite:
     def _birth(
         self, tally: Tally | None, node: GraphNode, mask: Tensor, arriving: Leaving, dtype: torch.dtype
     ) -> Birth:
-        op = nodes.name_of(node).rstrip("0123456789").removesuffix("Backward")
+        op = _op_of(node)
         grad = arriving[0] if arriving else None
         is_masked = grad is not None and grad.shape == mask.shape and not bool(torch.count_nonzero(grad[mask]))
-        kind = FUNCTION if tally is not None and tally.function is not None else _KIND_OF.get(op, OTHER)
-        if op.startswith("Linalg") and kind == OTHER:
-            kind = MATRIX
-        values, is_ordinary = _describe(op, node, mask, dtype)
-        if kind == ROW and any(bool(value.isinf().any()) and not bool(value.isnan().any()) for value in _results(node)):
-            kind, values = OTHER, "the result is -inf"
+        values, is_ordinary = _describe(op, node, mask)
         origin, broken, words = self._origin(node)
-        if broken and kind == FACTOR:
-            values = words
-        factor = _excess(op, node, grad) if is_ordinary and dtype is torch.float16 and not is_masked else 0.0
-        if (
-            dtype is torch.float16
-            and is_ordinary
-            and not is_masked
-            and not origin
-            and kind not in (FUNCTION, MATRIX, ROW)
-        ):
+        kind = _kind_of(op, node, is_ordinary)
+        if tally is not None and tally.function is not None:
+            kind = FUNCTION
+        elif dtype is torch.float16 and kind in (OVERFLOW, PRODUCT, FACTOR, OTHER) and not (is_masked or origin):
             kind = HALF
-        elif is_ordinary and kind in (ROOT, DIVISION, LOG, ARC):
-            kind = OVERFLOW
-        if kind == ROOT and op == "Pow" and _exponent(node) < 0:
-            kind = DIVISION
-        entries, upstream = int(torch.count_nonzero(mask)), self._leaves.upstream(node)
+        values = "" if kind == PRODUCT else words if kind == FACTOR and words else values
         return Birth(
-            *(tally, op, kind, self._recorder.backwards, entries, mask.numel(), values, is_masked, dtype, upstream),
-            is_forward=bool(origin),
-            origin=origin,
+            tally,
+            op,
+            kind,
+            self._recorder.backwards,
+            int(torch.count_nonzero(mask)),
+            mask.numel(),
+            values,
+            is_masked,
+            dtype,
+            self._leaves.upstream(node),
+            is_forward=bool(origin) and kind != ROW,
+            origin="" if kind == ROW else origin,
             broken=broken,
-            factor=factor,
+            near=self._near(node) if tally is None else "",
+            factor=_excess(op, node, grad) if kind == HALF else 0.0,
         )
 
     def _origin(self, node: GraphNode) -> tuple[str, str, str]:
@@ -302,63 +328,63 @@ class Nonfinite:
         """The op and the line that made a value."""
         while node is not None:
             if nodes.name_of(node) == nodes.LEAF:
-                return "the weights"
+                return "the weights" if _is_broken(node.variable) else ""
             tally = self._recorder.tally_of(node)
             if tally is not None:
                 from ..sites import site_of  # the words of the report
 
                 site = site_of(tally)
                 return f"{site.op} at {site.where}"
-            ahead = [other for other, _ in node.next_functions if other is not None]
+            ahead = [other for other, _ in node.next_functions]
             node = ahead[0] if len(ahead) == 1 else None
         return ""
 
     # --- a loss that is not finite -----------------------------------------------------------------------------------
 
-    def _follow(self, node: GraphNode, is_certain: bool) -> None:
+    def _follow(self, node: GraphNode) -> None:
         """The result of this node is not finite, or may be so: is its op the first that made it?"""
-        op = nodes.name_of(node).rstrip("0123456789").removesuffix("Backward")
-        inputs, edges = _inputs(node), [other for other, _ in node.next_functions]
-        broken = [name for name, value in inputs.items() if _is_broken(value)]
-        results = _results(node)
+        op, inputs, results = _op_of(node), _inputs(node), _results(node)
         if results and not any(map(_is_broken, results)):
             return
+        broken = [name for name, value in inputs.items() if _is_broken(value)]
         for name in broken:
             self._go_behind(node, name, inputs[name])
         if broken:
             return
         y = _recompute(op, node)
-        if y is not None or (results and inputs):
-            mask = ~(results[0] if y is None else y).isfinite()
-            if bool(mask.any()):
-                self._note_origin(node, mask)
+        if y is None and results:
+            y = results[0]
+            if not inputs and (op not in _KIND_OF or bool(y.isnan().any())):  # what entered may have been it, too
+                self._candidate, y = self._note_origin(node, y), None
+        if y is not None:
+            self._add(self._note_origin(node, y))
             return
-        if results:
-            birth = self._birth(self._recorder.tally_of(node), node, ~results[0].isfinite(), (), results[0].dtype)
-            birth.is_forward, self._fallback = True, birth
-        if not inputs:
-            for other in edges:
-                if other is not None:
-                    self._frontier.setdefault(other, is_certain and len(edges) == 1 and not results)
+        known = {_position(node, name) for name in inputs}
+        for position, (other, _) in enumerate(node.next_functions):
+            if other is not None and position not in known:
+                self._frontier[other] = None
 
-    def _note_origin(self, node: GraphNode, mask: Tensor) -> None:
-        dtype = next(iter(_inputs(node).values()), mask).dtype
-        birth = self._birth(self._recorder.tally_of(node), node, mask, (), dtype)
+    def _note_origin(self, node: GraphNode, y: Tensor) -> Birth | None:
+        """The birth at a node whose result is y; None if that is finite."""
+        mask = ~y.isfinite()
+        if not bool(mask.any()):
+            return None
+        birth = self._birth(self._recorder.tally_of(node), node, mask, (), y.dtype)
         birth.is_forward = True
-        self._add(birth)
+        return birth
 
     def _go_behind(self, node: GraphNode, name: str, value: Tensor) -> None:
         """An input of this node is not finite: follow the node that made it, or note that no node did."""
         other = _edge(node, name)
         if other is not None and nodes.name_of(other) != nodes.LEAF:
-            self._frontier[other] = True
+            self._frontier[other] = None
             return
         entries = int(torch.count_nonzero(~value.isfinite()))
         values = "nan" if bool(value.isnan().any()) else "inf"
         self._add(
             Birth(
                 self._recorder.tally_of(node),
-                name,
+                _op_of(node),
                 DATA if other is None else WEIGHTS,
                 self._recorder.backwards,
                 entries,
@@ -368,6 +394,7 @@ class Nonfinite:
                 dtype=value.dtype,
                 upstream=self._leaves.upstream(node),
                 is_forward=True,
+                broken=name,
                 near=self._near(node),
             )
         )
@@ -416,9 +443,27 @@ def _results(node: GraphNode) -> list[Tensor]:
 
 def _edge(node: GraphNode, name: str) -> GraphNode | None:
     """The node that made a saved input; None where it needs no gradient."""
-    position = _EDGES.get(name, 0) + (name == "mat2" and nodes.name_of(node).startswith("Add"))
-    edges = node.next_functions
+    position, edges = _position(node, name), node.next_functions
     return edges[position][0] if position < len(edges) else None
+
+
+def _op_of(node: GraphNode) -> str:
+    return nodes.name_of(node).rstrip("0123456789").removesuffix("Backward")
+
+
+def _kind_of(op: str, node: GraphNode, is_ordinary: bool) -> str:
+    """The kind of a birth by its op. is_ordinary: is x known, and nowhere at the ends of the range of the op?"""
+    kind = _KIND_OF.get(op, MATRIX if op.startswith("Linalg") else OTHER)
+    if op == "LogSoftmax" and not any(bool(value.isnan().any()) for value in _results(node)):
+        return MINUS_INFINITY
+    if kind in (ROOT, DIVISION, LOG, ARC) and is_ordinary:
+        return OVERFLOW
+    return DIVISION if op == "Pow" and _exponent(node) < 0 else kind
+
+
+def _position(node: GraphNode, name: str) -> int:
+    """The position of the edge of a saved input."""
+    return _EDGES.get(name, 0) + (name == "mat2" and nodes.name_of(node).startswith(("Add", "Badd")))
 
 
 def _exponent(node: GraphNode) -> float:
@@ -449,12 +494,12 @@ def _recompute(op: str, node: GraphNode) -> Tensor | None:
 # --- the values that did it -------------------------------------------------------------------------------------------
 
 
-def _describe(op: str, node: GraphNode, mask: Tensor, dtype: torch.dtype) -> tuple[str, bool]:
-    """The values of x where something that is not finite leaves, and whether they are ordinary numbers; ("", ...) if nobody knows them."""
+def _describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
+    """The values of x where something that is not finite leaves, and whether all are ordinary numbers, as far as they are known."""
     results, inputs = _results(node), _inputs(node)
     x = inputs.get(_DECIDING.get(op, "self"))
     if op in ("Softmax", "LogSoftmax", "Logsumexp"):
-        return "", True
+        return "", False
     if op in _LIMITS and results:
         at = _chosen(results[0], mask)
         limit = float(_LIMITS[op](torch.tensor(torch.finfo(results[0].dtype).max, dtype=torch.float64)))
@@ -464,7 +509,7 @@ def _describe(op: str, node: GraphNode, mask: Tensor, dtype: torch.dtype) -> tup
         zero, below = (at == 0) if op == "Sqrt" else at.isinf(), at.isnan()
         return _counts({"0": zero, "below 0": below}, at), not bool((zero | below).any())
     if x is None:
-        return "", True
+        return "", False
     at = _chosen(x, mask)
     if at.is_complex():
         return _counts({"0": at == 0}, at), not bool((at == 0).any())

@@ -107,6 +107,7 @@ class Recorder(Subscriber):
         self.suspects = 0  # the set of leaves that have got zeros alone
         # In a backward that is looked at: the set of leaves of which some entries have got zeros alone.
         self.partial = 0
+        self.attaches_all = False  # also to nodes that hand on what arrives
         self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.is_loss_finite = True  # as far as nobody has to wait for it
         self.losses: dict[Location, Losses] = {}  # by the line of the backward
@@ -172,7 +173,7 @@ class Recorder(Subscriber):
             if not self.leaves.have_run((node.variable,)):
                 # a parameter is used for the first time: note its module
                 self.leaves.note_use((node.variable,), self.locations.here(3))
-        elif self.suspects or self.partial or name not in _PASSING:
+        elif self.attaches_all or name not in _PASSING:
             local = self._local
             if local.function is None:
                 self._attach(node)
@@ -188,7 +189,7 @@ class Recorder(Subscriber):
         metadata = node.metadata
         if name == nodes.LEAF or (name == _MODULE_HOOK and self._is_module_hook(node)):
             return
-        if self.key in metadata or (is_passing and not (self.suspects or self.partial)):
+        if self.key in metadata or (is_passing and not self.attaches_all):
             return
         tally = self._tally(name, self.locations.here(3) if location is None else location)
         tally.note_node(node, self._local.function)
@@ -413,14 +414,14 @@ class Recorder(Subscriber):
             location = self.locations.here(3)
             self.leaves.note_use(values, location)
         for node in new:
-            if self.suspects or self.partial or nodes.name_of(node) not in _PASSING:
+            if self.attaches_all or nodes.name_of(node) not in _PASSING:
                 location = location or self.locations.here(3)  # once for all nodes of the call
                 self._attach(node, location)
 
     def _put_off(self, function: Function, result: object, before: int) -> bool:
         """Leave the nodes of a call in C that made many, as a recurrent network does, to the backward, which reaches them all anyway."""
         after, ends = node_number(), nodes.nodes_of(result)
-        if after - before < _MANY or not ends or self.suspects or self.partial or self.asking is not None:
+        if after - before < _MANY or not ends or self.attaches_all or self.asking is not None:
             return False
         from ...rewrite.entered_contexts import families_of_torch  # few programs make so many nodes
 
@@ -452,7 +453,7 @@ class Recorder(Subscriber):
         self, ranges: nodes.Ranges, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int
     ) -> bool:
         """A shortcut for the usual call, which made one node, or only nodes that hand on."""
-        if type(result) is not Tensor or ranges.unseen or self.suspects or self.partial:
+        if type(result) is not Tensor or ranges.unseen or self.attaches_all:
             return False
         node, after = nodes.node_of(result), node_number()
         if node is None or number_of(node) != after - 1:
@@ -681,6 +682,8 @@ class Recorder(Subscriber):
             if self.partial:
                 self.zeros.drops.end(self.backwards)
             self.partial = self.leaves.partial() if _is_looked_at(self.backwards + 1) else 0
+            is_unplaced = "nonfinite" in vars(self) and self.nonfinite.is_unplaced
+            self.attaches_all = bool(self.suspects or self.partial) or is_unplaced
         if self.after_backward is not None:
             self.after_backward(self.backwards, self.loss)
 

@@ -16,16 +16,17 @@ _REMEDY = "Look at what makes the gradient infinite."
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
+    known = vars(evidence.recorder).get("nonfinite")
+    reached = () if known is None else known.reached
+    is_reported = known is not None and bool(reached) and not known.is_calm  # by the finding of that name
     for site in evidence.sites:
         if not site.nonfinite:
             continue
-        broken = vars(evidence.recorder).get("nonfinite")
-        reached = () if broken is None else broken.reached
         leaves = evidence.leaves.named(site.upstream)
         states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in leaves}
         finite, bad = ([name for name, is_finite in states.items() if is_finite is kind] for kind in (True, False))
         passes = _passes_at_bound(site)
-        if site.is_guard or (passes and bad):
+        if (site.is_guard and not (bad and is_reported)) or (passes and bad):
             cause, next_step = _explain(site, finite, bad, passes)
             yield KIND.site_finding(
                 site,

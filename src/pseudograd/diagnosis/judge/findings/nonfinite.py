@@ -19,7 +19,7 @@ from .kind import Evidence, Kind
 if TYPE_CHECKING:
     from ...count.nonfinite import Birth, Nonfinite
 
-_LONG = 32  # characters of an operand that is written once
+_LONG = 24  # characters of an operand that is written once
 _WHY = {
     "root": "the slope of a root is infinite at 0, and below 0 there is no root",
     "division": "a division by 0, or by a number so small that its inverse or the square of that is too large",
@@ -28,9 +28,11 @@ _WHY = {
     "row": "every entry of a row is -inf, so that its softmax is 0 / 0",
     "factor": "the other factor is not finite here",
     "function": "the backward of this autograd.Function returns it",
+    "product": "the product is larger than its dtype holds: what enters, or the gradient, grows from layer to layer",
+    "minus infinity": "the result is -inf where the loss asks for it: a mask leaves that entry out, or its logit is far below the others",
     "matrix": "equal eigenvalues or singular values, or a matrix that has no inverse: their derivative divides by 0",
     "data": "it came in with the data: no parameter is upstream of these values",
-    "weights": "the weights held it before the first backward",
+    "weights": "the gradients before it were finite: the weights were made or loaded so, or a step made them so, as by too large a rate",
 }
 _MASKED = ". What arrives at these entries is 0: a where, a mask or a clamp behind this op leaves them out, and 0 * inf is nan"
 # The smallest numbers of which the slope is finite in the dtype, with room for a gradient that is larger than 1.
@@ -94,9 +96,9 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
     count = f"{birth.entries:,} of {birth.elements:,} entries"
     values = f", where {birth.values}" if birth.values else ""
     if birth.kind == "weights":
-        born = f"{birth.near or 'a parameter'} is not finite before backward {birth.backward}"
+        born = f"{birth.near} is not finite before backward {birth.backward}"
     elif birth.kind == "data":
-        beside = f" of what is put in with {birth.near}" if birth.near else f" of {birth.op!r} here"
+        beside = f" of what is put in with {birth.near}" if birth.near else f" of {birth.broken!r} here"
         born = f"{count}{beside} are {birth.values} in backward {birth.backward}, and so is the loss: it came in with the data"
     elif birth.is_forward and not birth.origin:
         born = f"it came in with the forward of backward {birth.backward}: {count} of the result are not finite{values}, and so is the loss"
@@ -120,7 +122,7 @@ def _reached(known: Nonfinite) -> str:
     if taken:
         spread = f" of {counted(known.spread_to, 'parameter')}" if known.spread_to > len(names) else ""
         text += f"; the step after backward {taken[0]} used it{spread}"
-    if known.lost:
+    elif known.lost:
         text += f"; no step followed {known.lost:,} of {counted(len(known.backwards), 'such backward')}"
     return text
 
@@ -148,8 +150,10 @@ def _advise(birth: Birth, expression: str) -> str:
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
         "function": "Let its backward return 0, or a bound, where its slope is infinite.",
         "matrix": "Use the eigenvalues alone, not the vectors; or compute it in float64 with a small diagonal added.",
+        "product": "A normalisation in front of it, or smaller initial weights; torch.nn.utils.clip_grad_norm_ comes too late.",
+        "minus infinity": "Leave such entries out of the loss, or mask them with torch.finfo(x.dtype).min in place of -inf.",
         "data": "assert torch.isfinite(batch).all()  # of inputs and targets, before the model: names the batch",
-        "weights": "[name for name, p in model.named_parameters() if not p.isfinite().all()]  # after they are made or loaded",
+        "weights": "[name for name, p in model.named_parameters() if not p.isfinite().all()]  # before each step: the first",
         "row": "x.masked_fill(mask, torch.finfo(x.dtype).min)  # in place of -inf: a row that is all masked becomes uniform",
         "other": "Print the values that enter here, and their smallest and largest.",
     }.get(birth.kind)
