@@ -6,6 +6,7 @@
 # make docs    write every generated page, then build the site in build/docs; warnings are errors
 # make bench   measure speed, memory and import time, write docs/speed.md (QUICK=1: check the promised limits, write nothing)
 # make mutants break the package in 300 small ways; at least 95 % must fail a test (SAMPLE, SEED, FILES)
+# make test-arm    compare the C loops for ARM with lanes of one number, under an emulator (gcc-aarch64-linux-gnu, qemu-user)
 # make test-versions   run the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
 #
 # PYTHON chooses the interpreter, TORCH the torch version. A suitable torch of PYTHON is reused.
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE  # with it, each of the hundred processes of th
 
 run = $(VENV)/bin/python
 
-.PHONY: demo test test-programs test-all check docs bench mutants test-versions
+.PHONY: demo test test-programs test-all check docs bench mutants test-arm test-versions
 
 demo:
 	@scripts/environment.sh $(VENV) report
@@ -70,6 +71,14 @@ bench:
 mutants:
 	@scripts/environment.sh $(VENV) dev
 	$(run) tests/mutation/run.py --jobs $(JOBS) --sample $(SAMPLE) --seed $(SEED) --files $(FILES)
+
+test-arm:
+	@command -v aarch64-linux-gnu-gcc > /dev/null && command -v qemu-aarch64 > /dev/null || { \
+		echo "it needs: apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" >&2; exit 1; }
+	@mkdir -p build
+	aarch64-linux-gnu-gcc -std=c11 -O3 -ffp-contract=off -static -Isrc/pseudograd/kernels/native -o build/compare_loops \
+		tests/kernels/native/compare_loops.c src/pseudograd/kernels/native/[ab]*.c -lm
+	qemu-aarch64 build/compare_loops
 
 test-versions:
 	@scripts/test_versions.sh $(VERSIONS)

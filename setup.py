@@ -10,7 +10,7 @@ import gzip
 import io
 import os
 import re
-import sys
+import sysconfig
 import tarfile
 import tempfile
 from pathlib import Path
@@ -22,7 +22,7 @@ from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 
 NATIVE = Path("src/pseudograd/kernels/native")
-IS_ELF = sys.platform.startswith("linux")
+IS_SERVED = sysconfig.get_platform() in ("linux-x86_64", "linux-aarch64")  # by lanes.h
 
 
 class Build(build_ext):
@@ -93,7 +93,7 @@ def _pack_again(path: Path, seconds: int) -> None:
 
 
 def extensions() -> list[Extension]:
-    if not IS_ELF or os.environ.get("PSEUDOGRAD_NATIVE") == "0":
+    if not IS_SERVED or os.environ.get("PSEUDOGRAD_NATIVE") == "0":
         return []
     return [
         Extension(

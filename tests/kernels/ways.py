@@ -16,7 +16,7 @@ from pseudograd.rule import OPS, call_for
 
 NO_NATIVE = f"native kernels: {native.status()['why']}"
 needs_native = pytest.mark.skipif(native.operators is None, reason=NO_NATIVE)
-LEVELS = {"plain C": 0, "AVX2": 1, "AVX-512": 2}  # of a processor
+LEVELS = {"SSE2 or NEON": 0, "AVX2": 1, "AVX-512": 2}  # of a processor
 FOR_EVERYTHING, FOR_NOTHING = 0, 1 << 62
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 SIZES = [1, 63, 64, 65, 1000]  # a plane has 64 bits in a word

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from ..table import CodedBetween, Kernel, Prepared, PreparedBetween, account, re
 LIBRARY = Path(__file__).with_name("_native.so")
 _VERSION = 7  # of the operators and of what they read in their settings, as rules.h says it too
 _OLDEST = (2, 10)
-_LEVELS = ("plain C", "AVX2", "AVX-512")
+_LEVELS = ("NEON" if platform.machine() == "aarch64" else "SSE2", "AVX2", "AVX-512")
 # As operators.c reads and writes them. Beside a plan: y is made, too; there is no such bound. Beside an order: zeros of both signs
 # meet, and torch alone knows which of them y is.
 _WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 11, 1 << 12, 1 << 60

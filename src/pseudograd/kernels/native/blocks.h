@@ -7,7 +7,8 @@ has defined, for each dtype:
 
 and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
 less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number), plus, minus,
-over (a, b); clamp(v, low, high) as torch does it; bits(m) and from_bits(word), a mask as the low bits of a word and back.
+over (a, b); clamp(v, low, high) as torch does it; bits(m), a mask as the low bits of a word; from_bits(word, i), the mask whose lanes have
+the bits from i on.
 
 It is C and C++. Nothing is asked of a constant rule that it does not say: the compiler leaves it out. */
 #define V LANE(vec)
@@ -110,8 +111,8 @@ INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uin
     if (rule.first) memcpy(bits, first, BLOCK / 8);
     if (rule.second) memcpy(bits + 1, second, BLOCK / 8);
     UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
-        M in_first = rule.first ? LANE(from_bits)(bits[0] >> i) : LANE(none)();
-        M in_second = rule.second ? LANE(from_bits)(bits[1] >> i) : LANE(none)();
+        M in_first = rule.first ? LANE(from_bits)(bits[0], i) : LANE(none)();
+        M in_second = rule.second ? LANE(from_bits)(bits[1], i) : LANE(none)();
         STORE(out + i, NAME(pulled)(LOAD(grad + i), in_first, in_second, rule));
     }
 }
@@ -193,7 +194,7 @@ INLINE void NAME(pull_standing_block)(const T *grad, const WORD *words, T *out, 
         V left[1 << MOST_PLANES], g = LOAD(grad + i);
         UNROLLED for (int k = 0; k < 1 << planes; k++) left[k] = slopes[k];
         UNROLLED for (int plane = 0; plane < planes; plane++) {
-            M is_odd = LANE(from_bits)(words[plane] >> i);
+            M is_odd = LANE(from_bits)(words[plane], i);
             UNROLLED for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
         }
         V some = zero;

@@ -1,5 +1,5 @@
 /* The loops over elements, written once. What computes for a kind of processor includes this for each dtype; blocks.h says what it has
-defined before.
+defined before. Lanes that only compare define COMPUTED(x), too: the function of the same dtype in lanes that compute.
 
 A block is 64 elements: one word of each plane of a code. What is left over is computed in a block on the stack, so every element of a
 tensor goes through the same instructions. Loops are made for constant rules, so that the compiler leaves out what a rule does not ask. */
@@ -78,13 +78,17 @@ INLINE void NAME(pull_code_by)(const T *grad, const uint8_t *first, const uint8_
 }
 
 static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n) {
+    if (is_same(rule, CUT_OUTSIDE)) return NAME(pull_code_by)(grad, first, second, out, CUT_OUTSIDE, n);
+    if (is_same(rule, ONLY_INWARD)) return NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD, n);
+    if (is_same(rule, ONLY_INWARD_NOT_AT)) return NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD_NOT_AT, n);
+#ifdef COMPUTED
+    COMPUTED(pull_code)(grad, first, second, out, rule, n);
+#else
     Share *shares = rule.shares; /* sorted by their kinds, NUMBER first */
-    if (is_same(rule, CUT_OUTSIDE)) NAME(pull_code_by)(grad, first, second, out, CUT_OUTSIDE, n);
-    else if (is_same(rule, ONLY_INWARD)) NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD, n);
-    else if (is_same(rule, ONLY_INWARD_NOT_AT)) NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD_NOT_AT, n);
-    else if (shares[0].kind == ALIKE) shares[0].kind = shares[1].kind = ALIKE, NAME(pull_code_by)(grad, first, second, out, rule, n);
+    if (shares[0].kind == ALIKE) shares[0].kind = shares[1].kind = ALIKE, NAME(pull_code_by)(grad, first, second, out, rule, n);
     else if (shares[0].kind == BY_SIGN) shares[0].kind = BY_SIGN, NAME(pull_code_by)(grad, first, second, out, rule, n);
     else shares[0].kind = NUMBER, NAME(pull_code_by)(grad, first, second, out, rule, n);
+#endif
 }
 
 INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthest, Rule rule, int64_t n) {
@@ -120,20 +124,24 @@ static void NAME(pull_x)(const void *grad, const void *x, const void *lows, cons
                          Rule rule, int64_t n) {
     if (lows && is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, CUT_OUTSIDE_AND_AT, n);
     else if (lows && is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ONLY_INWARD, n);
+    else if (!lows && is_same(rule, CUT_OUTSIDE)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE, n);
+    else if (!lows && is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE_AND_AT, n);
+    else if (!lows && is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ONLY_INWARD, n);
+#ifdef COMPUTED
+    else COMPUTED(pull_x)(grad, x, lows, highs, out, min, max, rule, n);
+#else
     else if (lows && rule.kind == OF_MIN) rule.kind = OF_MIN, NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
     else if (lows && rule.kind == OF_MAX) rule.kind = OF_MAX, NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
     else if (lows && !rule.second && rule.shares[0].kind == BY_SIGN)
         rule.kind = FROM_SHARES, rule.second = 0, rule.shares_both = 0, rule.shares[0].kind = BY_SIGN,
         NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
     else if (lows) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
-    else if (is_same(rule, CUT_OUTSIDE)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE, n);
-    else if (is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE_AND_AT, n);
-    else if (is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ONLY_INWARD, n);
     else if (rule.kind == TURNED) rule.kind = TURNED, NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
     else if (rule.kind == TENT) rule.kind = TENT, NAME(pull_slope_by)(grad, x, out, max, rule, n);
     else if (rule.kind == WITCH) rule.kind = WITCH, NAME(pull_slope_by)(grad, x, out, max, rule, n);
     else if (rule.kind == CUSP) rule.kind = CUSP, NAME(pull_slope_by)(grad, x, out, max, rule, n);
     else NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
+#endif
 }
 
 /* --- of kind STANDING: 64 elements at a time, because a word is quicker to combine than masks are -------------------- */
@@ -151,18 +159,6 @@ INLINE void NAME(read_sets)(Rule rule, int planes, NAME(Set) *sets) {
     }
 }
 
-/* The planes of a block. */
-INLINE void NAME(stand_planes)(const T *x, const T *lows, const T *highs, T *y, V low, V high, const NAME(Set) *sets, int planes,
-                               uint64_t *found) {
-    uint64_t words[REGIONS];
-    NAME(stand_block)(x, lows, highs, y, low, high, words);
-    for (int plane = 0; plane < planes; plane++) {
-        uint64_t word = 0;
-        for (int k = 0; k < sets[plane].count; k++) word |= words[sets[plane].regions[k]];
-        found[plane] = word;
-    }
-}
-
 INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *planes, int64_t apart, double min, double max, Rule rule,
                            int count, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
@@ -170,7 +166,7 @@ INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint
     NAME(read_sets)(rule, count, sets);
     for (int64_t start = 0; start < n; start += 64) {
         T rest[3][64], made[64];
-        uint64_t words[MOST_PLANES];
+        uint64_t words[REGIONS];
         const T *v = x + start, *l = lows ? lows + start : 0, *h = highs ? highs + start : 0;
         T *o = y ? y + start : 0;
         size_t left = (size_t)(n - start) < 64 ? (size_t)(n - start) : 64;
@@ -180,10 +176,12 @@ INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint
             if (lows) memcpy(rest[1], l, left * sizeof(T)), l = rest[1];
             if (highs) memcpy(rest[2], h, left * sizeof(T)), h = rest[2];
         }
-        NAME(stand_planes)(v, l, h, o, low, high, sets, count, words);
+        NAME(stand_block)(v, l, h, o, low, high, words);
         for (int plane = 0; plane < count; plane++) {
-            if (left < 64) words[plane] &= ~(uint64_t)0 >> (64 - left);
-            memcpy(planes + plane * apart + start / 8, words + plane, 8);
+            uint64_t word = 0;
+            for (int k = 0; k < sets[plane].count; k++) word |= words[sets[plane].regions[k]];
+            word &= ~(uint64_t)0 >> (64 - left);
+            memcpy(planes + plane * apart + start / 8, &word, 8);
         }
         if (o == made) memcpy(y + start, made, left * sizeof(T));
     }
@@ -193,59 +191,51 @@ static void NAME(stand)(const void *x, const void *lows, const void *highs, void
                         Rule rule, int64_t n) {
     int count = rule.first & MOST_PLANES; /* all it may be, as the compiler should know */
     if (lows && highs) NAME(stand_by)(x, lows, highs, 0, planes, apart, 0, 0, rule, count, n);
-    else if (lows && count == 1) NAME(stand_by)(x, lows, 0, 0, planes, apart, 0, INFINITY, rule, 1, n);
     else if (lows) NAME(stand_by)(x, lows, 0, 0, planes, apart, 0, INFINITY, rule, count, n);
-    else if (highs && count == 1) NAME(stand_by)(x, 0, highs, 0, planes, apart, -INFINITY, 0, rule, 1, n);
     else if (highs) NAME(stand_by)(x, 0, highs, 0, planes, apart, -INFINITY, 0, rule, count, n);
-    else if (rule.first == 1) NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, 1, n);
-    else NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, rule.first & MOST_PLANES, n);
+    else if (!y) NAME(stand_by)(x, 0, 0, 0, planes, apart, min, max, rule, count, n);
+    else NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, count, n);
 }
 
-INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t apart, const T *x, const T *lows, const T *highs, T *out,
-                                   double min, double max, Rule rule, int planes, int scales, int64_t n) {
-    V slopes[1 << MOST_PLANES], low = LANE(all)(min), high = LANE(all)(max);
-    NAME(Set) sets[MOST_PLANES] = {{0}};
+INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t apart, T *out, Rule rule, int planes, int scales, int64_t n) {
+    V slopes[1 << MOST_PLANES];
     for (int k = 0; k < 1 << planes; k++) slopes[k] = LANE(all)(rule.slopes[k]);
-    if (x) NAME(read_sets)(rule, planes, sets);
     for (int64_t start = 0; start < n; start += 64) {
-        T rest[4][64], made[64];
+        T rest[64], made[64];
         uint64_t words[MOST_PLANES];
-        const T *g = grad + start, *v = x ? x + start : 0, *l = lows ? lows + start : 0, *h = highs ? highs + start : 0;
-        T *o = out + start;
-        if (n - start < 64) {
-            size_t left = (size_t)(n - start) * sizeof(T);
-            memset(rest, 0, sizeof(rest));
-            memcpy(rest[0], g, left), g = rest[0], o = made;
-            if (x) memcpy(rest[1], v, left), v = rest[1];
-            if (lows) memcpy(rest[2], l, left), l = rest[2];
-            if (highs) memcpy(rest[3], h, left), h = rest[3];
-        }
-        if (x) NAME(stand_planes)(v, l, h, 0, low, high, sets, planes, words);
-        else
-            for (int plane = 0; plane < planes; plane++) memcpy(words + plane, code + plane * apart + start / 8, 8);
-        NAME(pull_standing_block)(g, words, o, slopes, planes, scales);
-        if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
+        size_t left = (size_t)(n - start) < 64 ? (size_t)(n - start) * sizeof(T) : 0;
+        for (int plane = 0; plane < planes; plane++) memcpy(words + plane, code + plane * apart + start / 8, 8);
+        if (left) memset(rest, 0, sizeof(rest)), memcpy(rest, grad + start, left);
+        NAME(pull_standing_block)(left ? rest : grad + start, words, left ? made : out + start, slopes, planes, scales);
+        if (left) memcpy(out + start, made, left);
     }
 }
 
 static void NAME(pull_standing)(const void *grad, const uint8_t *planes, int64_t apart, void *out, Rule rule, int64_t n) {
     int scales = scales_grad(rule);
-    if (rule.first == 1 && !scales) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 1, 0, n);
-    else if (rule.first == 1) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 1, 1, n);
-    else if (rule.first == 2) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 2, scales, n);
-    else NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 3, scales, n);
+#ifdef COMPUTED
+    if (scales) return COMPUTED(pull_standing)(grad, planes, apart, out, rule, n);
+    scales = 0;
+#endif
+    if (rule.first == 1 && !scales) NAME(pull_standing_by)(grad, planes, apart, out, rule, 1, 0, n);
+    else if (rule.first == 1) NAME(pull_standing_by)(grad, planes, apart, out, rule, 1, 1, n);
+    else if (rule.first == 2) NAME(pull_standing_by)(grad, planes, apart, out, rule, 2, scales, n);
+    else NAME(pull_standing_by)(grad, planes, apart, out, rule, 3, scales, n);
 }
 
 static void NAME(pull_standing_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
                                   Rule rule, int64_t n) {
-    int planes = rule.first & MOST_PLANES, scales = scales_grad(rule); /* the former all it may be, as the compiler should know */
-    if (lows && highs) NAME(pull_standing_by)(grad, 0, 0, x, lows, highs, out, 0, 0, rule, planes, scales, n);
-    else if (lows) NAME(pull_standing_by)(grad, 0, 0, x, lows, 0, out, 0, INFINITY, rule, planes, scales, n);
-    else if (highs) NAME(pull_standing_by)(grad, 0, 0, x, 0, highs, out, -INFINITY, 0, rule, planes, scales, n);
-    else if (planes == 1 && !scales) NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, 1, 0, n);
-    else NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, planes, scales, n);
+    enum { ELEMENTS = 1024 };
+    uint8_t code[MOST_PLANES * ELEMENTS / 8];
+    const T *g = grad, *v = x, *l = lows, *h = highs;
+    for (int64_t start = 0; start < n; start += ELEMENTS) {
+        int64_t count = n - start < ELEMENTS ? n - start : ELEMENTS;
+        NAME(stand)(v + start, l ? l + start : 0, h ? h + start : 0, 0, code, ELEMENTS / 8, min, max, rule, count);
+        NAME(pull_standing)(g + start, code, ELEMENTS / 8, (T *)out + start, rule, count);
+    }
 }
 
+#ifndef COMPUTED /* numbers here may be none of the dtype */
 INLINE void NAME(steps_by)(const T *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n) {
     V each[7];
     T rest[64] = {0};
@@ -319,7 +309,7 @@ INLINE void NAME(tally_block)(const T *grad, const T *one, const T *other, const
     for (int i = 0; i < 64; i += LANE(lanes)) {
         V magnitude = sizes[i / LANE(lanes)];
         all = LANE(plus)(all, magnitude);
-        of_cut = LANE(plus)(of_cut, LANE(select)(LANE(from_bits)(cut >> i), magnitude, zero));
+        of_cut = LANE(plus)(of_cut, LANE(select)(LANE(from_bits)(cut, i), magnitude, zero));
     }
     LANE(number) each[2][LANE(lanes)];
     memcpy(each[0], &all, sizeof(V)), memcpy(each[1], &of_cut, sizeof(V));
@@ -382,9 +372,12 @@ static void NAME(arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64
     if (had) memcpy(had + i, had_of_rest, left);
 }
 
-static const Loops NAME(loops) = {NAME(encode), NAME(pull_code),     NAME(pull_x),          NAME(encode_between),
-                                  NAME(stand),  NAME(pull_standing), NAME(pull_standing_x), NAME(steps),
-                                  NAME(inside), NAME(tally),         NAME(arrive)};
+#define COMPUTED(x) NAME(x)
+#endif
+
+__attribute__((unused)) static const Loops NAME(loops) = {
+    NAME(encode),        NAME(pull_code),       NAME(pull_x),    NAME(encode_between), NAME(stand),    NAME(pull_standing),
+    NAME(pull_standing_x), COMPUTED(steps), COMPUTED(inside), COMPUTED(tally), COMPUTED(arrive)};
 
 #undef V
 #undef M
@@ -393,3 +386,4 @@ static const Loops NAME(loops) = {NAME(encode), NAME(pull_code),     NAME(pull_x
 #undef LANE
 #undef LOAD
 #undef STORE
+#undef COMPUTED

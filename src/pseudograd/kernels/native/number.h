@@ -27,7 +27,7 @@ INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) {
 }
 #endif
 INLINE uint64_t bits_f(mask_f m) { return (uint64_t)m; }
-INLINE mask_f from_bits_f(uint64_t word) { return (mask_f)(word & 1); }
+INLINE mask_f from_bits_f(uint64_t word, int i) { return (mask_f)(word >> i & 1); }
 
 typedef double vec_d;
 typedef int mask_d;
@@ -53,7 +53,7 @@ INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) {
 }
 #endif
 INLINE uint64_t bits_d(mask_d m) { return (uint64_t)m; }
-INLINE mask_d from_bits_d(uint64_t word) { return (mask_d)(word & 1); }
+INLINE mask_d from_bits_d(uint64_t word, int i) { return (mask_d)(word >> i & 1); }
 
 INLINE uint32_t bits_of(float v) {
     uint32_t bits;

@@ -10,8 +10,9 @@ Nothing else of a tensor is asked than sizes, strides, dtype, memory and device:
 
 #include "cuda.h"
 #include "torch_stable.h"
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef __x86_64__
 #include <cpuid.h>
+#include <xmmintrin.h>
 #endif
 
 #define CHUNK 1024          /* elements that are gathered at a time, where their memory is in another order */
@@ -214,12 +215,21 @@ typedef struct {
     Walk grad, x, low, high;
 } Work;
 
+/* Is the processor told to take subnormals for zeros, as by torch.set_flush_denormal? */
+static int flushes_subnormals(void) {
+#ifdef __x86_64__
+    return (_mm_getcsr() & 0x8040) != 0;
+#else
+    uint64_t settings;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(settings));
+    return settings >> 24 & 1;
+#endif
+}
+
 /* Of a few elements those without 512-bit products, of which the first one may stop a processor for longer than all of them take. */
 static const Loops *loops_for(int dtype, Rule rule, int64_t numel) {
-#if defined(__x86_64__) && defined(__GNUC__)
-    if (rule.kind == STANDING && numel <= FEW && loops == loops_avx512 && scales_grad(rule)) return loops_avx2[dtype];
-#endif
-    return loops[dtype];
+    int is_few = rule.kind == STANDING && numel <= FEW && loops == loops_avx512 && scales_grad(rule);
+    return (is_few ? loops_avx2 : loops)[dtype == BF16 && flushes_subnormals() ? FLUSHED_BF16 : dtype];
 }
 
 static void share(const Work *work, void (*part)(int64_t, int64_t, void *)) {
@@ -407,7 +417,7 @@ static int clamp(const Tensor *x, Value settings, int in_place, Tensor *y, Tenso
     int64_t size = code_bytes(work.rule, x->numel);
     if (code) *code = empty(1, &size, &one, bytes, x), set_planes(&work, code);
     if (!in_place) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype], x);
-    work.loops = loops[x->dtype], work.dtype = x->dtype, work.out = in_place ? x->memory : y->memory;
+    work.loops = loops_for(x->dtype, work.rule, x->numel), work.dtype = x->dtype, work.out = in_place ? x->memory : y->memory;
     if ((in_place || y->handle) && (!code || code->handle) && run(&work, ENCODE, x)) return 1;
     if (code) release(code);
     if (!in_place) release(y);
@@ -451,7 +461,7 @@ static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high,
     if (work->has_y) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype], x), work->out = y->memory;
     else *y = nothing();
     int zeros_differ = 0;
-    work->loops = loops[x->dtype], work->dtype = x->dtype, work->zeros_differ = &zeros_differ;
+    work->loops = loops_for(x->dtype, work->rule, x->numel), work->dtype = x->dtype, work->zeros_differ = &zeros_differ;
     int is_done = y->handle && (!code || code->handle) && run(work, ENCODE_BETWEEN, x);
     if (zeros_differ) *order |= UNSURE;
     work->zeros_differ = 0;
@@ -504,7 +514,7 @@ OPERATOR_ANYWHERE(encode_in_place_operator) {
 /* What x or a bound gets, as `work` says, in these strides. */
 static Tensor pulled(Work *work, int kind, const Tensor *grad, const int64_t *strides) {
     Tensor made = empty(grad->dim, grad->sizes, strides, dtypes[grad->dtype], grad);
-    work->loops = kind == PULL_X ? loops_for(grad->dtype, work->rule, work->numel) : loops[grad->dtype];
+    work->loops = loops_for(grad->dtype, work->rule, work->numel);
     work->dtype = grad->dtype, work->out = made.memory;
     if (made.handle && run(work, kind, grad)) return made;
     release(&made);
@@ -795,16 +805,16 @@ OPERATOR(arrive_operator) {
 
 /* --- registration --------------------------------------------------------------------------------------------------- */
 
-/* The best loops for this processor; `most` leaves the better ones out: 0 plain, 1 AVX2, 2 AVX-512. */
+/* The best loops for this processor; `most` leaves the better ones out: 0 SSE2 or NEON, 1 AVX2, 2 AVX-512. */
 static int choose(int most) {
-    loops = loops_plain;
+    loops = loops_baseline;
     int level = 0;
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef __x86_64__
     __builtin_cpu_init();
     unsigned a, b, features = 0, d; /* clang 14 cannot be asked for f16c by its name */
     int has_avx2 = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &features, &d) && features & bit_F16C;
-    if (most >= 1 && loops_avx2[F32] && has_avx2) loops = loops_avx2, level = 1;
-    if (most >= 2 && loops_avx512[F32] && has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    if (most >= 1 && has_avx2) loops = loops_avx2, level = 1;
+    if (most >= 2 && has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         loops = loops_avx512, level = 2;
 #endif

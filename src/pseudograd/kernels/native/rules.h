@@ -118,9 +118,10 @@ typedef struct {
     void (*arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n); /* had: for each entry 1 where any gradient was not 0 */
 } Loops;
 
-enum { F16, BF16, F32, F64, DTYPES };
+/* Beside the loops of each dtype those of bfloat16 that compare in float32, for where the processor flushes subnormals. */
+enum { F16, BF16, F32, F64, DTYPES, FLUSHED_BF16 = DTYPES, TABLES };
 
 #ifndef __cplusplus
-/* Of each kind of processor, the loops by dtype; null where this build has none for it. */
-extern const Loops *const loops_plain[DTYPES], *const loops_avx2[DTYPES], *const loops_avx512[DTYPES];
+/* Of each level of processors; null where this build has none for it. */
+extern const Loops *const loops_baseline[TABLES], *const loops_avx2[TABLES], *const loops_avx512[TABLES];
 #endif
