@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from collections.abc import Sequence
+from typing import TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
 
 from pseudograd.torch_table.private import is_batched, is_opaque, is_wrapped
 
+Digest: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 _ROW = 4096  # entries of a row, into which a long tensor is folded
 _FOLDED = 1 << 16  # entries of a long tensor
 _weights: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -34,7 +36,7 @@ def is_readable(value: object) -> TypeGuard[Tensor]:
     )
 
 
-def _digest(value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def digest(value: Tensor) -> Digest:
     """The sum, the sum of magnitudes, a projection, and the number of nonzero entries."""
     x = value.detach()
     if x.is_complex():
@@ -62,28 +64,12 @@ def _projection(flat: Tensor) -> Tensor:
     return torch.dot(folded, _projection_weights(rows, flat) + 1) + torch.dot(rest, rest_weights)
 
 
-class Pending:
-    """Digests that were computed and not fetched."""
-
-    def __init__(self) -> None:
-        self._columns: tuple[list[Tensor], ...] = ([], [], [], [])
-
-    def __len__(self) -> int:
-        return len(self._columns[0])
-
-    def add(self, value: Tensor) -> int:
-        """Returns the position of the digest in the result of `fetch`."""
-        for column, number in zip(self._columns, _digest(value), strict=True):
-            column.append(number)
-        return len(self) - 1
-
-    def fetch(self) -> list[tuple[float, ...]]:
-        columns = [_fetch_column(column) for column in self._columns]
-        self._columns = ([], [], [], [])
-        return list(zip(*columns, strict=True))
+def fetch(digests: Sequence[Digest]) -> list[tuple[float, ...]]:
+    """The numbers of all of them, in one transfer for each of the four."""
+    return list(zip(*map(_fetch_column, zip(*digests, strict=True)), strict=True))
 
 
-def _fetch_column(column: list[Tensor]) -> list[float]:
+def _fetch_column(column: Sequence[Tensor]) -> list[float]:
     if len({(number.dtype, number.device) for number in column}) > 1:
         column = [number.to("cpu", torch.float64) for number in column]
-    return torch.stack(column).to(torch.float64).tolist() if column else []
+    return torch.stack(list(column)).to(torch.float64).tolist()

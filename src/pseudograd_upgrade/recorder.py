@@ -55,8 +55,9 @@ class Recorder(Subscriber):
         self._locations = frames.Locations()
         self._by_location: dict[object, int] = {}
         self._ranges = nodes.Ranges()
-        self._pending = digests.Pending()
-        self._events: list[tuple[int, str, list[tuple[str, int]]]] = []
+        # Backwards of all threads add events: each holds its own digests, and the list is exchanged at once.
+        self._events: list[tuple[int, str, list[tuple[str, digests.Digest]]]] = []
+        self._digests = 0  # in these events
         self._depth = 0
 
     # --- events ---------------------------------------------------------------------------------------------------------
@@ -73,18 +74,19 @@ class Recorder(Subscriber):
         """Adds an event: its origin, its options, and for each tensor its type and shape and the position of its digest."""
         tensors = []
         for value in values:
-            if digests.is_readable(value) and len(self._pending) < MOST_DIGESTS:
+            if digests.is_readable(value) and self._digests < MOST_DIGESTS:
+                self._digests += 1
                 shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-                tensors.append((shape, self._pending.add(value)))
+                tensors.append((shape, digests.digest(value)))
         if tensors:
             self._events.append((origin, options, tensors))
 
     def _fetch_events(self) -> None:
-        numbers = self._pending.fetch()
-        events = self.steps.setdefault(self.step, [])
-        for origin, options, tensors in self._events:
-            events.append((origin, options, [(shape, numbers[index]) for shape, index in tensors]))
-        self._events.clear()
+        events, self._events, self._digests = self._events, [], 0
+        numbers = iter(digests.fetch([digest for _, _, tensors in events for _, digest in tensors]))
+        self.steps.setdefault(self.step, []).extend(
+            [(origin, options, [(shape, next(numbers)) for shape, _ in tensors]) for origin, options, tensors in events]
+        )
 
     # --- calls and nodes ------------------------------------------------------------------------------------------------
 

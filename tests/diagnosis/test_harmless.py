@@ -357,7 +357,7 @@ def test_an_exception_that_another_thread_sends_reaches_the_program(sent: type[E
     """Python raises it wherever the thread is. One of ours could be of the same class as the last."""
     send = ctypes.pythonapi.PyThreadState_SetAsyncExc
     ours = {"send": functools.partial(send, ctypes.c_ulong(threading.get_ident()), ctypes.py_object(sent))}
-    exec(compile("def hook():\n    send()\n    for _ in range(10): pass", f"{harmless.OURS}/planted.py", "exec"), ours)
+    exec(compile("def hook():\n    send()\n    for _ in range(10): pass", f"{SOURCE}/planted.py", "exec"), ours)
     with pytest.raises(sent) if arrives else contextlib.nullcontext():
         harmless.harmless("a hook")(ours["hook"])()
 

@@ -321,10 +321,13 @@ def _stdin(text: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("train")
-def test_a_wrong_call_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(("bisect", "--pin", "ajar", "train.py")) == 2
+@pytest.mark.parametrize(
+    ("pin", "text"), [("ajar", "pin_edge: edge must be one of"), ("jax", "bisect: pin must be an edge")]
+)
+def test_a_wrong_call_gets_one_line(pin: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("bisect", "--pin", pin, "train.py")) == 2
     err = capsys.readouterr().err
-    assert err.startswith("pseudograd: pin_edge: edge must be one of")
+    assert err.startswith(f"pseudograd: {text}")
     assert err.count("\n") == 1
 
 

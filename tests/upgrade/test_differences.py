@@ -22,7 +22,7 @@ from pseudograd_upgrade.differences import (
     may_have_grown,
     same_leaves,
 )
-from pseudograd_upgrade.digests import Pending
+from pseudograd_upgrade.digests import digest, fetch
 from pseudograd_upgrade.recording import LOSSES_ALONE, Digest, Recording, Schedule
 
 from . import made_runs
@@ -219,10 +219,7 @@ def test_a_parameter_moves_by_sixteen_roundings_at_most(dtype: torch.dtype, epsi
 
 
 def digests(*tensors: torch.Tensor) -> list[tuple[float, ...]]:
-    pending = Pending()
-    for tensor in tensors:
-        pending.add(tensor)
-    return pending.fetch()
+    return fetch([digest(tensor) for tensor in tensors])
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 70_000])

@@ -6,7 +6,7 @@ import contextlib
 import io
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -122,3 +122,18 @@ def test_a_seed_is_that_of_every_generator_that_exists(monkeypatch: pytest.Monke
     finally:
         random.setstate(states[0])
         numpy.random.set_state(states[1])
+
+
+def test_an_event_keeps_its_numbers_when_another_thread_ends_a_step_meanwhile() -> None:
+    recorder = Recorder(Schedule())
+
+    def values() -> Iterator[torch.Tensor]:
+        for number in (1.0, 2.0):
+            recorder._add(0, [torch.tensor(9.0)])
+            recorder._fetch_events()
+            yield torch.tensor(number)
+
+    recorder._add(1, values())
+    recorder._fetch_events()
+    *_, (origin, _, tensors) = recorder.steps[1]
+    assert (origin, [numbers[0] for _, numbers in tensors]) == (1, [1.0, 2.0])

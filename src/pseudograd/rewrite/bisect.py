@@ -162,7 +162,7 @@ def bisect(
     Source: delta debugging, Zeller & Hildebrandt (2002).
     """
     programs.check("bisect", program, is_module)
-    label = " and ".join(map(repr, contexts(pin, overrides, "bisect")))
+    label = " and ".join(map(repr, _contexts(pin, overrides)))
     command = programs.command_of(program, arguments, is_module)
     runner = _Runner({"pin": pin, "overrides": list(overrides)}, command, checked_by, on_run)
     try:
@@ -170,6 +170,14 @@ def bisect(
     except Stopped as stop:
         stop.known = _known_so_far(label, runner)
         raise
+
+
+def _contexts(pin: str | None, overrides: Sequence[str]) -> list[Rewriting]:
+    """The change, in the command before it runs the program and in the program. The pin to a framework has no call sites."""
+    entered = contexts(pin, overrides, "bisect")
+    if any(context.kinks and not context.replacements for context in entered):
+        raise ValueError(must("bisect", "pin", "be an edge or a version of torch", pin))
+    return entered
 
 
 def _search(label: str, runner: _Runner) -> Bisection:
@@ -264,6 +272,8 @@ class _Runner:
             status = subprocess.run(
                 self.checked_by, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False
             ).returncode
+        if run.errors and not run.parts:
+            raise ValueError(f"bisect: the change must reach the program, got an error there. {run.errors[0]}")
         self._add_sites(run.parts)
         if status and not self.stderr:
             self.stderr = tuple(run.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])
@@ -326,9 +336,7 @@ class _Following(Following):
         self.sites: dict[Key, CallSite] = {}
         keys = None if change["places"] is None else set(map(tuple, change["places"]))
         entered = []
-        for context in contexts(change["pin"], change["overrides"], "bisect"):
-            if context.kinks and not context.replacements:
-                raise ValueError(must("bisect", "pin", "be an edge or a version of torch", change["pin"]))
+        for context in _contexts(change["pin"], change["overrides"]):
             replacements = {
                 switch: Replacement(_AtSites(replacement.rule, keys, self.sites), replacement.op)
                 for switch, replacement in context.replacements.items()
