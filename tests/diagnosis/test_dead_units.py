@@ -18,6 +18,7 @@ from pseudograd.diagnosis.count.tally import Tally
 from pseudograd.diagnosis.count.zeros import Zeros
 
 from .checks import codes, line_of, only
+from .test_harmless import Doubled
 
 
 def train(model: nn.Module, batch: Callable[[], Tensor], steps: int = 4) -> Diagnosis:
@@ -294,22 +295,12 @@ def test_a_mask_is_dropped_when_every_entry_had_a_gradient() -> None:
     assert (entries.missing(), entries.moved, entries.is_complete, entries._mask) == (None, True, True, None)
 
 
-class _Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return grad * 2
-
-
 def test_tables_padding_and_custom_functions_are_noted_at_their_leaves() -> None:
     """One of each kind of node, and a second one: the kinds are remembered."""
     tables = [nn.Embedding(4, 2, padding_idx=row) for row in (0, None, 3)]
     custom, plain = ([nn.Parameter(torch.ones(2)) for _ in range(2)] for _ in range(2))
     at = torch.tensor([1, 2])
-    parts = [table(at).sum() for table in tables] + [_Doubled.apply(x).sum() for x in custom] + [x.sum() for x in plain]
+    parts = [table(at).sum() for table in tables] + [Doubled.apply(x).sum() for x in custom] + [x.sum() for x in plain]
     y = sum(parts)
     parameters = [*(table.weight for table in tables), *custom, *plain]
     leaves = Leaves("leaves", {})
@@ -319,7 +310,7 @@ def test_tables_padding_and_custom_functions_are_noted_at_their_leaves() -> None
     members = [leaves.leaf_of(parameter) for parameter in parameters]
     assert [leaf.is_looked_up for leaf in members] == [True] * 3 + [False] * 4
     assert [leaf.padding for leaf in members] == [0, None, 3, *[None] * 4]
-    assert [leaf.function for leaf in members] == [*[None] * 3, *["_DoubledBackward"] * 2, *[None] * 2]
+    assert [leaf.function for leaf in members] == [*[None] * 3, *["DoubledBackward"] * 2, *[None] * 2]
     assert leaves.upstream(y.grad_fn) == y.grad_fn.metadata["leaves"] == reachable[y.grad_fn]
 
 

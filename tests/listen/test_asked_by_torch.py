@@ -23,6 +23,8 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd.torch_table.private import mode_stack
 
+from ..diagnosis.test_harmless import Doubled
+
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{start}")
     for start in ("The PyTorch API of nested tensors", "torch.chain_matmul is deprecated", "`?torch.jit")
@@ -239,16 +241,6 @@ def hooks_of_the_program() -> object:
         warnings.simplefilter("always")
         torch.utils.hooks.warn_if_has_hooks(w)  # as where a tensor goes to another process
     return [w.grad, heard, [str(warning.message) for warning in caught]]
-
-
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad * 2
 
 
 @program_of_the_table
