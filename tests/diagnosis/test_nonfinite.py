@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.tell.text import head
 
 from .checks import codes, only
 
@@ -216,7 +217,9 @@ def test_a_clip_of_the_norm_spreads_it() -> None:
 
 
 def test_what_the_program_replaces_before_the_step_is_calm() -> None:
-    assert "nonfinite" not in codes(_train(_replace))
+    d = _train(_replace)
+    assert "nonfinite" not in codes(d)
+    assert "gradients were not finite in 6 backwards: the program replaced them before 6 steps" in d.calm
 
 
 def test_half_precision_names_the_factor_and_a_warm_up_is_calm() -> None:
@@ -247,3 +250,38 @@ def test_infinities_that_are_meant_are_no_finding(loss: Callable[[Tensor], Tenso
         loss(p).backward()
     assert codes(d) == []
     assert "nonfinite" not in vars(d._recorder)
+
+
+# --- the paragraph that the command begins with ---------------------------------------------------------------------------
+
+
+def _starve(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x).clamp(5.0, 6.0).detach().sum() + next(net.parameters()).clamp(-1, 1).sum()
+
+
+_HEADS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
+    "nan": (_SOURCES["the forward"][0], "2 of 2 parameters got a gradient that is not finite", "First: nonfinite at "),
+    "starved": (_starve, "1 of 2 parameters starves.", "First: starved at "),
+    "healthy": (
+        lambda net, x: net(x).square().mean(),
+        "none of 2 parameters starves, and nothing wrong",
+        "1 backward pass",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loss", "learns", "first"), _HEADS.values(), ids=_HEADS)
+def test_one_paragraph_says_what_is_wrong_first(
+    loss: Callable[[nn.Module, Tensor], Tensor], learns: str, first: str
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 8)
+    with diagnose(net) as d:
+        loss(net, torch.randn(16, 4)).backward()
+    lines = head(d)
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 80
+    text = " ".join(lines)
+    assert text.startswith(f"In short: {learns}")
+    assert first in text
+    assert all(finding.next_step[:30] in text for finding in d.findings[:1])

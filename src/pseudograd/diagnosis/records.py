@@ -169,7 +169,7 @@ class Finding:
     """code, number: of its kind, a row of `findings`. where, expression: the call. evidence: the numbers.
     cause: what most likely did it. next_step: what to do about it, a line that can be pasted where there is one. also: what else was
     found there. share: what `--fail-on` compares. module: the path of the module that makes the call, in the outermost one; several
-    where the line serves several. parameters: those that starve, where it is about whole ones. is_muted: somebody said that it is
+    where the line serves several. parameters: those that it is about, where it is about whole ones. is_muted: somebody said that it is
     deliberate, so that it is counted and not told.
     """
 

@@ -34,7 +34,7 @@ from .records import Report
 from .side_by_side import Pin, train_side_by_side
 from .tell.notices import Output
 from .tell.page import page
-from .tell.text import rank_lines
+from .tell.text import head, rank_lines
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -138,7 +138,7 @@ def run(
     report = output.new(merge(done.parts, done.unseen, nothing))
     is_printed = output.file is None or output.format != "text"
     says_something = bool(report.backwards) or not done.unseen  # else "no backward started" would be wrong
-    lines = str(report).splitlines() if is_printed and says_something else []
+    lines = [*head(report), "", *str(report).splitlines()] if is_printed and says_something else []
     lines += _describe_processes(report, done)
     status = done.status
     if output.to_be_known is not None and not report.backwards:

@@ -17,6 +17,7 @@ from ...listen import nodes
 from ...listen.harmless import quiet
 from ...listen.nodes import GraphNode
 from ...torch_table.private import current_node, saved, saved_names
+from ...wording import counted
 from .grads import Leaving, are_readable
 from .leaf import MOST_IN_WARM_UP, Leaf, has_numbers
 
@@ -273,6 +274,14 @@ class Nonfinite:
             return True
         goes_on = self.backwards[-1] < self._recorder.backwards or len(self.backwards) < MOST_IN_WARM_UP
         return goes_on and self._has_optimiser() and all(birth.kind == HALF for birth in self.births.values())
+
+    def calm(self) -> list[str]:
+        """A sentence where it reached no weight."""
+        if not self.reached or not self.is_calm:
+            return []
+        parts = [f"no step followed {self.lost:,} of them, as in the warm-up of a GradScaler"] if self.lost else []
+        parts += [f"the program replaced them before {counted(self.mended, 'step')}"] if self.mended else []
+        return [f"gradients were not finite in {counted(len(self.backwards), 'backward')}: {', and '.join(parts)}"]
 
     @property
     def lost(self) -> int:

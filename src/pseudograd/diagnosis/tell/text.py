@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 
 import torch
 
@@ -16,6 +17,12 @@ from ..ranks import Difference
 from ..records import Finding, Report
 
 _WIDTH = 110
+_URGENT = {
+    "nonfinite": 0,
+    "starved": 1,
+    "unused": 2,
+    "guard": 4,
+}  # the order in which codes come first; 3 is that of all others
 _DIFFERENCES_SHOWN = 12  # between ranks
 _ROWS_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 _ROW = "    {:>20} {:>24} {:>8}  {}"
@@ -42,6 +49,48 @@ def text(report: Report) -> str:
     if known:
         lines.append(f"baseline: {counted(len(known), 'finding')} left out, known there")
     return "\n".join([*lines, *_what_if(report), *_errors(report)])
+
+
+def head(report: Report) -> list[str]:
+    """The report in one paragraph, of twelve lines of 80 columns at most: does anything learn, what is wrong first, where, what to do."""
+    if not report.backwards:
+        return []
+    findings, learns = report.findings, _learning(report)
+    first = min(findings, key=lambda finding: _URGENT.get(finding.code, 3), default=None)
+    passes = counted(report.backwards, "backward pass", "backward passes")
+    left_out = len(getattr(report, "known", ()))
+    known = f"; {counted(left_out, 'finding')} of the baseline left out" if left_out else ""
+    if first is None:
+        return _narrow(f"In short: {learns}, and nothing wrong was found in {passes}{known}.")
+    where = "" if first.where == "?" else f" at {first.where}"
+    subject = shorten(first.expression, 160, placeholder=" ...")
+    evidence = shorten(first.evidence, 240, placeholder=" ...")
+    rest = f"All {len(findings):,} findings stand below" if len(findings) > 1 else "More stands below"
+    lines = _narrow(f"In short: {learns}. First: {first.code}{where}{f', {subject}' if subject else ''}: {evidence}.")
+    step = _narrow(shorten(first.next_step, 240, placeholder=" ..."), "    ")
+    return [*lines, "What to do:", *step, f"{rest}{known}."]
+
+
+def _learning(report: Report) -> str:
+    total, starved = len(report.parameters), len(report.starved)
+    broken, unused = (
+        len({name for finding in report.findings if finding.code == code for name in finding.parameters})
+        for code in ("nonfinite", "unused")
+    )
+    if not total:
+        return "no parameter was met"
+    if broken:
+        return f"{broken:,} of {counted(total, 'parameter')} got a gradient that is not finite, from which nothing can be learned"
+    says = f"nothing learns, as {'the one parameter starves' if total == 1 else f'all {total:,} parameters starve'}"
+    if starved < total:
+        says = f"{starved or 'none'} of {counted(total, 'parameter')} {'starve' if starved > 1 else 'starves'}"
+    return f"{says}, and {unused:,} get a gradient that no optimiser uses" if unused else says
+
+
+def _narrow(content: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        content, 80, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:

@@ -103,7 +103,9 @@ class Evidence:
             if site.cut and site.is_calm_clip
         ]
         more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
-        return [*self.starving.calm(), *calm_lines(self.partly), *clips, *more]
+        nonfinite = vars(self.recorder).get("nonfinite")
+        skipped = [] if nonfinite is None else nonfinite.calm()
+        return [*self.starving.calm(), *skipped, *calm_lines(self.partly), *clips, *more]
 
     @part
     def copied(self) -> Iterable[Copied]:

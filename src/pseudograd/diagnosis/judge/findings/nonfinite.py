@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,18 +67,19 @@ def _find_late(evidence: Evidence, reached: Sequence[Leaf] = ()) -> Iterator[Fin
         return
     bits = sum(1 << bit for bit, leaf in evidence.leaves if leaf in leaves)
     site = next((site for site in evidence.sites if site.nonfinite and site.upstream & bits), None)
-    names = shortened([leaf.name for leaf in leaves], 4)
-    evidence_text = f"{counted(len(leaves), 'parameter')} got a gradient that is not finite: {names}"
+    names = tuple(leaf.name for leaf in leaves)
+    evidence_text = f"{counted(len(names), 'parameter')} got a gradient that is not finite: {shortened(names, 4)}"
     cause = "a product or a sum between the loss and these parameters exceeds the range of its dtype, or an op that nobody watches made it"
     next_step = (
         "with torch.autograd.detect_anomaly(): ...  # around the training step: names the first op that returns nan"
     )
     if site is None:
-        yield KIND.finding("?", "", evidence_text, cause, next_step)
+        yield KIND.finding("?", "", evidence_text, cause, next_step, parameters=names)
     else:
         evidence_text += f"; here it arrives first, at {site.nonfinite:,} of {site.arrived:,} entries"
         cause = "an op between here and the loss made it"
-        yield KIND.site_finding(site, evidence_text, cause, next_step, site.nonfinite / max(site.arrived, 1))
+        finding = KIND.site_finding(site, evidence_text, cause, next_step, site.nonfinite / max(site.arrived, 1))
+        yield replace(finding, parameters=names)
 
 
 def _ends_broken(leaf: Leaf, backwards: int) -> bool:
@@ -111,6 +113,7 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
         _advise(birth, expression),
         share=birth.entries / (birth.elements or 1) or 1.0,
         module=location.module,
+        parameters=tuple(leaf.name for leaf in known.reached),
         is_muted=location is not NOWHERE and evidence.deliberate.location(location),
     )
 
