@@ -196,7 +196,9 @@ def test_more_than_half_of_enough_entries_stand_still(
     parameter.samples.moves[still:] = 1
     deliberate = SimpleNamespace(parameter=lambda name: False, place=lambda place: False)
     evidence: Any = SimpleNamespace(
-        stalls=SimpleNamespace(parameters=lambda: [parameter], place=None), deliberate=deliberate
+        stalls=SimpleNamespace(parameters=lambda: [parameter], place=None),
+        deliberate=deliberate,
+        recorder=SimpleNamespace(optimisers=SimpleNamespace(all=[])),
     )
     found: list[object] = []
     with pytest.MonkeyPatch.context() as patched:

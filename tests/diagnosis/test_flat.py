@@ -95,7 +95,7 @@ def _divided_by_itself(is_mended: bool) -> Diagnosis:
     return train(loss, torch.optim.Adam([*gate.parameters(), *experts.parameters()], 1e-3))
 
 
-FAULTS = {
+FAULTS: dict[Callable[[bool], Diagnosis], tuple[str, str]] = {
     _one_autocast: ("flat", "cache_enabled=False"),
     _one_graph: ("flat", "loss = (net(X) - 1).square().mean()"),
     _outputs_alike: ("flat", "Print what each layer"),

@@ -23,7 +23,8 @@ from pseudograd.diagnosis.run import condition
 from .. import browser
 from ..browser import needs_browser
 
-CODES = "guard kink starved cut dead edge wind-up stalled vanish convention nonfinite"  # PG201 and so on: a row is added, and none changed
+# PG201 and so on: a row is added, and none changed
+CODES = "guard kink starved cut dead edge wind-up stalled vanish convention nonfinite unused no-effect flat"
 
 
 def test_a_number_stays_with_its_code_and_no_two_rows_share_one() -> None:

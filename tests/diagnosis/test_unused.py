@@ -192,9 +192,10 @@ def _steps_by_hand() -> Diagnosis:
             optimizer.zero_grad()
             functional.cross_entropy(net(X) * scale, Y).backward()
             optimizer.step()
+            grad, scale.grad = scale.grad, None
+            assert grad is not None
             with torch.no_grad():
-                scale -= 0.1 * scale.grad
-            scale.grad = None
+                scale.sub_(0.1 * grad)
     return d
 
 
@@ -204,6 +205,7 @@ def _attacked() -> Diagnosis:
     def loss() -> Tensor:
         noise = nn.Parameter(torch.zeros_like(X))
         functional.cross_entropy(net(X + noise), Y).backward()
+        assert noise.grad is not None
         return functional.cross_entropy(net(X + 0.1 * noise.grad.sign()), Y)
 
     return train(net, sgd(net), loss)

@@ -7,6 +7,7 @@ calls that hand them on are one thing.
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -41,6 +42,8 @@ _DETACHES = (".detach()", ".data")  # they hand out the value as it is
 _DETACHING = ("detach", "detach_", ".data", "tensor")
 WITHOUT_GRAD = " under no_grad"
 NEEDS_NOTHING = "a Function none of whose inputs needs a gradient"  # as checkpoint with use_reentrant=True is
+_ITEM = re.compile(r"\.item\(\)|\bfloat\(")
+SUMS = frozenset((torch.add, torch.sub, Tensor.add, Tensor.sub, Tensor.add_, Tensor.sub_, Tensor.__rsub__))
 _CASTS = ("long", "int", "short", "byte", "bool", "to", "type")
 
 
@@ -126,13 +129,26 @@ class Followed:
     decides = False  # does the loss of this step depend on the value, with a gradient that goes around the clamp to x?
 
 
+class Idle:
+    """A number without a gradient that a program adds to one that has a gradient, as to its loss. cuts: those it was made behind; empty for
+    a number of Python. passes: the backward passes whose loss depends on the sum.
+    """
+
+    def __init__(self, location: Location, bit: int) -> None:
+        self.location, self.bit = location, bit
+        self.cuts: set[Cut] = set()
+        self.passes = 0
+
+
 class Influence:
     """The marks of tensors, and the cuts that they stand for."""
 
     def __init__(self, leaves: Leaves, locations: Locations) -> None:
         self.cuts: dict[tuple[str, Location], Cut] = {}
         self._marks = Marks()
-        self._by_bit: list[Cut | Followed] = []
+        self._by_bit: list[Cut | Followed | Idle] = []
+        self.idle: dict[Location, Idle | None] = {}  # None for sums with a number that was no tensor
+        self._sums = 0  # the bits of sums: a value has them that hands a gradient on to the sum
         self._values = 0  # the bits of values of clamps, which are no cuts
         self._compared = 0  # the bits of cuts whose value a comparison makes or reads
         self._open = self._open_without_grad = 0  # the upper bits of all cuts, and of those under no_grad
@@ -222,7 +238,8 @@ class Influence:
                 self._marks.add(tensor, marks)
                 self._mark_origin(tensor)
         for tensor in outputs:
-            self._marks.add(tensor, marks if _is_continuous(tensor) else marks & ~blocked)
+            bits = marks if tensor.requires_grad else marks & ~self._sums
+            self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~blocked)
 
     def _marks_of(self, values: Iterable[object]) -> int:
         marks, known, arrays = 0, self._marks.all, self._arrays
@@ -310,6 +327,31 @@ class Influence:
             cut.upstream |= self._leaves.upstream_of(tensor)
         return cut.bits
 
+    def note_sum(self, args: Arguments, result: object) -> None:
+        """Note a number without a gradient that is added to one that has a gradient."""
+        if not isinstance(result, Tensor) or result.dim() or not result.requires_grad:
+            return
+        for value in args[:2]:
+            if type(value) is float:
+                self._note_idle(result, 0)
+            elif isinstance(value, Tensor) and not value.requires_grad and not value.dim():
+                marks = self._marks.get(value)
+                if marks and not self._detached.get(value):  # a value that is detached there and then is a surrogate
+                    self._note_idle(result, marks)
+
+    def _note_idle(self, result: Tensor, marks: int) -> None:
+        location = self._locations.here(3)
+        if location not in self.idle:
+            is_item = location.call is not None and _ITEM.search(location.call.expression) is not None
+            self.idle[location] = idle = Idle(location, len(self._by_bit)) if marks or is_item else None
+            if idle is not None:
+                self._by_bit.append(idle)
+                self._sums |= 1 << idle.bit
+        idle = self.idle[location]
+        if idle is not None:
+            idle.cuts |= self._cuts_among(marks)
+            self._marks.add(result, self._marks.get(result) | 1 << idle.bit)
+
     # --- steps, Functions, clamps, backwards --------------------------------------------------------------------------
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -318,7 +360,7 @@ class Influence:
             return
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
             if parameter.grad is not None:
-                self._marks.add(parameter, self._marks.get(parameter.grad) & ~self._values)
+                self._marks.add(parameter, self._marks.get(parameter.grad) & ~(self._values | self._sums))
             self._mark_origin(parameter)
 
     def after_function(self, result: object) -> None:
@@ -348,7 +390,9 @@ class Influence:
         for bit, source in enumerate(self._by_bit):
             if not marks >> bit & 1:
                 continue
-            if not isinstance(source, Cut):
+            if isinstance(source, Idle):
+                source.passes += 1
+            elif not isinstance(source, Cut):
                 source.decides = bool((source.upstream | source.around) & learning)
             else:
                 source.is_last |= bool(self._open >> bit & 1)

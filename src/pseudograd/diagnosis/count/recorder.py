@@ -37,7 +37,7 @@ from ...torch_table.private import (
     without_torch_function,
 )
 from ...torch_table.records import Arguments, Function, Keywords, Spelling
-from .influence import Influence
+from .influence import SUMS, Influence
 from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
 from .norms import Losses
@@ -390,6 +390,8 @@ class Recorder(Subscriber):
                 self.clamps.note_result(spelling, local.values if is_followed else None, args, result)
             if not self.influence.is_plain(args, kwargs, result):
                 self.influence.after_call(function, args, kwargs, result)
+            if function in SUMS and len(args) > 1:
+                self.influence.note_sum(args, result)
             if function is _REGISTER_HOOK:
                 self._register_after(args[0])
 

@@ -83,6 +83,7 @@ class Tally:
         # Did a backward make its nodes, for second derivatives?
         self.is_second = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
+        self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
         self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
@@ -97,6 +98,8 @@ class Tally:
 
     def note_node(self, node: GraphNode, calling: object) -> None:
         """A call of this function made a node."""
+        if self.is_number is None:
+            self.is_number = not any(tuple(part.shape) for part in getattr(node, "_input_metadata", ()))
         if self.function is None and not self.op[-1].isdigit():  # nodes of torch's own are numbered
             self.function = function_of(type(node))
             self.may_break |= self.function is not None

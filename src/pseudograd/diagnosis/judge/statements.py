@@ -7,6 +7,8 @@ import functools
 import re
 from collections.abc import Iterator
 
+import torch
+
 from ...listen.frames import Point, format_location, lines_of
 
 Place = tuple[str, str]  # file:line, and the source there
@@ -102,6 +104,74 @@ def find_assignment(point: Point, name: str) -> Place | None:
         if len(places) == 1:
             return places[0]
     return None
+
+
+def find_loss(point: Point | None) -> str:
+    """The name of the loss in `loss.backward()`; "loss" where that line says something else."""
+    name = "" if point is None else point.expression.partition(".backward(")[0]
+    return name if name.isidentifier() else "loss"
+
+
+def find_unread(point: Point, is_number: bool) -> str | None:
+    """For a line whose result nobody reads: what to write in its place; None where somebody may read it.
+
+    That is a call of torch that stands alone, or one number for a name that its function never reads.
+    """
+    statement, text = statement_at(point), point.expression
+    value = getattr(statement, "value", None)
+    source = "".join(lines_of(point.code.co_filename))
+    if not isinstance(value, ast.expr) or any(isinstance(node, (ast.Yield, ast.Await)) for node in ast.walk(value)):
+        return None
+    is_whole = " ".join((ast.get_source_segment(source, value) or "").split()) == " ".join(text.split())
+    if isinstance(statement, ast.Expr):
+        return _keep(value, text) if is_whole else None
+    if (
+        not isinstance(statement, ast.Assign)
+        or len(statement.targets) != 1
+        or not isinstance(statement.targets[0], ast.Name)
+    ):
+        return None
+    name = statement.targets[0].id
+    if name.startswith("_") or not ((is_whole and is_number) or _is_total(value)) or _reads(scope_of(point), name):
+        return None
+    return name
+
+
+def _is_total(value: ast.expr) -> bool:
+    is_call = (
+        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and not value.args and not value.keywords
+    )
+    return is_call and getattr(getattr(value, "func", None), "attr", "") in ("sum", "mean")
+
+
+def _reads(scope: ast.AST | None, name: str) -> bool:
+    """May something in this function read the name?"""
+    for node in ast.walk(scope) if scope is not None else ():
+        if isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names:
+            return True
+        if isinstance(node, ast.AugAssign) and getattr(node.target, "id", None) == name:
+            return True
+        if isinstance(node, ast.Name) and (
+            isinstance(node.ctx, ast.Load) and node.id in (name, "locals", "vars", "globals")
+        ):
+            return True
+    return scope is None
+
+
+def _keep(value: ast.expr, text: str) -> str | None:
+    """The call, with its result in the name that it reads first; None for a call that is made for what else it does."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
+        return None
+    name, owner = value.func.attr, value.func.value
+    is_of_torch = name == "apply" or any(hasattr(place, name) for place in (torch.Tensor, torch, torch.nn.functional))
+    if not is_of_torch or name.endswith("_") or any(keyword.arg in ("out", "inplace") for keyword in value.keywords):
+        return None
+    first = value.args[0] if value.args else None
+    is_function = isinstance(first, ast.Name) and (
+        name == "apply" or getattr(owner, "id", "") in ("torch", "F", "functional")
+    )
+    target = first if is_function else owner
+    return f"{target.id} = {text}" if isinstance(target, ast.Name) else f"y = {text}"
 
 
 def name_of_optimiser(step: str) -> str:

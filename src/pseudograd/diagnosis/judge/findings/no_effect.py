@@ -1,0 +1,138 @@
+"""Terms of a loss that do nothing: without a gradient, multiplied by 0, or read by nobody."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ....listen.frames import named
+from ....wording import counted
+from ...count.influence import Idle
+from ...records import Finding, Site
+from ...sites import expression_at
+from ..statements import find_loss, find_unread
+from .kind import Evidence, Kind
+
+_FEWEST_PASSES = 3
+_FEWEST_ZEROS = 5  # a weight may begin at 0
+# A sum of what nobody uses, times 0, so that each rank has a gradient for it.
+_FOR_RANKS = re.compile(r"\b0(\.0*)?\s*\*.*\.?(sum|mean)\b|(sum|mean)\(.*\*\s*0(\.0*)?\b")
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    blamed = {record.cause.where for record in evidence.starved if record.cause is not None}
+    for idle in evidence.recorder.influence.idle.values():
+        if idle is not None and idle.passes >= _FEWEST_PASSES:
+            yield from _find_idle(idle, evidence, blamed)
+    for site in evidence.sites:
+        if site.op == "mul" and _is_nothing(site, evidence) and site.where not in blamed:
+            yield KIND.site_finding(
+                site,
+                f"this term of the loss was multiplied by 0 in all {site.calls:,} backward passes that reached it",
+                "its factor is 0, so it changes no gradient",
+                f"{_largest_factor(site.expression)}  # in place of {site.expression}: with a factor other than 0, or without the term",
+                1.0,
+            )
+    yield from _find_unread_lines(evidence)
+
+
+def _is_nothing(site: Site, evidence: Evidence) -> bool:
+    """Was one number multiplied by 0, each time, and is it no trick to keep ranks alike?"""
+    is_one_number = site.elements == site.calls and site.arrived == site.cut == site.calls
+    is_always = site.calls >= max(_FEWEST_ZEROS, evidence.backwards // 4) and not site.elsewhere
+    return is_one_number and is_always and not site.is_second and _FOR_RANKS.search(site.expression) is None
+
+
+def _largest_factor(expression: str) -> str:
+    """The product without its first factor if that is a number or a name, as in `weight * penalty`."""
+    try:
+        value = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return "the term"
+    if not isinstance(value, ast.BinOp):
+        return "the term"
+    left, right = ast.unparse(value.left), ast.unparse(value.right)
+    return f"1e-2 * {right if isinstance(value.left, (ast.Constant, ast.Name, ast.Attribute)) else left}"
+
+
+def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Finding]:
+    """A number that was made of what learns, and added to the loss without a gradient."""
+    line, text = named(idle.location.call), expression_at(idle.location)
+    cuts = idle.cuts or {
+        cut
+        for cut in evidence.recorder.influence.cuts.values()
+        if cut.kind in (".item()", "float()")
+        and named(cut.location.call) == line
+        and expression_at(cut.location) in text
+    }
+    cuts = {cut for cut in cuts if cut.upstream & evidence.recorder.reached and named(cut.location.call) not in blamed}
+    if not cuts:
+        return
+    cut = min(
+        cuts, key=lambda cut: (named(cut.location.call), cut.location.call.instruction if cut.location.call else 0)
+    )
+    place, source = named(cut.location.call), expression_at(cut.location)
+    mended = source.replace(".item()", "").replace(".detach()", "").replace(".data", "")
+    next_step = f"{mended}  # in place of {source}" + ("" if place == line else f" at {place}")
+    if mended == source:
+        next_step = f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
+    yield KIND.call_finding(
+        idle.location,
+        f"a term without a gradient is added to the loss in {counted(idle.passes, 'backward pass', 'backward passes')}",
+        f"it is made of what learns, and {cut.kind} takes its gradient away ({place}), so the term changes no step",
+        next_step,
+        module=idle.location.module,
+        is_muted=evidence.deliberate.location(idle.location) or evidence.deliberate.location(cut.location),
+    )
+
+
+def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
+    """Lines of the program whose result nobody reads."""
+    if evidence.backwards < _FEWEST_PASSES:
+        return
+    backwards = [location.call for location in evidence.recorder.losses if location.call is not None]
+    seen = set()
+    for tally in evidence.recorder.tallies.values():
+        call = tally.location.call
+        if tally.calls or call is None or call != tally.location.program or named(call) in seen:
+            continue
+        instead = find_unread(call, bool(tally.is_number))
+        if instead is None:
+            continue
+        seen.add(named(call))
+        loss = find_loss(next((point for point in backwards if point.code is call.code), None))
+        yield KIND.call_finding(
+            tally.location,
+            f"the result of this line reached none of {evidence.backwards:,} backward passes, and nobody reads it",
+            "it is thrown away",
+            f"{loss} = {loss} + {instead}  # before {loss}.backward()"
+            if instead.isidentifier()
+            else f"{instead}  # keep the result",
+            module=tally.location.module,
+            is_muted=evidence.deliberate.location(tally.location),
+        )
+
+
+KIND = Kind(
+    code="no-effect",
+    number="PG213",
+    order=36,
+    find=_find,
+    meaning="a term of the loss does nothing: it was made of what learns and has no gradient, its factor is 0 in all passes, or nobody "
+    "reads the result of its line",
+    details="Not what is detached where it is added, as surrogates are, metrics, nor the sum times 0 that keeps ranks alike",
+    next_step="the term with its gradient, another factor, or the line that adds it",
+    bad="""\
+layer = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+with diagnose(layer) as d:
+    for step in range(4):
+        optimizer.zero_grad()
+        penalty = layer.weight.square().sum()
+        loss = layer(torch.ones(2, 4)).square().mean() + 0.1 * penalty.item()  # PG213
+        loss.backward()
+        optimizer.step()
+""",
+    mend=((".item()", ""),),
+)

@@ -1,0 +1,154 @@
+"""A term of the loss that does nothing is a finding at its line; a metric, a surrogate and a trick for ranks are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.context import Diagnosis
+
+from .checks import codes
+
+X, Y = torch.randn(32, 8), torch.randint(3, (32,))
+Loss = Callable[[nn.Sequential], Tensor]
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Tensor:
+        return -grads[0]
+
+
+def train(loss: Loss) -> Diagnosis:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    with diagnose(net) as d:
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss(net).backward()
+            optimizer.step()
+    return d
+
+
+def error(net: nn.Module) -> Tensor:
+    return functional.cross_entropy(net(X), Y)
+
+
+def _item(net: nn.Sequential) -> Tensor:
+    penalty = net[0].get_parameter("weight").square().sum()
+    return error(net) + 0.1 * penalty.item()  # next: penalty
+
+
+def _detached(net: nn.Sequential) -> Tensor:
+    h = net[0](X)
+    commitment = functional.mse_loss(h.detach(), torch.ones_like(h))
+    return error(net) + 0.25 * commitment  # next: h
+
+
+def _without_grad(net: nn.Sequential) -> Tensor:
+    with torch.no_grad():
+        spread = net(X).softmax(-1).std()
+    return error(net) - spread  # next: Compute it with a gradient
+
+
+def _compared(net: nn.Sequential) -> Tensor:
+    loss = error(net)
+    loss += (net(X) > 0).float().mean()  # next: Compute it with a gradient
+    return loss
+
+
+def _factor_0(net: nn.Sequential) -> Tensor:
+    weight = 1 // 10
+    return error(net) + weight * net(X).square().mean()  # next: 1e-2 * net(X).square().mean()
+
+
+def _function_thrown_away(net: nn.Sequential) -> Tensor:
+    h = net[1](net[0](X))
+    Reversed.apply(h)  # next: h = Reversed.apply(h)
+    return functional.cross_entropy(net[2](h), Y)
+
+
+def _clamp_thrown_away(net: nn.Sequential) -> Tensor:
+    h = net[0](X)
+    h.clamp(-1, 1)  # next: h = h.clamp(-1, 1)
+    return functional.cross_entropy(net[2](h), Y)
+
+
+def _penalty_that_nobody_reads(net: nn.Sequential) -> Tensor:
+    penalty = 0.1 * net[0].get_parameter("weight").square().mean()  # noqa: F841  # next: loss = loss + penalty
+    return error(net)
+
+
+FAULTS = (
+    *(_item, _detached, _without_grad, _compared, _factor_0),
+    *(_function_thrown_away, _clamp_thrown_away, _penalty_that_nobody_reads),
+)
+
+
+@pytest.mark.parametrize("loss", FAULTS, ids=lambda loss: loss.__name__)
+def test_a_term_without_effect_is_one_finding_at_its_line(loss: Loss) -> None:
+    d = train(loss)
+    (finding,) = d.findings
+    assert (codes(d), finding.number) == (["no-effect"], "PG213")
+    line = Path(__file__).read_text().splitlines()[int(finding.where.rpartition(":")[2]) - 1]
+    assert finding.next_step.startswith(line.partition("# next: ")[2]), line
+
+
+# --- on purpose ----------------------------------------------------------------------------------------
+
+
+def _metrics(net: nn.Sequential) -> Tensor:
+    outputs = net(X)
+    brier = (outputs.softmax(-1) - functional.one_hot(Y, 3)).square().mean()
+    print(brier.item(), (outputs.argmax(-1) == Y).float().mean().item())
+    return functional.cross_entropy(outputs, Y)
+
+
+def _surrogate(net: nn.Sequential) -> Tensor:
+    soft, hard = net(X).softmax(-1)[:, 0].mean(), (net(X).argmax(-1) == 0).float().mean()
+    return error(net) + soft + (hard - soft).detach()
+
+
+def _for_ranks(net: nn.Sequential) -> Tensor:
+    return error(net) + 0.0 * sum(parameter.sum() for parameter in net.parameters())
+
+
+def _weight_from_0(net: nn.Sequential, step: list[int] = []) -> Tensor:  # noqa: B006
+    step.append(len(step))
+    return error(net) + min(1.0, step[-1] / 10) * net(X).square().mean()
+
+
+def _in_place(net: nn.Sequential) -> Tensor:
+    h = net[0](X)
+    h.clamp_(-3, 3)
+    functional.relu(h, inplace=True)
+    return (functional.cross_entropy(net[2](h), Y) + 1e-8).sqrt()
+
+
+def _entropy_of_a_teacher(net: nn.Sequential, teacher: list[nn.Module] = []) -> Tensor:  # noqa: B006
+    teacher += [] if teacher else [nn.Linear(8, 3)]
+    with torch.no_grad():
+        targets = teacher[0](X).softmax(-1)
+        entropy = -(targets * targets.log()).sum(-1).mean()
+    return functional.cross_entropy(net(X), targets) - entropy
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [_metrics, _surrogate, _for_ranks, _weight_from_0, _in_place, _entropy_of_a_teacher],
+    ids=lambda loss: loss.__name__,
+)
+def test_what_is_meant_has_no_finding(loss: Loss) -> None:
+    assert codes(train(loss)) == []
