@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...listen import nodes
+from ...listen.frames import named
 from ...listen.harmless import quiet
 from ...listen.nodes import GraphNode
 from ...torch_table.private import current_node, saved, saved_names
@@ -38,10 +39,10 @@ _KINDS = {
     DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
     LOG: "Log Log2 Log10 Log1P Logit Xlogy",
     ARC: "Acos Asin Acosh Atanh Erfinv",
-    OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh Prod Cumprod",
+    OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh",
     ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     FACTOR: "Mul Addcmul",
-    PRODUCT: "Mm Addmm Bmm Baddbmm Convolution",
+    PRODUCT: "Mm Addmm Bmm Baddbmm Convolution Prod Cumprod",
 }
 _KIND_OF: dict[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # the position of the edge of a saved input, where it is not the first
@@ -154,7 +155,8 @@ class Nonfinite:
         self._settle()
         if not self._are_weights_known and not self.has_spread:
             self._are_weights_known = True
-            weights = [leaf for _, leaf in self._leaves if leaf.is_parameter and _is_broken(leaf.tensor())]
+            leaves = [leaf for _, leaf in self._leaves if leaf.is_parameter or self.reached]
+            weights = [leaf for leaf in leaves if _is_broken(leaf.tensor())]
             self.has_spread = bool(weights)
             if weights and not self.reached:
                 near, backward = weights[0].name, self._recorder.backwards
@@ -214,7 +216,8 @@ class Nonfinite:
             self._add(birth)
 
     def _add(self, birth: Birth | None) -> None:
-        if birth is not None and len(self.births) < _MOST_BIRTHS:
+        is_late = self.taken and self._recorder.backwards > self.taken[0]  # what a step has spread
+        if birth is not None and len(self.births) < _MOST_BIRTHS and not is_late:
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
 
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
@@ -237,6 +240,7 @@ class Nonfinite:
             for leaf in hit:
                 self.reached.setdefault(leaf, backward)
         self._pending |= hit
+        self._are_weights_known = False
         self.backwards.append(backward)
         self._is_searching = not self.births
 
@@ -252,7 +256,6 @@ class Nonfinite:
         if broken:
             self.taken.append(self._recorder.backwards)
             self.spread_to = max(self.spread_to, broken)
-            self._are_weights_known = False
         else:
             self.mended += 1
         for leaf in map(self._leaves.leaf_of, tensors):
@@ -272,16 +275,27 @@ class Nonfinite:
             return False
         if self.mended and not self.lost:
             return True
-        goes_on = self.backwards[-1] < self._recorder.backwards or len(self.backwards) < MOST_IN_WARM_UP
+        backwards = self._recorder.backwards
+        if self.backwards[-1] < backwards and self.lost <= backwards / 10 and self._has_optimiser():
+            return True
+        goes_on = self.backwards[-1] < backwards or len(self.backwards) < MOST_IN_WARM_UP
         return goes_on and self._has_optimiser() and all(birth.kind == HALF for birth in self.births.values())
 
     def calm(self) -> list[str]:
         """A sentence where it reached no weight."""
         if not self.reached or not self.is_calm:
             return []
-        parts = [f"no step followed {self.lost:,} of them, as in the warm-up of a GradScaler"] if self.lost else []
+        parts = (
+            [f"no step followed {self.lost:,} of them, as a GradScaler, or a check of the program, skips such steps"]
+            if self.lost
+            else []
+        )
         parts += [f"the program replaced them before {counted(self.mended, 'step')}"] if self.mended else []
-        return [f"gradients were not finite in {counted(len(self.backwards), 'backward')}: {', and '.join(parts)}"]
+        births = [birth.tally.location for birth in self.births.values() if birth.tally is not None]
+        where = f", born at {named(births[0].call)}" if births else ""
+        return [
+            f"gradients were not finite in {counted(len(self.backwards), 'backward')}{where}: {', and '.join(parts)}"
+        ]
 
     @property
     def lost(self) -> int:
@@ -303,7 +317,9 @@ class Nonfinite:
             kind = FUNCTION
         elif dtype is torch.float16 and kind in (OVERFLOW, PRODUCT, FACTOR, OTHER) and not (is_masked or origin):
             kind = HALF
-        values = "" if kind == PRODUCT else words if kind == FACTOR and words else values
+        if kind == FACTOR:
+            kind, values = (FACTOR, words) if broken else (PRODUCT, "")
+        values = "" if op in ("Mm", "Addmm", "Bmm", "Baddbmm", "Convolution") else values
         return Birth(
             tally,
             op,
@@ -465,14 +481,20 @@ def _kind_of(op: str, node: GraphNode, is_ordinary: bool) -> str:
     kind = _KIND_OF.get(op, MATRIX if op.startswith("Linalg") else OTHER)
     if op == "LogSoftmax" and not any(bool(value.isnan().any()) for value in _results(node)):
         return MINUS_INFINITY
-    if kind in (ROOT, DIVISION, LOG, ARC) and is_ordinary:
-        return OVERFLOW
+    if is_ordinary and (kind == ROOT or op in _LIMITS or (op == "Div" and not _is_small(node))):
+        return PRODUCT
     return DIVISION if op == "Pow" and _exponent(node) < 0 else kind
 
 
 def _position(node: GraphNode, name: str) -> int:
     """The position of the edge of a saved input."""
     return _EDGES.get(name, 0) + (name == "mat2" and nodes.name_of(node).startswith(("Add", "Badd")))
+
+
+def _is_small(node: GraphNode) -> bool:
+    """Does the divisor have an entry near 0?"""
+    value = _read(node, "other")
+    return value is None or not value.numel() or float(value.abs().min()) < 1
 
 
 def _exponent(node: GraphNode) -> float:

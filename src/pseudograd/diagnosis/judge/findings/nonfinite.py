@@ -29,7 +29,7 @@ _WHY = {
     "row": "every entry of a row is -inf, so that its softmax is 0 / 0",
     "factor": "the other factor is not finite here",
     "function": "the backward of this autograd.Function returns it",
-    "product": "the product is larger than its dtype holds: what enters, or the gradient, grows from layer to layer",
+    "product": "the result, or the gradient, is larger than its dtype holds: it grows from layer to layer, or from step to step",
     "minus infinity": "the result is -inf where the loss asks for it: a mask leaves that entry out, or its logit is far below the others",
     "matrix": "equal eigenvalues or singular values, or a matrix that has no inverse: their derivative divides by 0",
     "data": "it came in with the data: no parameter is upstream of these values",
@@ -43,6 +43,7 @@ _LEAST = {
     "log": {torch.float16: 1e-3, torch.float64: 1e-16},
     "arc": {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-12},
 }
+_LEAST_HALF = 3e-8
 _USUAL_LEAST = {"root": 1e-12, "division": 1e-6, "log": 1e-12, "arc": 1e-6}
 _OPERATORS: dict[type, str] = {ast.Div: "Div", ast.Mult: "Mul", ast.Pow: "Pow"}
 
@@ -54,8 +55,10 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     elif known.reached and not known.is_calm:
         reached = sum(1 << bit for bit, leaf in evidence.leaves if leaf in known.reached)
         births = [birth for birth in known.births.values() if not birth.upstream or birth.upstream & reached]
-        for birth in sorted(births, key=_order):
-            yield _finding(evidence, birth, known)
+        births = sorted(births, key=_order)
+        for birth in births:
+            if birth.backward == births[0].backward or not known.taken:  # what comes after a step may come of it
+                yield _finding(evidence, birth, known)
         if not births:
             yield from _find_late(evidence, list(known.reached))
 
@@ -142,7 +145,12 @@ def _explain(birth: Birth) -> str:
     origin = (
         f"; a value that enters is not finite: it came in with the forward, from {birth.origin}" if birth.origin else ""
     )
-    return f"{why}{origin}{_MASKED if birth.is_masked else ''}"
+    small = (
+        f"; an epsilon below {_LEAST_HALF:.0e} is 0 in float16"
+        if birth.dtype is torch.float16 and birth.kind in _LEAST
+        else ""
+    )
+    return f"{why}{small}{origin}{_MASKED if birth.is_masked else ''}"
 
 
 # --- the next step ----------------------------------------------------------------------------------------------------
@@ -153,7 +161,7 @@ def _advise(birth: Birth, expression: str) -> str:
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
         "function": "Let its backward return 0, or a bound, where its slope is infinite.",
         "matrix": "Use the eigenvalues alone, not the vectors; or compute it in float64 with a small diagonal added.",
-        "product": "A normalisation in front of it, or smaller initial weights; torch.nn.utils.clip_grad_norm_ comes too late.",
+        "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
         "minus infinity": "Leave such entries out of the loss, or mask them with torch.finfo(x.dtype).min in place of -inf.",
         "data": "assert torch.isfinite(batch).all()  # of inputs and targets, before the model: names the batch",
         "weights": "[name for name, p in model.named_parameters() if not p.isfinite().all()]  # before each step: the first",
@@ -176,6 +184,8 @@ def _change_of(birth: Birth) -> Callable[[str], str]:
     if kind == "overflow":
         limit = {torch.float16: 10, torch.float64: 700}.get(dtype, 80)
         return lambda x: f"{x}.clamp(max={limit})"
+    if dtype.is_complex:
+        return lambda x: f"torch.where({x}.abs() > {least:g}, {x}, {1 if birth.is_masked else f'{least:g}'})"
     if kind == "arc":
         low = "1" if birth.op == "Acosh" else "-1"
         ends = f"min=1 + {least:g}" if low == "1" else f"-1 + {least:g}, 1 - {least:g}"
