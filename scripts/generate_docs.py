@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import codes_page
+import commands_page
 import gallery_page
 import kinks_page
 import op_pages
@@ -78,7 +79,8 @@ def main() -> int:
         kinks_page.draw()
         speed_report.draw()
     texts = {page: _fill(page.read_text(encoding="utf-8")) for page in FILLED}
-    texts |= {page.PAGE: page.text() for page in (which_rule, codes_page, playground_page, gallery_page, kinks_page)}
+    by_code = (which_rule, codes_page, commands_page, playground_page, gallery_page, kinks_page)
+    texts |= {page.PAGE: page.text() for page in by_code}
     texts |= {kinks_page.TABLE_PAGE: kinks_page.table_page(), **op_pages.pages(), **speed_report.pages()}
     if options.check:
         return _check(texts)

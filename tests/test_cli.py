@@ -23,6 +23,7 @@ from pseudograd.cli import main
 from pseudograd.look.rule_table import rules_text
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
+from pseudograd_notices.command_line import command_files
 from pseudograd_tasks import DEFAULT_TASKS, TASKS
 from pseudograd_tasks.cli.compare import _task_names
 from pseudograd_tasks.report.write import write
@@ -144,6 +145,23 @@ def test_help_version_and_a_hint_for_a_mistyped_command(
 
     monkeypatch.setattr(importlib.metadata, "version", unknown)
     assert pseudograd.__version__ == "unknown"
+
+
+def test_no_help_text_waits_for_torch() -> None:
+    program = """
+import sys
+from pseudograd_notices.command_line import command_files, main
+for name in command_files():
+    try:
+        main([name, "--help"])
+    except SystemExit as end:
+        assert end.code == 0
+    assert not {"torch", "pseudograd"} & sys.modules.keys(), name
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert len(re.findall(r"^usage: ", done.stdout, flags=re.M)) == len(command_files())
+    assert f"all, or some of {', '.join(TASKS)}" in " ".join(done.stdout.split())
 
 
 PROGRAM = """

@@ -1,7 +1,8 @@
 """The command line. Each public file of the folder `cli` of a package `pseudograd*` is the command of its name; no list names them.
 
-A command's file has four names: `PLACE`, a number that orders the lines of `pseudograd --help`; `HELP`, its line there;
-`add_arguments(parser)`; and `run(options)`, which returns the exit status. The file is imported only when the command is asked for.
+A command's file has these names: `PLACE`, a number that orders the lines of `pseudograd --help`; `HELP`, its line there; `EXAMPLE`, a call;
+`STATUS`, what its exit statuses mean; `add_arguments(parser)`; and `run(options)`, which returns the exit status. The file is imported only
+when the command is called. For its help alone, the packages are not initialised, so no help text waits for torch.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import argparse
 import ast
 import difflib
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,12 +28,35 @@ def command_files() -> dict[str, Path]:
 
 
 def literals(file: Path) -> dict[str, object]:
-    """The constants at the top of a command's file, read without importing it."""
+    """The literals at the top of a file, read without importing it."""
     values: dict[str, object] = {}
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
-            values |= {target.id: statement.value.value for target in statement.targets if isinstance(target, ast.Name)}
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Constant, ast.Dict)):
+            value = ast.literal_eval(statement.value) if _is_literal(statement.value) else None
+            values |= {target.id: value for target in statement.targets if isinstance(target, ast.Name)}
     return values
+
+
+def _is_literal(value: ast.Constant | ast.Dict) -> bool:
+    return isinstance(value, ast.Constant) or all(
+        isinstance(part, ast.Constant) for part in (*value.keys, *value.values)
+    )
+
+
+@contextmanager
+def _uninitialised_packages() -> Iterator[None]:
+    """Import the files of commands without the `__init__` of their packages, which import torch. Afterwards these imports are undone."""
+    before = set(sys.modules)
+    packages = {file.parts[-3] for file in command_files().values()} - before
+    for name in packages:
+        if (spec := find_spec(name)) is not None:
+            sys.modules[name] = module_from_spec(spec)
+    try:
+        yield
+    finally:
+        for name in set(sys.modules) - before:
+            if name.partition(".")[0] in packages:
+                del sys.modules[name]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     try:
-        options = build_parser(words).parse_args(words)
+        with _uninitialised_packages() if words[1:] in (["-h"], ["--help"]) else nullcontext():
+            options = build_parser(words).parse_args(words)
         return options.run(options) or 0
     except (ValueError, TypeError, ImportError) as error:
         print(f"pseudograd: {error}", file=sys.stderr)
@@ -73,6 +101,16 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Wraps each line of a text by itself, indented as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            textwrap.fill(line, width, subsequent_indent=" " * (len(line) - len(line.lstrip())))
+            for line in text.splitlines()
+        )
+
+
 class _Version(argparse.Action):
     """Prints the version, which is looked up only when it is asked for."""
 
@@ -91,7 +129,12 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     name = words[0] if words else "--help"
     if name in files:
         module = import_module(f"{files[name].parts[-3]}.cli.{name}")
-        command = subparsers.add_parser(name)
+        command = subparsers.add_parser(
+            name,
+            description=f"{name}: {module.HELP}",
+            epilog=f"example:\n  {module.EXAMPLE}\n\nexit status:\n  {getattr(module, 'STATUS', '0')}; 2 for a wrong call",
+            formatter_class=_Formatter,
+        )
         command.set_defaults(run=module.run)
         module.add_arguments(command)
         return parser

@@ -1,7 +1,8 @@
 """The worlds that `pseudograd compare` runs rules in, one file each, with the report about them.
 
 The interface is small: a task gets a `Variant`, whose clamp it calls, and returns an `Outcome`; it knows nothing of rules. To add a task,
-write its file, with its words and the kind of its figure: every Task that a file of this folder makes is one.
+write its file, with its words and the kind of its figure: every Task that a file of this folder makes is one. The file's `ORDER` has the
+position of each of its tasks among all; a first run takes those below 100.
 """
 
 from collections.abc import Iterable
@@ -14,8 +15,9 @@ from .base import Gallery, Outcome, Task, Variant, World, Worlds
 
 _FILES = [vars(import_module(f"{__name__}.{file.name}")) for file in iter_modules(__path__) if not file.ispkg]
 _ALL = {value.name: value for file in _FILES for value in file.values() if isinstance(value, Task)}
-TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (item[1].order, item[0])))
-DEFAULT_TASKS = tuple(name for name, task in TASKS.items() if task.order < 100)  # a first run, of half a minute
+_ORDER: dict[str, int] = {name: place for file in _FILES for name, place in file.get("ORDER", {}).items()}
+TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (_ORDER.get(item[0], 1000), item[0])))
+DEFAULT_TASKS = tuple(name for name in TASKS if _ORDER.get(name, 1000) < 100)  # a first run, of half a minute
 
 __all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Outcome", "Task", "Variant", "World", "Worlds", "find_tasks"]
 
@@ -55,4 +57,5 @@ USES = (
     "pseudograd.torch_table.eras",
     "pseudograd.torch_table.forms",
     "pseudograd.wording",
+    "pseudograd_notices.command_line",
 )

@@ -14,6 +14,7 @@ from . import digits as data
 from . import sentences
 from .base import OURS, Context, Outcome, Score, Settings, Task, Variant, Worlds
 
+ORDER = {"attack": 110}
 SEEDS, SIZES, TRAINING_STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 2e-3
 LARGEST, STEPS, SEED_OF_STARTS = 0.2, 20, 0
 FROM_PICTURE, FROM_CHANCE, NO_MAXIMIZE = "from the picture", "from chance", "no maximize"
@@ -107,5 +108,4 @@ ATTACK = Task(
     setting=_SETTING,
     context=_context,
     after=_compare_maximize,
-    order=110,
 )

@@ -143,13 +143,12 @@ class Task(Subject):
     """A subject that can be run: worlds(settings) names its worlds; run(world, variant, settings) measures one variant in one world.
 
     context(settings): the numbers for `setting`. A run with seeds, or with problems that are drawn one by one, measures all of them and
-    gives `Outcome.seeds`. order: the position among the tasks; a first run takes those below 100.
+    gives `Outcome.seeds`.
     """
 
     worlds: Callable[[Settings], Sequence[str]]
     run: Callable[[str, Variant, Settings], Outcome]
     context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
-    order: int = 1000
 
 
 def make_leaf(variant: Variant, start: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -12,6 +12,7 @@ from pseudograd.wording import listed
 from .base import OURS, Context, Gallery, Loss, Outcome, Settings, Task, Variant, World, descend
 from .curve import losses
 
+ORDER = {"basin": 40}
 STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
 _SETTING = (
     "{starts} starts on a line, {steps} steps of plain gradient descent at rate {rate:g}. The loss has its minimum on the range, "
@@ -106,5 +107,4 @@ BASIN = Task(
     context=_context,
     each=_count_arrivals,
     figure=Gallery("paths", title="starts that reach the minimum of {world}"),
-    order=40,
 )

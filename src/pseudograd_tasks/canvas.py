@@ -13,6 +13,7 @@ from . import sentences
 from .base import OURS, PROJECT, Context, Gallery, Outcome, Settings, Task, Variant, World, descend, make_leaf
 from .photos import HEIGHT, WIDTH, photo, psnr
 
+ORDER = {"canvas": 20}
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
 BLUR_SIGMA, BLUR_RADIUS = 0.7, 3
 BLACK, OVER_EXPOSED = "from black", "over-exposed"
@@ -90,5 +91,4 @@ CANVAS = Task(
         "pictures",
         first={"the start": lambda world: start(world)[0], "the target, unblurred": lambda world: photo("china")[0]},
     ),
-    order=20,
 )

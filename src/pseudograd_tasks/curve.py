@@ -13,6 +13,7 @@ from pseudograd.wording import listed
 
 from .base import Context, Gallery, Loss, Outcome, Settings, Task, Variant, World
 
+ORDER = {"curve": 50}
 LOSSES: dict[str, Loss] = {
     "sin(pi y) + 1": lambda y: torch.sin(math.pi * y) + 1,
     "y²": lambda y: y**2,
@@ -85,5 +86,4 @@ CURVE = Task(
     setting="Forward, loss and every gradient on the way, at the same points for each rule; dots are exactly at the bounds.",
     each=_count_silent_points,
     figure=Gallery("curves", title="loss = {world}"),
-    order=50,
 )

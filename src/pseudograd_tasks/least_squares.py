@@ -15,6 +15,7 @@ from pseudograd.wording import listed
 from . import sentences
 from .base import OURS, PROJECT, Context, Outcome, Score, Settings, Task, Variant, World, descend, make_leaf
 
+ORDER = {"least_squares": 30}
 if TYPE_CHECKING:
     import numpy as np
 
@@ -148,5 +149,4 @@ LEAST_SQUARES = Task(
     setting=_SETTING,
     context=_context,
     each=_compare_project,
-    order=30,
 )

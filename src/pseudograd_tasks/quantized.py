@@ -18,6 +18,7 @@ from . import digits as data
 from . import sentences
 from .base import Clamp, Outcome, Score, Settings, Task, Variant
 
+ORDER = {"ternary": 120, "four_bits": 130}
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 3e-3
 LEVELS, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
 WORLD = "digits"
@@ -124,7 +125,7 @@ def _context(quantiser: Quantiser, settings: Settings) -> dict[str, object]:
     }
 
 
-def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int) -> Task:
+def _task(name: str, title: str, setting: str, quantiser: Quantiser) -> Task:
     return Task(
         name=name,
         title=title,
@@ -140,9 +141,8 @@ def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int)
         has_leaves=False,
         setting=setting,
         context=partial(_context, quantiser),
-        order=order,
     )
 
 
-TERNARY = _task("ternary", "A network with ternary weights", _TERNARY, TERNARY_WEIGHTS, order=120)
-FOUR_BITS = _task("four_bits", "A network with 4-bit weights and activations", _FOUR_BITS, FOUR_BITS_EACH, order=130)
+TERNARY = _task("ternary", "A network with ternary weights", _TERNARY, TERNARY_WEIGHTS)
+FOUR_BITS = _task("four_bits", "A network with 4-bit weights and activations", _FOUR_BITS, FOUR_BITS_EACH)

@@ -18,6 +18,7 @@ from . import sentences
 from .base import NO_CLAMP, OURS, Context, Gallery, Outcome, Settings, Task, Variant, World, eras
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
+ORDER = {"retarget": 10, "retarget_srgb": 100}
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
 CLEAR, IN_PART = 30, 15  # the least dB of a photo that came back, and of one that came back in part
 PLAIN, SRGB = "plain", "sRGB curve"
@@ -160,7 +161,6 @@ def _task(name: str, title: str, world: str, setting: str) -> Task:
             },
         ),
         finding=_finding,
-        order=10 if world == PLAIN else 100,
     )
 
 

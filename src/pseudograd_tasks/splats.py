@@ -12,6 +12,7 @@ from . import sentences
 from .base import NO_CLAMP, OURS, Gallery, Outcome, Score, Settings, Task, Variant
 from .photos import displayed, photo
 
+ORDER = {"splats": 170}
 SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
 HEIGHT, WIDTH = 48, 72
 RATE, RATE_OF_PLACES, SIZE = 0.02, 0.004, 0.06  # sizes and distances in heights of the picture
@@ -107,5 +108,4 @@ SPLATS = Task(
             "the start": lambda world: displayed(painted(*start(world)))[0],
         },
     ),
-    order=170,
 )

@@ -89,6 +89,7 @@ def distance_loss(x, y):
 """
 FILES = {
     "train.py": TRAIN, "package/train.py": TRAIN, "package/__init__.py": "", "evaluate.py": EVALUATE, "mine.py": MINE, "my_rules.py": RULES,
+    "script.py": LOSSES,
     "src/losses.py": "import torch\n\n\n" + LOSSES,
     "package/module.py": "import torch\n\n\ndef function(x):\n    return torch.clamp(x, -1, 1)\n",
 }  # fmt: skip

@@ -9,12 +9,17 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..errors import must, not_installed
-from ..ops.bound_rules import DEFAULT_RULE, EXAMPLE
-from ..parse_rule import items
+from pseudograd_notices.command_line import literals
+
+
+def name_rules() -> tuple[str, str]:
+    """The default rule of clamp, and a rule with a parameter, for help texts. The file is only read, because it needs torch."""
+    names = literals(Path(__file__).parents[1] / "ops" / "bound_rules.py")
+    return str(names["DEFAULT_RULE"]), f"{names['LEAKY_RULE']}(0.2)"
 
 
 def add_import(command: argparse.ArgumentParser) -> None:
@@ -49,18 +54,22 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
 
 
 def add_change(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--pin", metavar="EDGE", help="closed, open, half, 'torch<=2.13' or 'torch>=2.14'")
+    default, example = name_rules()
+    edges = "closed, open, half, 'torch<=2.13', 'torch>=2.14', jax or tensorflow"
+    command.add_argument("--pin", metavar="EDGE", help=edges)
     command.add_argument(
         "--override",
         metavar="FAMILY=RULE",
         action="append",
         default=[],
-        help=f"such as clamp={DEFAULT_RULE} or 'clamp={EXAMPLE}'; may be repeated",
+        help=f"such as clamp={default} or 'clamp={example}'; may be repeated",
     )
 
 
 def imported(where: str, argument: str, name: str, got: str) -> ModuleType:
-    """A module of the user, looked up in the current folder too. Whatever goes wrong in it is told in one line."""
+    """A module of the user, looked up in the current folder too. An error in it becomes one line."""
+    from ..errors import must
+
     sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
@@ -78,7 +87,9 @@ def in_one_line(error: Exception) -> str:
 
 
 def function_named(where: str, argument: str, path: str) -> Any:
-    """What stands behind "module:function"; the name may have dots."""
+    """The function of "module:function". The name may have dots."""
+    from ..errors import must
+
     module, _, name = path.partition(":")
     if not module or not name:
         raise ValueError(must(where, argument, "be MODULE:FUNCTION", path))
@@ -103,7 +114,9 @@ def current_folder() -> Iterator[None]:
 
 
 def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | None) -> dict[str, Any]:
-    """What `compare` and `tune` of Python take."""
+    """The arguments of `pg.compare` and `pg.tune` that the options of a command give."""
+    from ..parse_rule import items
+
     better = options.better or "lower"
     if "=" in better:
         pairs = [pair.partition("=") for pair in items(better)]
@@ -121,6 +134,8 @@ def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | Non
 
 
 def require_extras(where: str, *names: str) -> None:
+    from ..errors import not_installed
+
     missing = [name for name in names if not importlib.util.find_spec(name)]
     if missing:
         raise not_installed(where, ", ".join(missing), "report")

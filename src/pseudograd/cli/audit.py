@@ -6,12 +6,11 @@ import argparse
 import io
 from pathlib import Path
 
-from ..errors import must
-from ..listen.program.signals import stoppable
 from ._arguments import function_named, require_extras
 
 PLACE = 20
 HELP = "what the backward of a function does, beside its derivative"
+EXAMPLE = "pseudograd audit mine:arctan --low -2 --high 2 --plot picture.svg"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -30,7 +29,9 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def run(options: argparse.Namespace) -> int:
+    from ..errors import must
     from ..listen.program.files import checked_file, json_text, write
+    from ..listen.program.signals import stoppable
     from ..look.audit import audit
 
     targets = {name: getattr(options, name) for name in ("json", "plot")}
@@ -60,6 +61,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _parse_numbers(argument: str, text: str | None) -> list[float]:
     """The numbers of "1,2"."""
+    from ..errors import must
+
     try:
         return [] if text is None else [float(number) for number in text.split(",")]
     except ValueError as error:

@@ -12,6 +12,8 @@ from ._arguments import add_change
 
 PLACE = 70
 HELP = "which line decides how a program behaves under another edge or rule?"
+EXAMPLE = 'pseudograd bisect --pin "torch<=2.13" train.py'
+STATUS = "0 if it found the lines that decide, 1 if not"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

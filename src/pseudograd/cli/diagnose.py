@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from pseudograd_notices.notice import read_baseline
 from pseudograd_notices.options import add_output, add_program, check_format
 
-from ..errors import must
-from ..ops.bound_rules import DEFAULT_RULE
+from ._arguments import name_rules
 
 if TYPE_CHECKING:
     from ..diagnosis.tell.notices import Output
 
 PLACE = 60
 HELP = "run a program, unedited, and say which line cuts its gradient"
+EXAMPLE = "pseudograd diagnose --steps 20 --html page.html train.py --epochs 1"
+STATUS = "that of the program; 4 if --fail-on holds or a --baseline lacks a finding"
 CODES = "pseudograd.diagnosis.judge.findings"
 
 
@@ -30,7 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="what would each parameter get under 'torch>=2.14', or under FAMILY=RULE such as "
-        f"clamp={DEFAULT_RULE}? may be repeated",
+        f"clamp={name_rules()[0]}? may be repeated",
     )
     command.add_argument(
         "--fail-on",
@@ -56,6 +57,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..diagnosis import run as program_run
+    from ..errors import must
     from ..listen.program.signals import stoppable
 
     if options.steps is not None and options.steps < 1:

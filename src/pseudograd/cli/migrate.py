@@ -7,6 +7,7 @@ from pathlib import Path
 
 PLACE = 75
 HELP = "replace the classes that an old script defines by the import of ours"
+EXAMPLE = "pseudograd migrate --apply script.py"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

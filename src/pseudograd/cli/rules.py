@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import unknown_name
-from ..look.rule_table import rules_text
-from ..rule import OPS
 from ._arguments import add_import, imported
 
 PLACE = 10
 HELP = "list the backward rules: formula, what is saved, linear or not, source"
+EXAMPLE = "pseudograd rules clamp"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -19,6 +17,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from ..errors import unknown_name
+    from ..look.rule_table import rules_text
+    from ..rule import OPS
+
     for name in options.imports:
         imported("rules", "--import", name, name)
     if options.op is not None and options.op not in OPS:

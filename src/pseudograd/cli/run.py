@@ -11,6 +11,8 @@ from ._arguments import add_change, add_import, imported
 
 PLACE = 50
 HELP = "run a program, unedited, with another edge or rule in torch's own clamps"
+EXAMPLE = 'pseudograd run --pin "torch<=2.13" train.py --epochs 1'
+STATUS = "that of the program; 3 with --require if nothing was rewritten"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..listen.program.signals import stoppable
-from ..parse_rule import items
 from ._arguments import add_import, add_own_case, current_folder, imported, own_case
 
 if TYPE_CHECKING:
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 
 PLACE = 40
 HELP = "find the rule for a training of yours with a budget of runs"
+EXAMPLE = "pseudograd tune --task mine:run --budget 100"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -30,6 +29,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from ..comparison.tune import tune
     from ..listen.program.files import checked_file, json_text, write
+    from ..listen.program.signals import stoppable
+    from ..parse_rule import items
 
     with stoppable(), current_folder():
         for name in options.imports:

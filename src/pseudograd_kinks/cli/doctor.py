@@ -8,6 +8,8 @@ import sys
 
 PLACE = 80
 HELP = "what the installed torch does at a bound, and which kernels run"
+EXAMPLE = "pseudograd doctor --against jax"
+STATUS = "1 if --expect names another edge, else 0"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 PLACE = 75
 HELP = "which gradient torch, JAX and TensorFlow give at every kink, and what is new in the installed torch"
+EXAMPLE = "pseudograd kinks clamp abs@0"
+STATUS = "1 if --check finds something new, else 0"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

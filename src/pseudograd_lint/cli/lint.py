@@ -27,6 +27,8 @@ from ..sources import check_bytes, check_file, files
 
 PLACE = 65
 HELP = "find risky clamps and their relatives in source, without running it"
+EXAMPLE = "pseudograd lint --exclude build src"
+STATUS = "0 without findings or with --exit-zero, 1 with findings, 2 if a file cannot be read"
 CODES = "pseudograd_lint.rules"
 CLEAN, FINDINGS, WRONG = 0, 1, 2
 _WORTH_A_PROCESS = 400  # files

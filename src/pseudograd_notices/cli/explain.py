@@ -11,6 +11,7 @@ from ..command_line import command_files, literals
 
 PLACE = 66
 HELP = "what a code that lint or diagnose prints means, and what to do"
+EXAMPLE = "pseudograd explain PG101"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pseudograd.cli._arguments import (
     add_import,
@@ -15,13 +15,11 @@ from pseudograd.cli._arguments import (
     function_named,
     imported,
     in_one_line,
+    name_rules,
     own_case,
     require_extras,
 )
-from pseudograd.errors import must
-from pseudograd.listen.program.signals import stoppable
-from pseudograd.ops.bound_rules import EXAMPLE
-from pseudograd.parse_rule import items
+from pseudograd_notices.command_line import literals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +28,8 @@ if TYPE_CHECKING:
     from ..report.results import Results
 
 PLACE = 30
-HELP = "run every rule on real problems and write a report"
+HELP = "run every rule on real problems, or on a training of yours, and write a report"
+EXAMPLE = "pseudograd compare --task mine:run --seeds 12 --out report"
 
 
 _OUT = Path("pseudograd-report")
@@ -38,15 +37,15 @@ _EXTRAS = ("matplotlib", "sklearn", "scipy", "jinja2")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    from .. import DEFAULT_TASKS, TASKS
-
+    tasks, first_run = _read_task_names()
     command.add_argument(
         "--tasks",
         metavar="A,B",
-        help=f"all, or some of {', '.join(TASKS)} (default: {','.join(DEFAULT_TASKS)}, which take half a minute)",
+        help=f"all, or some of {', '.join(tasks)} (default: {','.join(first_run)}, which take half a minute)",
     )
+    example = name_rules()[1]
     command.add_argument(
-        "--rules", metavar="A,B", help=f"rules of clamp, with an edge if wanted: '{EXAMPLE},zero/half' (default: all)"
+        "--rules", metavar="A,B", help=f"rules of clamp, with an edge if wanted: '{example},zero/half' (default: all)"
     )
     add_import(command)
     command.add_argument("--loss", metavar="MODULE:FUNCTION", help="your loss of y, for basin and curve")
@@ -57,7 +56,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
 
 
+def _read_task_names() -> tuple[list[str], list[str]]:
+    """The names of all tasks in their order, and those of a first run. Their files are only read, because they need torch."""
+    order: dict[str, int] = {}
+    for file in Path(__file__).parents[1].glob("*.py"):
+        order |= cast("dict[str, int]", literals(file).get("ORDER") or {})
+    names = sorted(order, key=lambda name: (order[name], name))
+    return names, [name for name in names if order[name] < 100]
+
+
 def run(options: argparse.Namespace) -> int:
+    from pseudograd.errors import must
+    from pseudograd.listen.program.signals import stoppable
+
     with stoppable(), current_folder():
         for name in options.imports:
             imported("compare", "--import", name, name)
@@ -80,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_combination(options: argparse.Namespace) -> None:
     """An option without an effect in this combination is an error."""
+    from pseudograd.errors import must
+
     own = ("better", "replace", "seeds", "variants", "baseline", "keep")
     for name in ("tasks", "loss", "min", "max") if options.task else own:
         if getattr(options, name) is not None:
@@ -93,6 +106,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Results:
     from pseudograd.comparison.runs import Run
     from pseudograd.comparison.variants import variants
     from pseudograd.ops.bound_rules import COMPARED_RULES
+    from pseudograd.parse_rule import items
 
     from .. import find_tasks
 
@@ -122,6 +136,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> Results:
 
 
 def _task_names(text: str | None) -> Sequence[str]:
+    from pseudograd.parse_rule import items
+
     from .. import DEFAULT_TASKS, TASKS
 
     if text is None:
@@ -130,6 +146,8 @@ def _task_names(text: str | None) -> Sequence[str]:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
+    from pseudograd.errors import must
+
     from ..base import Settings
 
     low = -1.0 if options.min is None else options.min
@@ -142,6 +160,8 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _find_loss(path: str) -> Callable[[Tensor], Tensor]:
     """The user's loss, called once on a sample. A loss that returns a single number is called for each element alone."""
     import torch
+
+    from pseudograd.errors import must
 
     from ..base import ElementByElement
 

@@ -10,6 +10,8 @@ from pseudograd_notices.options import add_program
 
 PLACE = 75
 HELP = "will this training survive the new torch? Which line differs first?"
+EXAMPLE = "pseudograd upgrade --from old/bin/python --to new/bin/python train.py"
+STATUS = "0 if the training survives, 1 if not"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
