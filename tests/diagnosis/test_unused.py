@@ -134,6 +134,42 @@ def _everything_is_frozen(mend: str) -> Diagnosis:
     return d
 
 
+class Adapted(nn.Module):
+    """A frozen layer with a low-rank adapter."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+def _adapted_later(mend: str) -> Diagnosis:
+    net = mlp()
+    optimizer = sgd(net)
+    net[0] = Adapted(net[0])
+    return train(net, optimizer, lambda: error(net), mend)
+
+
+def _in_a_closure(mend: str) -> Diagnosis:
+    net, scale = mlp(), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.LBFGS([*net.parameters(), *([scale] if mend else [])], max_iter=2)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(X) * scale, Y)
+        loss.backward()
+        return loss
+
+    with diagnose() as d:
+        optimizer.step(closure)
+        optimizer.step(closure)
+    return d
+
+
 MISTAKES = {
     _made_in_the_loss: "scale = nn.Parameter",
     _layers_in_a_list: "self.blocks = [",
@@ -143,6 +179,8 @@ MISTAKES = {
     _the_last_weight_is_left_out: "optimizer.step()",
     _unfrozen_later: "optimizer = ",
     _everything_is_frozen: "optimizer.step()",
+    _adapted_later: "optimizer.step()",
+    _in_a_closure: "optimizer = torch.optim.LBFGS",
 }
 
 

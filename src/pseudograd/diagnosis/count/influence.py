@@ -7,7 +7,6 @@ calls that hand them on are one thing.
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -42,7 +41,6 @@ _DETACHES = (".detach()", ".data")  # they hand out the value as it is
 _DETACHING = ("detach", "detach_", ".data", "tensor")
 WITHOUT_GRAD = " under no_grad"
 NEEDS_NOTHING = "a Function none of whose inputs needs a gradient"  # as checkpoint with use_reentrant=True is
-_ITEM = re.compile(r"\.item\(\)|\bfloat\(")
 SUMS = frozenset((torch.add, torch.sub, Tensor.add, Tensor.sub, Tensor.add_, Tensor.sub_, Tensor.__rsub__))
 _CASTS = ("long", "int", "short", "byte", "bool", "to", "type")
 
@@ -147,7 +145,7 @@ class Influence:
         self.cuts: dict[tuple[str, Location], Cut] = {}
         self._marks = Marks()
         self._by_bit: list[Cut | Followed | Idle] = []
-        self.idle: dict[Location, Idle | None] = {}  # None for sums with a number that was no tensor
+        self.idle: dict[Location, Idle] = {}
         self._sums = 0  # the bits of sums: a value has them that hands a gradient on to the sum
         self._values = 0  # the bits of values of clamps, which are no cuts
         self._compared = 0  # the bits of cuts whose value a comparison makes or reads
@@ -341,16 +339,13 @@ class Influence:
 
     def _note_idle(self, result: Tensor, marks: int) -> None:
         location = self._locations.here(3)
-        if location not in self.idle:
-            is_item = location.call is not None and _ITEM.search(location.call.expression) is not None
-            self.idle[location] = idle = Idle(location, len(self._by_bit)) if marks or is_item else None
-            if idle is not None:
-                self._by_bit.append(idle)
-                self._sums |= 1 << idle.bit
-        idle = self.idle[location]
-        if idle is not None:
-            idle.cuts |= self._cuts_among(marks)
-            self._marks.add(result, self._marks.get(result) | 1 << idle.bit)
+        idle = self.idle.get(location)
+        if idle is None:
+            idle = self.idle[location] = Idle(location, len(self._by_bit))
+            self._by_bit.append(idle)
+            self._sums |= 1 << idle.bit
+        idle.cuts |= self._cuts_among(marks)
+        self._marks.add(result, self._marks.get(result) | 1 << idle.bit)
 
     # --- steps, Functions, clamps, backwards --------------------------------------------------------------------------
 

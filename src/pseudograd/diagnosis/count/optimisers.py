@@ -61,6 +61,8 @@ class _Parameters:
         self.still_at = NOWHERE  # the first of these
         self.has_schedule = False  # did a scheduler set the rates?
         self.parameters = 0  # that it holds, frozen ones too
+        self.frozen = 0  # of these
+        self.name = ""  # in the program
         self.frozen_steps = 0  # the steps in which no parameter required a gradient
 
     @property
@@ -167,7 +169,6 @@ class Optimisers:
             known.location = location(2)
         if not known.leaves:
             known.frozen_steps += 1
-            known.parameters = sum(len(group["params"]) for group in optimizer.param_groups)
         if not all(is_zero(group.get("lr")) for group in optimizer.param_groups):
             known.still_steps = 0
         else:
@@ -191,6 +192,8 @@ class Optimisers:
             if is_last or (is_power_of_two and self._steps > 1):
                 optimizers = {key: known.optimizer for key, known in self._known.items()}
                 self.unheld.search(others, optimizers, self._leaves.names.owner_of)
+                for key, known in self._known.items():
+                    known.name = self.unheld.variables.get(key, known.name)
 
     def _update_groups(self, optimizer: Optimizer) -> _Parameters:
         known = self._known.get(id(optimizer))
@@ -204,6 +207,8 @@ class Optimisers:
         key = [(len(tensors), sum(map(id, tensors))) for tensors in groups]
         if known.key != key:
             known.key = key
+            known.parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+            known.frozen = known.parameters - sum(map(len, groups))
             known.are_plain = all(
                 type(tensor) in _PLAIN for group in optimizer.param_groups for tensor in group["params"]
             )

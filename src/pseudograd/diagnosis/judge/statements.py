@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ...listen.frames import Point, format_location, lines_of
+from ...listen.frames import Point, format_location, lines_of, span_at
 
 Place = tuple[str, str]  # file:line, and the source there
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -37,13 +37,18 @@ def scope_of(point: Point) -> ast.AST | None:
 
 
 def statement_at(point: Point) -> ast.stmt | None:
-    """The innermost statement at a line."""
-    scope = scope_of(point)
-    found = None
+    """The innermost statement around a call."""
+    span, scope = span_at(point.code, point.instruction), scope_of(point)
+    start, end = ((point.line, 0), (point.line, 0)) if span is None else ((span[0], span[2]), (span[1], span[3]))
+    inner = None
     for node in ast.walk(scope) if scope is not None else ():
-        if isinstance(node, ast.stmt) and node.lineno <= point.line <= (node.end_lineno or node.lineno):
-            found = node
-    return found
+        if not isinstance(node, ast.stmt):
+            continue
+        last = node.end_lineno or node.lineno, node.end_col_offset or 0
+        is_around = (node.lineno, node.col_offset) <= start and end <= last
+        if is_around if span is not None else node.lineno <= point.line <= last[0]:
+            inner = node
+    return inner
 
 
 def _place(point: Point, node: ast.stmt) -> Place:
@@ -104,6 +109,26 @@ def find_assignment(point: Point, name: str) -> Place | None:
         if len(places) == 1:
             return places[0]
     return None
+
+
+def lines_of_addend(point: Point) -> set[int]:
+    """The lines of the function that assign the names in what a sum adds, as `weight` and `penalty` in `loss + weight * penalty`."""
+    try:
+        value: ast.AST = ast.parse(point.expression).body[0]
+    except (SyntaxError, IndexError):
+        return set()
+    value = getattr(value, "value", value)  # of an expression, or of an assignment in place
+    right = getattr(value, "right", value)
+    if not all(
+        isinstance(node, (ast.Name, ast.Constant, ast.BinOp, ast.operator, ast.Load)) for node in ast.walk(right)
+    ):
+        return set()
+    names = {node.id for node in ast.walk(right) if isinstance(node, ast.Name)}
+    lines = set()
+    for statement, targets, _ in _assignments(scope_of(point)):
+        if any(getattr(target, "id", None) in names for target in targets):
+            lines.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+    return lines
 
 
 def find_loss(point: Point | None) -> str:
@@ -175,8 +200,8 @@ def _keep(value: ast.expr, text: str) -> str | None:
 
 
 def name_of_optimiser(step: str) -> str:
-    """The name of the optimiser in `optimizer.step()` or `scaler.step(optimizer)`."""
-    match = re.fullmatch(r"([\w.]+)\.step\((.*)\)", step)
+    """The name of the optimiser in `optimizer.step()`, `optimizer.step(closure)` or `scaler.step(optimizer)`."""
+    match = re.fullmatch(r"([\w.]+)\.step\(([\w.]*)\)", step)
     if match is None:
         return "optimizer"
-    return match[2] if re.fullmatch(r"[A-Za-z_][\w.]*", match[2]) else match[1]
+    return match[2] if match[2] and re.search("scaler|fabric|accelerator", match[1], re.I) else match[1]

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from ....listen.frames import named
 from ....wording import counted
-from ...count.influence import Idle
+from ...count.influence import Cut, Idle
 from ...records import Finding, Site
 from ...sites import expression_at
-from ..statements import find_loss, find_unread
+from ..statements import find_loss, find_unread, lines_of_addend
 from .kind import Evidence, Kind
 
 _FEWEST_PASSES = 3
@@ -23,7 +23,7 @@ _FOR_RANKS = re.compile(r"\b0(\.0*)?\s*\*.*\.?(sum|mean)\b|(sum|mean)\(.*\*\s*0(
 def _find(evidence: Evidence) -> Iterator[Finding]:
     blamed = {record.cause.where for record in evidence.starved if record.cause is not None}
     for idle in evidence.recorder.influence.idle.values():
-        if idle is not None and idle.passes >= _FEWEST_PASSES:
+        if idle.passes >= _FEWEST_PASSES:
             yield from _find_idle(idle, evidence, blamed)
     for site in evidence.sites:
         if site.op == "mul" and _is_nothing(site, evidence) and site.where not in blamed:
@@ -58,14 +58,7 @@ def _largest_factor(expression: str) -> str:
 
 def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Finding]:
     """A number that was made of what learns, and added to the loss without a gradient."""
-    line, text = named(idle.location.call), expression_at(idle.location)
-    cuts = idle.cuts or {
-        cut
-        for cut in evidence.recorder.influence.cuts.values()
-        if cut.kind in (".item()", "float()")
-        and named(cut.location.call) == line
-        and expression_at(cut.location) in text
-    }
+    line, cuts = named(idle.location.call), idle.cuts or _cuts_of_number(idle, evidence)
     cuts = {cut for cut in cuts if cut.upstream & evidence.recorder.reached and named(cut.location.call) not in blamed}
     if not cuts:
         return
@@ -85,6 +78,22 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
         module=idle.location.module,
         is_muted=evidence.deliberate.location(idle.location) or evidence.deliberate.location(cut.location),
     )
+
+
+def _cuts_of_number(idle: Idle, evidence: Evidence) -> set[Cut]:
+    """The calls that made a number of Python, in the sum itself or in a line of its function."""
+    call, text = idle.location.call, expression_at(idle.location)
+    if call is None:
+        return set()
+    exits = [cut for cut in evidence.recorder.influence.cuts.values() if cut.kind in (".item()", "float()")]
+    lines = lines_of_addend(call)
+    return {
+        cut
+        for cut in exits
+        if (at := cut.location.call) is not None
+        and at.code is call.code
+        and (at.line in lines or (at.line == call.line and expression_at(cut.location) in text))
+    }
 
 
 def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:

@@ -144,9 +144,12 @@ class _Judge:
             leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner and leaf not in group
         ]
         held = [leaf for leaf in others if leaf.is_in_optimizer]
+        held_leaves = set(held)
         if not held:
             is_alone = owner in self._unheld.alone and not others
             return "what the loss uses has parameters, too, and the optimiser was made without them" if is_alone else ""
+        if any(known.frozen and not held_leaves.isdisjoint(known.leaves) for known in self._optimisers):
+            return "they were added after the optimiser was made, and some that it holds are frozen by now"
         if min(leaf.since for leaf in group) > max(leaf.since for leaf in held):
             return "they began to require a gradient, or were added, after the optimiser was made"
         if len(group) <= _MINORITY * (len(group) + len(others)) and not self._come_first(group, held):
@@ -182,11 +185,10 @@ class _Judge:
     def optimiser(self) -> tuple[str, str, str]:
         """The line that made the optimiser with the most parameters, its source, and the name of the optimiser."""
         most = max(self._optimisers, key=lambda known: len(known.leaves))
-        call, optimizer = most.location.call, most.optimizer()
+        call = most.location.call
         if call is None:
             return "?", "", "optimizer"
-        name = "" if optimizer is None else self._unheld.variables.get(id(optimizer), "")
-        name = name or name_of_optimiser(call.expression)
+        name = most.name or name_of_optimiser(call.expression)
         return *(find_assignment(call, name) or (str(call), call.expression)), name
 
     def _expression(self, group: Sequence[Leaf], optimizer: str) -> str:
@@ -194,16 +196,17 @@ class _Judge:
         owner = self._names.owner_of(group[0])
         if owner is None:
             return f"[{', '.join(leaf.variable or 'parameter' for leaf in group)}]"
+        of_net = [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
+        group = [
+            leaf for leaf in of_net if leaf in group or (leaf.gradients and not leaf.is_in_optimizer)
+        ]  # zeros, as beside a 0
         net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]
-        held = [
-            self._names.path_of(leaf)
-            for _, leaf in self._evidence.leaves
-            if self._names.owner_of(leaf) is owner and leaf not in group
-        ]
-        if not held:
+        held = [self._names.path_of(leaf) for leaf in of_net if leaf not in group]
+        has_frozen = any(known.frozen for known in self._optimisers)  # it takes no parameter twice
+        if not held and not has_frozen:
             return f"{net}.parameters()"
         module = _common_start([path.split(".")[:-1] for path in paths])
-        if module and not any(path.split(".")[: len(module)] == module for path in held):
+        if module and not has_frozen and not any(path.split(".")[: len(module)] == module for path in held):
             return f"{net}.get_submodule({'.'.join(module)!r}).parameters()"
         if len(group) <= _MOST_NAMED:
             return f"[{', '.join(f'{net}.get_parameter({path!r})' for path in paths)}]"
