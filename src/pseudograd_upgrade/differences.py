@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .recording import LEAF, OTHER_ORDER, SHAKEN, Digest, Event, Recording
 
@@ -55,19 +55,23 @@ class Comparison:
 
 
 def compare_events(
-    old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS
+    old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS, since: int = 0
 ) -> Comparison:
-    """The first difference in the steps that both runs recorded. noises: runs of the older torch in which rounding alone differs."""
+    """The first difference in the steps that both runs recorded, from step `since` on. noises: runs of the older torch in which
+    rounding alone differs.
+    """
     moves: dict[object, float] = {}
     recent: deque[float] = deque(maxlen=_RECENT_EVENTS)
     largest, count, other_ops = 0.0, 0, dict[str, None]()
+    harmless: set[object] = set()  # events of one run alone in a step whose other values agree
     for step in sorted(old.steps.keys() & new.steps.keys()):
-        for noise in noises:
-            _measure_moves(moves, old.steps[step], noise.steps.get(step, []))
+        for run in noises:
+            _measure_moves(moves, old.steps[step], run.steps.get(step, []))
         theirs = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
         common = {event.key for event in old.steps[step]} & theirs.keys()
         only_old: list[Event] = []
-        position = 0
+        earlier: tuple[list[Event], list[Event]] = ([], [])  # of one run alone, in front of an event that agrees
+        passed_by, position = set[object](), 0
         for event in _drop_leaves(old.steps[step]):
             if event.key not in theirs:
                 only_old.append(event)
@@ -75,16 +79,25 @@ def compare_events(
             count += 1
             at, other = theirs[event.key]
             distances = _distances(event, other)
-            if _is_beyond_rounding(event, distances, moves.get(event.key, 0.0), _usual(recent), roundings):
-                passed = _drop_leaves(new.steps[step][position:at])
-                only_new = tuple(event for event in passed if event.key not in common)
+            passed = _drop_leaves(new.steps[step][position:at])
+            only_new = [event for event in passed if event.key not in common]
+            noise, level = moves.get(event.key, 0.0), _usual(recent)
+            if _is_beyond_rounding(event, distances, noise, level, roundings):
+                if step < since:
+                    continue
                 is_reordered = at < position or len(only_new) < len(passed)
-                first = Difference(step, event, other, max(distances), tuple(only_old), only_new, is_reordered)
+                alone = (only_old, only_new) if only_old or only_new or is_reordered else earlier
+                old_alone, new_alone = (tuple(each for each in events if each.key not in harmless) for events in alone)
+                first = Difference(step, event, other, max(distances), old_alone, new_alone, is_reordered)
                 return Comparison(first, largest, count, tuple(other_ops))
             recent.extend(filter(math.isfinite, distances))
             largest = max(largest, *filter(math.isfinite, distances), 0.0)
             other_ops.update(dict.fromkeys(event.origin.where for event in only_old))
+            passed_by.update(event.key for event in (*only_old, *only_new))
+            for events, own in zip(earlier, (only_old, only_new), strict=True):
+                events[:] = [each for each in (*events, *own) if each.origin.where != event.origin.where]
             only_old, position = [], at + 1
+        harmless |= passed_by
     return Comparison(None, largest, count, tuple(other_ops))
 
 
@@ -140,6 +153,14 @@ def is_beyond_rounding(distance: float, digest: Digest, noise: float, level: flo
         return level == 0.0 and distance > _NOISE_FACTOR * noise
     precision = max(ROUNDINGS * epsilon, min(roundings * epsilon, LARGEST_ROUNDING))
     return distance > max(precision, _NOISE_FACTOR * noise, _LEVEL_FACTOR * level)
+
+
+def shorten(run: Recording, most: int | None) -> Recording:
+    """The run up to its step `most`, with the events of the step that was under way."""
+    if most is None:
+        return run
+    steps = {step: events for step, events in run.steps.items() if step <= most + 1}
+    return replace(run, losses=run.losses[:most], steps=steps)
 
 
 # --- losses, which every step has -------------------------------------------------------------------------------------

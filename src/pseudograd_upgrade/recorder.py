@@ -88,6 +88,10 @@ class Recorder(Subscriber):
             [(origin, options, [(shape, next(numbers)) for shape, _ in tensors]) for origin, options, tensors in events]
         )
 
+    def _drop_events(self) -> None:
+        self._events.clear()
+        self._pending = digests.Pending()
+
     # --- calls and nodes ------------------------------------------------------------------------------------------------
 
     def before_call(self, function: object, args: Arguments, kwargs: Mapping[str, object] | None) -> object:
@@ -162,6 +166,8 @@ class Recorder(Subscriber):
         self._depth += 1
         with quietly():
             if self._depth == 1:
+                if not self.is_on:
+                    self._drop_events()  # of an evaluation between two steps
                 self.losses.append([float(loss.double().sum()) for loss in roots if digests.is_readable(loss)])
             if self.is_on:
                 reachable = nodes.reachable_from(roots)
@@ -190,7 +196,7 @@ class Recorder(Subscriber):
             self._ranges.start_afresh()
 
     def content(self) -> dict[str, object]:
-        if self.is_on:
+        if self._events:
             with quietly():
                 self._fetch_events()
         origins = [list(key) for key in self.origins]
@@ -199,12 +205,24 @@ class Recorder(Subscriber):
 
 
 class CallListener(Listener):
-    """Hears the calls of its thread, but those of torch's optimisers: their effect shows in the parameters."""
+    """Hears the calls of its thread, but those of torch's optimisers: their effect shows in the parameters.
+
+    In steps that are not recorded it hears those without gradients: they may be an evaluation behind the last backward.
+    """
+
+    subscriber: Recorder
 
     def __torch_function__(self, func: Callable[..., object], types: object, args: Any = (), kwargs: Any = None) -> Any:
         if _OPTIMISERS in sys._getframe(1).f_code.co_filename:
             return self.run(func, args, kwargs)
-        return super().__torch_function__(func, types, args, kwargs)
+        recorder = self.subscriber
+        if recorder.is_on or recorder.schedule.every == 0 or torch.is_grad_enabled():
+            return super().__torch_function__(func, types, args, kwargs)
+        recorder.is_on = True
+        try:
+            return super().__torch_function__(func, types, args, kwargs)
+        finally:
+            recorder.is_on = False
 
 
 def _result_tensors(result: object) -> list[Tensor]:

@@ -17,7 +17,8 @@ FORWARD, BACKWARD, UPDATE, LEAF = "forward", "backward", "update", "leaf"
 class Schedule(NamedTuple):
     """The steps whose events are recorded: steps 1 to `first` and one in `every`, or the steps of `window` alone.
 
-    A program ends after its window. Losses are recorded in every step. every=0: no step after `first`.
+    A program ends after its window. Losses are recorded in every step, and so are the calls without gradients behind the last backward.
+    every=0: neither these calls nor a step after `first`.
     """
 
     first: int = 6
@@ -69,25 +70,29 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """The losses of every backward pass, the events of some steps, and how the program ended. raw: the content as the process wrote it."""
+    """The losses of every backward pass, the events of some steps, and how the program ended.
+
+    The events behind the last backward pass are those of one step more. ending: the last lines that the program printed. raw: the content
+    as the process wrote it.
+    """
 
     torch: str
     losses: list[list[float]]
     steps: dict[int, list[Event]]
     status: int = 0
-    stderr: tuple[str, ...] = ()
+    ending: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 def load_recording(
-    content: Mapping[str, Any], status: int = 0, stderr: Iterable[str] = (), errors: Iterable[str] = ()
+    content: Mapping[str, Any], status: int = 0, ending: Iterable[str] = (), errors: Iterable[str] = ()
 ) -> Recording:
     """The recording in what a process wrote."""
     origins = [Origin(*origin) for origin in content["origins"]]
     steps = {int(step): _load_events(origins, rows) for step, rows in content["steps"].items()}
     errors = (*errors, *content.get("errors", ()))
-    return Recording(content["torch"], content["losses"], steps, status, tuple(stderr), errors, content)
+    return Recording(content["torch"], content["losses"], steps, status, tuple(ending), errors, content)
 
 
 def _load_events(origins: list[Origin], rows: Iterable[tuple[int, str, list[tuple[str, list[float]]]]]) -> list[Event]:

@@ -22,7 +22,7 @@ from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, load_recording
 
 _OLDEST_PYTHON, _OLDEST_TORCH = (3, 10), (2, 8)
 _SECONDS = 60
-_STDERR_LINES = 12  # that an answer shows
+_LAST_LINES = 12  # that an answer shows
 _DESCRIBE = """
 import importlib.metadata, importlib.util, json, sys
 def version(name):
@@ -160,10 +160,9 @@ class Runner:
         with self._stdin.open_for_run() as stdin:
             command = [interpreter.path, *self.program]
             done = programs.run(command, job, stdin=stdin, is_quiet=True, environment=environment)
-        stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_STDERR_LINES:]
         nothing = {"torch": interpreter.torch, "origins": [], "steps": {}, "losses": []}
         content = next((part.content for part in done.parts if part.is_main and part.content), nothing)
-        recording = load_recording(content, done.status, stderr, dict.fromkeys(done.errors))
+        recording = load_recording(content, done.status, done.last_lines(_LAST_LINES), dict.fromkeys(done.errors))
         return replace(recording, torch=interpreter.label(recording.torch))
 
 

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from pseudograd.listen.program.signals import Stopped
 from pseudograd.torch_table.eras import era_of
@@ -40,6 +41,7 @@ from .differences import (
     last_loss,
     may_have_grown,
     same_leaves,
+    shorten,
     train_alike,
 )
 from .pins import Pinned, find_pin, is_at_line, known_change, may_hide_convention, pin_steps
@@ -75,6 +77,7 @@ class Question:
         self._old: Recording | None = None
         self._new: Recording | None = None
         self._answered: Answer | None = None
+        self._most_steps: int | None = None
 
     @property
     def old(self) -> Recording:
@@ -87,6 +90,10 @@ class Question:
         if self._new is None:
             self._new = _require_events(self.runner.run(self.new_python, self.schedule), "--to")
         return self._new
+
+    def _run(self, python: Interpreter, schedule: Schedule | None = None, **options: Any) -> Recording:
+        """A further run, up to the step in which one of the first two failed."""
+        return shorten(self.runner.run(python, schedule or self.schedule, **options), self._most_steps)
 
     @contextlib.contextmanager
     def keeps_known(self) -> Iterator[None]:
@@ -119,22 +126,37 @@ class Question:
     def noises(self) -> list[Recording]:
         """Runs of the older torch in which rounding alone differs. The first one has its sums in another order."""
         if not self._noises:
-            self._noises = [self.runner.run(self.old_python, self.schedule, other_order=True)]
+            self._noises = [self._run(self.old_python, other_order=True)]
         return self._noises
 
     def _add_shaken_noise(self) -> None:
         """Adds a run that shows the effect of rounding in later steps."""
         if len(self.noises) == 1:
-            shaken = self.runner.run(self.old_python.but(is_shaken=True), self.schedule)
+            shaken = self._run(self.old_python.but(is_shaken=True))
             self._noises += [shaken] if shaken.status == 0 else []
 
     # --- the answer -----------------------------------------------------------------------------------------------------
 
     def answer(self) -> Answer:
-        old = self.old
-        new = self.new
-        if old.status or new.status:
-            return self._explain_failure()
+        old, new = self.old, self.new
+        if not (old.status or new.status):
+            return self._explain()
+        if not (old.steps or new.steps):
+            got = f"{old.status} and {new.status}"
+            raise ValueError(f"upgrade: the program must call torch before it fails, got {got}.{_ending(old)}")
+        if len(old.losses) != len(new.losses):
+            self._most_steps = min(len(old.losses), len(new.losses))
+            self._old, self._new = (shorten(run, self._most_steps) for run in (old, new))
+        answer = self._explain()
+        if old.status and new.status:
+            why = [f"it ends with status {old.status} and {new.status}, under both; compared is what comes before that"]
+            return replace(answer, why=(*answer.why, *why))
+        failed = old if old.status else new
+        why = [f"it ends with status {failed.status} under torch {failed.torch} alone:", *failed.ending]
+        return replace(answer, kind=FAILS if answer.survives else answer.kind, why=(*answer.why, *why))
+
+    def _explain(self) -> Answer:
+        old, new = self.old, self.new
         comparison = compare_events(old, new)
         if comparison.first is None and comparison.largest == 0.0 and first_loss(old, new) is None:
             return self._answer(SAME, comparison, _summarize(comparison))
@@ -148,8 +170,7 @@ class Question:
         if step is not None and (comparison.first is None or comparison.first.step > step):
             comparison = self._look_closer(step, comparison)
         if comparison.first is not None and self._trains_as_old(new):
-            why = f"apart by {comparison.first.distance:.1e} there, but no loss and no gradient of a parameter is"
-            return self._explain_rounding(comparison, [why])
+            return self._explain_without_effect(comparison, comparison.first)
         if comparison.first is not None:
             return self._explain_difference(comparison, comparison.first)
         if step is not None:
@@ -158,6 +179,18 @@ class Question:
             why = f"the losses part at step {step}, beyond rounding; none of the events that were kept does before"
             return self._answer(OTHER_OP, comparison, [why])
         return self._explain_rounding(comparison, _summarize(comparison))
+
+    def _explain_without_effect(self, comparison: Comparison, first: Difference) -> Answer:
+        """No loss and no gradient of a parameter differs: what an evaluation behind the last backward computes may."""
+        self._add_shaken_noise()
+        last = compare_events(self.old, self.new, self.noises, self.roundings, since=len(self.old.losses) + 1)
+        if last.first is None:
+            why = f"apart by {first.distance:.1e} there, but no loss and no gradient of a parameter is"
+            return self._explain_rounding(comparison, [why])
+        origin = origin_to_name(last.first)
+        why = f"apart by {last.first.distance:.1e} there, behind the last backward pass; the training before it is the same"
+        next_step = f"compare by hand what {origin.where} computes under both {self.sides}"
+        return self._answer(OTHER_OP, last, [why], [next_step])
 
     def _compare(self, new: Recording) -> Comparison:
         return compare_events(self.old, new, self.noises, self.roundings)
@@ -184,31 +217,11 @@ class Question:
     def _list_notes(self) -> list[str]:
         return []
 
-    def _explain_failure(self) -> Answer:
-        old, new = self.old, self.new
-        if old.status and new.status:
-            got = f"{old.status} and {new.status}"
-            raise ValueError(f"upgrade: the program must end well in one of them, got {got}.{_stderr(old)}")
-        failed = old if old.status else new
-        why = f"it ends with status {failed.status} under torch {failed.torch} alone:"
-        answer = self._answer(FAILS, Comparison(None, 0.0, 0), [why, *failed.stderr])
-        first = compare_events(old, new).first
-        if first is None or era_of(old.torch) == era_of(new.torch):
-            return answer
-        pinned = find_pin(first, partial(self._run_pinned, False), lambda run: compare_events(old, run).first)
-        if not pinned.is_mended:
-            return replace(answer, runs=self.runner.count)
-        line = first.old.origin.where if is_at_line(first) else ""
-        end = "it fails in the same way" if old.status else f"it ends well: {explain_equality(old, pinned.run)}"
-        why = f"{pinned.scope(line)}, under torch {new.torch} {end}"
-        steps = pin_steps(old, new, pinned.lines, self.runner.program)
-        return self._answer(FAILS, Comparison(first, 0.0, 0), [*answer.why, why], steps)
-
     def _explain_by_program(self) -> Answer | None:
         """An answer if the program does not repeat. It runs again only if another order of sums changes more than rounding."""
         if train_alike(self.old, self.noises[0]):
             return None
-        again = self.runner.run(self.old_python, self.schedule)
+        again = self._run(self.old_python)
         if train_alike(self.old, again):
             return None
         why = f"the same run twice under torch {self.old.torch}, with the same seeds, differs there already"
@@ -218,10 +231,10 @@ class Question:
     def _look_closer(self, step: int, comparison: Comparison) -> Comparison:
         """Records all events around the first loss that differs."""
         window = Schedule(0, 0, (max(1, step - 1), step))
-        old, new = (self.runner.run(python, window) for python in (self.old_python, self.new_python))
-        noises = [self.runner.run(self.old_python, window, other_order=True)]
+        old, new = (self._run(python, window) for python in (self.old_python, self.new_python))
+        noises = [self._run(self.old_python, window, other_order=True)]
         if len(self.noises) > 1:
-            noises.append(self.runner.run(self.old_python.but(is_shaken=True), window))
+            noises.append(self._run(self.old_python.but(is_shaken=True), window))
         closer = compare_events(old, new, noises, self.roundings)
         return closer if closer.first is not None else comparison
 
@@ -274,6 +287,8 @@ class Question:
         last = self.compare_last_losses(pinned.run, "pinned")
         if pinned.is_mended:
             equality = "every digest is equal" if to_the_bit else explain_equality(old, pinned.run)
+            if bool(old.status) != bool(new.status):
+                equality = f"{'it fails in the same way' if old.status else 'it ends well'}: {equality}"
             if not line or (pinned.lines and line not in pinned.lines):
                 comparison = replace(comparison, first=compare_events(new, pinned.run).first)
             steps = pin_steps(old, new, pinned.lines, self.runner.program)
@@ -289,10 +304,10 @@ class Question:
     def _run_pinned(self, to_the_bit: bool, lines: tuple[str, ...]) -> Pinned:
         """A run under the pin to the older torch."""
         era = era_of(self.old.torch)
-        run = self.runner.run(self.new_python, self.schedule, pin=era, lines=list(lines) or None)
+        run = self._run(self.new_python, pin=era, lines=list(lines) or None)
         is_mended = run.status == self.old.status
         if is_mended:
-            is_mended = run.stderr[-1:] == self.old.stderr[-1:] if run.status else self._trains_as_old(run)
+            is_mended = self._trains_as_old(run)
         if to_the_bit and is_mended:
             rest = self._compare(run)
             is_mended = rest.first is None and not rest.largest and self.old.losses == run.losses
@@ -351,5 +366,5 @@ def _require_events(run: Recording, argument: str) -> Recording:
     return run
 
 
-def _stderr(run: Recording) -> str:
-    return "".join(f"\n  {line}" for line in run.stderr)
+def _ending(run: Recording) -> str:
+    return "".join(f"\n  {line}" for line in run.ending)

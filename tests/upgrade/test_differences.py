@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -108,6 +109,18 @@ def test_another_op_counts_only_with_another_value() -> None:
     first = first_difference(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.5), (0, 4.0)))
     assert [event.origin.op for event in first.only_old] == ["gelu"]
     assert [event.origin.op for event in first.only_new] == ["silu"]
+
+
+@pytest.mark.parametrize("has_it_before", [False, True])
+def test_an_extra_call_is_named_also_if_other_calls_agree_behind_it(has_it_before: bool) -> None:
+    """Unless an earlier step has it, too, without a consequence."""
+    old, new = ((0, 1.0), (1, 2.0), (5, 3.0)), ((0, 1.0), (4, 9.0), (1, 2.0), (5, 4.0))
+    runs = [run(*events, step=2) for events in (old, new)]
+    if has_it_before:
+        before = (run(*old), run(*new[:-1], old[-1]))
+        runs = [replace(each, steps={**each.steps, **first.steps}) for each, first in zip(runs, before, strict=True)]
+    only_new = first_difference(*runs).only_new
+    assert [event.origin.op for event in only_new] == ([] if has_it_before else ["silu"])
 
 
 def test_another_order_of_the_same_ops_is_recognised() -> None:

@@ -188,10 +188,51 @@ def test_a_side_that_fails_by_a_convention_gets_the_pin(old: int, new: int, pinn
         return trained(status=status) if run.is_old or run.pin else trained(0.5, loss=0.7, status=status)
 
     answer, _ = compare_torches(record)
-    assert answer.kind == FAILS
-    assert answer.why[0] == f"it ends with status 1 under torch {'2.13.0' if old else '2.15.0'} alone:"
-    assert answer.why[1:] == () if not end else end in answer.why[1]
+    assert answer.kind == (CONVENTION if end else OTHER_OP)
+    assert answer.why[-1] == f"it ends with status 1 under torch {'2.13.0' if old else '2.15.0'} alone:"
+    assert end in answer.why[0]
     assert step in " ".join(answer.next_steps)
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("seen", ["all alike", "other loss", "shorter"])
+def test_a_program_that_fails_is_compared_like_any_other(old: int, new: int, seen: str) -> None:
+    """Up to the step in which one of them fails."""
+
+    def record(run: Run) -> Recording:
+        status = old if run.is_old else new
+        x = 3.0 if seen == "other loss" and not run.is_old else 2.0
+        losses = (1.0,) if seen == "shorter" and status else (1.0, x)
+        return replace(made_run((0, 1.0), (1, x), losses=losses, status=status), ending=("FAILED test_training",))
+
+    answer, _ = compare_torches(record)
+    is_alone = old != new
+    alike = FAILS if is_alone else SAME
+    assert answer.kind == (OTHER_OP if seen == "other loss" else alike)
+    failure = f"it ends with status 1 under torch {'2.13.0' if old else '2.15.0'} alone:"
+    assert answer.why[-2:] == (failure, "FAILED test_training") if is_alone else "under both" in answer.why[-1]
+
+
+def test_a_program_that_fails_before_any_call_of_torch_cannot_be_compared() -> None:
+    with pytest.raises(ValueError, match="must call torch before it fails, got 1 and 1"):
+        compare_torches(lambda run: replace(made_run(status=1), steps={}))
+
+
+@pytest.mark.parametrize(("apart", "is_rounding"), [(0.0, True), (1e-7, True), (0.5, False)])
+@pytest.mark.parametrize("has_earlier", [True, False])
+def test_an_evaluation_behind_the_last_backward_counts(apart: float, is_rounding: bool, has_earlier: bool) -> None:
+    def record(run: Run) -> Recording:
+        earlier, last = (0.0, 0.0) if run.is_old else (0.5 * has_earlier, apart)
+        training = made_run((0, 1.0), (1, 2.0 + earlier), (3, 1.0), losses=(1.0,))
+        return replace(training, steps={**training.steps, 2: made_run((4, 1.0 + last)).steps[1]})
+
+    answer, _ = compare_torches(record)
+    assert answer.survives == is_rounding
+    if not is_rounding:
+        assert answer.difference is not None
+        assert answer.difference.old.origin.where == "train.py:3"
+        assert "behind the last backward pass; the training before it is the same" in answer.why[0]
+        assert answer.next_steps == ("compare by hand what train.py:3 computes under both torches",)
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ class _Runner:
             raise ValueError(f"bisect: the change must reach the program, got an error there. {run.errors[0]}")
         self._add_sites(run.parts)
         if status and not self.stderr:
-            self.stderr = tuple(run.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])
+            self.stderr = run.last_lines(_SHOWN)
         self.count += 1
         self.known[known] = passes = status == 0
         self.on_run(self.count, len(self.sites) if keys is None else len(keys), len(self.sites), passes)

@@ -86,7 +86,13 @@ class Run:
     parts: tuple[Part, ...]
     unseen: tuple[Part, ...] = ()
     errors: tuple[str, ...] = ()
+    stdout: bytes = b""
     stderr: bytes = b""
+
+    def last_lines(self, most: int) -> tuple[str, ...]:
+        """Of a quiet run: the last lines of its stderr, behind half as many of its stdout, where pytest tells what failed."""
+        out, err = (text.decode(errors="replace").rstrip().splitlines() for text in (self.stdout, self.stderr))
+        return (*out[-(most // 2) :], *err[-most:])
 
 
 def command_of(program: str, arguments: Sequence[str], is_module: bool) -> list[str]:
@@ -102,11 +108,11 @@ def run(
     is_quiet: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Run:
-    """Run the command with the job in each of its python processes. is_quiet: nothing that it prints is shown, its stderr is returned.
+    """Run the command with the job in each of its python processes. is_quiet: what it prints is returned, not shown.
     environment: what is added to that of this process.
     """
     with _followed(job, {**os.environ, **(environment or {})}) as (folder, environment):
-        status, stderr = _process(command, environment, stdin, is_quiet)
+        status, stdout, stderr = _process(command, environment, stdin, is_quiet)
         parts = [Part(**pickle.loads(file.read_bytes())) for file in _files(folder, "part")]
         marks = {file.stem: Part(**json.loads(file.read_text(encoding="utf-8"))) for file in _files(folder, "mark")}
         said = {file.stem for file in _files(folder, "part")}
@@ -115,6 +121,7 @@ def run(
             tuple(sorted(parts, key=_order)),
             tuple(sorted((mark for name, mark in marks.items() if name not in said), key=_order)),
             tuple(file.read_text(encoding="utf-8") for file in _files(folder, "error")),
+            stdout,
             stderr,
         )
 
@@ -146,21 +153,25 @@ def _followed(job: Mapping[str, object], around: Mapping[str, str]) -> Iterator[
 
 def _process(
     command: Sequence[str], environment: dict[str, str], stdin: IO[bytes] | int | None, is_quiet: bool
-) -> tuple[int, bytes]:
-    """Its exit status as a shell counts it, and what it printed to stderr where it is quiet."""
+) -> tuple[int, bytes, bytes]:
+    """Its exit status as a shell counts it, and what it printed to stdout and stderr where it is quiet."""
     sys.stdout.flush()
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
-        errors = stack.enter_context(tempfile.TemporaryFile()) if is_quiet else None
-        silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": errors} if is_quiet else {}
+        outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)] if is_quiet else []
+        silent: dict[str, Any] = dict(zip(("stdout", "stderr"), outputs, strict=False))
         # What this process was handed by its shell, the program is handed, too.
         process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **silent)
         if not is_quiet:  # a quiet run is one of several, and has no report: a signal ends it with its command
             stack.enter_context(_signals_reach(process))
         status = _waited(process)
-        if errors is not None:
-            errors.seek(0)
-        return status if status >= 0 else 128 - status, b"" if errors is None else errors.read()
+        stdout, stderr = map(_read_all, outputs) if outputs else (b"", b"")
+        return status if status >= 0 else 128 - status, stdout, stderr
+
+
+def _read_all(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _waited(process: subprocess.Popen[bytes]) -> int:
