@@ -35,31 +35,35 @@ _PYTHON = program.command_of("", (), False)[:-1]
 _MAY_DIFFER = {"PYTHONPATH", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE", *ENVIRONMENTS[CPU]}
 
 
-def run(command: Sequence[str], environment: dict[str, str], stdin: Any, is_quiet: bool) -> tuple[int, bytes]:
+def run(
+    command: Sequence[str], environment: dict[str, str], stdin: Any, is_quiet: bool, seconds: float | None = None
+) -> tuple[int, bytes, bytes]:
     """As program._process. A program of another python, or with what python or torch reads at its start, is a process of its own."""
     others = {name for name, value in {*environment.items()} ^ {*os.environ.items()}} - _MAY_DIFFER
     can_copy = sys.platform.startswith("linux") and not torch.accelerator.is_available()
-    if others or not can_copy or list(command[: len(_PYTHON)]) != _PYTHON:
-        return begun(command, environment, stdin, is_quiet)
+    if others or seconds or not can_copy or list(command[: len(_PYTHON)]) != _PYTHON:
+        return begun(command, environment, stdin, is_quiet, seconds)
     sys.stdout.flush()
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         copy = os.fork()
         if copy == 0:
-            os._exit(_status(command[len(_PYTHON) :], environment, stdin, errors.fileno() if is_quiet else None))
+            outputs = (out.fileno(), errors.fileno()) if is_quiet else ()
+            os._exit(_status(command[len(_PYTHON) :], environment, stdin, outputs))
         status = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
-        errors.seek(0)
-        return status if status >= 0 else 128 - status, errors.read()
+        for file in (out, errors):
+            file.seek(0)
+        return status if status >= 0 else 128 - status, out.read(), errors.read()
 
 
-def _status(words: Sequence[str], environment: Mapping[str, str], stdin: Any, errors: int | None) -> int:
+def _status(words: Sequence[str], environment: Mapping[str, str], stdin: Any, outputs: Sequence[int]) -> int:
     """Of the program, run here."""
     try:
         is_module = words[0] == "-m"
         name, *arguments = words[1:] if is_module else words
         sys.argv = [name, *arguments]
         sys.path.insert(0, os.getcwd() if is_module else str(Path(name).resolve().parent))
-        _begin(environment, stdin, errors)
+        _begin(environment, stdin, outputs)
         status = _ran(name, is_module)
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
@@ -71,7 +75,7 @@ def _status(words: Sequence[str], environment: Mapping[str, str], stdin: Any, er
         return 70
 
 
-def _begin(environment: Mapping[str, str], stdin: Any, errors: int | None) -> None:
+def _begin(environment: Mapping[str, str], stdin: Any, outputs: Sequence[int]) -> None:
     """Nothing is left of the tests: their streams, what they do at the end, how they take warnings, what they changed."""
     os.environ.clear()
     os.environ.update(environment)
@@ -79,9 +83,8 @@ def _begin(environment: Mapping[str, str], stdin: Any, errors: int | None) -> No
     if stdin is not None:
         number = stdin if isinstance(stdin, int) else stdin.fileno()
         os.dup2(nothing if number == subprocess.DEVNULL else number, 0)
-    if errors is not None:
-        os.dup2(nothing, 1)
-        os.dup2(errors, 2)
+    for number, output in enumerate(outputs, start=1):
+        os.dup2(output, number)
     _close_pipes()
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, 1, closefd=False) for number, mode in enumerate("rww"))
     sys.excepthook = sys.__excepthook__

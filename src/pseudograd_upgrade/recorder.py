@@ -290,7 +290,7 @@ class Session:
         self.recorder.schedule = LOSSES_ALONE
 
 
-class _SilentSession:
+class SilentSession:
     """In processes that the program starts."""
 
     def content(self) -> None: ...
@@ -298,9 +298,9 @@ class _SilentSession:
     def forked(self) -> None: ...
 
 
-def begin(job: Mapping[str, Any], process: Process, session: type[Session] = Session) -> Session | _SilentSession:
+def begin(job: Mapping[str, Any], process: Process, session: type[Session] = Session) -> Session | SilentSession:
     """Called in each python process of the program, once torch is imported."""
-    return session(job["settings"], process) if process.is_main else _SilentSession()
+    return session(job["settings"], process) if process.is_main else SilentSession()
 
 
 def set_seed(number: int) -> None:

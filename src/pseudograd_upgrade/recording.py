@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -104,3 +106,58 @@ def _load_events(origins: list[Origin], rows: Iterable[tuple[int, str, list[tupl
         occurrence = counts[first.key] = counts.get(first.key, -1) + 1
         events.append(first._replace(occurrence=occurrence))
     return events
+
+
+# --- a suite of tests -------------------------------------------------------------------------------------------------
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+@dataclass(frozen=True)
+class SuiteTest:
+    """outcome: passed, failed or skipped. message: in one line why. packed: what torch did in it, None if it ran before torch came."""
+
+    outcome: str
+    message: str = ""
+    packed: bytes | None = field(default=None, repr=False)
+
+    @property
+    def content(self) -> tuple[str, bytes | None]:
+        """All but the message, which may have an address or a time."""
+        return self.outcome, self.packed
+
+    def recording(self, torch: str) -> Recording:
+        """Of a program that ends with status 1 where the test fails."""
+        content: dict[str, Any] = {"origins": [], "steps": {}, "losses": []}
+        if self.packed is not None:
+            content = pickle.loads(zlib.decompress(self.packed))
+        return load_recording({"torch": torch, **content}, int(self.outcome == FAILED))
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """The tests that ended, by name. running: those during which a process ended. ending: the last lines that pytest printed."""
+
+    torch: str
+    status: int
+    tests: Mapping[str, SuiteTest]
+    running: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    ending: tuple[str, ...] = ()
+
+    def recording(self, name: str) -> Recording:
+        """Of a test; empty where it did not run."""
+        return self.tests.get(name, SuiteTest("not run")).recording(self.torch)
+
+
+def load_suite(torch: str, status: int, contents: Iterable[Mapping[str, Any]], ending: tuple[str, ...]) -> SuiteRun:
+    """From what each process of the suite wrote: one, or the workers of pytest-xdist."""
+    tests: dict[str, SuiteTest] = {}
+    running, errors = [], dict[str, None]()
+    for content in contents:
+        torch = content["torch"]
+        for name, (outcome, message) in content["endings"].items():
+            tests[name] = SuiteTest(outcome, message, content["tests"].get(name))
+        running += [content["running"]] * bool(content["running"])
+        errors.update(dict.fromkeys(content["errors"]))
+    return SuiteRun(torch, status, tests, tuple(running), tuple(errors), ending)

@@ -9,34 +9,41 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pseudograd.errors import must
 from pseudograd.listen.program import follow as programs
 from pseudograd.rewrite.standard_input import StandardInput
+from pseudograd.wording import counted
 
-from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, load_recording
+from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, SuiteRun, load_recording, load_suite
 
 _OLDEST_PYTHON, _OLDEST_TORCH = (3, 10), (2, 8)
 _SECONDS = 60
+_MOST_PACKAGES = 8  # that a note lists
 _LAST_LINES = 12  # that an answer shows
 _DESCRIBE = """
 import importlib.metadata, importlib.util, json, sys
+packages = {str(part.metadata["Name"]).lower(): part.version for part in importlib.metadata.distributions()}
 def version(name):
     try:
         return importlib.metadata.version(name) if importlib.util.find_spec(name) else None
     except importlib.metadata.PackageNotFoundError:
         return None
-print(json.dumps({"python": sys.version_info[:2], "torch": version("torch"), "extensions": version("typing_extensions")}))
+facts = {"python": sys.version_info[:2], "torch": version("torch"), "extensions": version("typing_extensions")}
+print(json.dumps({**facts, "packages": packages}))
 """
+_WITH_TORCH = ("torch", "triton", "pytorch-triton", "nvidia-", "cuda-")  # beginnings of the names of what torch brings
 # Other vector instructions and another number of threads change the order of sums.
 _OTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 # The text about each setting of a recorder, in the line about a run.
 _DETAILS: dict[str, Callable[[Any], str]] = {
     "is_shaken": lambda _: SHAKEN,
+    "is_repeated": lambda _: "once more",
     "targets": lambda keys: f"for the arguments of {keys[-1][1]}",
     "is_cut": lambda _: "each line alone",
     "out": lambda lines: f"{', '.join(lines)} left out",
@@ -49,7 +56,8 @@ class Interpreter:
     """A python with its torch, and how the program runs there.
 
     path: absolute; a link into a virtual environment stays a link. recorder: the module that records. settings: of the recorder.
-    environment: more variables of a run. route: the route through torch, if the question is about routes.
+    environment: more variables of a run. route: the route through torch, if the question is about routes. packages: versions of all that is
+    installed, by name.
     """
 
     path: str
@@ -58,6 +66,7 @@ class Interpreter:
     settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     route: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def but(self, recorder: str = "", **settings: object) -> Interpreter:
         return replace(self, recorder=recorder or self.recorder, settings={**self.settings, **settings})
@@ -97,7 +106,19 @@ def find_interpreter(argument: str, name: str) -> Interpreter:
     ):
         if not is_enough:
             raise error(requirement, remedy)
-    return Interpreter(path, torch)
+    return Interpreter(path, torch, packages=facts["packages"])
+
+
+def list_other_packages(old: Interpreter, new: Interpreter) -> str:
+    """The packages whose versions differ, beside torch and what it brings; empty if none does."""
+    names = sorted(name for name in old.packages.keys() & new.packages.keys() if not name.startswith(_WITH_TORCH))
+    changed = [
+        f"{name} {old.packages[name]} -> {new.packages[name]}"
+        for name in names
+        if old.packages[name] != new.packages[name]
+    ]
+    rest = f", and {len(changed) - _MOST_PACKAGES} more" if len(changed) > _MOST_PACKAGES else ""
+    return f"other packages differ, too: {', '.join(changed[:_MOST_PACKAGES])}{rest}" if changed else ""
 
 
 def run_python(path: str, program: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
@@ -110,7 +131,9 @@ def run_python(path: str, program: str, seconds: float = _SECONDS) -> subprocess
 
 
 @contextlib.contextmanager
-def open_runner(program: str, arguments: Sequence[str], is_module: bool, seed: int) -> Iterator[Runner]:
+def open_runner(
+    program: str, arguments: Sequence[str], is_module: bool, seed: int, limits: Limits | None = None
+) -> Iterator[Runner]:
     """A runner of the program. Its interpreters get a folder with our packages and nothing else on their path."""
     programs.check("upgrade", program, is_module)
     home = Path(__file__).resolve().parents[1]
@@ -122,7 +145,19 @@ def open_runner(program: str, arguments: Sequence[str], is_module: bool, seed: i
                 link.symlink_to(package, target_is_directory=True)
             except OSError:  # a system without links
                 shutil.copytree(package, link)
-        yield Runner([*(["-m"] if is_module else []), program, *arguments], folder, seed)
+        yield Runner([*(["-m"] if is_module else []), program, *arguments], folder, seed, limits or Limits())
+
+
+class LimitError(Exception):
+    """No further run is allowed."""
+
+
+class Limits(NamedTuple):
+    """seconds: of one run, which then ends with status 143. runs: of the command. is_verbose: what the program prints is shown."""
+
+    seconds: float | None = None
+    runs: int | None = None
+    is_verbose: bool = False
 
 
 @dataclass
@@ -132,6 +167,7 @@ class Runner:
     program: list[str]
     home: str
     seed: int
+    limits: Limits = field(default_factory=Limits)
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -146,9 +182,60 @@ class Runner:
         pin: str | None = None,
         lines: Sequence[str] | None = None,
     ) -> Recording:
+        self.announce(_describe_run(interpreter, schedule, other_order, pin, lines))
+        done = self.launch(interpreter, schedule, other_order, pin, lines)
+        nothing = {"torch": interpreter.torch, "origins": [], "steps": {}, "losses": []}
+        content = next((part.content for part in done.parts if part.is_main and part.content), nothing)
+        recording = load_recording(content, done.status, done.last_lines(_LAST_LINES), dict.fromkeys(done.errors))
+        return replace(recording, torch=interpreter.label(recording.torch))
+
+    def run_suite(
+        self,
+        interpreter: Interpreter,
+        schedule: Schedule,
+        tests: Sequence[str] | None = None,
+        *,
+        other_order: bool = False,
+        pin: str | None = None,
+        lines: Sequence[str] | None = None,
+    ) -> SuiteRun:
+        """A suite of pytest. tests: those to run; None: all."""
+        scope = "" if tests is None else f", {counted(len(tests), 'test')}"
+        self.announce(_describe_run(interpreter, schedule, other_order, pin, lines) + scope)
+        plugins = ",".join(filter(None, (os.environ.get("PYTEST_PLUGINS"), "pseudograd_upgrade.suite_plugin")))
+        environment = {"PYTEST_PLUGINS": plugins}
+        if tests is not None:
+            file = Path(self.home) / "tests.json"
+            file.write_text(json.dumps([*tests]), encoding="utf-8")
+            environment["PSEUDOGRAD_UPGRADE_TESTS"] = str(file)
+        done = self.launch(
+            replace(interpreter.but("pseudograd_upgrade.suite_recorder"), environment=environment),
+            schedule,
+            other_order,
+            pin,
+            lines,
+        )
+        return load_suite(
+            interpreter.torch,
+            done.status,
+            [part.content for part in done.parts if part.content],
+            done.last_lines(_LAST_LINES),
+        )
+
+    def announce(self, text: str) -> None:
+        if self.count == self.limits.runs:
+            raise LimitError(self.count)
         self.count += 1
-        text = _describe_run(interpreter, schedule, other_order, pin, lines)
         print(f"upgrade: run {self.count}: {text}", file=sys.stderr, flush=True)
+
+    def launch(
+        self,
+        interpreter: Interpreter,
+        schedule: Schedule,
+        other_order: bool,
+        pin: str | None,
+        lines: Sequence[str] | None,
+    ) -> programs.Run:
         threads = None
         path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **interpreter.environment}
@@ -159,11 +246,18 @@ class Runner:
         job = {"module": interpreter.recorder, "settings": {**settings, **interpreter.settings}}
         with self._stdin.open_for_run() as stdin:
             command = [interpreter.path, *self.program]
-            done = programs.run(command, job, stdin=stdin, is_quiet=True, environment=environment)
-        nothing = {"torch": interpreter.torch, "origins": [], "steps": {}, "losses": []}
-        content = next((part.content for part in done.parts if part.is_main and part.content), nothing)
-        recording = load_recording(content, done.status, done.last_lines(_LAST_LINES), dict.fromkeys(done.errors))
-        return replace(recording, torch=interpreter.label(recording.torch))
+            began = time.monotonic()
+            done = programs.run(
+                command, job, stdin=stdin, is_quiet=True, environment=environment, seconds=self.limits.seconds
+            )
+        if self.limits.is_verbose:
+            for text in (done.stdout, done.stderr):
+                print(text.decode(errors="replace").rstrip(), file=sys.stderr, flush=True)
+        if self.count == 1:
+            took = f"{time.monotonic() - began:.0f} s"
+            expected = "2 where nothing differs, 3 or 4 for rounding, about 6 for a line that differs"
+            print(f"upgrade: a run takes {took}; runs: {expected}", file=sys.stderr, flush=True)
+        return done
 
 
 def _describe_run(

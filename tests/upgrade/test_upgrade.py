@@ -265,7 +265,7 @@ def test_a_wrong_call_gets_one_line(capfd: pytest.CaptureFixture[str], arguments
     assert f"pseudograd: upgrade: {message}" in err
 
 
-def test_a_program_that_fails_in_both_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_fails_in_both_in_the_same_way_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = upgrade(capfd, write_program("raise OSError('no data')"))
     assert (status, out) == (2, "")
     assert "upgrade: the program must end well in one of them, got 1 and 1." in err

@@ -23,6 +23,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="two ways through one torch, that of --from or of this command: eager,inductor, eager,aot_eager or cpu,cuda",
     )
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of random, numpy and torch (default: 0)")
+    command.add_argument("--time-limit", type=float, metavar="SECONDS", help="of one run, which is stopped then")
+    command.add_argument("--max-runs", type=int, metavar="N", help="the most runs of the program, at least 2")
+    command.add_argument("-v", "--verbose", action="store_true", help="show what the program prints")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
     command.add_argument(
         "--cut-out",
@@ -37,8 +40,10 @@ def run(options: argparse.Namespace) -> int:
     from pseudograd.listen.program.files import checked_file, json_text, write
     from pseudograd.listen.program.signals import stoppable
 
+    from ..answer import Answer
     from ..routes.question import compare_routes, parse_routes
-    from ..runs import open_runner
+    from ..runs import Limits, open_runner
+    from ..suite import SuiteAnswer, compare_suites
     from ..upgrade import compare_torches
 
     _check_combination(options)
@@ -47,8 +52,15 @@ def run(options: argparse.Namespace) -> int:
     for name in ("json", "cut_out"):
         if (file := getattr(options, name)) is not None:
             files[name] = checked_file("upgrade", f"--{name.replace('_', '-')}", file)
-    with stoppable(), open_runner(options.program, options.arguments, options.is_module, options.seed) as runner:
-        if routes is None:
+    limits = Limits(options.time_limit, options.max_runs, options.verbose)
+    answer: Answer | SuiteAnswer
+    with (
+        stoppable(),
+        open_runner(options.program, options.arguments, options.is_module, options.seed, limits) as runner,
+    ):
+        if routes is None and options.is_module and options.program == "pytest":
+            answer = compare_suites(runner, options.old, options.new)
+        elif routes is None:
             answer = compare_torches(runner, options.old, options.new)
         else:
             answer = compare_routes(runner, options.old or sys.executable, routes)
@@ -61,6 +73,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_combination(options: argparse.Namespace) -> None:
+    if options.time_limit is not None and not options.time_limit > 0:
+        raise ValueError(f"upgrade: --time-limit must be above 0, got {options.time_limit}.")
+    if options.max_runs is not None and options.max_runs < 2:
+        raise ValueError(f"upgrade: --max-runs must be at least 2, got {options.max_runs}.")
     if options.routes is not None:
         for name, value in (("to", options.new), ("cut-out", options.cut_out)):
             if value is not None:

@@ -107,12 +107,13 @@ def run(
     stdin: IO[bytes] | int | None = None,
     is_quiet: bool = False,
     environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
 ) -> Run:
     """Run the command with the job in each of its python processes. is_quiet: what it prints is returned, not shown.
-    environment: what is added to that of this process.
+    environment: what is added to that of this process. seconds: after which the program gets SIGTERM.
     """
     with _followed(job, {**os.environ, **(environment or {})}) as (folder, environment):
-        status, stdout, stderr = _process(command, environment, stdin, is_quiet)
+        status, stdout, stderr = _process(command, environment, stdin, is_quiet, seconds)
         parts = [Part(**pickle.loads(file.read_bytes())) for file in _files(folder, "part")]
         marks = {file.stem: Part(**json.loads(file.read_text(encoding="utf-8"))) for file in _files(folder, "mark")}
         said = {file.stem for file in _files(folder, "part")}
@@ -152,7 +153,11 @@ def _followed(job: Mapping[str, object], around: Mapping[str, str]) -> Iterator[
 
 
 def _process(
-    command: Sequence[str], environment: dict[str, str], stdin: IO[bytes] | int | None, is_quiet: bool
+    command: Sequence[str],
+    environment: dict[str, str],
+    stdin: IO[bytes] | int | None,
+    is_quiet: bool,
+    seconds: float | None = None,
 ) -> tuple[int, bytes, bytes]:
     """Its exit status as a shell counts it, and what it printed to stdout and stderr where it is quiet."""
     sys.stdout.flush()
@@ -164,7 +169,7 @@ def _process(
         process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **silent)
         if not is_quiet:  # a quiet run is one of several, and has no report: a signal ends it with its command
             stack.enter_context(_signals_reach(process))
-        status = _waited(process)
+        status = _waited(process, seconds)
         stdout, stderr = map(_read_all, outputs) if outputs else (b"", b"")
         return status if status >= 0 else 128 - status, stdout, stderr
 
@@ -174,8 +179,14 @@ def _read_all(file: IO[bytes]) -> bytes:
     return file.read()
 
 
-def _waited(process: subprocess.Popen[bytes]) -> int:
+def _waited(process: subprocess.Popen[bytes], seconds: float | None) -> int:
     try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(seconds)
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_PATIENCE)
+        process.kill()
         return process.wait()
     except BaseException:  # whatever takes this process away takes the program along
         process.terminate()

@@ -1,0 +1,273 @@
+"""`upgrade -m pytest`: a suite, test by test. The runs of most tests here are written as numbers; the last ones run pytest."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pseudograd_upgrade.answer import CONVENTION, FAILS, OTHER_OP, OWN
+from pseudograd_upgrade.recording import Schedule, SuiteRun, SuiteTest
+from pseudograd_upgrade.runs import Interpreter, LimitError
+from pseudograd_upgrade.suite import Suite, SuiteAnswer
+
+from ..commands import answer
+from .made_runs import ORIGINS, run
+from .test_upgrade import OTHER, PY, needs_other
+
+OLD, NEW = Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0")
+Record = Callable[["Asked"], "dict[str, SuiteTest]"]
+
+
+class Asked:
+    """A run of a suite. tests: those that were asked for."""
+
+    def __init__(self, python: Interpreter, tests: Sequence[str] | None, options: dict[str, object]) -> None:
+        self.is_old, self.tests, self.options = python.torch == OLD.torch, tests, options
+        self.pin, self.is_repeated = options.get("pin"), bool(python.settings.get("is_repeated"))
+        self.is_noise = bool(options.get("other_order") or python.settings.get("is_shaken"))
+
+
+class Runner:
+    program = ("-m", "pytest")
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.all: list[Asked] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.all)
+
+    def run_suite(
+        self, python: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None, **options: object
+    ) -> SuiteRun:
+        self.all.append(Asked(python, tests, options))
+        made = self.record(self.all[-1])
+        return SuiteRun(python.torch, 0, {name: made[name] for name in (made if tests is None else tests)})
+
+
+def ended(
+    *events: tuple[int, float], outcome: str = "passed", message: str = "", losses: tuple[float, ...] = (1.0,)
+) -> SuiteTest:
+    content = {name: run(*events, losses=losses).raw[name] for name in ("steps", "losses")}
+    return SuiteTest(outcome, message, zlib.compress(pickle.dumps({"origins": ORIGINS, **content})))
+
+
+def gated(slope: float, **named: object) -> SuiteTest:
+    """A test through the clamp of a package, whose gradient is `slope`."""
+    return ended((0, 1.0), (8, slope), (3, slope), **named)  # type: ignore[arg-type]
+
+
+def ask(record: Record) -> tuple[SuiteAnswer, Runner]:
+    runner = Runner(record)
+    return Suite(runner, OLD, NEW).answer(), runner  # type: ignore[arg-type]
+
+
+def test_tests_that_are_the_same_cost_one_run_per_torch() -> None:
+    passing, failing = ended((0, 1.0)), ended((0, 2.0), outcome="failed", message="at 0x7f")
+    answer, runner = ask(lambda run: {"t.py::a": passing, "t.py::b": failing})
+    assert answer.survives
+    assert runner.count == 2
+    assert str(answer) == (
+        "upgrade: torch 2.13.0 -> 2.15.0: 2 tests: 2 the same to the last bit; 2 runs\n"
+        "upgrade: 1 test failing under both, such as t.py::b: at 0x7f"
+    )
+
+
+def test_rounding_within_the_precision_costs_no_further_run() -> None:
+    answer, runner = ask(lambda run: {"t.py::a": ended((0, 1.0 if run.is_old else 1.0 + 1e-7))})
+    assert answer.survives
+    assert answer.counts["the same but for rounding"] == 1
+    assert runner.count == 2
+
+
+def test_tests_of_one_line_are_one_cause_and_share_their_runs() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        is_mended = run.is_old or run.pin
+        end = {} if is_mended else {"outcome": "failed", "message": "t.py:9: assert 0 == 1"}
+        tests = {f"t.py::test[{n}]": gated(1.0 if is_mended else 0.0, **end) for n in range(7)}
+        return {**tests, "t.py::same": ended((0, 1.0))}
+
+    answer, runner = ask(record)
+    assert [(cause.answer.kind, len(cause.endings)) for cause in answer.causes] == [(CONVENTION, 7)]
+    assert [len(run.tests or ()) for run in runner.all] == [0, 0, 7, 7]
+    text = str(answer)
+    assert "  7 of 8 tests: a kink's convention\n    package/gate.py:7  step 1, backward of ClampBackward1" in text
+    assert "t.py::test[0]: failed under torch 2.15.0 alone: t.py:9: assert 0 == 1" in text
+    assert "and 2 more" in text
+    assert "pinned everywhere, it ends well" in text
+    assert "pytest --pseudograd-pin 'torch<=2.13'  # the whole suite" in text
+    assert not answer.survives
+
+
+def test_causes_are_told_apart() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        new = not run.is_old
+        return {
+            "kink": gated(0.0 if new and not run.pin else 1.0),
+            "op": ended((0, 1.0), (2, 2.0 if new else 1.0), (3, 2.0 if new else 1.0), losses=(2.0 if new else 1.0,)),
+            "gone": ended((0, 1.0), **({"outcome": "failed", "message": "x.py:1: AttributeError"} if new else {})),  # type: ignore[arg-type]
+            "own": gated(1.0 + len(runner_of), losses=(1.0 + len(runner_of),))
+            if runner_of.append(1) is None
+            else gated(1.0),
+        }
+
+    runner_of: list[int] = []
+    answer, _ = ask(record)
+    kinds = {name: cause.answer.kind for cause in answer.causes for name in cause.endings}
+    assert kinds == {"kink": CONVENTION, "op": OTHER_OP, "gone": FAILS, "own": OWN}
+    assert "it differs from run to run, or with the tests that run before it" in str(answer)
+
+
+def test_a_pin_that_lets_another_test_fail_is_no_mend() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        if run.pin:
+            return {"t": gated(1.0, outcome="failed")}
+        return {"t": gated(1.0) if run.is_old else gated(0.0)}
+
+    answer, _ = ask(record)
+    assert "pseudograd-pin" not in str(answer)
+
+
+@pytest.mark.parametrize(("old", "new"), [("skipped", "passed"), ("failed", "skipped")])
+def test_a_test_that_one_torch_skips_is_counted(old: str, new: str) -> None:
+    answer, runner = ask(lambda run: {"t": SuiteTest(old if run.is_old else new), "u": ended((0, 1.0))})
+    assert answer.survives
+    assert answer.counts["skipped under one alone"] == 1
+    assert runner.count == 2
+
+
+def test_a_test_that_ended_under_one_torch_only_is_a_note() -> None:
+    answer, _ = ask(lambda run: {"u": ended((0, 1.0)), **({"t": ended((0, 1.0))} if run.is_old else {})})
+    assert answer.notes == ("1 test ended only under torch 2.13.0, such as t",)
+
+
+def test_tests_that_no_further_run_explains_are_counted() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        if run.is_noise:
+            raise LimitError
+        return {"t": gated(1.0 if run.is_old else 0.0), "u": ended((0, 1.0))}
+
+    answer, _ = ask(record)
+    assert not answer.survives
+    assert "1 different, and not explained in --max-runs" in str(answer)
+
+
+def test_a_suite_without_a_test_is_refused() -> None:
+    with pytest.raises(ValueError, match="a test must run under --from, got none"):
+        ask(lambda run: {})
+
+
+# --- pytest itself ----------------------------------------------------------------------------------------------------
+
+SUITE = """\
+import os, sys
+import pytest, torch
+
+IS_NEW = os.path.exists("ran") and "ATEN_CPU_CAPABILITY" not in os.environ
+state = []
+
+@pytest.fixture(scope="session", autouse=True)
+def _note():
+    yield
+    open("ran", "a").close()
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_same(n):
+    x = torch.randn(n, requires_grad=True)
+    x.exp().sum().backward()
+
+def test_other_op():
+    x = torch.randn(3, requires_grad=True)
+    y = x.sin() if IS_NEW else x.cos()
+    y.sum().backward()
+    assert not IS_NEW, "the sine"
+
+def test_that_starts_python():
+    import subprocess
+    subprocess.run([sys.executable, "-c", "import torch; torch.ones(2)"], check=True)
+
+@pytest.mark.skip
+def test_skipped(): ...
+
+def test_after():
+    assert torch.randn(1).item() == pytest.approx(1.5409961)  # each test is seeded by itself
+"""
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], workers: tuple[str, ...]) -> None:
+    Path("test_it.py").write_text(SUITE, encoding="utf-8")
+    words = (
+        "upgrade",
+        "--from",
+        PY,
+        "--to",
+        PY,
+        "--json",
+        "answer.json",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *workers,
+    )
+    status, out, err = answer(capfd, *words, "test_it.py")
+    assert status == 1, out + err
+    document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
+    (cause,) = document["causes"]
+    assert document["tests"] == 6
+    assert document["counts"]["the same to the last bit"] == 5
+    ends = {"old": ["passed", ""], "new": ["failed", "test_it.py:21: AssertionError: the sine"]}
+    assert cause["tests"] == {"test_it.py::test_other_op": ends}
+    assert (cause["answer"], cause["difference"]["where"].split("/")[-1]) == (OTHER_OP, "test_it.py:19")
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import torch\nimport nothing_here\n", "ModuleNotFoundError: No module named 'nothing_here'"),
+        ("def test(): ...\n", "a test must run under --from, got none"),
+    ],
+    ids=["not collected", "no torch"],
+)
+def test_a_suite_that_cannot_be_compared_says_why(capfd: pytest.CaptureFixture[str], source: str, said: str) -> None:
+    Path("test_it.py").write_text(source, encoding="utf-8")
+    _, out, err = answer(capfd, "upgrade", "--from", PY, "--to", PY, "-m", "pytest", "-q", "test_it.py")
+    assert said in out + err
+
+
+@pytest.mark.program
+def test_a_suite_that_hangs_is_stopped_and_says_where(capfd: pytest.CaptureFixture[str]) -> None:
+    source = "import time, torch\ndef test_first():\n    torch.ones(2).sum()\ndef test_hangs():\n    time.sleep(60)\n"
+    Path("test_it.py").write_text(source, encoding="utf-8")
+    words = ("upgrade", "--from", PY, "--to", PY, "--time-limit", "8", "-m", "pytest", "-q", "test_it.py")
+    _, out, err = answer(capfd, *words)
+    assert "1 test: 1 the same to the last bit" in out, out + err
+    assert "the suite ended during test_it.py::test_hangs" in out
+
+
+@needs_other
+@pytest.mark.program
+def test_a_suite_that_turns_red_between_two_torches_has_its_line_and_its_pin(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("gate.py").write_text("def gate(x):\n    return x.clamp(0, 1)\n", encoding="utf-8")
+    Path("test_it.py").write_text(
+        "import pytest, torch\nfrom gate import gate\n\n"
+        "@pytest.mark.parametrize('n', [1, 2])\ndef test_learns(n):\n    x = torch.zeros(n, requires_grad=True)\n"
+        "    gate(x).sum().backward()\n    assert x.grad.tolist() == [1.0] * n\n\n"
+        "def test_other():\n    torch.randn(3, requires_grad=True).tanh().sum().backward()\n",
+        encoding="utf-8",
+    )
+    _, out, err = answer(capfd, "upgrade", "--from", PY, "--to", OTHER, "-m", "pytest", "-q", "test_it.py")
+    assert "2 of 3 tests: a kink's convention" in out, out + err
+    assert "gate.py:2" in out
+    pin = next(line for line in out.splitlines() if "@pytest.mark.pseudograd_pin" in line or "--pseudograd-pin" in line)
+    assert "torch" in pin
