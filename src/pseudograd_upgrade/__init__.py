@@ -2,7 +2,8 @@
 
 `runs` runs the program in interpreters. In its process `recorder` records it, `digests` computes four numbers of a tensor, and `changing`
 pins lines and moves parameters. `recording` holds the result, `differences` compares two recordings, and `upgrade` decides which runs are
-necessary for an `answer`. `cutting` makes a program of the call that differs; `routes` compares two routes through one torch.
+necessary for an `answer`; `suite` asks that of each test of a suite, and `suite_plugin` and `suite_recorder` follow the tests. `cutting`
+makes a program of the call that differs; `routes` compares two routes through one torch.
 """
 
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.

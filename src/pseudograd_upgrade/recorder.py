@@ -89,8 +89,7 @@ class Recorder(Subscriber):
         )
 
     def _drop_events(self) -> None:
-        self._events.clear()
-        self._pending = digests.Pending()
+        self._events, self._digests = [], 0
 
     # --- calls and nodes ------------------------------------------------------------------------------------------------
 

@@ -161,8 +161,8 @@ class Question:
             if answer.survives and not self.is_test:
                 got = f"{old.status} and {new.status}"
                 raise ValueError(f"upgrade: the program must end well in one of them, got {got}.{_ending(old)}")
-            why = f"it ends with status {old.status} and {new.status}, under both; compared is what comes before that"
-            return replace(answer, why=(*answer.why, why))
+            ends = f"it ends with status {old.status} and {new.status}, under both; compared is what comes before that"
+            return replace(answer, why=(*answer.why, ends))
         failed = old if old.status else new
         why = [f"it ends with status {failed.status} under torch {failed.torch} alone:", *failed.ending]
         return replace(answer, kind=FAILS if answer.survives else answer.kind, why=(*answer.why, *why))
