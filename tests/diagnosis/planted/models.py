@@ -140,3 +140,23 @@ def a_recurrent_state_is_detached_at_every_step(net: Parts, x: Tensor, y: Tensor
     for number in range(x.shape[1]):
         h = net.cell(x[:, number], h.detach())  # fault: hidden state detached within the sequence
     return functional.cross_entropy(net.head(h), y)
+
+
+@planted("nonfinite")
+@trains(lambda: Parts(encode=nn.Linear(8, 4)), lambda: (rows(),))
+def a_contrast_of_distances(net: Parts, x: Tensor) -> Tensor:
+    z = net.encode(x)
+    distances = (z[:, None] - z[None]).square().sum(-1).sqrt()  # fault: the root of a distance of 0
+    return -distances.masked_fill(torch.eye(len(x), dtype=torch.bool), 9.0).min(1).values.mean()
+
+
+@planted("nonfinite")
+@trains(
+    lambda: Parts(project=nn.Linear(8, 24), head=nn.Linear(8, 2)),
+    lambda: (torch.randn(4, 6, 8), torch.arange(6) >= torch.tensor([6, 4, 0, 5])[:, None]),
+)
+def attention_over_padding_alone(net: Parts, x: Tensor, padding: Tensor) -> Tensor:
+    q, k, v = net.project(x).chunk(3, -1)
+    scores = (q @ k.transpose(1, 2) / 8**0.5).masked_fill(padding[:, None], -torch.inf)
+    attention = torch.softmax(scores, -1)  # fault: a row of -inf alone
+    return net.head((attention @ v).masked_fill(padding[..., None], 0.0)).square().mean()

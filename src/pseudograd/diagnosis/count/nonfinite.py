@@ -124,7 +124,7 @@ class Nonfinite:
     """Everything that is known of what is not finite."""
 
     def __init__(self, recorder: Recorder, has_optimiser: Callable[[], bool]) -> None:
-        self._has_optimiser = has_optimiser
+        self.has_optimiser = has_optimiser
         self._recorder, self._leaves, self.noted = recorder, recorder.leaves, recorder.noted
         self.births: dict[object, Birth] = {}
         self.reached: dict[Leaf, int] = {}  # the leaves that got it, each with the backward
@@ -177,7 +177,9 @@ class Nonfinite:
     @property
     def is_unplaced(self) -> bool:
         """Is the line of an op not known? Nodes that hand on what arrives have none, unless the recorder attaches hooks to them, too."""
-        return any(birth.tally is None and birth.near and birth.op for birth in self.births.values())
+        oldest = self._recorder.backwards - 2  # an op that does not come again is not waited for
+        births = self.births.values()
+        return any(birth.tally is None and birth.near and birth.op and birth.backward > oldest for birth in births)
 
     def _place(self, behind: Sequence[GraphNode]) -> None:
         """Look for the lines in the graph of a later backward: those of the ops with the same parameter."""
@@ -234,6 +236,7 @@ class Nonfinite:
         if not self.births:
             self._add(self._candidate or self._fallback)
         self._candidate = self._fallback = None
+        self._is_searching = bool(hit) and not self.births
         if not hit:
             return
         if not self.has_spread or not self.reached:
@@ -242,7 +245,6 @@ class Nonfinite:
         self._pending |= hit
         self._are_weights_known = False
         self.backwards.append(backward)
-        self._is_searching = not self.births
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -276,10 +278,10 @@ class Nonfinite:
         if self.mended and not self.lost:
             return True
         backwards = self._recorder.backwards
-        if self.backwards[-1] < backwards and self.lost <= backwards / 10 and self._has_optimiser():
+        if self.backwards[-1] < backwards and self.lost <= backwards / 10 and self.has_optimiser():
             return True
         goes_on = self.backwards[-1] < backwards or len(self.backwards) < MOST_IN_WARM_UP
-        return goes_on and self._has_optimiser() and all(birth.kind == HALF for birth in self.births.values())
+        return goes_on and self.has_optimiser() and all(birth.kind == HALF for birth in self.births.values())
 
     def calm(self) -> list[str]:
         """A sentence where it reached no weight."""

@@ -128,7 +128,9 @@ def _reached(known: Nonfinite) -> str:
     if taken:
         spread = f" of {counted(known.spread_to, 'parameter')}" if known.spread_to > len(names) else ""
         text += f"; the step after backward {taken[0]} used it{spread}"
-    elif known.lost:
+    elif known.has_spread:
+        text += "; the weights are not finite since"
+    elif known.lost and known.has_optimiser():
         text += f"; no step followed {known.lost:,} of {counted(len(known.backwards), 'such backward')}"
     return text
 
