@@ -4,7 +4,7 @@
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
 | eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
-|   on CPU, between two numbers that were there before             | a Pseudograd of its own (Ready): all is decided |
+|   with kernels, between two numbers that were there before       | a Pseudograd of its own (Ready): all is decided |
 |                                                                  | that does not depend on x                       |
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
@@ -135,7 +135,7 @@ def run(call: Call, *inputs: Any) -> Tensor:
 def run_prepared(
     op: str, x: object, rule: object, edge: object, maximize: object, low: object, high: object
 ) -> Tensor | None:
-    """`run` for a call that `prepare` has seen, with a kernel on CPU; None where it is not one, or where `run` must decide.
+    """`run` for a call that `prepare` has seen, with a kernel; None where it is not one, or where `run` must decide.
 
     Not for compiled code, which must not see the memory of calls. At ten elements each line of this is a hundredth of the whole call
     with its backward.
@@ -145,10 +145,11 @@ def run_prepared(
     if type(x) is not Tensor or maximize is not False:
         return None
     try:
-        ready = prepared.get((op, rule, edge, x.dtype, low, high))
+        key = op, rule, edge, x.dtype, low, high
+        ready = prepared.get(key if x.is_cpu else (*key, x.device.type))
     except TypeError:  # one of them cannot be what it should
         return None
-    if not ready or not x.requires_grad or not torch.is_grad_enabled() or not x.is_cpu:
+    if not ready or not x.requires_grad or not torch.is_grad_enabled():
         return None
     if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
@@ -159,13 +160,16 @@ def run_prepared(
 
 def prepare(x: Tensor, call: Call, rule: object, edge: object, low: object, high: object) -> None:
     """After a call between two numbers that went through `run`, with its arguments checked."""
-    key = call.primitive.name, rule, edge, x.dtype, low, high
+    device = x.device.type
+    key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, low, high
+    if device != "cpu":
+        key = (*key, device)
     if not torch.is_grad_enabled() or _is_watched():  # what is remembered must be a plain tensor
         return
     if isinstance(low, Tensor) or isinstance(high, Tensor) or key in prepared:
         return
     if not (call.maximize or has_negative_zero((low, high))):
-        recipe = kernels.prepare(call, low, high, x.dtype)
+        recipe = kernels.prepare(call, low, high, x.dtype, device)
         remember(prepared, key, False if recipe is None else Ready(recipe))
 
 
@@ -415,7 +419,7 @@ def ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
     because Python calls a new function slowly, and a program may enter a context at every step.
     """
     x, *others = inputs
-    key = "ready", call, x.dtype, *[Tensor if isinstance(value, Tensor) else value for value in others]
+    key = "ready", call, x.dtype, x.device.type, *[Tensor if isinstance(value, Tensor) else value for value in others]
     if has_negative_zero([value for value in others if not isinstance(value, Tensor)]):
         return None
     if key not in prepared:
@@ -430,16 +434,18 @@ def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | No
     if len(others) != 2 or call.maximize:
         return None
     low, high = others
-    recipe = kernels.prepare(call, low, high, x.dtype)
+    recipe, is_on_cpu, device = kernels.prepare(call, low, high, x.dtype, x.device.type), x.is_cpu, x.device.type
     if recipe is None:
         return None
     in_mode = Ready(recipe, is_seen=False)
     keeping_x = in_mode.keeping_x
 
     def run(x: Tensor) -> Tensor | None:
-        if not x.requires_grad or not _is_grad_enabled() or not x.is_cpu or _watchers:
+        if not x.requires_grad or not _is_grad_enabled() or x.is_cpu is not is_on_cpu or _watchers:
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
+            return None
+        if not (is_on_cpu or x.device.type == device):
             return None
         if x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
             return in_mode(x)
@@ -452,10 +458,11 @@ def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | No
 
 
 def _ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
+    x = inputs[0]
     recipe = kernels.prepare_between(call, inputs)
     if recipe is None:
         return None
-    dtype, inputs_of = inputs[0].dtype, recipe.inputs
+    dtype, inputs_of, is_on_cpu, device = x.dtype, recipe.inputs, x.is_cpu, x.device.type
     apply = _apply_of(_unseen(_keeping_tensors(recipe)))
 
     @lru_cache
@@ -467,19 +474,21 @@ def _ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] |
         x, *bounds = tensors
         recording = x.requires_grad
         for bound in bounds:
-            if bound.dtype is not dtype or not bound.is_cpu:
+            if bound.dtype is not dtype or bound.is_cpu is not is_on_cpu:
                 return None
             recording = recording or bound.requires_grad
-        if not recording or not _is_grad_enabled() or not x.is_cpu or _watchers:
+        if not recording or not _is_grad_enabled() or x.is_cpu is not is_on_cpu or _watchers:
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
+            return None
+        if not is_on_cpu and device_of(tensors) != device:
             return None
         try:
             if x.numel() < bits.least:
                 return apply(*tensors)
             if x.is_nested:
                 return None
-            if bits.pays_between(tensors) and device_of(tensors) == "cpu":
+            if bits.pays_between(tensors) and device_of(tensors) == device:
                 apply_coded = find_coded(tuple([tensor.requires_grad for tensor in tensors]))
                 if apply_coded is not None:
                     return apply_coded(*tensors)

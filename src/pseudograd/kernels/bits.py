@@ -331,7 +331,7 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     if call.rule.steps is not None:
         if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
             return False
-        if x.numel() < least or x.dtype not in DTYPES or not are_plain((x,)):
+        if x.numel() < least or x.dtype not in DTYPES or not are_plain((x,)) or not _has_kernels(x):
             return False
         return order_of(x) is not None and call.rule.steps(*inputs[1:], **call.parameters) is not None
     if type(x) not in PLAIN or x.device.type not in devices or not pays_for(x):
@@ -346,6 +346,11 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     elif not all(broadcasts(bound, x) for bound in inputs[1:] if isinstance(bound, Tensor)):
         return False
     return find_code(call, inputs, wants) is not None
+
+
+def _has_kernels(x: Tensor) -> bool:
+    """Does packing the steps of x cost no more than it saves? On the CPU plain ATen does it."""
+    return x.is_cpu or x.device.type in devices
 
 
 _MOST = torch.finfo(torch.float64).max
@@ -388,9 +393,9 @@ def pays_for(x: Tensor) -> bool:
 
 
 def pays_between(tensors: tuple[Tensor, ...]) -> bool:
-    """Of x on CPU and bounds: would a code cost less than they do, and do the kernels read them as they are?"""
+    """Of x and bounds: would a code cost less than they do, and do the kernels read them as they are?"""
     x = tensors[0]
-    return "cpu" in devices and pays_for(x) and all(broadcasts(bound, x) for bound in tensors[1:])
+    return x.device.type in devices and pays_for(x) and all(broadcasts(bound, x) for bound in tensors[1:])
 
 
 _keeps_its_result: dict[type, bool] = {}

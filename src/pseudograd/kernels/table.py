@@ -247,20 +247,24 @@ def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call:
     return _first("backward", residual, call, (grad, *saved), grad, saved, wants, call)
 
 
-def prepare(call: Call, low: object, high: object, dtype: torch.dtype) -> Prepared | None:
-    """The call between two numbers made ready, if a kernel on CPU can."""
+def prepare(call: Call, low: object, high: object, dtype: torch.dtype, device: str) -> Prepared | None:
+    """The call between two numbers made ready, if a kernel on the device can."""
     served = _served(call)
     for kernel in served.kernels.get(INPUTS.name, ()):
-        if kernel.prepare is not None and (recipe := kernel.prepare(call, low, high, dtype)) is not None:
+        if kernel.device != device or kernel.prepare is None:
+            continue
+        if (recipe := kernel.prepare(call, low, high, dtype)) is not None:
             return recipe.replaced(keeps_code=served.residuals[:1] == (recipe.residual,))
     return None
 
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
-    """The call with tensors behind x made ready, if a kernel on CPU can."""
-    served = _served(call)
+    """The call with tensors behind x made ready, if a kernel on the device of x can."""
+    served, device = _served(call), inputs[0].device.type
     for kernel in served.kernels.get(INPUTS.name, ()):
-        if kernel.prepare_between is not None and (recipe := kernel.prepare_between(call, inputs)) is not None:
+        if kernel.device != device or kernel.prepare_between is None:
+            continue
+        if (recipe := kernel.prepare_between(call, inputs)) is not None:
             return recipe.replaced(coded=lru_cache(partial(_first_residual, served.residuals, recipe.coded)))
     return None
 

@@ -6,10 +6,11 @@ so that one build serves every Python and every torch from 2.10 on. PSEUDOGRAD_N
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
 LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
 
 
-class _Operators:
+class Operators:
     """The operators of operators.c by name. Each is looked up when it is first used, which takes a tenth of a millisecond."""
 
     def __getattr__(self, name: str) -> Any:
@@ -61,7 +62,7 @@ def _load() -> tuple[str, str, Any]:
         torch.ops.load_library(LIBRARY)
     except OSError as error:
         return "not active", f"the library does not load: {error}", None
-    operators = _Operators()
+    operators = Operators()
     version = _version_of(operators)
     if version != _VERSION:
         is_built = f"the library was built from other sources: its version is {version}, this package needs {_VERSION}"
@@ -69,7 +70,7 @@ def _load() -> tuple[str, str, Any]:
     return "active", _LEVELS[operators.choose(len(_LEVELS) - 1)], operators
 
 
-def _version_of(operators: _Operators) -> int:
+def _version_of(operators: Operators) -> int:
     """Asked before all else, because no other operator may be what it was; 1 for those that could not tell."""
     try:
         return int(operators.version())
@@ -180,24 +181,26 @@ def _make_columns(
 # --- a code -----------------------------------------------------------------------------------------------------------
 
 
-def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
+def _encode(run: Operators, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
     if call.rule.steps is not None:
-        return _encode_steps(call, inputs)
+        return _encode_steps(run, call, inputs)
     x, code, between = inputs[0], bits.find_code(call, inputs, wants), call.find_range(inputs)
     assert code is not None, "the residual has asked"
     assert between is not None
     low, high, _ = between
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
-        y, planes, order = operators.encode(x, settings_of(code, X, low, high, x.dtype))
+        y, planes, order = run.encode(x, settings_of(code, X, low, high, x.dtype))
         return y, [planes, order, code]
     tensors = tuple(value for value in inputs if isinstance(value, Tensor))
-    y, planes, order = _encoder(call, low is not None, high is not None, code)(*tensors)
+    y, planes, order = _encoder(run, call, low is not None, high is not None, code)(*tensors)
     return y, [planes, order, code]
 
 
-def _encoder(call: Call, has_min: bool, has_max: bool, code: Code) -> Callable[..., tuple[Tensor, Tensor, int]]:
+def _encoder(
+    run: Operators, call: Call, has_min: bool, has_max: bool, code: Code
+) -> Callable[..., tuple[Tensor, Tensor, int]]:
     """Of a call with tensors behind x, as a function of x and the bounds that are there."""
-    encode, forward = operators.encode_between, _forward_of(call, has_min, has_max)
+    encode, forward = run.encode_between, _forward_of(call, has_min, has_max)
     makes_y = call.primitive.inputs == BOUNDED  # not of fmin and fmax, which see a NaN otherwise
     flags = 0 if code.by_sides else _flags(has_min, has_max) | (_WITH_Y if makes_y else 0)
     settings = settings_of(code, flags=flags)
@@ -221,39 +224,39 @@ def _forward_of(call: Call, has_min: bool, has_max: bool) -> Callable[..., Tenso
     return (lambda x, low: forward(x, low, None)) if has_min else (lambda x, high: forward(x, None, high))
 
 
-def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
+def _encode_in_place(run: Operators, call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
     between = call.find_range(inputs)
     if between is None or isinstance(between[0], Tensor) or isinstance(between[1], Tensor):
         return None
     code, x = bits.find_code(call, inputs, wants), inputs[0]
     assert code is not None
-    planes, order = operators.encode_(x, settings_of(code, X, *between[:2], x.dtype))
+    planes, order = run.encode_(x, settings_of(code, X, *between[:2], x.dtype))
     return [planes, order, code]
 
 
-def _encode_steps(call: Call, inputs: Inputs) -> tuple[Tensor, Saved] | None:
+def _encode_steps(run: Operators, call: Call, inputs: Inputs) -> tuple[Tensor, Saved] | None:
     x, steps = inputs[0], bits.steps_of(call, inputs)
     if not steps.thresholds and steps.interval is None:
         return None
-    planes = operators.steps(x, constants(*(steps.thresholds or map(float, steps.interval or ()))))
+    planes = run.steps(x, constants(*(steps.thresholds or map(float, steps.interval or ()))))
     return call.primitive.forward(*inputs), [planes, bits.order_of(x), bits.code_of_slopes(steps.slopes)]
 
 
-def _pull_bits(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_bits(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     planes, order, code = saved
     if grad.dtype not in DTYPES or not bits.are_bytes(planes):
         return None
     gradients: list[Tensor | None] = [None] * len(wants)
     for position, column in enumerate(bits.columns_of(wants, code.slopes[MIN] is not None)[: len(wants)]):
         if wants[position]:
-            gradients[position] = operators.pull_code(grad, planes, settings_of(code, column), order)
+            gradients[position] = run.pull_code(grad, planes, settings_of(code, column), order)
     return tuple(gradients)
 
 
 # --- from x itself ----------------------------------------------------------------------------------------------------
 
 
-def _pull_inputs(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_inputs(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     x, *others = saved
     if x is None:  # nothing was kept of a rule that passes all of grad
         return grad, *[None] * len(others)
@@ -265,13 +268,13 @@ def _pull_inputs(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradie
     low, high, _ = between
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
         settings = _settings_between_numbers(call, low, high, x.dtype)
-        return None if settings is None else (operators.pull_x(grad, x, settings), *[None] * len(others))
+        return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
     columns = _columns(call, between, x.dtype)
     if columns is None:
         return None
     tensors = x, x if low is None else low, x if high is None else high
     each = zip(columns, wants, strict=True)
-    return tuple([operators.pull_bounds(grad, *tensors, column) if want else None for column, want in each])
+    return tuple([run.pull_bounds(grad, *tensors, column) if want else None for column, want in each])
 
 
 def _settings_between_numbers(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor | None:
@@ -314,7 +317,7 @@ def passes(call: Call) -> bool:
     return pieces is not None and {split.x for split in pieces} <= {1.0, ALL}
 
 
-def _pull_curve(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_curve(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     x, *others = saved
     if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
         return None
@@ -322,22 +325,22 @@ def _pull_curve(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradien
     farthest = math.sqrt(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).max) / 8
     plan = _KIND_OF_CURVE[curve.shape] << 8
     settings = constants(0.0, farthest, plan, curve.scale, curve.height, 0.0, 0.0, 0.0, 0.0)
-    return operators.pull_x(grad, x, settings), *[None] * len(others)
+    return run.pull_x(grad, x, settings), *[None] * len(others)
 
 
-def _clamp_between_tensors(call: Call, inputs: Inputs) -> Tensor | None:
+def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
     """torch.clamp between tensors: its loop is slow for one number per channel."""
     x, low, high = inputs
     if not (isinstance(low, Tensor) and isinstance(high, Tensor)):
         return None
-    y: Tensor = operators.clamp_between(x, low, high)
+    y: Tensor = run.clamp_between(x, low, high)
     return y if y.shape == x.shape else None
 
 
 # --- calls made ready -------------------------------------------------------------------------------------------------
 
 
-def _prepare(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Prepared | None:
+def _prepare(run: Operators, call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Prepared | None:
     if call.primitive.inputs != BOUNDED or isinstance(low, Tensor) or isinstance(high, Tensor):
         return None
     code = bits.code_of_numbers(call, low, high, dtype)
@@ -347,7 +350,7 @@ def _prepare(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Prepare
     settings = _settings_between_numbers(call, low, high, dtype)
     assert settings is not None
     return Prepared(
-        *(operators.clamp, operators.pull_x, operators.encode, operators.pull_code),
+        *(run.clamp, run.pull_x, run.encode, run.pull_code),
         settings=settings,
         call=call,
         code=code,
@@ -372,7 +375,7 @@ def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
     return False
 
 
-def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
+def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetween | None:
     between, dtype = call.find_range(inputs), inputs[0].dtype
     if between is None or dtype not in DTYPES or (between[0] is None and between[1] is None):
         return None
@@ -382,7 +385,7 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     has_min, has_max, pieces = between[0] is not None, between[1] is not None, between[2]
     are_tensors = [isinstance(value, Tensor) for value in inputs]
     own = [column for column, is_there in zip(bits.columns_of(inputs, has_min), are_tensors, strict=True) if is_there]
-    pull = operators.pull_bounds
+    pull = run.pull_bounds
 
     def inputs_of(values: Any) -> list[Any]:
         each = iter(values)
@@ -401,7 +404,7 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
         code = bits.code_of_tensors(call, pieces, (has_min, has_max), wanted, dtype)
         assert code is not None
         settings = tuple([settings_of(code, column) if want else None for column, want in zip(own, wants, strict=True)])
-        return CodedBetween(_encoder(call, has_min, has_max, code), operators.pull_code, settings, code, BITS)
+        return CodedBetween(_encoder(run, call, has_min, has_max, code), run.pull_code, settings, code, BITS)
 
     return PreparedBetween(
         _forward_of(call, has_min, has_max),
@@ -422,13 +425,26 @@ def _serves_curve(call: Call) -> bool:
     return curve is not None and curve(**call.parameters).shape in _KIND_OF_CURVE
 
 
+def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
+    """The kernels that these operators are for tensors on a device."""
+    kernel = partial(Kernel, name, device=device, priority=30)
+    ways = {"prepare": partial(_prepare, run), "prepare_between": partial(_prepare_between, run)}
+    ready = partial(kernel, INPUTS, backward=partial(_pull_inputs, run), **ways)
+    of_bits = partial(_pull_bits, run), partial(_encode, run), partial(_encode_in_place, run)
+    yield kernel(BITS, bits.suits, *of_bits)
+    yield ready(_serves_range, value=partial(_clamp_between_tensors, run) if device == "cpu" else None)
+    yield ready(lambda call: call.rule.find_range is not None)
+    yield kernel(INPUTS, _serves_curve, partial(_pull_curve, run))
+
+
 if operators is not None:
     bits.devices.add("cpu")
-    kernel = partial(Kernel, "native", device="cpu", priority=30)
-    ready = partial(kernel, INPUTS, backward=_pull_inputs, prepare=_prepare, prepare_between=_prepare_between)
-    register(
-        kernel(BITS, bits.suits, _pull_bits, _encode, _encode_in_place),
-        ready(_serves_range, value=_clamp_between_tensors),
-        ready(lambda call: call.rule.find_range is not None),
-        kernel(INPUTS, _serves_curve, _pull_curve),
+    register(*kernels_of(operators, "native", "cpu"))
+if torch.version.cuda is not None:
+    importlib.import_module(f"{__name__}.on_cuda")
+elif torch.version.hip is not None:
+    account(
+        "cuda", lambda: {"state": "not active", "why": "this torch is built for ROCm: the plain formulas compute there"}
     )
+else:
+    account("cuda", lambda: {"state": "not active", "why": "this torch has no CUDA"})

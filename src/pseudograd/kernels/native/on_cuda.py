@@ -1,0 +1,121 @@
+"""Kernels on devices of CUDA: the operators of the C library, which NVRTC compiles when a plan first meets a device.
+
+Imported where torch has CUDA. An operator gives no elements where no kernel was started; then the formula computes that same call. If
+anything fails, all of these kernels are off from there on, with one warning.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import bits
+from ..table import Kernel, account, register, remove
+from . import Operators, constants, kernels_of, operators, status
+
+DEVICE = "cuda"
+NAME = "cuda"
+_lock = threading.Lock()
+_reasons: list[str] = []  # why the kernels are off; notes that were given once
+
+
+class NoKernelError(NotImplementedError):
+    """No kernel was started. The callers of operators know this type: torch raises it for tensors that no operator takes."""
+
+
+class _Checked(Operators):
+    """The operators, which raise `NoKernelError` where no kernel was started."""
+
+    def __getattr__(self, name: str) -> Any:
+        check = partial(_check, getattr(operators, name))
+        setattr(self, name, check)
+        return check
+
+
+def _check(operator: Callable[..., Any], x: Tensor, *others: object) -> Any:
+    result = operator(x, *others)
+    if result[-1] < 0 if type(result) is tuple else not result.numel() and x.numel():
+        raise _decline()
+    return result
+
+
+def _decline() -> NoKernelError:
+    """With a warning, once for each reason; after a failure all kernels are off."""
+    state, reason, note = read_status()
+    message = f"a CUDA kernel failed, so pseudograd's plain formulas compute on CUDA from here on: {reason}"
+    if state != "failed":
+        message = f"pseudograd's plain formula computes this call: {note}" if note else ""
+    with _lock:
+        is_new = bool(message) and message not in _reasons
+        if is_new:
+            _reasons.append(message)
+        if state == "failed" and is_new:
+            bits.devices.discard(DEVICE)
+            remove(*_kernels)
+    if is_new:
+        warnings.warn(message, stacklevel=2)
+    return NoKernelError(reason or note)
+
+
+def read_status() -> Sequence[str]:
+    """Of cuda.c: "waiting", "active" or "failed"; why; and why the last call was declined that was declined alone."""
+    text = bytes(operators.cuda_status().tolist()).decode()
+    return text.split("|") if text else ("failed", "torch's library for CUDA is not loaded", "")
+
+
+def _or_none(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As the table expects it of a kernel that declines."""
+
+    def run(*arguments: object) -> Any:
+        try:
+            return function(*arguments)
+        except NoKernelError:
+            return None
+
+    return run
+
+
+def _declining(kernel: Kernel) -> Kernel:
+    ways = {name: getattr(kernel, name) for name in ("backward", "forward", "forward_in_place")}
+    return kernel.replaced(**{name: _or_none(way) for name, way in ways.items() if way is not None})
+
+
+def _examine() -> dict[str, str]:
+    """Runs a kernel on each device, because only that shows whether it runs."""
+    if status()["state"] != "active":
+        return status()
+    if not _has_operators():
+        return {
+            "state": "not active",
+            "why": "the library was built from older sources: run python setup.py build_ext --inplace",
+        }
+    if not torch.cuda.is_available():
+        return {"state": "not active", "why": "torch sees no CUDA device"}
+    names: list[str] = []
+    for index in range(torch.cuda.device_count()):
+        x = torch.zeros(1, device=f"{DEVICE}:{index}")
+        if operators.steps(x, constants(0.0)).numel():
+            major, minor = torch.cuda.get_device_capability(index)
+            names.append(f"{torch.cuda.get_device_name(index)} (sm_{major}{minor})")
+    state, reason, _ = read_status()
+    if state == "failed":
+        return {"state": "not active", "why": reason}
+    return {"state": "active", "why": f"{reason} for {', '.join(names)}"}
+
+
+def _has_operators() -> bool:
+    return hasattr(torch.ops.pseudograd_native, "cuda_status")
+
+
+_kernels: list[Kernel] = []
+if operators is not None and _has_operators() and read_status()[0] != "failed":
+    _kernels += map(_declining, kernels_of(_Checked(), NAME, DEVICE))
+    bits.devices.add(DEVICE)
+    register(*_kernels)
+account(NAME, _examine)
