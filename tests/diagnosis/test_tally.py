@@ -224,13 +224,26 @@ def test_calls_that_are_counted_together_are_counted_as_one_after_another(is_ful
     for call, leaving in enumerate(((left,), (left, other), (other, None), (grad,), (left[:9],), (left.double(),))):
         assert together[call % 2].prepare((grad,), leaving, grads, sums)
         apart[call % 2].add_plain((grad,), leaving)
-    assert counts.add_together(grads, sums, is_full) == ([4, 5], False)
+    assert counts.add_together(grads, sums, is_full) == [4, 5]
     assert [each.read() for each in together] == [each.read() for each in apart]
     grads[1] = grad.to_sparse()
-    assert counts.add_together(grads, sums, is_full) == (range(6), False)
+    assert counts.add_together(grads, sums, is_full) == range(6)
     assert [each.read() for each in together] == [each.read() for each in apart]
     for arriving, leaving in (((None,), (left,)), ((grad, grad), (left,)), ((grad,), (None,)), ((grad,), (left,) * 3)):
         assert not together[0].prepare(arriving, leaving, grads, sums)
+
+
+@pytest.mark.skipif(native.operators is None, reason="the kernels in C alone look at all of them at once")
+@pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_finite(number: float, dtype: torch.dtype) -> None:
+    grad = torch.full((100, 7), torch.finfo(dtype).max, dtype=dtype)
+    broken = grad.clone()
+    broken[99, 6] = number
+    assert counts.are_finite((grad, None, grad.t()))
+    assert counts.are_finite(())
+    for values in ((grad, None, broken), (broken.t(), grad), (grad.to_sparse(),), (torch.nn.Parameter(grad),)):
+        assert not counts.are_finite(values)
 
 
 def layouts_of(grad: Tensor) -> list[Tensor]:

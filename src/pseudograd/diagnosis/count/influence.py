@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -204,6 +204,8 @@ class Influence:
 
     def after_call(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> None:
         """After a call of torch that is not plain."""
+        if _hands_on(func) and self._handed_on(args, kwargs, result):
+            return
         name = _name_of(func)
         if name is None:
             return
@@ -238,6 +240,27 @@ class Influence:
         for tensor in outputs:
             bits = marks if tensor.requires_grad else marks & ~self._sums
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~blocked)
+
+    def _handed_on(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
+        """A shortcut for most of these calls: the result has a graph and all marks of the arguments, which are numbers with a derivative.
+        Returns whether it was taken.
+        """
+        if type(result) not in _PLAIN or not is_grad_enabled() or self._origins or self._arrays.all:
+            return False
+        if not isinstance(result, Tensor) or nodes.node_of(result) is None or not _is_continuous(result):
+            return False
+        marks = 0
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, Tensor):
+                if value is result or not _is_continuous(value):
+                    return False
+                marks |= self._marks.get(value)
+            elif isinstance(value, (list, tuple, dict)):
+                return False
+        if marks & self._compared:
+            return False
+        self._marks.add(result, marks)
+        return True
 
     def _marks_of(self, values: Iterable[object]) -> int:
         marks, known, arrays = 0, self._marks.all, self._arrays
@@ -413,6 +436,15 @@ def _name_of(func: object) -> str | None:
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
         return None if attribute not in _VIEWS else ".data" if attribute == "data" else attribute
     return None if name in _READ_NO_VALUE else name
+
+
+@lru_cache(maxsize=4096)
+def _hands_on(func: object) -> bool:
+    """Does it read values and neither compare, nor hand them out, nor write to its first argument?"""
+    name = _name_of(func)
+    if name is None or name in _COMPARISONS or name in _EXITS or name in _DETACHING or name in _IN_PLACE:
+        return False
+    return not name.endswith("_") or name.endswith("__")
 
 
 def _is_continuous(tensor: Tensor) -> bool:

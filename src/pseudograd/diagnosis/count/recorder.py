@@ -29,6 +29,7 @@ from ...torch_table.forms import SPELLINGS
 from ...torch_table.private import (
     backward_pass,
     current_node,
+    dispatch_modes,
     node_creation_hook,
     node_number,
     number_of,
@@ -241,35 +242,38 @@ class Recorder(Subscriber):
         return tally
 
     def _hook_of(self, tally: Tally) -> Callable[[Gradients, Gradients], None]:
-        """The hook of all nodes of a tally. Few gradients are kept here, as nothing may change them until a call of torch is heard."""
-        waiting, most = self.waiting, 1 if self.is_full and tally.may_break else _MOST_WAITING
+        """The hook of all nodes of a tally. Few gradients are kept here, as nothing may change them until a call of torch is heard; but
+        where something leaves that is not finite, the node is looked at as long as it has its saved values.
+        """
+        waiting, may_break = self.waiting, self.is_full and tally.may_break
 
         def ran(leaving: Gradients, arriving: Gradients) -> None:
             try:
-                if not (tally.may_wait and self._may_wait and not unheard.depth):
-                    self._ran(tally, leaving, arriving)
-                    return
-                waiting.append((tally, leaving, arriving, current_node()))
-                if len(waiting) >= most:
+                if tally.may_wait and self._may_wait and not unheard.depth:
+                    if not may_break or _are_finite(leaving):
+                        waiting.append((tally, leaving, arriving, current_node()))
+                        if len(waiting) >= _MOST_WAITING:
+                            self._flush()
+                        return
                     self._flush()
-                    waiting.clear()  # also where nothing is counted any more
+                self._ran(tally, leaving, arriving)
             except Exception as error:
                 note("the gradients at a node", error, self)
 
         return ran
 
-    @quiet("the gradients at a node")
     def _flush(self) -> None:
-        tally, leaving, arriving, node = self.waiting[-1]
-        if self._count_waiting() and node is not None:
-            self.nonfinite.look(tally, node, leaving, arriving)
+        """Count the calls that wait."""
+        calls = self.waiting[:]
+        self.waiting.clear()  # also where nothing is counted any more
+        if calls:
+            self._count_together(calls)
 
-    def _count_waiting(self) -> bool:
+    @quiet("the gradients at a node")
+    def _count_together(self, calls: list[Waiting]) -> None:
         from .tally import count_together
 
-        calls = self.waiting[:]
-        self.waiting.clear()
-        return count_together(calls, self.is_full, self.leaves)
+        count_together(calls, self.is_full, self.leaves)
 
     @quiet("the gradients at a node")
     def _ran(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
@@ -536,8 +540,11 @@ class Recorder(Subscriber):
                 self.arrivals.expected = {}
             else:
                 self.program_runs()
-            self._may_wait = is_heard and is_outermost and self.asking is None and nobody_else_runs()
-            can_expect = self._may_wait and not inputs
+            may_wait = is_heard and is_outermost and self.asking is None and nobody_else_runs()
+            self._may_wait = (
+                may_wait and not dispatch_modes()
+            )  # what is kept is not added to in place, and they would see that
+            can_expect = may_wait and not inputs
             behind = self._attach_behind(nodes.starts(roots), can_expect)
             if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
                 with quietly():
@@ -598,13 +605,14 @@ class Recorder(Subscriber):
             return
         if has_numbers(root) and has_numbers(grad):
             with quietly():
-                self.loss = loss = (root.detach() * grad.detach()).sum()
+                loss = root.detach() * grad.detach()
+                self.loss = loss = loss.sum() if loss.dim() else loss
                 self.is_loss_finite = not loss.is_cpu or not self.is_full or isfinite(loss.item())
-            node = nodes.node_of(root)
-            if self.is_full and node is not None and loss.is_floating_point():
-                self._line = self.losses.setdefault(self.locations.here(3), Losses())
-                self._line.add(self.backwards, loss, self._again in node.metadata)
-                node.metadata[self._again] = True
+                node = nodes.node_of(root)
+                if self.is_full and node is not None and loss.is_floating_point():
+                    self._line = self.losses.setdefault(self.locations.here(3), Losses())
+                    self._line.add(self.backwards, loss, self._again in node.metadata)
+                    node.metadata[self._again] = True
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
         """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""
@@ -612,11 +620,13 @@ class Recorder(Subscriber):
             node.metadata[self.key] = True
             node.register_prehook(partial(self._arrived, leaf, leaf.tensor() is node.variable))
 
-    @quiet("the gradient of a parameter")
     def program_runs(self) -> None:
         """In a backward, before a call of torch."""
-        if self.waiting:
-            self._count_waiting()
+        self._flush()
+        self._hand_over()
+
+    @quiet("the gradient of a parameter")
+    def _hand_over(self) -> None:
         self.arrivals.hand_over(self._attach_leaf)
 
     def _end(
@@ -632,9 +642,7 @@ class Recorder(Subscriber):
         self._local.backwards -= 1
         take_off(listener)
         self._may_wait = False
-        if self.waiting:
-            self._flush()
-            self.waiting.clear()
+        self._flush()
         if result and inputs:
             self._count_result(inputs, result, before)
         elif result is not None and node_creation_hook is None and node_number() != before:
@@ -693,6 +701,13 @@ class Recorder(Subscriber):
 def _is_looked_at(backward: int) -> bool:
     """Is it looked up in this backward where entries lose their gradient? In the third, and in ever fewer later ones: 8, 32, 128."""
     return backward == 3 or (backward > 3 and not backward & (backward - 1) and not backward.bit_length() & 1)
+
+
+def _are_finite(leaving: Gradients) -> bool:
+    from ...kernels.native.counts import are_finite
+
+    with without_torch_function():
+        return are_finite(leaving)
 
 
 class _InBackward(Listener):

@@ -21,7 +21,7 @@ from ...ops.steps import SLOPES
 from ...rewrite.entered_contexts import NO_FAMILY, families_of_torch
 from ...rule import Call
 from ...torch_table import forms as torch_forms
-from ...torch_table.private import base_of, current_node, function_of, is_view, is_wrapped, physical
+from ...torch_table.private import base_of, current_node, function_of, is_batched, is_view, is_wrapped, physical
 from ...torch_table.records import Form
 from .grads import (
     COUNTS,
@@ -118,6 +118,7 @@ class Tally:
                 and grad.is_cpu
                 and grad.layout is torch.strided
                 and not is_wrapped(grad)
+                and not is_batched(grad)
                 and not isfinite(grad.sum(dtype=torch.float32 if grad.dtype is torch.float16 else None).item())
             ):
                 return True
@@ -267,11 +268,8 @@ class Tally:
 Waiting = tuple[Tally, Leaving, Leaving, GraphNode | None]  # a call: what left, what arrived, and its node
 
 
-def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> bool:
-    """Count usual calls in the order in which their nodes ran. Returns whether of the last something leaves that is not finite, if its op
-    may make that.
-    """
-    breaks = False
+def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> None:
+    """Count usual calls in the order in which their nodes ran."""
     usual: list[Waiting] = []
     grads: list[Tensor] = []
     sums: list[Tensor] = []
@@ -283,23 +281,20 @@ def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> b
             _count_usual(usual, grads, sums, is_full, leaves)
             usual, grads, sums = [], [], []
             tally.count(leaving, arriving, is_full, leaves, node)
-            breaks = is_full and tally.breaks(leaving)
-    return _count_usual(usual, grads, sums, is_full, leaves) if usual else breaks
+    _count_usual(usual, grads, sums, is_full, leaves)
 
 
-def _count_usual(calls: list[Waiting], grads: list[Tensor], sums: list[Tensor], is_full: bool, leaves: Leaves) -> bool:
+def _count_usual(calls: list[Waiting], grads: list[Tensor], sums: list[Tensor], is_full: bool, leaves: Leaves) -> None:
     if not calls:
-        return False
+        return
     with _lock:
-        missed, breaks = kernel.add_together(grads, sums, is_full, is_full and calls[-1][0].may_break)
+        missed = kernel.add_together(grads, sums, is_full)
     for number, (tally, leaving, arriving, node) in enumerate(calls):
         if missed and number in missed:
-            breaks = is_full and tally.breaks(leaving)
             tally.count(leaving, arriving, is_full, leaves, node)
             tally.may_wait = False
         else:
             tally.note_usual(grads[3 * number], node if is_full else None, leaves)
-    return breaks
 
 
 # --- an op in place on a view: autograd makes one node for it, of the whole base --------------------------------------

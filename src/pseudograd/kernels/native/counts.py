@@ -19,7 +19,7 @@ from ..bits import DTYPES, MOST_DIMENSIONS
 # In the order of Tally in rules.h. A sign is that of the gradient.
 _SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
 _COUNTED = ("arrived", "cut", "nonfinite", "left", *_SIDES, "magnitude", "cut_magnitude", "elements")
-_HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL, _WATCHES = (1 << bit for bit in range(7))
+_HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
 Number = float | Tensor | None  # a bound; no tensor where it is used
 _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
@@ -100,21 +100,29 @@ class Sums:
 
 @lru_cache(maxsize=1)
 def can_add_together() -> bool:
-    """An older build of the library has no operator for it."""
-    return getattr(native.operators, "add_tallies", None) is not None
+    """An older build of the library has no operators for it."""
+    return None not in (getattr(native.operators, name, None) for name in ("add_tallies", "count_nonfinite"))
 
 
-def add_together(
-    grads: list[Tensor], sums: list[Tensor], is_full: bool, watches: bool = False
-) -> tuple[Sequence[int], bool]:
-    """Add several calls of `Sums`, at most 32, as `prepare` lists their tensors. Returns the numbers of those that were not added, and
-    with `watches` whether of the last call something leaves that is not finite.
-    """
+def add_together(grads: list[Tensor], sums: list[Tensor], is_full: bool) -> Sequence[int]:
+    """Add several calls of `Sums`, at most 63, as `prepare` lists their tensors. Returns the numbers of those that were not added."""
     try:
-        missed = native.operators.add_tallies(grads, sums, (_IS_FULL if is_full else 0) | (_WATCHES if watches else 0))
+        missed = native.operators.add_tallies(grads, sums, _IS_FULL if is_full else 0)
     except RuntimeError:  # torch takes a tensor of them for no ordinary one on CPU
-        return range(len(sums)), False
-    return [number for number in range(len(sums)) if missed >> number & 1] if missed else (), bool(missed >> 32)
+        return range(len(sums))
+    return [number for number in range(len(sums)) if missed >> number & 1] if missed else ()
+
+
+def are_finite(values: Sequence[Any]) -> bool:
+    """Are all numbers of these tensors known to be finite? None stands for no tensor."""
+    tensors = [value for value in values if value is not None]
+    for tensor in tensors:
+        if type(tensor) is not Tensor or is_wrapped(tensor):
+            return False
+    try:
+        return not (tensors and native.operators.count_nonfinite(tensors))
+    except RuntimeError:  # as above
+        return False
 
 
 def _are_served(grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None) -> bool:

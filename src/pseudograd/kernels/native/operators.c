@@ -714,19 +714,10 @@ static int is_alike(const Tensor *a, const Tensor *b) {
     return a->dim == b->dim && !memcmp(a->sizes, b->sizes, (size_t)a->dim * sizeof(*a->sizes));
 }
 
-static int is_finite(const Tensor *t) {
-    const Tensor same[4] = {*t, *t, *t, *t};
-    const double found[3] = {0, 0, IS_FULL};
-    Tally tally;
-    return !count_all(same, found, &tally) || !tally.counts[NONFINITE];
-}
-
 /* The same of several calls, each with what arrives and twice what leaves, which is one tensor where only one leaves; and with its sums.
-   `has` is IS_FULL or 0, and WATCHES. Says of which calls nothing was added, a bit for each of at most 32, and in the next bit with WATCHES
-   whether of the last call something leaves that is not finite. */
+   `has` is IS_FULL or 0. Says of which calls nothing was added, a bit for each of at most 63. */
 OPERATOR(add_tallies_operator) {
     List grads = (List)stack[0], sums = (List)stack[1];
-    int has = (int)(int64_t)stack[2];
     size_t count = 0;
     int64_t missed = 0;
     torch_list_size(sums, &count);
@@ -738,14 +729,32 @@ OPERATOR(add_tallies_operator) {
         for (int k = 0; k < 4; k++) tensors[k < 3 ? k : 4] = tensor((Handle)values[k]);
         tensors[3] = tensors[0];
         int is_one = tensors[1].sizes == tensors[2].sizes; /* torch has them once for each tensor */
-        const double found[3] = {0, 0, (has & IS_FULL) | HAS_LEFT | (is_one ? 0 : HAS_OTHER)};
+        const double found[3] = {0, 0, (int)(int64_t)stack[2] | HAS_LEFT | (is_one ? 0 : HAS_OTHER)};
         int are_alike = is_alike(&tensors[0], &tensors[1]) && is_alike(&tensors[0], &tensors[2]);
         if (!are_alike || add_tally(tensors, found, &tensors[4]) < 0) missed |= (int64_t)1 << call;
-        else if (has & WATCHES && call + 1 == count && !(is_finite(&tensors[1]) && (is_one || is_finite(&tensors[2])))) missed |= (int64_t)1 << 32;
         release_arguments(values, 4);
     }
     torch_delete_list(grads), torch_delete_list(sums);
     stack[0] = (Value)missed;
+}
+
+/* How many entries of all these are not finite. */
+OPERATOR(count_nonfinite_operator) {
+    List grads = (List)stack[0];
+    const double found[3] = {0, 0, IS_FULL};
+    size_t count = 0;
+    int64_t nonfinite = 0;
+    torch_list_size(grads, &count);
+    for (size_t k = 0; k < count; k++) {
+        Value value;
+        Tally tally;
+        torch_list_get_item(grads, k, &value);
+        Tensor t = tensor((Handle)value), same[4] = {t, t, t, t};
+        if (count_all(same, found, &tally)) nonfinite += tally.counts[NONFINITE];
+        release_arguments(&value, 1);
+    }
+    torch_delete_list(grads);
+    stack[0] = (Value)nonfinite;
 }
 
 typedef struct {
@@ -852,6 +861,7 @@ static const struct {
     {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator, 0},
     {"add_tally", "add_tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings, Tensor(a!) sums) -> int", "CPU", add_tally_operator, 0},
     {"add_tallies", "add_tallies(Tensor[] grads, Tensor(a!)[] sums, int has) -> int", "CPU", add_tallies_operator, 0},
+    {"count_nonfinite", "count_nonfinite(Tensor[] grads) -> int", "CPU", count_nonfinite_operator, 0},
     {"arrive", "arrive(Tensor grad, Tensor(a!) squares, Tensor(b!) had) -> int", "CPU", arrive_operator, 0},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator, 0},
     {"version", "version() -> int", "CompositeExplicitAutograd", version_operator, 0},

@@ -86,7 +86,7 @@ INLINE void clear_behind(uint8_t *last_word, size_t left) {
 
 /* What a diagnosis counts of the gradients that arrive at an op and leave it, and of where x stands; diagnosis/tally.py reads it. */
 enum { ARRIVED, CUT, NONFINITE, LEFT, RECOVERABLE, AT_BOUND, BELOW_UP, BELOW_DOWN, AT_UP, AT_DOWN, ABOVE_UP, ABOVE_DOWN, UP, DOWN, COUNTS };
-enum { HAS_LEFT = 1, HAS_OTHER = 2, HAS_X = 4, HAS_MIN = 8, HAS_MAX = 16, IS_FULL = 32, WATCHES = 64 };
+enum { HAS_LEFT = 1, HAS_OTHER = 2, HAS_X = 4, HAS_MIN = 8, HAS_MAX = 16, IS_FULL = 32 };
 
 typedef struct {
     int64_t counts[COUNTS];
