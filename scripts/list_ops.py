@@ -40,13 +40,13 @@ _STUBS = '''"""The modules of nn.py as type checkers see them. scripts/list_ops.
 # fmt: off
 # ruff: noqa: E501
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.nn import Module
 
 from .ops.bound_rules import Bound
-from .rule import RuleLike
+from .rule import EdgeAtBound, RuleLike
 
 __all__ = {names}
 

@@ -6,7 +6,6 @@ docs/ops/examples.md and docs/ops/vector_quantize.md are written by hand.
 from __future__ import annotations
 
 import inspect
-import re
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -85,12 +84,12 @@ def _page(ops: list[Op]) -> str:
     examples = ", ".join(f"[{each.name}](examples.md#{each.name})" for each in ops)
     parts = [
         f"# {', '.join(each.name for each in ops)}",
-        *(f"{sentence_of(each)}\n\n```python\n{_signature(each)}\n```" for each in ops),
+        *(f"`{_signature(each)}`\n\n{sentence_of(each)}" for each in ops),
+        f"![{op.name}: forward and backward of each rule]({op.name}.svg)",
+        f"Above: `{_call(op)}`. Below: the dL/dx of each rule for dL/dy = 1 and for dL/dy = -1.",
         "## Rules",
         _how_to_read(op),
         _rule_table(ops),
-        f"![{op.name}: forward and backward of each rule]({op.name}.svg)",
-        f"Above: `{_call(op)}`. Below: the dL/dx of each rule for dL/dy = 1 and for dL/dy = -1.",
         *_edges(op),
         f"Inside a network: {examples}. Source: [{source}](../../{source}). Tests: `pytest -k {op.name}`. All ops: [README.md](README.md).",
     ]
@@ -102,9 +101,11 @@ def _function(op: Op) -> Any:
 
 
 def _signature(op: Op) -> str:
-    """As a program writes it: annotations come as strings, and need no quotes of their own."""
-    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(_function(op))))
-    return f"pseudograd.{public_path(op.name)}{text}".replace("'", '"')
+    """The call with all arguments and their defaults. The types are in the reference."""
+    signature = inspect.signature(_function(op))
+    plain = [part.replace(annotation=inspect.Parameter.empty) for part in signature.parameters.values()]
+    text = str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+    return f"pg.{public_path(op.name)}{text}".replace("'", '"')
 
 
 def sentence_of(op: Op) -> str:

@@ -43,8 +43,12 @@ from .public_names import dir_of
 if TYPE_CHECKING:
     from . import codebook, familiar, nn, optim, policy, rules
     from .comparison.compare import compare
+    from .comparison.comparison import Comparison as Comparison
+    from .comparison.tune import Tuning as Tuning
     from .comparison.tune import tune
     from .diagnosis import diagnose
+    from .diagnosis.context import Diagnosis as Diagnosis
+    from .look.audit import Audit as Audit
     from .look.audit import audit
     from .look.gradient import gradient
     from .look.plot import plot
@@ -68,7 +72,11 @@ __version__: str
 
 
 # Loaded at their first use: most programs plot, rewrite and audit nothing, and need none of the modules.
-_FUNCTIONS = {
+_NAMES = {
+    "Audit": ".look.audit",
+    "Comparison": ".comparison.comparison",
+    "Diagnosis": ".diagnosis.context",
+    "Tuning": ".comparison.tune",
     "audit": ".look.audit",
     "compare": ".comparison.compare",
     "convert": ".rewrite.convert",
@@ -89,9 +97,9 @@ def _load(name: str) -> object:
         from pseudograd_notices import own_version
 
         return own_version()
-    if name in _FUNCTIONS:
-        globals()[name] = function = getattr(import_module(_FUNCTIONS[name], __name__), name)
-        return function
+    if name in _NAMES:
+        globals()[name] = value = getattr(import_module(_NAMES[name], __name__), name)
+        return value
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,6 +41,7 @@ RuleLike = str | RuleObject
 
 
 Edge = str | int  # a name; for abs the slope itself
+EdgeAtBound = Literal["closed", "open", "half", "inward"]  # so that a type checker finds a typo
 _NONE_GIVEN: Mapping[str, Any] = {}
 _NO_TEXTS: tuple[tuple[str, str], ...] = ()
 

@@ -7,17 +7,10 @@ from .blocks import Block
 # (page, a line of the block): what is run before that block, in the names of the page.
 BEFORE = {
     ("docs/clusters.md", "with concurrent.futures"): """
-import concurrent.futures
-import functools
-import statistics
 import sys
 import types
 
-import joblib
-import optuna
 import torch
-
-import pseudograd as pg
 
 
 def run(clamp, seed):
@@ -26,10 +19,9 @@ def run(clamp, seed):
     return float(x.grad.sum()) + seed
 
 
-mine = types.SimpleNamespace(run=run)
-executor = None
+sys.modules["mine"] = mine = types.ModuleType("mine")
+mine.run = run
 """,
-    ("docs/in_your_tools.md", "from pseudograd.integrations.lightning"): "import lightning",
     ("docs/in_your_tools.md", "from pseudograd.integrations.transformers"): """
 import transformers
 
@@ -37,34 +29,11 @@ trainer = transformers.Trainer(model=torch.nn.Linear(1, 1), args=transformers.Tr
 """,
     ("docs/in_your_tools.md", "def test_every_parameter_learns"): """
 from pseudograd.integrations.pytest import diagnosed
-
-Network, batch, loss = lambda: torch.nn.Linear(2, 1), torch.ones(3, 2), torch.sum
 """,
-    ("docs/ops/vector_quantize.md", "loss = task(codes)"): """
-import torch
-
-import pseudograd
-
-x, codebook, task = torch.randn(6, 2), torch.randn(3, 2, requires_grad=True), torch.mean
-""",
-    ("docs/policy_clips.md", "loss = pg.policy.loss"): """
-import torch
-
-log_prob = torch.randn(4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
-old_log_prob = log_prob.detach() + torch.linspace(-0.5, 0.5, 5)
-advantage, mask = torch.tensor([[1.0], [-1.0], [0.5], [-2.0]]).expand(4, 5), torch.ones(4, 5, dtype=torch.bool)
-""",
-    ("docs/start/rules.md", "pg.compare(run, variants"): """
-def run(step, seed):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(8, generator=generator).requires_grad_()
-    step(x).sum().backward()
-    return float(x.grad.square().mean()) + seed
-""",
-    ("docs/understand/story.md", "class ClampWithGrad"): "import torch",
 }
 # ... and what is run after it, so that what it defines is used.
 AFTER = {
+    ("docs/clusters.md", "def objective(trial)"): "del sys.modules['mine']",
     ("docs/in_your_tools.md", "def test_every_parameter_learns"): "test_every_parameter_learns(diagnosed)",
     ("docs/kinks.md", "point = load()"): """
 assert [point.gradient("torch", "2.13"), point.gradient("jax")] == [[[1.0]], [[0.5]]]

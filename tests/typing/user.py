@@ -147,6 +147,7 @@ def contexts(x: Tensor) -> None:
 
 def audited() -> None:
     audit = pg.audit(torch.nn.ReLU(), -1.0, 1, points=101, at=[0.25])
+    assert_type(audit, pg.Audit)
     assert_type(audit.rule, str | None)
     assert_type(audit.kinks[0].positive.least, float)
     assert_type(audit.vmap.share, float | None)
@@ -159,6 +160,7 @@ def diagnosed(model: torch.nn.Module, x: Tensor) -> None:
     assert_type(
         [(finding.code, finding.where, finding.next_step) for finding in d.findings], list[tuple[str, str, str]]
     )
+    assert_type(d, pg.Diagnosis)
     assert_type([(site.op, site.cut_share) for site in d.sites], list[tuple[str, float]])
     assert_type([starved.parameter for starved in d.starved], list[str])
     assert_type([cut.reaches_loss for cut in d.structural], list[bool | None])
@@ -228,7 +230,10 @@ def own_case() -> None:
     assert_type(comparison.leaders("loss"), tuple[str, ...])
     if TYPE_CHECKING:  # where pandas is installed
         comparison.to_frame().describe()
-    assert_type(pg.tune(trained, budget=12, rules=["inward"]).best, tuple[str, ...])
+    assert_type(comparison, pg.Comparison)
+    tuning = pg.tune(trained, budget=12, rules=["inward"])
+    assert_type(tuning, pg.Tuning)
+    assert_type(tuning.best, tuple[str, ...])
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ..parse_rule import parsed
 from ..rewrite.context import Rewriting
 from ..rewrite.override import override
 from ..rewrite.pin_edge import pin_edge
-from ..rule import OPS, Edge, Op, Rule, RuleLike, RuleObject, make_call
+from ..rule import OPS, Edge, EdgeAtBound, Op, Rule, RuleLike, RuleObject, make_call
 from ..torch_table import eras as torch_eras
 from ..torch_table.eras import Era
 from ..torch_table.forms import SWITCHES
@@ -73,7 +73,7 @@ def variants(rules: Iterable[str | Variant] = COMPARED_RULES, *, has_leaves: boo
 
 def rule_variant(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
     def make_clamp(maximize: bool) -> Clamp:
-        name_of_edge = str(edge or CLAMP.default_edge)
+        name_of_edge = cast("EdgeAtBound", edge or CLAMP.default_edge)
         return lambda x, low, high: clamp(x, low, high, rule=rule, edge=name_of_edge, maximize=maximize)
 
     return Variant(name, make_clamp(False), maximizing=make_clamp(True))

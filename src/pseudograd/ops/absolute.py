@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ EDGES = (0, 1, -1)
 
 
 @engine.unscriptable
-def abs(x: Tensor, *, edge: int = 0) -> Tensor:
+def abs(x: Tensor, *, edge: Literal[0, 1, -1] = 0) -> Tensor:
     """|x|, with the slope at 0 that you choose.
 
     Forward:  y = torch.abs(x), bit for bit.

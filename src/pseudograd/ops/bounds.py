@@ -26,7 +26,7 @@ from ..arguments import (
     surely,
 )
 from ..errors import must
-from ..rule import BOUNDED, Call, Op, Picture, RuleLike, Sample, call_for, register
+from ..rule import BOUNDED, Call, EdgeAtBound, Op, Picture, RuleLike, Sample, call_for, register
 from .bound_rules import ADAPTER, DEFAULT_RULE, EDGES, RULES, RULES_OF_ONE_BOUND, TRUE_RULE, Bound
 from .samples import bounded, samples_of_bounds
 
@@ -107,7 +107,7 @@ def clamp(
     max: Bound = None,
     *,
     rule: RuleLike = DEFAULT_RULE,
-    edge: str = "closed",
+    edge: EdgeAtBound = "closed",
     maximize: bool = False,
 ) -> Tensor:
     """Clamp `x`; outside the bounds let only gradients pass that lead back inside.
@@ -146,7 +146,13 @@ def clamp(
 
 
 def _bounded(
-    op: Op, x: Tensor, bounds: tuple[Bound, Bound], names: tuple[str, str], rule: RuleLike, edge: str, maximize: bool
+    op: Op,
+    x: Tensor,
+    bounds: tuple[Bound, Bound],
+    names: tuple[str, str],
+    rule: RuleLike,
+    edge: EdgeAtBound,
+    maximize: bool,
 ) -> Tensor:
     if not is_compiling():
         y = engine.run_prepared(op.name, x, rule, edge, maximize, *bounds)
@@ -156,7 +162,13 @@ def _bounded(
 
 
 def _unprepared(
-    op: Op, x: Tensor, bounds: tuple[Bound, Bound], names: tuple[str, str], rule: RuleLike, edge: str, maximize: bool
+    op: Op,
+    x: Tensor,
+    bounds: tuple[Bound, Bound],
+    names: tuple[str, str],
+    rule: RuleLike,
+    edge: EdgeAtBound,
+    maximize: bool,
 ) -> Tensor:
     call = call_for(op, rule, edge, maximize)
     low, high = _checked(op.name, call, x, *bounds, names)
@@ -187,7 +199,7 @@ def clamp_(
     max: Bound = None,
     *,
     rule: RuleLike = DEFAULT_RULE,
-    edge: str = "closed",
+    edge: EdgeAtBound = "closed",
     maximize: bool = False,
 ) -> Tensor:
     """Clamp `x` in place, with the gradient of `clamp`.
@@ -220,7 +232,12 @@ def clamp_(
 
 @engine.unscriptable
 def lower_bound(
-    x: Tensor, bound: float | Tensor, *, rule: RuleLike = DEFAULT_RULE, edge: str = "closed", maximize: bool = False
+    x: Tensor,
+    bound: float | Tensor,
+    *,
+    rule: RuleLike = DEFAULT_RULE,
+    edge: EdgeAtBound = "closed",
+    maximize: bool = False,
 ) -> Tensor:
     """max(x, bound); below the bound let only gradients pass that lead back up.
 
@@ -246,7 +263,12 @@ def lower_bound(
 
 @engine.unscriptable
 def upper_bound(
-    x: Tensor, bound: float | Tensor, *, rule: RuleLike = DEFAULT_RULE, edge: str = "closed", maximize: bool = False
+    x: Tensor,
+    bound: float | Tensor,
+    *,
+    rule: RuleLike = DEFAULT_RULE,
+    edge: EdgeAtBound = "closed",
+    maximize: bool = False,
 ) -> Tensor:
     """min(x, bound); above the bound let only gradients pass that lead back down.
 
@@ -271,7 +293,7 @@ def upper_bound(
 
 
 @engine.unscriptable
-def relu(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: str = "open", maximize: bool = False) -> Tensor:
+def relu(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: EdgeAtBound = "open", maximize: bool = False) -> Tensor:
     """max(x, 0), by default with torch's own gradient.
 
     Forward:  y = torch.relu(x), bit for bit.
@@ -292,7 +314,7 @@ def relu(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: str = "open", maximize:
 
 
 @engine.unscriptable
-def relu6(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: str = "open", maximize: bool = False) -> Tensor:
+def relu6(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: EdgeAtBound = "open", maximize: bool = False) -> Tensor:
     """min(max(x, 0), 6), by default with torch's own gradient.
 
     Forward:  y = torch.nn.functional.relu6(x), bit for bit.
@@ -319,7 +341,7 @@ def hardtanh(
     max_val: float = 1.0,
     *,
     rule: RuleLike = TRUE_RULE,
-    edge: str = "open",
+    edge: EdgeAtBound = "open",
     maximize: bool = False,
 ) -> Tensor:
     """Clamp `x` to two numbers, by default with torch's own gradient of hardtanh.

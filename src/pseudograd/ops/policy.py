@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ def policy_loss(
     space: str = "ratio",
     ceiling: float | None = None,
     value: str = "objective",
-    edge: str = "closed",
+    edge: Literal["closed", "open", "half"] = "closed",
     level: str = "token",
     mask: Tensor | None = None,
 ) -> Tensor:

@@ -23,7 +23,7 @@ from ..arguments import (
 )
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
+from ..rule import Adapter, EdgeAtBound, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
 from . import bound_rules
 from .samples import around
 from .shared_rules import widened
@@ -43,7 +43,7 @@ def fake_quantize(
     *,
     axis: int | None = None,
     rule: RuleLike = bound_rules.TRUE_RULE,
-    edge: str = "closed",
+    edge: EdgeAtBound = "closed",
     maximize: bool = False,
 ) -> Tensor:
     """Round `x` to the grid of an integer type and back; choose what passes outside the grid and at its ends.
