@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import doctor, kernels
-from pseudograd.kernels import table
+from pseudograd.kernels import bits, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rule import OPS, Call, make_call
 
@@ -126,3 +127,60 @@ def _named(file: Path, rules: set[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in rules and id(node) not in edges:
             yield f"{file.name}:{node.lineno} {node.value}"
+
+
+# --- devices without kernels of their own -------------------------------------------------------------------------------
+
+
+def operators_of(f: Any, x: Tensor, *off: str) -> int:
+    """How many functions of ATen a call and its backward run in all, without these kernels."""
+    with kernels.off(*off):
+        y = f(x)
+        y.backward(torch.ones_like(y))
+        x.grad = None
+        with torch.autograd.profiler.profile() as profile:
+            y = f(x)
+            y.backward(torch.ones_like(y))
+        x.grad = None
+    return sum(event.name.startswith("aten::") and event.cpu_parent is None for event in profile.function_events)
+
+
+CALLS = {
+    "clamp": [(rule, lambda x, rule=rule: pg.clamp(x, -1.0, 1.0, rule=rule)) for rule in OPS["clamp"].rules],
+    "between tensors": [
+        (rule, lambda x, rule=rule: pg.clamp(x, torch.zeros_like(x), torch.ones_like(x), rule=rule))
+        for rule in ("inward", "zero")
+    ],
+    "relu": [(rule, lambda x, rule=rule: pg.relu(x, rule=rule)) for rule in OPS["relu"].rules],
+    "gelu": [("fewbit", lambda x: pg.gelu(x, rule="fewbit"))],
+    "sign": [(rule, lambda x, rule=rule: pg.sign(x, rule=rule)) for rule in OPS["sign"].rules],
+}
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_on_a_device_without_kernels_a_call_keeps_no_bits_and_runs_no_more_than_its_formula(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor on CPU stands in for one on such a device."""
+    monkeypatch.setattr(bits, "devices", set())
+    monkeypatch.setattr(bits, "_has_kernels", lambda x: False)
+    x = torch.linspace(-2, 2, 5000).requires_grad_()
+    with kernels.off("native"):
+        kept = {rule: f(x).grad_fn.state[1] for rule, f in CALLS[op]}
+    assert {rule for rule, residual in kept.items() if residual is not INPUTS} == set()
+    more = {
+        rule: (own, formulas)
+        for rule, f in CALLS[op]
+        if (own := operators_of(f, x, "native")) > (formulas := operators_of(f, x, "native", "portable"))
+    }
+    assert more == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "expected"), [("cpu", set(), True), ("mps", set(), False), ("cuda", {"cuda"}, True)]
+)
+def test_steps_keep_bits_on_the_cpu_and_where_kernels_are_active(
+    device: str, devices: set[str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bits, "devices", devices)
+    assert bits._has_kernels(SimpleNamespace(is_cpu=device == "cpu", device=torch.device(device))) is expected  # type: ignore[arg-type]
