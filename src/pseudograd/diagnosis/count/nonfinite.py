@@ -1,12 +1,11 @@
 """Gradients that are not finite: the op that made them, the parameters that got them, and the steps that were taken or skipped for it.
 
-Nothing of this is imported before something was not finite.
+Nothing of this is imported before something was not finite. One file, as a backward, its search and its steps share one state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,10 +16,34 @@ from ...listen import nodes
 from ...listen.frames import named
 from ...listen.harmless import quiet
 from ...listen.nodes import GraphNode
-from ...torch_table.private import current_node, saved, saved_names
+from ...torch_table.private import current_node
 from ...wording import counted
+from .births import (
+    DATA,
+    FACTOR,
+    FUNCTION,
+    HALF,
+    KIND_OF,
+    OTHER,
+    OVERFLOW,
+    PRODUCT,
+    ROW,
+    WEIGHTS,
+    Birth,
+    describe,
+    edge_of,
+    excess,
+    is_broken,
+    kind_of,
+    op_of,
+    position_of,
+    recompute,
+    saved_inputs,
+    saved_results,
+    words_of,
+)
 from .grads import Leaving, are_readable
-from .leaf import MOST_IN_WARM_UP, Leaf, has_numbers
+from .leaf import MOST_IN_WARM_UP, Leaf
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -30,56 +53,6 @@ if TYPE_CHECKING:
     from .tally import Tally
 
 _MOST_BIRTHS = 16
-# the kinds of a birth
-ROOT, DIVISION, LOG, ARC, OVERFLOW, ROW, FACTOR = "root", "division", "log", "arc", "overflow", "row", "factor"
-HALF, FUNCTION, MATRIX, DATA, WEIGHTS, OTHER = "half", "function", "matrix", "data", "weights", "other"
-PRODUCT, MINUS_INFINITY = "product", "minus infinity"
-_KINDS = {
-    ROOT: "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
-    DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
-    LOG: "Log Log2 Log10 Log1P Logit Xlogy",
-    ARC: "Acos Asin Acosh Atanh Erfinv",
-    OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh",
-    ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
-    FACTOR: "Mul Addcmul",
-    PRODUCT: "Mm Addmm Bmm Baddbmm Convolution Prod Cumprod",
-}
-_KIND_OF: dict[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-# the position of the edge of a saved input, where it is not the first
-_EDGES = {
-    "other": 1,
-    "weight": 1,
-    "exponent": 1,
-    "target": 1,
-    "mat2": 1,
-    "mat1": 1,
-    "x2": 1,
-    "tensor1": 1,
-    "tensor2": 2,
-    "key": 1,
-    "value": 2,
-    "bias": 2,
-    "attn_mask": 3,
-}
-_RESULTS = frozenset(("result", "output", "logsumexp"))
-# the saved value that an op has its slope from
-_DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
-_LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}  # of the largest number of a dtype
-_FORWARDS: Mapping[str, Callable[..., Tensor]] = {
-    **{
-        name: getattr(torch, name.lower())
-        for name in ["Log", "Log2", "Log10", "Log1P", "Logit", "Acos", "Asin", "Acosh", "Atanh", "Erfinv"]
-    },
-    **{
-        "Sinh": torch.sinh,
-        "Cosh": torch.cosh,
-        "Mul": torch.mul,
-        "Div": torch.div,
-        "Pow": torch.pow,
-        "Xlogy": torch.xlogy,
-    },
-    **{"Mm": torch.mm, "Bmm": torch.bmm, "Addmm": torch.mm},
-}
 
 
 class Recorder(Protocol):
@@ -91,33 +64,6 @@ class Recorder(Protocol):
     is_on: bool
 
     def tally_of(self, node: GraphNode) -> Tally | None: ...
-
-
-@dataclass
-class Birth:
-    """The op of which something leaves that is not finite, although all that arrives is; or one that made such a value in the forward.
-
-    tally: None where nobody saw the call. values: of x, where it happened. is_masked: is all that arrives at these entries 0? origin:
-    the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. factor: how
-    often the largest exceeds the range of its dtype; 0 where nobody knows.
-    """
-
-    tally: Tally | None
-    op: str
-    kind: str
-    backward: int
-    entries: int
-    elements: int
-    values: str
-    is_masked: bool
-    dtype: torch.dtype
-    upstream: int
-    is_forward: bool = False
-    origin: str = ""
-    broken: str = ""
-    near: str = ""
-    factor: float = 0.0
-    backwards: int = 1
 
 
 class Nonfinite:
@@ -156,7 +102,7 @@ class Nonfinite:
         if not self._are_weights_known and not self.has_spread:
             self._are_weights_known = True
             leaves = [leaf for _, leaf in self._leaves if leaf.is_parameter or self.reached]
-            weights = [leaf for leaf in leaves if _is_broken(leaf.tensor())]
+            weights = [leaf for leaf in leaves if is_broken(leaf.tensor())]
             self.has_spread = bool(weights)
             if weights and not self.reached:
                 near, backward = weights[0].name, self._recorder.backwards
@@ -185,7 +131,7 @@ class Nonfinite:
         """Look for the lines in the graph of a later backward: those of the ops with the same parameter."""
         for birth in self.births.values():
             for node in behind if birth.tally is None and birth.near else ():
-                if _op_of(node) == birth.op and self._near(node) == birth.near:
+                if op_of(node) == birth.op and self._near(node) == birth.near:
                     birth.tally = self._recorder.tally_of(node)
 
     @quiet("what is not finite")
@@ -202,9 +148,9 @@ class Nonfinite:
 
     def look(self, tally: Tally | None, node: GraphNode, leaving: Leaving, arriving: Leaving) -> None:
         """Note a node of which something leaves that is not finite, although all that arrives is."""
-        if self.has_spread or not are_readable((*arriving, *leaving)) or any(map(_is_broken, arriving)):
+        if self.has_spread or not are_readable((*arriving, *leaving)) or any(map(is_broken, arriving)):
             return
-        broken = next((grad for grad in leaving if _is_broken(grad)), None)
+        broken = next((grad for grad in leaving if is_broken(grad)), None)
         if broken is None:
             return
         known = self.births.get(tally)
@@ -224,7 +170,7 @@ class Nonfinite:
 
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
         """A gradient arrived at a leaf whose norms nobody measures."""
-        if leaf.sizes is None and _is_broken(grad):
+        if leaf.sizes is None and is_broken(grad):
             self._leaves.broken[leaf] = None
 
     def end(self) -> None:
@@ -248,13 +194,13 @@ class Nonfinite:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def at_step(self, optimizer: Optimizer) -> None:
+    def look_at_step(self, optimizer: Optimizer) -> None:
         """An optimiser steps."""
         tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
         pending = {*self._pending, *self._leaves.broken}
         if not any(self._leaves.leaf_of(tensor) in pending for tensor in tensors):
             return
-        broken = sum(_is_broken(tensor.grad) for tensor in tensors)
+        broken = sum(is_broken(tensor.grad) for tensor in tensors)
         if broken:
             self.taken.append(self._recorder.backwards)
             self.spread_to = max(self.spread_to, broken)
@@ -266,7 +212,7 @@ class Nonfinite:
 
     def _settle(self) -> None:
         """No step used a gradient that is gone now."""
-        if self._pending and not any(_is_broken(getattr(leaf.tensor(), "grad", None)) for leaf in self._pending):
+        if self._pending and not any(is_broken(getattr(leaf.tensor(), "grad", None)) for leaf in self._pending):
             self._pending = {}
             self.skipped += 1
 
@@ -309,12 +255,12 @@ class Nonfinite:
     def _birth(
         self, tally: Tally | None, node: GraphNode, mask: Tensor, arriving: Leaving, dtype: torch.dtype
     ) -> Birth:
-        op = _op_of(node)
+        op = op_of(node)
         grad = arriving[0] if arriving else None
         is_masked = grad is not None and grad.shape == mask.shape and not bool(torch.count_nonzero(grad[mask]))
-        values, is_ordinary = _describe(op, node, mask)
+        values, is_ordinary = describe(op, node, mask)
         origin, broken, words = self._origin(node)
-        kind = _kind_of(op, node, is_ordinary)
+        kind = kind_of(op, node, is_ordinary)
         if tally is not None and tally.function is not None:
             kind = FUNCTION
         elif dtype is torch.float16 and kind in (OVERFLOW, PRODUCT, FACTOR, OTHER) and not (is_masked or origin):
@@ -337,25 +283,23 @@ class Nonfinite:
             origin="" if kind == ROW else origin,
             broken=broken,
             near=self._near(node) if tally is None else "",
-            factor=_excess(op, node, grad) if kind == HALF else 0.0,
+            factor=excess(op, node, grad) if kind == HALF else 0.0,
         )
 
     def _origin(self, node: GraphNode) -> tuple[str, str, str]:
         """A saved input that is not finite: its source, its name, and the words for its values; "" where all are finite."""
-        for name, value in _inputs(node).items():
-            if _is_broken(value):
-                words = [
-                    f"{number}" for number in (torch.nan, torch.inf, -torch.inf) if bool(_equals(value, number).any())
-                ]
-                source = self._source(_edge(node, name)) or "a value that needs no gradient"
-                return source, name, f"a factor is {' or '.join(words)}"
+        for name, value in saved_inputs(node).items():
+            if is_broken(value):
+                words = words_of(value)
+                source = self._source(edge_of(node, name)) or "a value that needs no gradient"
+                return source, name, f"a factor is {words}"
         return "", "", ""
 
     def _source(self, node: GraphNode | None) -> str:
         """The op and the line that made a value."""
         while node is not None:
             if nodes.name_of(node) == nodes.LEAF:
-                return "the weights" if _is_broken(node.variable) else ""
+                return "the weights" if is_broken(node.variable) else ""
             tally = self._recorder.tally_of(node)
             if tally is not None:
                 from ..sites import site_of  # the words of the report
@@ -370,23 +314,23 @@ class Nonfinite:
 
     def _follow(self, node: GraphNode) -> None:
         """The result of this node is not finite, or may be so: is its op the first that made it?"""
-        op, inputs, results = _op_of(node), _inputs(node), _results(node)
-        if results and not any(map(_is_broken, results)):
+        op, inputs, results = op_of(node), saved_inputs(node), saved_results(node)
+        if results and not any(map(is_broken, results)):
             return
-        broken = [name for name, value in inputs.items() if _is_broken(value)]
+        broken = [name for name, value in inputs.items() if is_broken(value)]
         for name in broken:
             self._go_behind(node, name, inputs[name])
         if broken:
             return
-        y = _recompute(op, node)
+        y = recompute(op, node)
         if y is None and results:
             y = results[0]
-            if not inputs and (op not in _KIND_OF or bool(y.isnan().any())):  # what entered may have been it, too
+            if not inputs and (op not in KIND_OF or bool(y.isnan().any())):  # what entered may have been it, too
                 self._candidate, y = self._note_origin(node, y), None
         if y is not None:
             self._add(self._note_origin(node, y))
             return
-        known = {_position(node, name) for name in inputs}
+        known = {position_of(node, name) for name in inputs}
         for position, (other, _) in enumerate(node.next_functions):
             if other is not None and position not in known:
                 self._frontier[other] = None
@@ -402,7 +346,7 @@ class Nonfinite:
 
     def _go_behind(self, node: GraphNode, name: str, value: Tensor) -> None:
         """An input of this node is not finite: follow the node that made it, or note that no node did."""
-        other = _edge(node, name)
+        other = edge_of(node, name)
         if other is not None and nodes.name_of(other) != nodes.LEAF:
             self._frontier[other] = None
             return
@@ -411,7 +355,7 @@ class Nonfinite:
         self._add(
             Birth(
                 self._recorder.tally_of(node),
-                _op_of(node),
+                op_of(node),
                 DATA if other is None else WEIGHTS,
                 self._recorder.backwards,
                 entries,
@@ -433,164 +377,3 @@ class Nonfinite:
             leaf for leaves in sets if leaves and not leaves & (leaves - 1) for leaf in self._leaves.named(leaves)
         ]
         return max(leaves, key=lambda leaf: len(leaf.shape)).name if leaves else ""
-
-
-def _is_broken(value: object) -> bool:
-    """Does a tensor hold anything that is not finite?"""
-    if not isinstance(value, Tensor) or not has_numbers(value) or not (value.is_floating_point() or value.is_complex()):
-        return False
-    value = value.detach()
-    return not bool((value._values() if value.is_sparse else value).isfinite().all())
-
-
-def _equals(value: Tensor, number: float) -> Tensor:
-    return value.isnan() if number != number else value == number
-
-
-def _read(node: GraphNode, name: str) -> Tensor | None:
-    """A saved value, if it is a tensor of numbers that can be read without running anything of the program again."""
-    try:
-        value = saved(node, name, None)
-    except RuntimeError:
-        return None
-    if not isinstance(value, Tensor) or not has_numbers(value) or value.layout is not torch.strided:
-        return None
-    return value.detach() if value.is_floating_point() or value.is_complex() else None
-
-
-def _inputs(node: GraphNode) -> dict[str, Tensor]:
-    values = {name: _read(node, name) for name in saved_names(node) if name not in _RESULTS and name[:6] != "result"}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _results(node: GraphNode) -> list[Tensor]:
-    values = [_read(node, name) for name in saved_names(node) if name in _RESULTS]
-    return [value for value in values if value is not None]
-
-
-def _edge(node: GraphNode, name: str) -> GraphNode | None:
-    """The node that made a saved input; None where it needs no gradient."""
-    position, edges = _position(node, name), node.next_functions
-    return edges[position][0] if position < len(edges) else None
-
-
-def _op_of(node: GraphNode) -> str:
-    return nodes.name_of(node).rstrip("0123456789").removesuffix("Backward")
-
-
-def _kind_of(op: str, node: GraphNode, is_ordinary: bool) -> str:
-    """The kind of a birth by its op. is_ordinary: is x known, and nowhere at the ends of the range of the op?"""
-    kind = _KIND_OF.get(op, MATRIX if op.startswith("Linalg") else OTHER)
-    if op == "LogSoftmax" and not any(bool(value.isnan().any()) for value in _results(node)):
-        return MINUS_INFINITY
-    if is_ordinary and (kind == ROOT or op in _LIMITS or (op == "Div" and not _is_small(node))):
-        return PRODUCT
-    return DIVISION if op == "Pow" and _exponent(node) < 0 else kind
-
-
-def _position(node: GraphNode, name: str) -> int:
-    """The position of the edge of a saved input."""
-    return _EDGES.get(name, 0) + (name == "mat2" and nodes.name_of(node).startswith(("Add", "Badd")))
-
-
-def _is_small(node: GraphNode) -> bool:
-    """Does the divisor have an entry near 0?"""
-    value = _read(node, "other")
-    return value is None or not value.numel() or float(value.abs().min()) < 1
-
-
-def _exponent(node: GraphNode) -> float:
-    value = saved(node, "exponent", 1.0)
-    return float(value.detach().min()) if isinstance(value, Tensor) else float(value)
-
-
-def _recompute(op: str, node: GraphNode) -> Tensor | None:
-    """The result of an op from its saved inputs; None if they are not known."""
-    forward = _FORWARDS.get(op)
-    if forward is None:
-        return None
-    names = {
-        "Addmm": ("mat1", "mat2"),
-        "Mm": ("self", "mat2"),
-        "Bmm": ("self", "mat2"),
-        "Pow": ("self", "exponent"),
-    }.get(op, ("self", "other") if op in ("Mul", "Div", "Xlogy") else ("self",))
-    values = [_read(node, name) for name in names]
-    if op == "Pow" and values[1] is None:
-        return None if values[0] is None else values[0] ** _exponent(node)
-    try:
-        return None if any(value is None for value in values) else forward(*values)
-    except RuntimeError:
-        return None
-
-
-# --- the values that did it -------------------------------------------------------------------------------------------
-
-
-def _describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
-    """The values of x where something that is not finite leaves, and whether all are ordinary numbers, as far as they are known."""
-    results, inputs = _results(node), _inputs(node)
-    x = inputs.get(_DECIDING.get(op, "self"))
-    if op in ("Softmax", "LogSoftmax", "Logsumexp"):
-        return "", False
-    if op in _LIMITS and results:
-        at = _chosen(results[0], mask)
-        limit = float(_LIMITS[op](torch.tensor(torch.finfo(results[0].dtype).max, dtype=torch.float64)))
-        return (f"x is above {limit:.4g}", False) if bool(at.isinf().any()) else ("", True)
-    if op in ("Sqrt", "Rsqrt", "Reciprocal") and results:
-        at = _chosen(results[0], mask)
-        zero, below = (at == 0) if op == "Sqrt" else at.isinf(), at.isnan()
-        return _counts({"0": zero, "below 0": below}, at), not bool((zero | below).any())
-    if x is None:
-        return "", False
-    at = _chosen(x, mask)
-    if at.is_complex():
-        return _counts({"0": at == 0}, at), not bool((at == 0).any())
-    groups = {"0": at == 0, "inf": at == torch.inf, "-inf": at == -torch.inf, "nan": at.isnan()}
-    if op == "Log1P":
-        groups = {"-1": at == -1}
-    if op in ("Acos", "Asin", "Atanh", "Erfinv", "Acosh"):
-        groups = {"1": at == 1, "-1": at == -1, "outside of [-1, 1]": at.abs() > 1}
-    elif op == "Logit":
-        groups = {"0": at == 0, "1": at == 1, "outside of [0, 1]": (at < 0) | (at > 1)}
-    elif op == "Log" or (op == "Pow" and _exponent(node) % 1):
-        groups["below 0"] = at < 0
-    text = _counts(groups, at)
-    is_ordinary = not any(bool(group.any()) for group in groups.values())
-    return (
-        f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if is_ordinary and at.numel() else text
-    ), is_ordinary
-
-
-def _chosen(value: Tensor, mask: Tensor) -> Tensor:
-    """The entries of the mask, where the shapes allow it, else all."""
-    try:
-        return torch.broadcast_to(value, mask.shape)[mask]
-    except RuntimeError:
-        return value.reshape(-1)
-
-
-def _counts(groups: Mapping[str, Tensor], at: Tensor) -> str:
-    counts = {text: int(torch.count_nonzero(group)) for text, group in groups.items()}
-    counts = {text: count for text, count in counts.items() if count}
-    if len(counts) < 2:
-        return "".join(f"x is {text}" for text in counts)
-    return "x is " + " or ".join(f"{text} ({count:,})" for text, count in counts.items())
-
-
-def _excess(op: str, node: GraphNode, grad: Tensor | None) -> float:
-    """How often the largest gradient that leaves exceeds the range of float16; 0 where nobody knows."""
-    if grad is None:
-        return 0.0
-    largest = grad.detach().float().abs()
-    if op == "Mul":
-        factors = [value.float().abs() for value in _inputs(node).values()]
-        if not factors:
-            return 0.0
-        try:
-            largest = torch.stack([(largest * factor).max() for factor in factors])
-        except RuntimeError:
-            return 0.0
-    elif op != "ToCopy":
-        return 0.0
-    return float(largest.max()) / torch.finfo(torch.float16).max

@@ -133,7 +133,7 @@ class Optimisers:
     def _look_at_broken(self, optimizer: Optimizer) -> None:
         if self.nonfinite is not None:
             with quietly():
-                self.nonfinite.at_step(optimizer)
+                self.nonfinite.look_at_step(optimizer)
 
     @harmless("a zero_grad of an optimiser")
     def on_clearing(self, optimizer: Optimizer, set_to_none: bool) -> Callable[[object], None] | None:

@@ -67,7 +67,8 @@ def head(report: Report) -> list[str]:
     evidence = shorten(first.evidence, 240, placeholder=" ...")
     rest = f"All {len(findings):,} findings stand below" if len(findings) > 1 else "More stands below"
     lines = _narrow(f"In short: {learns}. First: {first.code}{where}{f', {subject}' if subject else ''}: {evidence}.")
-    step = _narrow(shorten(first.next_step, 240, placeholder=" ..."), "    ")
+    code, _, remark = first.next_step.partition("  # ")
+    step = _narrow(shorten(code, 240, placeholder=" ..."), "    ") + _narrow(remark, "    # ")
     return [*lines, "What to do:", *step, f"{rest}{known}."]
 
 

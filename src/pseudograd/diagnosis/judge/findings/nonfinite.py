@@ -18,7 +18,8 @@ from ...sites import expression_at
 from .kind import Evidence, Kind
 
 if TYPE_CHECKING:
-    from ...count.nonfinite import Birth, Nonfinite
+    from ...count.births import Birth
+    from ...count.nonfinite import Nonfinite
 
 _LONG = 24  # characters of an operand that is written once
 _WHY = {
@@ -111,7 +112,7 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
         born = f"born in backward {birth.backward}: {count} that leave are not finite{values}, and all that arrive are finite"
     return KIND.call_finding(
         location,
-        f"{born}; {_reached(known)}",
+        f"{born}; {_describe_reach(known)}",
         _explain(birth),
         _advise(birth, expression),
         share=birth.entries / (birth.elements or 1) or 1.0,
@@ -121,7 +122,7 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
     )
 
 
-def _reached(known: Nonfinite) -> str:
+def _describe_reach(known: Nonfinite) -> str:
     """The parameters that got it, and the steps."""
     names, taken = [leaf.name for leaf in known.reached], known.taken
     text = f"{counted(len(names), 'parameter')} got it: {shortened(names, 4)}"

@@ -1,0 +1,261 @@
+"""The op that made what is not finite: its kind, and the values of x that did it, from what its node of autograd saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ...listen import nodes
+from ...listen.nodes import GraphNode
+from ...torch_table.private import saved, saved_names
+from .leaf import has_numbers
+
+if TYPE_CHECKING:
+    from .tally import Tally
+
+# the kinds of a birth
+ROOT, DIVISION, LOG, ARC, OVERFLOW, ROW, FACTOR = "root", "division", "log", "arc", "overflow", "row", "factor"
+HALF, FUNCTION, MATRIX, DATA, WEIGHTS, OTHER = "half", "function", "matrix", "data", "weights", "other"
+PRODUCT, MINUS_INFINITY = "product", "minus infinity"
+_KINDS = {
+    ROOT: "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
+    DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
+    LOG: "Log Log2 Log10 Log1P Logit Xlogy",
+    ARC: "Acos Asin Acosh Atanh Erfinv",
+    OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh",
+    ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
+    FACTOR: "Mul Addcmul",
+    PRODUCT: "Mm Addmm Bmm Baddbmm Convolution Prod Cumprod",
+}
+KIND_OF: dict[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+# the position of the edge of a saved input, where it is not the first
+_EDGES = {
+    "other": 1,
+    "weight": 1,
+    "exponent": 1,
+    "target": 1,
+    "mat2": 1,
+    "mat1": 1,
+    "x2": 1,
+    "tensor1": 1,
+    "tensor2": 2,
+    "key": 1,
+    "value": 2,
+    "bias": 2,
+    "attn_mask": 3,
+}
+_RESULTS = frozenset(("result", "output", "logsumexp"))
+# the saved value that an op has its slope from
+_DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
+_LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}  # of the largest number of a dtype
+_FORWARDS: Mapping[str, Callable[..., Tensor]] = {
+    **{
+        name: getattr(torch, name.lower())
+        for name in ["Log", "Log2", "Log10", "Log1P", "Logit", "Acos", "Asin", "Acosh", "Atanh", "Erfinv"]
+    },
+    **{
+        "Sinh": torch.sinh,
+        "Cosh": torch.cosh,
+        "Mul": torch.mul,
+        "Div": torch.div,
+        "Pow": torch.pow,
+        "Xlogy": torch.xlogy,
+    },
+    **{"Mm": torch.mm, "Bmm": torch.bmm, "Addmm": torch.mm},
+}
+
+
+@dataclass
+class Birth:
+    """The op of which something leaves that is not finite, although all that arrives is; or one that made such a value in the forward.
+
+    tally: None where nobody saw the call. values: of x, where it happened. is_masked: is all that arrives at these entries 0? origin:
+    the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. factor: how
+    often the largest exceeds the range of its dtype; 0 where nobody knows.
+    """
+
+    tally: Tally | None
+    op: str
+    kind: str
+    backward: int
+    entries: int
+    elements: int
+    values: str
+    is_masked: bool
+    dtype: torch.dtype
+    upstream: int
+    is_forward: bool = False
+    origin: str = ""
+    broken: str = ""
+    near: str = ""
+    factor: float = 0.0
+    backwards: int = 1
+
+
+def is_broken(value: object) -> bool:
+    """Does a tensor hold anything that is not finite?"""
+    if not isinstance(value, Tensor) or not has_numbers(value) or not (value.is_floating_point() or value.is_complex()):
+        return False
+    value = value.detach()
+    return not bool((value._values() if value.is_sparse else value).isfinite().all())
+
+
+def words_of(value: Tensor) -> str:
+    """The kinds of numbers in a tensor that are not finite."""
+    groups = {"nan": value.isnan(), "inf": value == torch.inf, "-inf": value == -torch.inf}
+    return " or ".join(word for word, group in groups.items() if bool(group.any()))
+
+
+def saved_value(node: GraphNode, name: str) -> Tensor | None:
+    """A saved value, if it is a tensor of numbers that can be read without running anything of the program again."""
+    try:
+        value = saved(node, name, None)
+    except RuntimeError:
+        return None
+    if not isinstance(value, Tensor) or not has_numbers(value) or value.layout is not torch.strided:
+        return None
+    return value.detach() if value.is_floating_point() or value.is_complex() else None
+
+
+def saved_inputs(node: GraphNode) -> dict[str, Tensor]:
+    values = {
+        name: saved_value(node, name) for name in saved_names(node) if name not in _RESULTS and name[:6] != "result"
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def saved_results(node: GraphNode) -> list[Tensor]:
+    values = [saved_value(node, name) for name in saved_names(node) if name in _RESULTS]
+    return [value for value in values if value is not None]
+
+
+def edge_of(node: GraphNode, name: str) -> GraphNode | None:
+    """The node that made a saved input; None where it needs no gradient."""
+    position, edges = position_of(node, name), node.next_functions
+    return edges[position][0] if position < len(edges) else None
+
+
+def op_of(node: GraphNode) -> str:
+    return nodes.name_of(node).rstrip("0123456789").removesuffix("Backward")
+
+
+def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> str:
+    """The kind of a birth by its op. is_ordinary: is x known, and nowhere at the ends of the range of the op?"""
+    kind = KIND_OF.get(op, MATRIX if op.startswith("Linalg") else OTHER)
+    if op == "LogSoftmax" and not any(bool(value.isnan().any()) for value in saved_results(node)):
+        return MINUS_INFINITY
+    if is_ordinary and (kind == ROOT or op in _LIMITS or (op == "Div" and not _is_small(node))):
+        return PRODUCT
+    return DIVISION if op == "Pow" and _exponent(node) < 0 else kind
+
+
+def position_of(node: GraphNode, name: str) -> int:
+    """The position of the edge of a saved input."""
+    return _EDGES.get(name, 0) + (name == "mat2" and nodes.name_of(node).startswith(("Add", "Badd")))
+
+
+def _is_small(node: GraphNode) -> bool:
+    """Does the divisor have an entry near 0?"""
+    value = saved_value(node, "other")
+    return value is None or not value.numel() or float(value.abs().min()) < 1
+
+
+def _exponent(node: GraphNode) -> float:
+    value = saved(node, "exponent", 1.0)
+    return float(value.detach().min()) if isinstance(value, Tensor) else float(value)
+
+
+def recompute(op: str, node: GraphNode) -> Tensor | None:
+    """The result of an op from its saved inputs; None if they are not known."""
+    forward = _FORWARDS.get(op)
+    if forward is None:
+        return None
+    names = {
+        "Addmm": ("mat1", "mat2"),
+        "Mm": ("self", "mat2"),
+        "Bmm": ("self", "mat2"),
+        "Pow": ("self", "exponent"),
+    }.get(op, ("self", "other") if op in ("Mul", "Div", "Xlogy") else ("self",))
+    values = [saved_value(node, name) for name in names]
+    if op == "Pow" and values[1] is None:
+        return None if values[0] is None else values[0] ** _exponent(node)
+    try:
+        return None if any(value is None for value in values) else forward(*values)
+    except RuntimeError:
+        return None
+
+
+# --- the values that did it -------------------------------------------------------------------------------------------
+
+
+def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
+    """The values of x where something that is not finite leaves, and whether all are ordinary numbers, as far as they are known."""
+    results, inputs = saved_results(node), saved_inputs(node)
+    x = inputs.get(_DECIDING.get(op, "self"))
+    if op in ("Softmax", "LogSoftmax", "Logsumexp"):
+        return "", False
+    if op in _LIMITS and results:
+        at = _chosen(results[0], mask)
+        limit = float(_LIMITS[op](torch.tensor(torch.finfo(results[0].dtype).max, dtype=torch.float64)))
+        return (f"x is above {limit:.4g}", False) if bool(at.isinf().any()) else ("", True)
+    if op in ("Sqrt", "Rsqrt", "Reciprocal") and results:
+        at = _chosen(results[0], mask)
+        zero, below = (at == 0) if op == "Sqrt" else at.isinf(), at.isnan()
+        return _counts({"0": zero, "below 0": below}, at), not bool((zero | below).any())
+    if x is None:
+        return "", False
+    at = _chosen(x, mask)
+    if at.is_complex():
+        return _counts({"0": at == 0}, at), not bool((at == 0).any())
+    groups = {"0": at == 0, "inf": at == torch.inf, "-inf": at == -torch.inf, "nan": at.isnan()}
+    if op == "Log1P":
+        groups = {"-1": at == -1}
+    if op in ("Acos", "Asin", "Atanh", "Erfinv", "Acosh"):
+        groups = {"1": at == 1, "-1": at == -1, "outside of [-1, 1]": at.abs() > 1}
+    elif op == "Logit":
+        groups = {"0": at == 0, "1": at == 1, "outside of [0, 1]": (at < 0) | (at > 1)}
+    elif op == "Log" or (op == "Pow" and _exponent(node) % 1):
+        groups["below 0"] = at < 0
+    text = _counts(groups, at)
+    is_ordinary = not any(bool(group.any()) for group in groups.values())
+    return (
+        f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if is_ordinary and at.numel() else text
+    ), is_ordinary
+
+
+def _chosen(value: Tensor, mask: Tensor) -> Tensor:
+    """The entries of the mask, where the shapes allow it, else all."""
+    try:
+        return torch.broadcast_to(value, mask.shape)[mask]
+    except RuntimeError:
+        return value.reshape(-1)
+
+
+def _counts(groups: Mapping[str, Tensor], at: Tensor) -> str:
+    counts = {text: int(torch.count_nonzero(group)) for text, group in groups.items()}
+    counts = {text: count for text, count in counts.items() if count}
+    if len(counts) < 2:
+        return "".join(f"x is {text}" for text in counts)
+    return "x is " + " or ".join(f"{text} ({count:,})" for text, count in counts.items())
+
+
+def excess(op: str, node: GraphNode, grad: Tensor | None) -> float:
+    """How often the largest gradient that leaves exceeds the range of float16; 0 where nobody knows."""
+    if grad is None:
+        return 0.0
+    largest = grad.detach().float().abs()
+    if op == "Mul":
+        factors = [value.float().abs() for value in saved_inputs(node).values()]
+        if not factors:
+            return 0.0
+        try:
+            largest = torch.stack([(largest * factor).max() for factor in factors])
+        except RuntimeError:
+            return 0.0
+    elif op != "ToCopy":
+        return 0.0
+    return float(largest.max()) / torch.finfo(torch.float16).max
