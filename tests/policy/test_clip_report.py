@@ -128,3 +128,14 @@ def test_the_energy_is_that_of_the_same_loss_without_its_bounds() -> None:
     low = pg.policy.clip_report(-lr.abs() - 1, -a.abs(), **pg.policy.presets["gppo"].settings)
     assert low.energy_share < 0
     assert f"the clip adds {-low.energy_share:.1%} to the gradient's energy" in str(low)
+
+
+def test_a_diagnosis_counts_no_backward_pass_of_a_report_or_of_gradient() -> None:
+    p = torch.nn.Parameter(torch.zeros(3))
+    with pg.diagnose() as d:
+        for _ in range(2):
+            pg.policy.clip_report(p * 1.0, torch.ones(3))
+            pg.gradient(lambda x: x.clamp(0.0, 1.0), torch.linspace(-1.0, 2.0, 5))
+            (p * 2.0).sum().backward()
+    assert d.backwards == 2
+    assert not [site for site in d.sites if site.op == "clamp"]

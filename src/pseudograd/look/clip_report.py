@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..arguments import rounded_to
 from ..geometry import SHARES
+from ..listen.harmless import quietly
 from ..notebook import to_html
 from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, name_of_rule, policy_loss
 from ..ops.shared_rules import widened
@@ -126,19 +127,18 @@ def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = N
         (3, 0.3333333333333333, 0.458)
     Source: the clip fractions of stable-baselines3, TRL and verl, which count by side or by sign, and in no project by both.
     """
-    with torch.no_grad():
+    with quietly():  # a diagnosis counts no backward pass of ours
         policy_loss(log_ratio, advantage, mask=mask, **settings)  # for its errors
-    rule = settings.get("rule", POLICY_LOSS.default_rule)
-    free_rule = {sign: _free(each) for sign, each in rule.items()} if isinstance(rule, Mapping) else _free(rule)
-    level = {key: settings[key] for key in ("level",) if key in settings}
-    without_clip = {**level, "low": None, "high": None, "rule": free_rule}
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf, advantage = log_ratio.detach().clone().requires_grad_(), advantage.detach()
-        passed, free = (
-            torch.autograd.grad(policy_loss(leaf, advantage, mask=mask, **how).sum(), leaf)[0].double()
-            for how in (settings, without_clip)
-        )
-    with torch.no_grad():
+        rule = settings.get("rule", POLICY_LOSS.default_rule)
+        free_rule = {sign: _free(each) for sign, each in rule.items()} if isinstance(rule, Mapping) else _free(rule)
+        level = {key: settings[key] for key in ("level",) if key in settings}
+        without_clip = {**level, "low": None, "high": None, "rule": free_rule}
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf, advantage = log_ratio.detach().clone().requires_grad_(), advantage.detach()
+            passed, free = (
+                torch.autograd.grad(policy_loss(leaf, advantage, mask=mask, **how).sum(), leaf)[0].double()
+                for how in (settings, without_clip)
+            )
         return _report(leaf.detach(), advantage, mask, passed, free, settings)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import must
+from ..listen.harmless import unheard
 
 FIX_RANDOM = "Fix what is random in it; a module in training mode needs eval()"
 
@@ -34,7 +35,7 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.
         raise TypeError(
             must("gradient", "x", "be a floating-point tensor", x, "Integers carry no gradient; call x.float() first")
         )
-    with torch.inference_mode(False), torch.enable_grad():
+    with unheard, torch.inference_mode(False), torch.enable_grad():  # a diagnosis counts no backward pass of ours
         point = x.detach().clone().requires_grad_()
         y = f(point)
     if not isinstance(y, Tensor) or not y.is_floating_point():
@@ -42,7 +43,8 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.
     if not y.requires_grad:
         return torch.zeros_like(x)
     upstream = grad.to(y.dtype) if isinstance(grad, Tensor) else torch.full_like(y, grad)
-    (grad_x,) = torch.autograd.grad(y, point, upstream, allow_unused=True)
+    with unheard:
+        (grad_x,) = torch.autograd.grad(y, point, upstream, allow_unused=True)
     return torch.zeros_like(x) if grad_x is None else grad_x
 
 
