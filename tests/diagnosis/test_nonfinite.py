@@ -76,6 +76,17 @@ def test_the_line_of_the_next_step_ends_it(line: str, dtype: str, tmp_path: Path
     assert bool(grad.isfinite().all())
 
 
+def test_the_line_of_the_next_step_keeps_a_value_that_the_loss_uses(tmp_path: Path) -> None:
+    """Behind a square 0 arrives, too, and nothing is left out: the distance of equal vectors is 0 in the loss."""
+    program = _PROGRAM.format(dtype="float32", line="y = torch.sqrt((z - z) ** 2).square()")
+    d, _ = _run(program, tmp_path / "fault.py")
+    finding = only(d, "nonfinite")
+    assert "as behind a where, a mask, a clamp or a square" in finding.cause
+    mended = program.replace(finding.expression, finding.next_step.partition("  #")[0])
+    _, grad = _run(mended + "assert y.max() < 1e-6", tmp_path / "mended.py")
+    assert not bool(grad.any())
+
+
 # --- the forward, the data, the weights -----------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ _WHY = {
     "data": "it came in with the data: no parameter is upstream of these values",
     "weights": "the gradients before it were finite: the weights were made or loaded so, or a step made them so, as by too large a rate",
 }
-_MASKED = ". What arrives at these entries is 0: a where, a mask or a clamp behind this op leaves them out, and 0 * inf is nan"
+_MASKED = ". What arrives at these entries is 0, as behind a where, a mask, a clamp or a square, and 0 * inf is nan"
 # The smallest numbers of which the slope is finite in the dtype, with room for a gradient that is larger than 1.
 _LEAST = {
     "root": {torch.float16: 1e-4, torch.float64: 1e-16},
@@ -199,8 +199,6 @@ def _change_of(birth: Birth) -> Callable[[str], str]:
         return lambda x: f"torch.where({x}.abs() > {least:g}, {x}, {'1' if birth.is_masked else f'{least:g}'})"
     if kind == "factor":
         return lambda x: f"torch.where({x}.isfinite(), {x}, 0)"
-    if birth.is_masked and birth.op != "Log1P":
-        return lambda x: f"torch.where({x} > 0, {x}, 1)"
     return lambda x: f"{x}.clamp(min={'-1 + ' if birth.op == 'Log1P' else ''}{least:g})"
 
 
