@@ -170,7 +170,7 @@ def _in_a_closure(mend: str) -> Diagnosis:
     return d
 
 
-MISTAKES = {
+MISTAKES: dict[Steps, str] = {
     _made_in_the_loss: "scale = nn.Parameter",
     _layers_in_a_list: "self.blocks = [",
     _parameters_in_a_dict: "self.gains = {",

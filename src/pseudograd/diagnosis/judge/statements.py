@@ -124,7 +124,7 @@ def lines_of_addend(point: Point) -> set[int]:
     ):
         return set()
     names = {node.id for node in ast.walk(right) if isinstance(node, ast.Name)}
-    lines = set()
+    lines: set[int] = set()
     for statement, targets, _ in _assignments(scope_of(point)):
         if any(getattr(target, "id", None) in names for target in targets):
             lines.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from types import CodeType
 
 from torch import nn
 
-from ....listen.frames import Location, format_location
+from ....listen.frames import Location, format_location, lines_of
 from ....wording import counted, shortened
 from ...count.leaf import Leaf
 from ...count.names import Owner
@@ -272,15 +272,14 @@ def _are_alike(old: Leaf, new: Leaf, are_of_a_net: bool) -> bool:
 
 
 def _line_of(owner: type[nn.Module], attribute: str) -> tuple[str, str]:
-    """The line of a class that sets an attribute; "?" where there is no source."""
-    try:
-        lines, first = inspect.getsourcelines(owner)
-        file = inspect.getsourcefile(owner) or ""
-    except (OSError, TypeError):
-        return "?", ""
-    for number, line in enumerate(lines, first):
-        if re.search(rf"\.{re.escape(attribute)}\b[^=]*=[^=]", line):
-            return format_location(file, number), line.strip()
+    """The first line of the methods of a class that sets an attribute; "?" where there is no source."""
+    for method in vars(owner).values():
+        code = getattr(method, "__code__", None)
+        if isinstance(code, CodeType):
+            last = max(line for _, _, line in code.co_lines() if line is not None)
+            for number, line in enumerate(lines_of(code.co_filename)[:last], 1):
+                if number >= code.co_firstlineno and re.search(rf"\.{re.escape(attribute)}\b[^=]*=[^=]", line):
+                    return format_location(code, number), line.strip()
     return "?", ""
 
 
