@@ -62,7 +62,6 @@ class SuiteTestQuestion(Question):
     """Compares two runs of one test."""
 
     is_test = True
-    pins_lines = False
 
     def _explain(self) -> Answer:
         """No other order of sums is asked for where the precision of the dtypes explains all."""
@@ -83,6 +82,9 @@ class SuiteTestQuestion(Question):
     def find_pin(self, first: object, run_pinned: Callable[[tuple[str, ...]], Pinned]) -> Pinned:
         """A suite is pinned as a whole, or test by test."""
         return run_pinned(())
+
+    def describe_pinned(self, pinned: Pinned, line: str, to_the_bit: bool) -> str:
+        return f"under the pin it ends as under torch {self.old.torch}, with the same gradients"
 
     def pin_steps(self, pinned: Pinned) -> list[str]:
         better, reason = find_better(self.old, self.new)

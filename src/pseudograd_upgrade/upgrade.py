@@ -70,7 +70,6 @@ class Question:
     roundings = ROUNDINGS
     sides = "torches"
     is_test = False  # which may fail under both, or call nothing of torch
-    pins_lines = True
 
     def __init__(self, runner: Runner, old_python: Interpreter, new_python: Interpreter) -> None:
         self.runner, self.old_python, self.new_python = runner, old_python, new_python
@@ -298,14 +297,11 @@ class Question:
         line = first.old.origin.where if first is not None and is_at_line(first) else ""
         last = self.compare_last_losses(pinned.run, "pinned")
         if pinned.is_mended:
-            scope = pinned.scope(line if self.pins_lines else "")
-            equality = "every digest is equal" if to_the_bit else explain_equality(old, pinned.run)
-            if bool(old.status) != bool(new.status):
-                equality = f"{'it fails in the same way' if old.status else 'it ends well'}: {equality}"
+            why = self.describe_pinned(pinned, line, to_the_bit)
             if not line or (pinned.lines and line not in pinned.lines):
                 comparison = replace(comparison, first=compare_events(new, pinned.run).first)
             steps = self.pin_steps(pinned)
-            return self._answer(CONVENTION, comparison, [f"{scope}, {equality}", last], steps)
+            return self._answer(CONVENTION, comparison, [why, last], steps)
         rest = self._compare(pinned.run).first
         if first is None or not line or rest is None or pinned.run.status or not _comes_later(old, first, rest):
             return None
@@ -316,6 +312,13 @@ class Question:
 
     def find_pin(self, first: Difference | None, run_pinned: Callable[[tuple[str, ...]], Pinned]) -> Pinned:
         return find_pin(first, run_pinned, lambda run: self._compare(run).first)
+
+    def describe_pinned(self, pinned: Pinned, line: str, to_the_bit: bool) -> str:
+        """For a pin that mends it. line: of the first difference, if it is known."""
+        equality = "every digest is equal" if to_the_bit else explain_equality(self.old, pinned.run)
+        if bool(self.old.status) != bool(self.new.status):
+            equality = f"{'it fails in the same way' if self.old.status else 'it ends well'}: {equality}"
+        return f"{pinned.scope(line)}, {equality}"
 
     def pin_steps(self, pinned: Pinned) -> list[str]:
         return pin_steps(self.old, self.new, pinned.lines, self.runner.program)

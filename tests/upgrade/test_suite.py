@@ -16,6 +16,7 @@ from pseudograd_upgrade.runs import Interpreter, LimitError
 from pseudograd_upgrade.suite import Suite, SuiteAnswer
 
 from ..commands import answer
+from ..pages.blocks import ROOT
 from .made_runs import ORIGINS, run
 from .test_upgrade import OTHER, PY, needs_other
 
@@ -100,9 +101,26 @@ def test_tests_of_one_line_are_one_cause_and_share_their_runs() -> None:
     assert "  7 of 8 tests: a kink's convention\n    package/gate.py:7  step 1, backward of ClampBackward1" in text
     assert "t.py::test[0]: failed under torch 2.15.0 alone: t.py:9: assert 0 == 1" in text
     assert "and 2 more" in text
-    assert "pinned everywhere, it ends well" in text
+    assert "under the pin it ends as under torch 2.13.0" in text
     assert "pytest --pseudograd-pin 'torch<=2.13'  # the whole suite" in text
     assert not answer.survives
+
+
+def test_the_page_shows_an_answer() -> None:
+    names = ["test_black_patch_learns", "test_black_again[2]", "test_gate"]
+
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        is_mended = run.is_old or run.pin
+        ends = [{"outcome": "failed", "message": f"tests/test_gate.py:{line}: assert 0.25 < 0.2"} for line in (18, 23)]
+        tests = {f"tests/test_gate.py::{name}": gated(1.0 if is_mended else 0.0) for name in names}
+        if not is_mended:
+            tests |= dict(zip(tests, [gated(0.0, **end) for end in ends], strict=False))
+        rounded = {f"rounded[{n}]": ended((0, 1.0 if run.is_old else 1.0 + 1e-7)) for n in range(4)}
+        return {**tests, **rounded, **{f"same[{n}]": ended((0, 1.0)) for n in range(405)}}
+
+    answer, _ = ask(record)
+    page = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    assert str(answer).replace("train.py:6", "tests/test_gate.py:14") in page, str(answer)
 
 
 def test_causes_are_told_apart() -> None:
