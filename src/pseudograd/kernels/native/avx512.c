@@ -1,10 +1,4 @@
 /* For processors with AVX-512 (F, BW, VL, DQ). */
-#include "rules.h"
-
-#define LOOPS loops_avx512
-#ifdef __x86_64__
 #define LEVEL 2
+#define LOOPS loops_avx512
 #include "lanes.h"
-#else
-const Loops *const LOOPS[TABLES] = {0};
-#endif

@@ -6,9 +6,8 @@ has defined, for each dtype:
     LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
 
 and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
-less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number), plus, minus,
-over (a, b); clamp(v, low, high) as torch does it; bits(m), a mask as the low bits of a word; from_bits(word, i), the mask whose lanes have
-the bits from i on.
+less, equal (a, b); above(a, b), also where one is NaN; select(m, yes, no); clamp(v, low, high) as torch does it; bits(m), a mask as the low
+bits of a word; from_bits(word, i), the mask whose lanes have the bits from i on. Operators of C compute with numbers, & and | with masks.
 
 It is C and C++. Nothing is asked of a constant rule that it does not say: the compiler leaves it out. */
 #define V LANE(vec)
@@ -26,27 +25,27 @@ INLINE NAME(Places) NAME(places)(V x, V low, V high, int edges) {
 INLINE NAME(Places) NAME(places_of_any)(V x, V low, V high) {
     V y = LANE(select)(LANE(less)(x, low), low, x);
     y = LANE(select)(LANE(less)(high, y), high, y);
-    M known = LANE(both)(LANE(equal)(low, low), LANE(equal)(high, high)), at = LANE(both)(known, LANE(equal)(x, y));
-    NAME(Places) p = {LANE(both)(known, LANE(less)(x, y)), LANE(both)(known, LANE(less)(y, x)), LANE(both)(at, LANE(equal)(x, low)), LANE(both)(at, LANE(equal)(x, high))};
+    M known = LANE(equal)(low, low) & LANE(equal)(high, high), at = known & LANE(equal)(x, y);
+    NAME(Places) p = {known & LANE(less)(x, y), known & LANE(less)(y, x), at & LANE(equal)(x, low), at & LANE(equal)(x, high)};
     return p;
 }
 
 INLINE M NAME(plane)(NAME(Places) p, unsigned places) {
     M m = LANE(none)();
-    if (places & BELOW) m = LANE(either)(m, p.below);
-    if (places & ABOVE) m = LANE(either)(m, p.above);
-    if (places & AT_MIN) m = LANE(either)(m, p.at_min);
-    if (places & AT_MAX) m = LANE(either)(m, p.at_max);
+    if (places & BELOW) m |= p.below;
+    if (places & ABOVE) m |= p.above;
+    if (places & AT_MIN) m |= p.at_min;
+    if (places & AT_MAX) m |= p.at_max;
     return m;
 }
 
 /* 0 for a factor of 0, also where grad is infinite or NaN. */
-INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(0.0) : LANE(times)(grad, factor); }
+INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(0.0) : grad * LANE(all)(factor); }
 
 /* In the first plane where grad > 0, in the second where grad < 0. */
 INLINE M NAME(blocked)(V grad, M first, M second) {
     V zero = LANE(all)(0.0);
-    return LANE(either)(LANE(both)(first, LANE(less)(zero, grad)), LANE(both)(second, LANE(less)(grad, zero)));
+    return (first & LANE(less)(zero, grad)) | (second & LANE(less)(grad, zero));
 }
 
 /* What is found, and there the share of grad. */
@@ -54,8 +53,8 @@ INLINE V NAME(with_share)(V found, V grad, M there, Share share) {
     V zero = LANE(all)(0.0);
     if (share.kind == NUMBER) return LANE(select)(there, LANE(all)(share.up), found);
     if (share.kind == ALIKE) return LANE(select)(there, NAME(scaled)(grad, share.up), found);
-    if (share.up != 1.0) found = LANE(select)(LANE(both)(there, LANE(less)(zero, grad)), NAME(scaled)(grad, share.up), found);
-    if (share.down != 1.0) found = LANE(select)(LANE(both)(there, LANE(less)(grad, zero)), NAME(scaled)(grad, share.down), found);
+    if (share.up != 1.0) found = LANE(select)(there & LANE(less)(zero, grad), NAME(scaled)(grad, share.up), found);
+    if (share.down != 1.0) found = LANE(select)(there & LANE(less)(grad, zero), NAME(scaled)(grad, share.down), found);
     return found;
 }
 
@@ -65,7 +64,7 @@ INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
     if (rule.first) found = NAME(with_share)(found, grad, first, rule.shares[0]);
     if (rule.second) found = NAME(with_share)(found, grad, second, rule.shares[1]);
     if (!rule.shares_both) return found;
-    M both = LANE(both)(first, second);
+    M both = first & second;
     if (rule.shares[2].kind == BY_SIGN) found = LANE(select)(both, grad, found);
     return NAME(with_share)(found, grad, both, rule.shares[2]);
 }
@@ -91,8 +90,7 @@ INLINE WORD NAME(encode_between_block)(const T *x, const T *lows, const T *highs
     UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V v = LOAD(x + i), low = LOAD(lows + i), high = LOAD(highs + i);
         M min_is_zero = LANE(equal)(low, zero), max_is_zero = LANE(equal)(high, zero);
-        zeros |= (WORD)LANE(bits)(LANE(either)(LANE(both)(min_is_zero, max_is_zero),
-                                         LANE(both)(LANE(equal)(v, zero), LANE(either)(min_is_zero, max_is_zero))));
+        zeros |= (WORD)LANE(bits)((min_is_zero & max_is_zero) | (LANE(equal)(v, zero) & (min_is_zero | max_is_zero)));
         if (rule.first || rule.second) {
             NAME(Places) p = NAME(places_of_any)(v, low, high);
             bits[0] |= (WORD)LANE(bits)(NAME(plane)(p, rule.first)) << i;
@@ -127,40 +125,40 @@ INLINE V NAME(rounded)(V v) {
 /* Where grad would move x further out, a pull back instead, by as much of grad as x is away. Each step is rounded, as the formula's are. */
 INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0);
-    V below = NAME(rounded)(LANE(minus)(low, x)), above = NAME(rounded)(LANE(minus)(x, high));
-    V share = NAME(rounded)(LANE(over)(LANE(select)(LANE(less)(above, below), below, above), LANE(all)(rule.shares[0].up)));
+    V below = NAME(rounded)(low - x), above = NAME(rounded)(x - high);
+    V share = NAME(rounded)(LANE(select)(LANE(less)(above, below), below, above) / LANE(all)(rule.shares[0].up));
     share = LANE(select)(LANE(less)(share, one), share, one);
-    V back = LANE(product)(LANE(product)(LANE(select)(LANE(less)(zero, share), grad, zero), negative), share);
+    V back = LANE(select)(LANE(less)(zero, share), grad, zero) * negative * share;
     return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
 }
 
 /* grad times the slope of a step at x: 0 where that is 0, and where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
 INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.shares[0].down), slope;
-    V u = LANE(over)(x, LANE(all)(rule.shares[0].up));
-    u = LANE(select)(LANE(less)(u, zero), LANE(minus)(zero, u), u);
+    V u = x / LANE(all)(rule.shares[0].up);
+    u = LANE(select)(LANE(less)(u, zero), zero - u, u);
     if (rule.kind == TENT) {
-        slope = LANE(select)(LANE(less)(u, one), LANE(product)(LANE(minus)(one, u), height), zero);
+        slope = LANE(select)(LANE(less)(u, one), (one - u) * height, zero);
     } else if (rule.kind == WITCH) {
-        V turn = LANE(times)(u, 3.141592653589793);
-        slope = LANE(product)(LANE(over)(one, LANE(plus)(LANE(product)(turn, turn), one)), height);
+        V turn = u * LANE(all)(3.141592653589793);
+        slope = one / (turn * turn + one) * height;
     } else {
-        V root = LANE(over)(one, LANE(plus)(u, one));
-        slope = LANE(product)(LANE(product)(root, root), height);
+        V root = one / (u + one);
+        slope = root * root * height;
     }
     slope = LANE(select)(LANE(less)(u, farthest), slope, zero);
-    return LANE(product)(LANE(select)(LANE(equal)(slope, zero), zero, grad), slope);
+    return LANE(select)(LANE(equal)(slope, zero), zero, grad) * slope;
 }
 
 /* What min or max gets: grad where it is in the place of x, as max is where the two are crossed, and its share where x is at it. Where they
    are one, min gets it. */
 INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
     V zero = LANE(all)(0.0), of_edge = NAME(scaled)(grad, rule.shares[0].up);
-    M swapped = LANE(both)(p.below, crossed);
+    M swapped = p.below & crossed;
     if (rule.kind == OF_MIN) return LANE(select)(swapped, zero, LANE(select)(p.below, grad, LANE(select)(p.at_min, of_edge, zero)));
     V found = LANE(select)(p.at_max, of_edge, zero);
     if (rule.first) found = LANE(select)(p.at_min, zero, found);
-    return LANE(select)(LANE(either)(p.above, swapped), grad, found);
+    return LANE(select)(p.above | swapped, grad, found);
 }
 
 /* For each region the elements of a block in it, between the bounds at `lows` and at `highs`, or a number where there are none. Where there
@@ -173,10 +171,11 @@ INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V
         if (has_low) below |= (WORD)LANE(bits)(LANE(less)(v, l)) << i, at_min |= (WORD)LANE(bits)(LANE(equal)(v, l)) << i;
         if (has_high) above |= (WORD)LANE(bits)(LANE(less)(h, v)) << i, at_max |= (WORD)LANE(bits)(LANE(equal)(v, h)) << i;
         known |= (WORD)LANE(bits)(LANE(equal)(v, v)) << i;
-        apart |= (WORD)LANE(bits)(LANE(less)(l, h)) << i, point |= (WORD)LANE(bits)(LANE(equal)(l, h)) << i;
+        if (lows || highs || !i) apart |= (WORD)LANE(bits)(LANE(less)(l, h)) << i, point |= (WORD)LANE(bits)(LANE(equal)(l, h)) << i;
         if (lows && highs) crossed |= (WORD)LANE(bits)(LANE(less)(h, l)) << i;
         if (y) STORE(y + i, LANE(clamp)(v, l, h));
     }
+    if (!lows && !highs) apart = (apart & 1) ? ~(WORD)0 : 0, point = (point & 1) ? ~(WORD)0 : 0;
     WORD unknown = ~(apart | point | crossed), outside = below | above;
     const WORD by_region[REGIONS] = {
         apart & below, apart & at_min, apart & known & ~(outside | at_min | at_max), apart & at_max, apart & above,
@@ -198,7 +197,7 @@ INLINE void NAME(pull_standing_block)(const T *grad, const WORD *words, T *out, 
             UNROLLED for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
         }
         V some = zero;
-        if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0]));
+        if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, g * left[0]);
         STORE(out + i, LANE(select)(LANE(equal)(left[0], one), g, some));
     }
 }
@@ -225,9 +224,9 @@ INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int ha
     UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V v = LOAD(x + i);
         M above = LANE(less)(low, v), below = LANE(less)(v, high);
-        if (has_low) above = LANE(either)(above, LANE(equal)(v, low));
-        if (has_high) below = LANE(either)(below, LANE(equal)(v, high));
-        word |= (WORD)LANE(bits)(LANE(both)(above, below)) << i;
+        if (has_low) above |= LANE(equal)(v, low);
+        if (has_high) below |= LANE(equal)(v, high);
+        word |= (WORD)LANE(bits)(above & below) << i;
     }
     memcpy(plane, &word, BLOCK / 8);
 }

@@ -3,27 +3,19 @@
 #define T uint16_t
 #define NAME(x) x##_f16
 #define LANE(x) x##_f
-#define LOAD(p) load_f16(p)
-#define STORE(p, v) store_f16(p, v)
 #include "loops.h"
 
 #define T uint16_t
 #define NAME(x) x##_bf16
 #define LANE(x) x##_f
-#define LOAD(p) load_bf16(p)
-#define STORE(p, v) store_bf16(p, v)
 #include "loops.h"
 
 #define T float
 #define NAME(x) x##_f32
 #define LANE(x) x##_f
-#define LOAD(p) load_f32(p)
-#define STORE(p, v) store_f32(p, v)
 #include "loops.h"
 
 #define T double
 #define NAME(x) x##_f64
 #define LANE(x) x##_d
-#define LOAD(p) load_f64(p)
-#define STORE(p, v) store_f64(p, v)
 #include "loops.h"

@@ -1,11 +1,14 @@
 /* The lanes of one level of processors, in vector extensions of the compiler, and with them the loops for every dtype. Who includes this
-   has defined LEVEL: 0 for what every x86-64 (SSE2) and every ARM of 64 bits (NEON) has, 1 for AVX2 and F16C, 2 for AVX-512 (F, BW, VL, DQ).
+   has defined LOOPS, a name for them, and LEVEL: 0 for what every x86-64 (SSE2) and every ARM of 64 bits (NEON) has, 1 for AVX2 and F16C, 2 for AVX-512 (F, BW, VL, DQ).
 
    Kinds of lanes: _f and _d compute in float32 and float64. _h and _b compare float16 and bfloat16 as they lie in memory, as whole numbers
    of 16 bits, which is all that a rule asks that only chooses between numbers. A mask is a vector with zeros or ones for each lane; of
    AVX-512 a number with a bit for each. blocks.h says what else there is of each kind. */
 #include "rules.h"
 
+#if LEVEL && !defined(__x86_64__)
+const Loops *const LOOPS[TABLES] = {0};
+#else
 #ifdef __x86_64__
 #if LEVEL == 1 && defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
@@ -27,16 +30,16 @@ enum { WIDTH = 16 << LEVEL };
 #define VECTOR(number, name) typedef number name __attribute__((vector_size(WIDTH)))
 VECTOR(float, vec_f);
 VECTOR(double, vec_d);
-VECTOR(int16_t, vec_h);
-VECTOR(int16_t, vec_b);
 VECTOR(int16_t, int16s);
 VECTOR(int32_t, int32s);
 VECTOR(int64_t, int64s);
 VECTOR(uint32_t, uint32s);
+typedef int16s vec_h, vec_b;
 enum { lanes_f = WIDTH / 4, lanes_d = WIDTH / 8, lanes_h = WIDTH / 2, lanes_b = WIDTH / 2 };
 
 #if LEVEL == 2
 #define X86(name) _mm512_##name
+typedef __m256i packed; /* halves of the lanes */
 typedef __mmask16 mask_f;
 typedef __mmask8 mask_d;
 typedef __mmask32 mask_h, mask_b;
@@ -94,6 +97,7 @@ INLINE mask_d above_d(vec_d a, vec_d b) { return ~(a <= b); }
 
 #if LEVEL == 1
 #define X86(name) _mm256_##name
+typedef __m128i packed;
 INLINE uint64_t bits_h(mask_h m) {
     __m256i all = (__m256i)m;
     return (uint64_t)_mm_movemask_epi8(_mm_packs_epi16(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
@@ -152,23 +156,23 @@ MEMORY(h, uint16_t, h)
 MEMORY(b, uint16_t, b)
 
 /* Numbers of 16 bits as such of 32, and the low halves of these back. */
+#if LEVEL
 INLINE uint32s load_halves(const uint16_t *p) {
-#if LEVEL == 2
-    return (uint32s)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-#elif LEVEL == 1
-    return (uint32s)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-#elif defined(__x86_64__)
-    return (uint32s)_mm_unpacklo_epi16(_mm_loadl_epi64((const __m128i *)p), _mm_setzero_si128());
-#else
-    return (uint32s)vmovl_u16(vld1_u16(p));
-#endif
+    packed halves;
+    memcpy(&halves, p, sizeof(halves));
+    return (uint32s)X86(cvtepu16_epi32)(halves);
 }
+#elif defined(__x86_64__)
+INLINE uint32s load_halves(const uint16_t *p) { return (uint32s)_mm_unpacklo_epi16(_mm_loadl_epi64((const __m128i *)p), _mm_setzero_si128()); }
+#else
+INLINE uint32s load_halves(const uint16_t *p) { return (uint32s)vmovl_u16(vld1_u16(p)); }
+#endif
 INLINE void store_halves(uint16_t *p, uint32s v) {
 #if LEVEL == 2
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)v));
 #elif LEVEL == 1
-    __m256i packed = _mm256_packus_epi32((__m256i)(v & 0xFFFF), (__m256i)v);
-    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+    __m256i packed_twice = _mm256_packus_epi32((__m256i)(v & 0xFFFF), (__m256i)v);
+    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed_twice, 0x08)));
 #elif defined(__x86_64__)
     __m128i low = (__m128i)((int32s)(v << 16) >> 16);
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi32(low, low));
@@ -188,18 +192,13 @@ INLINE void store_bf16(uint16_t *p, vec_f v) {
 
 #if LEVEL
 INLINE vec_f load_f16(const uint16_t *p) {
-#if LEVEL == 2
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-#else
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-#endif
+    packed halves;
+    memcpy(&halves, p, sizeof(halves));
+    return X86(cvtph_ps)(halves);
 }
 INLINE void store_f16(uint16_t *p, vec_f v) {
-#if LEVEL == 2
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-#else
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-#endif
+    packed halves = X86(cvtps_ph)(v, _MM_FROUND_TO_NEAREST_INT);
+    memcpy(p, &halves, sizeof(halves));
 }
 #elif defined(__x86_64__)
 /* A number smaller than the least normal one is a whole number of steps of 2**-24. None is subnormal in float32 on the way, because a
@@ -248,20 +247,10 @@ HALVES(b, bf16, 0x7F80)
 CHOICE(h)
 CHOICE(b)
 
-/* Numbers of halves are none that may be computed with: rules that do so are for the other kinds. */
-#define EVERY_KIND(k)                                                                                                                  \
-    INLINE mask_##k none_##k(void) { return (mask_##k){0}; }                                                                           \
-    INLINE mask_##k both_##k(mask_##k m, mask_##k n) { return m & n; }                                                                 \
-    INLINE mask_##k either_##k(mask_##k m, mask_##k n) { return m | n; }                                                               \
-    INLINE vec_##k product_##k(vec_##k a, vec_##k b) { return a * b; }                                                                 \
-    INLINE vec_##k times_##k(vec_##k v, double number) { return v * all_##k(number); }                                                 \
-    INLINE vec_##k plus_##k(vec_##k a, vec_##k b) { return a + b; }                                                                    \
-    INLINE vec_##k minus_##k(vec_##k a, vec_##k b) { return a - b; }                                                                   \
-    INLINE vec_##k over_##k(vec_##k a, vec_##k b) { return a / b; }
-EVERY_KIND(f)
-EVERY_KIND(d)
-EVERY_KIND(h)
-EVERY_KIND(b)
+INLINE mask_f none_f(void) { return (mask_f){0}; }
+INLINE mask_d none_d(void) { return (mask_d){0}; }
+INLINE mask_h none_h(void) { return (mask_h){0}; }
+#define none_b none_h
 
 /* --- the loops ------------------------------------------------------------------------------------------------------ */
 
@@ -270,20 +259,17 @@ EVERY_KIND(b)
 #define T uint16_t
 #define NAME(x) x##_h
 #define LANE(x) x##_h
-#define LOAD(p) load_h(p)
-#define STORE(p, v) store_h(p, v)
 #define COMPUTED(x) x##_f16
 #include "loops.h"
 
 #define T uint16_t
 #define NAME(x) x##_b
 #define LANE(x) x##_b
-#define LOAD(p) load_b(p)
-#define STORE(p, v) store_b(p, v)
 #define COMPUTED(x) x##_bf16
 #include "loops.h"
 
 const Loops *const LOOPS[TABLES] = {&loops_h, &loops_b, &loops_f32, &loops_f64, &loops_bf16};
 #if LEVEL && defined(__clang__)
 #pragma clang attribute pop
+#endif
 #endif

@@ -3,20 +3,32 @@ defined before. Lanes that only compare define COMPUTED(x), too: the function of
 
 A block is 64 elements: one word of each plane of a code. What is left over is computed in a block on the stack, so every element of a
 tensor goes through the same instructions. Loops are made for constant rules, so that the compiler leaves out what a rule does not ask. */
+#define LOAD(p) NAME(load)(p)
+#define STORE(p, v) NAME(store)(p, v)
 #include "blocks.h"
+
+/* The block of n elements at `start`: where it lies if it is whole, else in `rest`, with zeros behind. 0 where there is no `from`. */
+INLINE const T *NAME(block)(const T *from, int64_t start, int64_t n, T *rest) {
+    if (!from || n - start >= 64) return from ? from + start : 0;
+    memset(rest, 0, 64 * sizeof(T));
+    return memcpy(rest, from + start, (size_t)(n - start) * sizeof(T));
+}
+
+/* Where to make that block of `to`, and how it gets from there to its place. */
+INLINE T *NAME(place)(T *to, int64_t start, int64_t n, T *made) { return !to || n - start >= 64 ? (to ? to + start : 0) : made; }
+INLINE void NAME(put)(T *to, int64_t start, int64_t n, const T *made) {
+    if (to && n - start < 64) memcpy(to + start, made, (size_t)(n - start) * sizeof(T));
+}
 
 INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(encode_block)(x + i, y + i, first + i / 8, second + i / 8, low, high, rule);
-    if (i == n) return;
-    T rest[64] = {0}, made[64];
-    size_t left = (size_t)(n - i);
-    memcpy(rest, x + i, left * sizeof(T));
-    NAME(encode_block)(rest, made, first + i / 8, second + i / 8, low, high, rule);
-    memcpy(y + i, made, left * sizeof(T));
-    if (rule.first) clear_behind(first + i / 8, left);
-    if (rule.second) clear_behind(second + i / 8, left);
+    for (int64_t i = 0; i < n; i += 64) {
+        T rest[64], made[64];
+        NAME(encode_block)(NAME(block)(x, i, n, rest), NAME(place)(y, i, n, made), first + i / 8, second + i / 8, low, high, rule);
+        NAME(put)(y, i, n, made);
+    }
+    if (rule.first) clear_behind(first, n);
+    if (rule.second) clear_behind(second, n);
 }
 
 static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
@@ -41,20 +53,16 @@ static int NAME(zeros_differ)(const T *x, const T *lows, const T *highs) {
 }
 
 INLINE int NAME(encode_between_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule, int64_t n) {
-    int64_t i = 0;
     int differ = 0;
-    for (; i + 64 <= n; i += 64)
-        differ |= NAME(encode_between_block)(x + i, lows + i, highs + i, y + i, first + i / 8, second + i / 8, rule) &&
-                  NAME(zeros_differ)(x + i, lows + i, highs + i);
-    if (i == n) return differ;
-    T rest[3][64] = {{0}}, made[64];
-    size_t left = (size_t)(n - i);
-    memcpy(rest[0], x + i, left * sizeof(T)), memcpy(rest[1], lows + i, left * sizeof(T)), memcpy(rest[2], highs + i, left * sizeof(T));
-    differ |= NAME(encode_between_block)(rest[0], rest[1], rest[2], made, first + i / 8, second + i / 8, rule) &&
-              NAME(zeros_differ)(rest[0], rest[1], rest[2]);
-    memcpy(y + i, made, left * sizeof(T));
-    if (rule.first) clear_behind(first + i / 8, left);
-    if (rule.second) clear_behind(second + i / 8, left);
+    for (int64_t i = 0; i < n; i += 64) {
+        T rest[3][64], made[64];
+        const T *v = NAME(block)(x, i, n, rest[0]), *l = NAME(block)(lows, i, n, rest[1]), *h = NAME(block)(highs, i, n, rest[2]);
+        uint64_t zeros = NAME(encode_between_block)(v, l, h, NAME(place)(y, i, n, made), first + i / 8, second + i / 8, rule);
+        differ |= zeros && NAME(zeros_differ)(v, l, h);
+        NAME(put)(y, i, n, made);
+    }
+    if (rule.first) clear_behind(first, n);
+    if (rule.second) clear_behind(second, n);
     return differ;
 }
 
@@ -67,14 +75,11 @@ static int NAME(encode_between)(const void *x, const void *lows, const void *hig
 }
 
 INLINE void NAME(pull_code_by)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule, int64_t n) {
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(pull_code_block)(grad + i, first + i / 8, second + i / 8, out + i, rule);
-    if (i == n) return;
-    T rest[64] = {0}, made[64];
-    size_t left = (size_t)(n - i) * sizeof(T);
-    memcpy(rest, grad + i, left);
-    NAME(pull_code_block)(rest, first + i / 8, second + i / 8, made, rule);
-    memcpy(out + i, made, left);
+    for (int64_t i = 0; i < n; i += 64) {
+        T rest[64], made[64];
+        NAME(pull_code_block)(NAME(block)(grad, i, n, rest), first + i / 8, second + i / 8, NAME(place)(out, i, n, made), rule);
+        NAME(put)(out, i, n, made);
+    }
 }
 
 static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n) {
@@ -93,30 +98,22 @@ static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_
 
 INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthest, Rule rule, int64_t n) {
     V far = LANE(all)(farthest);
-    T rest[2][LANE(lanes)] = {{0}}, made[LANE(lanes)];
-    int64_t i = 0;
-    for (; i + LANE(lanes) <= n; i += LANE(lanes)) STORE(out + i, NAME(times_slope)(LOAD(grad + i), LOAD(x + i), far, rule));
-    if (i == n) return;
-    size_t left = (size_t)(n - i) * sizeof(T);
-    memcpy(rest[0], grad + i, left), memcpy(rest[1], x + i, left);
-    STORE(made, NAME(times_slope)(LOAD(rest[0]), LOAD(rest[1]), far, rule));
-    memcpy(out + i, made, left);
+    for (int64_t start = 0; start < n; start += 64) {
+        T rest[2][64], made[64], *o = NAME(place)(out, start, n, made);
+        const T *g = NAME(block)(grad, start, n, rest[0]), *v = NAME(block)(x, start, n, rest[1]);
+        for (int i = 0; i < 64; i += LANE(lanes)) STORE(o + i, NAME(times_slope)(LOAD(g + i), LOAD(v + i), far, rule));
+        NAME(put)(out, start, n, made);
+    }
 }
 
 INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
-    for (int64_t start = 0; start < n; start += 64) {
+    for (int64_t i = 0; i < n; i += 64) {
         T rest[4][64], made[64];
-        const T *g = grad + start, *v = x + start, *l = lows ? lows + start : 0, *h = lows ? highs + start : 0;
-        T *o = out + start;
-        if (n - start < 64) {
-            size_t left = (size_t)(n - start) * sizeof(T);
-            memset(rest, 0, sizeof(rest));
-            memcpy(rest[0], g, left), memcpy(rest[1], v, left), g = rest[0], v = rest[1], o = made;
-            if (lows) memcpy(rest[2], l, left), memcpy(rest[3], h, left), l = rest[2], h = rest[3];
-        }
-        NAME(pull_x_block)(g, v, l, h, o, low, high, rule);
-        if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
+        const T *g = NAME(block)(grad, i, n, rest[0]), *v = NAME(block)(x, i, n, rest[1]);
+        const T *l = NAME(block)(lows, i, n, rest[2]), *h = NAME(block)(lows ? highs : 0, i, n, rest[3]);
+        NAME(pull_x_block)(g, v, l, h, NAME(place)(out, i, n, made), low, high, rule);
+        NAME(put)(out, i, n, made);
     }
 }
 
@@ -164,27 +161,19 @@ INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint
     V low = LANE(all)(min), high = LANE(all)(max);
     NAME(Set) sets[MOST_PLANES];
     NAME(read_sets)(rule, count, sets);
-    for (int64_t start = 0; start < n; start += 64) {
+    for (int64_t i = 0; i < n; i += 64) {
         T rest[3][64], made[64];
         uint64_t words[REGIONS];
-        const T *v = x + start, *l = lows ? lows + start : 0, *h = highs ? highs + start : 0;
-        T *o = y ? y + start : 0;
-        size_t left = (size_t)(n - start) < 64 ? (size_t)(n - start) : 64;
-        if (left < 64) {
-            memset(rest, 0, sizeof(rest));
-            memcpy(rest[0], v, left * sizeof(T)), v = rest[0], o = y ? made : 0;
-            if (lows) memcpy(rest[1], l, left * sizeof(T)), l = rest[1];
-            if (highs) memcpy(rest[2], h, left * sizeof(T)), h = rest[2];
-        }
-        NAME(stand_block)(v, l, h, o, low, high, words);
+        const T *v = NAME(block)(x, i, n, rest[0]), *l = NAME(block)(lows, i, n, rest[1]), *h = NAME(block)(highs, i, n, rest[2]);
+        NAME(stand_block)(v, l, h, NAME(place)(y, i, n, made), low, high, words);
         for (int plane = 0; plane < count; plane++) {
             uint64_t word = 0;
             for (int k = 0; k < sets[plane].count; k++) word |= words[sets[plane].regions[k]];
-            word &= ~(uint64_t)0 >> (64 - left);
-            memcpy(planes + plane * apart + start / 8, &word, 8);
+            memcpy(planes + plane * apart + i / 8, &word, 8);
         }
-        if (o == made) memcpy(y + start, made, left * sizeof(T));
+        NAME(put)(y, i, n, made);
     }
+    for (int plane = 0; plane < count; plane++) clear_behind(planes + plane * apart, n);
 }
 
 static void NAME(stand)(const void *x, const void *lows, const void *highs, void *y, uint8_t *planes, int64_t apart, double min, double max,
@@ -200,14 +189,12 @@ static void NAME(stand)(const void *x, const void *lows, const void *highs, void
 INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t apart, T *out, Rule rule, int planes, int scales, int64_t n) {
     V slopes[1 << MOST_PLANES];
     for (int k = 0; k < 1 << planes; k++) slopes[k] = LANE(all)(rule.slopes[k]);
-    for (int64_t start = 0; start < n; start += 64) {
+    for (int64_t i = 0; i < n; i += 64) {
         T rest[64], made[64];
         uint64_t words[MOST_PLANES];
-        size_t left = (size_t)(n - start) < 64 ? (size_t)(n - start) * sizeof(T) : 0;
-        for (int plane = 0; plane < planes; plane++) memcpy(words + plane, code + plane * apart + start / 8, 8);
-        if (left) memset(rest, 0, sizeof(rest)), memcpy(rest, grad + start, left);
-        NAME(pull_standing_block)(left ? rest : grad + start, words, left ? made : out + start, slopes, planes, scales);
-        if (left) memcpy(out + start, made, left);
+        for (int plane = 0; plane < planes; plane++) memcpy(words + plane, code + plane * apart + i / 8, 8);
+        NAME(pull_standing_block)(NAME(block)(grad, i, n, rest), words, NAME(place)(out, i, n, made), slopes, planes, scales);
+        NAME(put)(out, i, n, made);
     }
 }
 
@@ -238,13 +225,9 @@ static void NAME(pull_standing_x)(const void *grad, const void *x, const void *l
 #ifndef COMPUTED /* numbers here may be none of the dtype */
 INLINE void NAME(steps_by)(const T *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n) {
     V each[7];
-    T rest[64] = {0};
+    T rest[64];
     for (int t = 0; t < (1 << bits) - 1; t++) each[t] = LANE(all)(thresholds[t]);
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(step_block)(x + i, planes, i / 8, each, bits);
-    if (i == n) return;
-    memcpy(rest, x + i, (size_t)(n - i) * sizeof(T));
-    NAME(step_block)(rest, planes, i / 8, each, bits);
+    for (int64_t i = 0; i < n; i += 64) NAME(step_block)(NAME(block)(x, i, n, rest), planes, i / 8, each, bits);
 }
 
 static void NAME(steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n) {
@@ -255,12 +238,8 @@ static void NAME(steps)(const void *x, uint8_t *const *planes, const double *thr
 
 INLINE void NAME(inside_by)(const T *x, uint8_t *plane, const double *interval, int has_low, int has_high, int64_t n) {
     V low = LANE(all)(interval[0]), high = LANE(all)(interval[1]);
-    T rest[64] = {0};
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(inside_block)(x + i, plane + i / 8, low, high, has_low, has_high);
-    if (i == n) return;
-    memcpy(rest, x + i, (size_t)(n - i) * sizeof(T));
-    NAME(inside_block)(rest, plane + i / 8, low, high, has_low, has_high);
+    T rest[64];
+    for (int64_t i = 0; i < n; i += 64) NAME(inside_block)(NAME(block)(x, i, n, rest), plane + i / 8, low, high, has_low, has_high);
 }
 
 static void NAME(inside)(const void *x, uint8_t *plane, const double *interval, int64_t n) {
@@ -275,7 +254,7 @@ INLINE void NAME(tally_block)(const T *grad, const T *one, const T *other, const
     for (int i = 0; i < 64; i += LANE(lanes)) {
         V g = LOAD(grad + i);
         M is_up = LANE(less)(g, zero);
-        V magnitude = LANE(select)(is_up, LANE(minus)(zero, g), g);
+        V magnitude = LANE(select)(is_up, zero - g, g);
         sizes[i / LANE(lanes)] = magnitude;
         none |= LANE(bits)(LANE(equal)(g, zero)) << i;
         up |= LANE(bits)(is_up) << i;
@@ -308,8 +287,8 @@ INLINE void NAME(tally_block)(const T *grad, const T *one, const T *other, const
     V all = zero, of_cut = zero; /* at most 64 numbers in the dtype of a lane, then in float64 */
     for (int i = 0; i < 64; i += LANE(lanes)) {
         V magnitude = sizes[i / LANE(lanes)];
-        all = LANE(plus)(all, magnitude);
-        of_cut = LANE(plus)(of_cut, LANE(select)(LANE(from_bits)(cut, i), magnitude, zero));
+        all += magnitude;
+        of_cut += LANE(select)(LANE(from_bits)(cut, i), magnitude, zero);
     }
     LANE(number) each[2][LANE(lanes)];
     memcpy(each[0], &all, sizeof(V)), memcpy(each[1], &of_cut, sizeof(V));
@@ -318,15 +297,11 @@ INLINE void NAME(tally_block)(const T *grad, const T *one, const T *other, const
 
 static void NAME(tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
                         int64_t n) {
-    const T *g = grad, *first = one, *second = other, *v = x;
+    T rest[4][64]; /* zeros count nowhere */
     V low = LANE(all)(min), high = LANE(all)(max);
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(tally_block)(g + i, first + i, second + i, v + i, low, high, has, tally);
-    if (i == n) return;
-    T rest[4][64] = {{0}}; /* zeros count nowhere */
-    size_t left = (size_t)(n - i) * sizeof(T);
-    memcpy(rest[0], g + i, left), memcpy(rest[1], first + i, left), memcpy(rest[2], second + i, left), memcpy(rest[3], v + i, left);
-    NAME(tally_block)(rest[0], rest[1], rest[2], rest[3], low, high, has, tally);
+    for (int64_t i = 0; i < n; i += 64)
+        NAME(tally_block)(NAME(block)(grad, i, n, rest[0]), NAME(block)(one, i, n, rest[1]), NAME(block)(other, i, n, rest[2]),
+                          NAME(block)(x, i, n, rest[3]), low, high, has, tally);
 }
 
 /* The squares of a gradient in float64, and which entries have had one that is not 0; see Arrival. NaN is none. `had` may be absent. */
@@ -357,19 +332,15 @@ INLINE void NAME(arrive_block)(const T *grad, uint8_t *had, Arrival *arrival) {
 }
 
 static void NAME(arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n) {
-    const T *g = grad;
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(arrive_block)(g + i, had ? had + i : 0, arrival);
-    if (i == n) return;
-    T rest[64] = {0};
-    uint8_t had_of_rest[64];
-    size_t left = (size_t)(n - i);
-    memcpy(rest, g + i, left * sizeof(T));
-    memset(had_of_rest, 1, sizeof(had_of_rest));
-    if (had) memcpy(had_of_rest, had + i, left);
-    NAME(arrive_block)(rest, had ? had_of_rest : 0, arrival);
-    arrival->zeros -= 64 - (n - i);
-    if (had) memcpy(had + i, had_of_rest, left);
+    for (int64_t i = 0; i < n; i += 64) {
+        T rest[64];
+        uint8_t had_of_rest[64];
+        int is_rest = had && n - i < 64;
+        if (is_rest) memset(had_of_rest, 1, 64), memcpy(had_of_rest, had + i, (size_t)(n - i));
+        NAME(arrive_block)(NAME(block)(grad, i, n, rest), is_rest ? had_of_rest : had ? had + i : 0, arrival);
+        if (is_rest) memcpy(had + i, had_of_rest, (size_t)(n - i));
+    }
+    if (n % 64) arrival->zeros -= 64 - n % 64;
 }
 
 #define COMPUTED(x) NAME(x)

@@ -10,14 +10,7 @@ INLINE mask_f none_f(void) { return 0; }
 INLINE mask_f less_f(vec_f a, vec_f b) { return a < b; }
 INLINE mask_f equal_f(vec_f a, vec_f b) { return a == b; }
 INLINE mask_f above_f(vec_f a, vec_f b) { return !(a <= b); }
-INLINE mask_f both_f(mask_f m, mask_f n) { return m & n; }
-INLINE mask_f either_f(mask_f m, mask_f n) { return m | n; }
 INLINE vec_f select_f(mask_f m, vec_f yes, vec_f no) { return m ? yes : no; }
-INLINE vec_f product_f(vec_f a, vec_f b) { return a * b; }
-INLINE vec_f times_f(vec_f v, double number) { return v * (float)number; }
-INLINE vec_f plus_f(vec_f a, vec_f b) { return a + b; }
-INLINE vec_f minus_f(vec_f a, vec_f b) { return a - b; }
-INLINE vec_f over_f(vec_f a, vec_f b) { return a / b; }
 #ifdef __CUDACC__
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return v == v ? fminf(fmaxf(v, low), high) : v; } /* as torch has zeros there */
 #else
@@ -36,14 +29,7 @@ INLINE mask_d none_d(void) { return 0; }
 INLINE mask_d less_d(vec_d a, vec_d b) { return a < b; }
 INLINE mask_d equal_d(vec_d a, vec_d b) { return a == b; }
 INLINE mask_d above_d(vec_d a, vec_d b) { return !(a <= b); }
-INLINE mask_d both_d(mask_d m, mask_d n) { return m & n; }
-INLINE mask_d either_d(mask_d m, mask_d n) { return m | n; }
 INLINE vec_d select_d(mask_d m, vec_d yes, vec_d no) { return m ? yes : no; }
-INLINE vec_d product_d(vec_d a, vec_d b) { return a * b; }
-INLINE vec_d times_d(vec_d v, double number) { return v * number; }
-INLINE vec_d plus_d(vec_d a, vec_d b) { return a + b; }
-INLINE vec_d minus_d(vec_d a, vec_d b) { return a - b; }
-INLINE vec_d over_d(vec_d a, vec_d b) { return a / b; }
 #ifdef __CUDACC__
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) { return v == v ? fmin(fmax(v, low), high) : v; }
 #else

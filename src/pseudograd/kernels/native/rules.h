@@ -76,12 +76,13 @@ INLINE int is_same(Rule a, Rule b) {
            are_same_shares(a.shares[1], b.shares[1]) && are_same_shares(a.shares[2], b.shares[2]);
 }
 
-/* Bits of a plane's last word that are behind the last element are 0. */
-INLINE void clear_behind(uint8_t *last_word, size_t left) {
+/* Bits of a plane of n elements that are behind the last one are 0. */
+INLINE void clear_behind(uint8_t *plane, int64_t n) {
     uint64_t word;
-    memcpy(&word, last_word, 8);
-    word &= ~(uint64_t)0 >> (64 - left);
-    memcpy(last_word, &word, 8);
+    if (n % 64 == 0) return;
+    memcpy(&word, plane + n / 64 * 8, 8);
+    word &= ~(uint64_t)0 >> (64 - n % 64);
+    memcpy(plane + n / 64 * 8, &word, 8);
 }
 
 /* What a diagnosis counts of the gradients that arrive at an op and leave it, and of where x stands; diagnosis/tally.py reads it. */
