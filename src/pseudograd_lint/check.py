@@ -59,11 +59,11 @@ def _notice(number: str, node: ast.expr | ast.ClassDef, message: str, lines: Seq
         _characters(lines, at, offset or 0) + 1
         for at, offset in ((line, node.col_offset), (end_line, node.end_col_offset))
     )
-    text = unparse(node)
+    text, source = unparse(node), lines[line - 1] if line <= len(lines) else ""
     if isinstance(node, ast.ClassDef):
         text = f"class {node.name}"
         end_line, end = line, start + len(text)
-    return Notice(number, _NAMES[number], path, line, start, end_line, end, message, text)
+    return Notice(number, _NAMES[number], path, line, start, end_line, end, message, text, source=source)
 
 
 def _characters(lines: Sequence[str], line: int, offset: int) -> int:

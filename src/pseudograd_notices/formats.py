@@ -15,11 +15,14 @@ from . import own_version
 from .code import Code
 from .notice import Key, Notice, Problem
 
+_WIDTH = 160  # characters of a line of source
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 class Report(NamedTuple):
-    """What a command has to print. codes: the table of its notices. known: how many notices a baseline held."""
+    """What a command has to print. codes: the table of its notices. known: how many notices a baseline held.
+    has_statistics: does the text count them?
+    """
 
     command: str
     notices: Sequence[Notice]
@@ -27,12 +30,19 @@ class Report(NamedTuple):
     codes: Sequence[Code]
     files: int = 0
     known: int = 0
+    has_statistics: bool = False
 
 
 def text(report: Report) -> str:
-    lines = [f"{notice.where}: {notice.code} [{notice.name}] {notice.message}" for notice in report.notices]
+    lines: list[str] = []
+    for notice in report.notices:
+        lines.append(f"{notice.where}: {notice.code} [{notice.name}] {notice.message}")
+        source = notice.source if len(notice.source) <= _WIDTH else notice.source[notice.column - 1 :][:_WIDTH]
+        lines += [f"    {source.strip()}"] if source else []
     lines += [f"{problem.where}: {problem.message}" for problem in report.problems]
     count, problems = len(report.notices), len(report.problems)
+    counts = Counter(f"{notice.code} {notice.name}" for notice in report.notices if report.has_statistics)
+    lines += [f"{number:>6,}  {code}" for code, number in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
     summary = f"{report.command}: {_count(count, 'finding') if count else 'no findings'}"
     summary += f" in {_count(report.files, 'file')}" if report.files else ""
     summary += f", {report.known} known from the baseline" if report.known else ""
@@ -52,7 +62,7 @@ def as_json(report: Report) -> str:
         "version": 1,
         "command": report.command,
         "pseudograd": own_version(),
-        "findings": [{**notice._asdict(), "path": PurePath(notice.path).as_posix()} for notice in report.notices],
+        "findings": [_as_finding(notice) for notice in report.notices],
         "problems": [problem._asdict() for problem in report.problems],
         "known": report.known,
         "codes": [
@@ -62,6 +72,12 @@ def as_json(report: Report) -> str:
         ],
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _as_finding(notice: Notice) -> dict[str, object]:
+    fields = {**notice._asdict(), "path": PurePath(notice.path).as_posix()}
+    del fields["source"]
+    return fields
 
 
 def github(report: Report) -> str:

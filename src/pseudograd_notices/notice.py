@@ -20,6 +20,7 @@ _KEY = ("path", "code", "expression")
 class Notice(NamedTuple):
     """A code at a location. Lines and columns count from 1, columns in characters; `end_column` is the first behind the expression. 0
     stands for an unknown line or column. cell: in a notebook, the number among the cells of code; then lines are those of the cell.
+    source: the line as the file has it, for people to read.
     """
 
     code: str
@@ -32,6 +33,7 @@ class Notice(NamedTuple):
     message: str
     expression: str
     cell: int | None = None
+    source: str = ""
 
     @property
     def inside(self) -> str:

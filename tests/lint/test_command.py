@@ -49,15 +49,25 @@ def lint(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 def test_text_and_status(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "lint", ".")
     assert (status, err) == (1, "")
-    first, last = out.splitlines()
+    first, source, last = out.splitlines()
     assert first.startswith(
         "a.py:5:12: PG102 [era-guard] the bound 0 of this clamp is the point where sqrt has an infinite slope"
     )
+    assert source == "    return x.clamp(min=0).sqrt()"
     assert last == "lint: 1 finding in 1 file; pseudograd explain PG102 says more"
     Path("a.py").write_text(GOOD)
     assert run(capsys, "lint", ".") == (0, "lint: no findings in 1 file\n", "")
     Path("a.py").write_text(BAD)
     assert run(capsys, "lint", ".", "--exit-zero")[0] == 0
+
+
+def test_statistics_count_the_codes_and_a_long_line_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.py").write_text(BAD + "    return 0\ndef f(x):\n    return [" + "x.clamp(min=0).sqrt(), " * 20 + "]\n")
+    _, out, _ = run(capsys, "lint", ".", "--statistics", "--select", "all")
+    *lines, often, once, _ = out.splitlines()
+    assert (often, once) == ("    20  PG111 era-guard-elsewhere", "     1  PG102 era-guard")
+    assert all(line.startswith("    x.clamp(min=0)") and len(line) <= 164 for line in lines[3::2])
+    assert run(capsys, "lint", ".", "--statistics", "--output-format", "json")[0] == 2
 
 
 ALONE = """

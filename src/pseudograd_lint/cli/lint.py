@@ -41,6 +41,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read")
     add("--stdin-filename", metavar="FILE", default="<stdin>", help="what the standard input is called")
     add("--jobs", type=int, metavar="N", default=0, help="processes (default: two for many files)")
+    add("--statistics", action="store_true", help="with text: a line for each code, with its count")
     add("--exit-zero", action="store_true", help="status 0 with findings, too")
 
 
@@ -48,12 +49,13 @@ def run(options: argparse.Namespace) -> int:
     """0 clean, 1 findings, 2 for a wrong call or a file that cannot be read."""
     numbers = select_codes("lint", "--select", split_words(options.select) or ["default"], TABLE)
     ignored, patterns = split_ignore("lint", options.ignore, TABLE)
-    check_format("lint", options.output_format)
+    if check_format("lint", options.output_format) != "text" and options.statistics:
+        raise ValueError(f"lint: --statistics must go with text, got {options.output_format!r}. Leave one of them out.")
     _check_paths(options)
     notices, problems, count = _check_all(options, sorted(numbers - ignored))
     notices = [notice for notice in notices if not any(is_at(notice, pattern) for pattern in patterns)]
     new = apply_baseline("lint", notices, options)
-    report = Report("lint", new, problems, TABLE, count, len(notices) - len(new))
+    report = Report("lint", new, problems, TABLE, count, len(notices) - len(new), options.statistics)
     print(render("lint", report, options), end="")
     return WRONG if problems else FINDINGS if new and not options.exit_zero else CLEAN
 
