@@ -1,4 +1,7 @@
-"""Parameters that get a gradient and that no optimiser steps, and optimisers that step nothing."""
+"""Parameters that get a gradient and that no optimiser steps, and optimisers that step nothing.
+
+One file, as a parameter belongs to one finding alone: each verdict asks first what the others have taken.
+"""
 
 from __future__ import annotations
 
