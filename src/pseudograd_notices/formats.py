@@ -44,7 +44,8 @@ def text(report: Report) -> str:
     counts = Counter(f"{notice.code} {notice.name}" for notice in report.notices if report.has_statistics)
     lines += [f"{number:>6,}  {code}" for code, number in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
     summary = f"{report.command}: {_count(count, 'finding') if count else 'no findings'}"
-    summary += f" in {_count(report.files, 'file')}" if report.files else ""
+    read = report.files - len({problem.path for problem in report.problems})  # as a whole
+    summary += f" in {_count(read, 'file')}" if read > 0 else ""
     summary += f", {report.known} known from the baseline" if report.known else ""
     summary += f", {_count(problems, 'file')} or cells not read" if problems else ""
     summary += f"; pseudograd explain {report.notices[0].code} says more" if count else ""
