@@ -22,7 +22,9 @@ INLINE void NAME(put)(T *to, int64_t start, int64_t n, const T *made) {
 
 INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
-    for (int64_t i = 0; i < n; i += 64) {
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(encode_block)(x + i, y + i, first + i / 8, second + i / 8, low, high, rule);
+    for (; i < n; i += 64) {
         T rest[64], made[64];
         NAME(encode_block)(NAME(block)(x, i, n, rest), NAME(place)(y, i, n, made), first + i / 8, second + i / 8, low, high, rule);
         NAME(put)(y, i, n, made);
@@ -75,7 +77,9 @@ static int NAME(encode_between)(const void *x, const void *lows, const void *hig
 }
 
 INLINE void NAME(pull_code_by)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule, int64_t n) {
-    for (int64_t i = 0; i < n; i += 64) {
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(pull_code_block)(grad + i, first + i / 8, second + i / 8, out + i, rule);
+    for (; i < n; i += 64) {
         T rest[64], made[64];
         NAME(pull_code_block)(NAME(block)(grad, i, n, rest), first + i / 8, second + i / 8, NAME(place)(out, i, n, made), rule);
         NAME(put)(out, i, n, made);
