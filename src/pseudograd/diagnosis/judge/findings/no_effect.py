@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 
@@ -31,7 +30,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 site,
                 f"this term of the loss was multiplied by 0 in all {site.calls:,} backward passes that reached it",
                 "its factor is 0, so it changes no gradient",
-                f"{_largest_factor(site.expression)}  # in place of {site.expression}: with a factor other than 0, or without the term",
+                "Give it a factor other than 0, or leave the term out.",
                 1.0,
             )
     yield from _find_unread_lines(evidence)
@@ -42,18 +41,6 @@ def _is_nothing(site: Site, evidence: Evidence) -> bool:
     is_one_number = site.elements == site.calls and site.arrived == site.cut == site.calls
     is_always = site.calls >= max(_FEWEST_ZEROS, evidence.backwards // 4) and not site.elsewhere
     return is_one_number and is_always and not site.is_second and _FOR_RANKS.search(site.expression) is None
-
-
-def _largest_factor(expression: str) -> str:
-    """The product without its first factor if that is a number or a name, as in `weight * penalty`."""
-    try:
-        value = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        return "the term"
-    if not isinstance(value, ast.BinOp):
-        return "the term"
-    left, right = ast.unparse(value.left), ast.unparse(value.right)
-    return f"1e-2 * {right if isinstance(value.left, (ast.Constant, ast.Name, ast.Attribute)) else left}"
 
 
 def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Finding]:
