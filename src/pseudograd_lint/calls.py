@@ -64,30 +64,29 @@ class Clamp(NamedTuple):
         for bound in (self.low, self.high):
             if (value := number(module, bound)) is not None:
                 yield bound, value
-        if not self.has_eras and self.low is None:
-            yield from ((None, value) for value in _FIXED[self.name])
+        if not self.has_eras:
+            yield None, 0.0
 
 
-_FIXED = {"relu": (0.0,), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 _BOUNDS = {"clamp": ("min", "max"), "clip": ("min", "max"), "clamp_min": ("min", ""), "clamp_max": ("", "max")}
-_BOUNDS["hardtanh"] = ("min_val", "max_val")
+_BOUNDS["relu"] = ("", "")
 
 
 def read_clamp(module: Module, node: ast.AST) -> Clamp | None:
     call = read_call(module, node)
-    if call is None or (call.name not in _BOUNDS and call.name not in _FIXED):
+    if call is None or call.name not in _BOUNDS:
         return None
     name, x = call.name, call.arguments[0]
     if name == "clip" and call.is_method and {"numpy", "pandas"} & set(module.imports.values()):
         return None
-    low_name, high_name = _BOUNDS.get(name, ("", ""))
+    low_name, high_name = _BOUNDS[name]
     low = call.argument(1, low_name) if low_name else None
     high = call.argument(2 if low_name else 1, high_name) if high_name else None
     if name in ("clamp", "clip"):
         if low is None and high is None:
             return None
         low, high = (None if is_constant(bound, None) else bound for bound in (low, high))
-    return Clamp(name, x, low, high, name not in _FIXED, call.in_place)
+    return Clamp(name, x, low, high, name != "relu", call.in_place)
 
 
 # --- functions whose slope is infinite somewhere ----------------------------------------------------------------------

@@ -55,10 +55,8 @@ def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection
 
 def _notice(number: str, node: ast.expr | ast.ClassDef, message: str, lines: Sequence[str], path: str) -> Notice:
     line, end_line = node.lineno, node.end_lineno or node.lineno
-    start, end = (
-        _characters(lines, at, offset or 0) + 1
-        for at, offset in ((line, node.col_offset), (end_line, node.end_col_offset))
-    )
+    start = _characters(lines, line, node.col_offset) + 1
+    end = _characters(lines, end_line, node.end_col_offset or 0) + 1
     text, source = unparse(node), lines[line - 1] if line <= len(lines) else ""
     if isinstance(node, ast.ClassDef):
         text = f"class {node.name}"

@@ -12,9 +12,7 @@ from .values import filled_values, strip_moves, tensor_values
 _MAKERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.nn.UninitializedParameter")
 _EMPTY = ("torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor")
 _LOOK = words("print len isinstance repr str getattr hasattr id type list dict set super setattr requires_grad_")
-Write = tuple[
-    int, "frozenset[float] | None"
-]  # a line that sets a parameter, and the values that it writes, if they are known
+Write = tuple[int, "frozenset[float] | None"]  # a line that sets a parameter, and the values that it writes, if known
 
 
 class Parameter(NamedTuple):
@@ -85,10 +83,8 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
 
 def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[Write]:
     """`nn.init.zeros_(self.x)`; nobody knows what `init.zeros_(m.x)` sets, or another function, or a loop, where a model is set up."""
-    loads = [
-        load for name in (key.removeprefix("self."), "parameters", "named_parameters") for load in module.loads[name]
-    ]
-    for load in loads:
+    names = (key.removeprefix("self."), "parameters", "named_parameters")
+    for load in [load for name in names for load in module.loads[name]]:
         part: ast.AST = load
         call = module.above[load]
         while isinstance(call, (ast.keyword, ast.Attribute)):  # `.data`, `.fill_`

@@ -51,17 +51,12 @@ def is_recorded(module: Module, node: ast.AST) -> bool:
     """Could autograd record it?"""
     child = node
     for parent in module.parents(node):
-        is_evaluation = (
-            isinstance(parent, ast.If)
-            and child is not parent.test
-            and _branch_that_learns(parent.test) is (child in parent.orelse)
-        )
-        is_under_no_grad = (
-            isinstance(parent, (ast.With, ast.AsyncWith))
-            and child in parent.body
-            and any(_is_no_grad(item.context_expr) for item in parent.items)
-        )
-        if is_evaluation or is_under_no_grad or isinstance(parent, ast.Assert) or is_quiet_scope(module, parent):
+        is_off = False
+        if isinstance(parent, ast.If) and child is not parent.test:
+            is_off = _branch_that_learns(parent.test) is (child in parent.orelse)
+        elif isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
+            is_off = any(_is_no_grad(item.context_expr) for item in parent.items)
+        if is_off or isinstance(parent, ast.Assert) or is_quiet_scope(module, parent):
             return False
         if isinstance(child, ast.stmt) and _is_behind_training(module.block(child), child):
             return False
@@ -71,12 +66,8 @@ def is_recorded(module: Module, node: ast.AST) -> bool:
 
 def _is_behind_training(body: list[ast.stmt], statement: ast.stmt) -> bool:
     """Does a statement above it return from training, as `if self.training: return loss` does?"""
-    for other in body:
-        if other is statement:
-            break
-        if isinstance(other, ast.If) and _branch_that_learns(other.test) and leaves(other.body):
-            return True
-    return False
+    ifs = (other for other in body[: body.index(statement)] if isinstance(other, ast.If))
+    return any(_branch_that_learns(other.test) and leaves(other.body) for other in ifs)
 
 
 def is_quiet_scope(module: Module, node: ast.AST) -> bool:
@@ -278,14 +269,13 @@ def _uses(module: Module, node: ast.AST, through_calls: bool = False) -> Iterato
                 stack.append(other)
 
 
-def _reads_below(module: Module, name: str, use: _Use) -> Iterator[ast.AST]:
+def _reads_below(module: Module, name: str, use: _Use) -> list[ast.Name]:
     """The reads of a name from this line on, in this function, or in the whole module."""
     loads = module.loads[name]
     start = bisect_left(loads, use.line, key=lambda load: load.lineno)
     last = getattr(use.function, "end_lineno", None) or math.inf
-    for load in loads[start : start + _MOST_USES]:
-        if isinstance(load, ast.Name) and load.lineno <= last:
-            yield load
+    below = loads[start : start + _MOST_USES]
+    return [load for load in below if isinstance(load, ast.Name) and load.lineno <= last]
 
 
 def _make_use(module: Module, node: ast.AST) -> _Use:

@@ -17,8 +17,7 @@ _INLINE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 _SCOPES = (ast.Module, *FUNCTIONS, ast.ClassDef, *_INLINE)
 _NUMBERS = {kind + rest for kind in ("float", "int", "bool") for rest in ("", " | None")}
 _NUMBERS |= {"Optional[float]", "Optional[int]"}
-# `cutoff: float` stands for this: a number that does not stand there
-_SOME_NUMBER = ast.parse("float()", mode="eval").body
+_SOME_NUMBER = ast.parse("float()", mode="eval").body  # what `cutoff: float` stands for
 _DEPTH = 12  # definitions that are followed one after another
 Block = tuple[ast.AST, str]  # a node, and the field that lists the statements
 
@@ -251,11 +250,8 @@ class Module:
                 if keyword.arg == "out":
                     self._bind(node, key_of(keyword.value) or "", None, _end(node))
             root = (key_of(node.func) or "").partition(".")[0]
-            if (
-                isinstance(self.above[node], ast.Expr)
-                and changes_in_place(last_name(node))
-                and root not in self.imports
-            ):
+            is_statement = isinstance(self.above[node], ast.Expr)
+            if is_statement and changes_in_place(last_name(node)) and root not in self.imports:
                 self._bind(node, (key_of(node.func) or "").rpartition(".")[0], node, _end(node))
 
     def _bind_target(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:

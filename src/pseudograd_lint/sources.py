@@ -50,9 +50,8 @@ def _files_below(root: str, exclude: Sequence[str]) -> Iterator[str]:
 
 def _is_ignored(folder: str, name: str, exclude: Sequence[str]) -> bool:
     path = os.path.join(folder, name)
-    if name in _IGNORED or name.endswith(".egg-info") or _matches(path, name, exclude):
-        return True
-    return os.path.exists(os.path.join(path, "pyvenv.cfg"))
+    is_named = name in _IGNORED or name.endswith(".egg-info") or _matches(path, name, exclude)
+    return is_named or os.path.exists(os.path.join(path, "pyvenv.cfg"))
 
 
 def _matches(path: str, name: str, exclude: Sequence[str]) -> bool:

@@ -10,13 +10,11 @@ from collections.abc import Callable
 
 from .names import Module, last_name, words
 
-_CONSTANTS = {
-    f"{module}.{name}": getattr(math, name) for module in ("math", "numpy", "torch") for name in words("pi inf e nan")
-}
+_MATH = {"pi": math.pi, "inf": math.inf, "e": math.e, "nan": math.nan}
+_CONSTANTS = {f"{module}.{name}": value for module in ("math", "numpy", "torch") for name, value in _MATH.items()}
 _BINARY: dict[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
 }  # fmt: skip
-FINFO = {"eps": 2.0**-23, "tiny": 2.0**-126, "smallest_normal": 2.0**-126}
 
 
 def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | None:
@@ -32,38 +30,15 @@ def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | No
             value = number(module, node.operand, depth - 1)
             return -value if value is not None and isinstance(node.op, ast.USub) else value
         if isinstance(node, ast.BinOp):
-            return _binary(module, node, depth - 1)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float" and node.args:
-            text = getattr(node.args[0], "value", None)
-            return float(text) if isinstance(text, str) else number(module, node.args[0], depth - 1)
+            act, left = _BINARY.get(type(node.op)), number(module, node.left, depth - 1)
+            right = None if left is None else number(module, node.right, depth - 1)
+            value = None if act is None or left is None or right is None else act(left, right)
+            return value if isinstance(value, float) else None  # and no complex root
         if isinstance(node, ast.Attribute):
-            return _attribute(module, node)
+            return _CONSTANTS.get(module.full_name(node))
     except (ArithmeticError, ValueError, TypeError):
         pass
     return None
-
-
-def _binary(module: Module, node: ast.BinOp, depth: int) -> float | None:
-    act = _BINARY.get(type(node.op))
-    if act is None or (left := number(module, node.left, depth)) is None:
-        return None
-    right = number(module, node.right, depth)
-    if right is None or (act is operator.pow and abs(right) > 2000):
-        return None
-    value = act(left, right)
-    return value if isinstance(value, float) else None
-
-
-def _attribute(module: Module, node: ast.Attribute) -> float | None:
-    """math.pi; torch.finfo(torch.float32).eps, and of no other dtype."""
-    name = module.full_name(node)
-    if name in _CONSTANTS:
-        return float(_CONSTANTS[name])
-    if node.attr not in FINFO or module.called_name(node.value) != "torch.finfo":
-        return None
-    assert isinstance(node.value, ast.Call)
-    is_single = [module.full_name(argument) for argument in node.value.args] in (["torch.float32"], ["torch.float"])
-    return FINFO[node.attr] if is_single else None
 
 
 def single(value: float) -> float:
@@ -83,19 +58,18 @@ def format_number(value: float) -> str:
 _ZEROS = words("zero zeros zeros_like new_zeros")
 _ONES = words("ones ones_like new_ones")
 _FILLS = words("full full_like new_full fill constant")
-_TYPED = ("tensor", "as_tensor", "Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "scalar_tensor")
+_TYPED = ("tensor", "as_tensor", "scalar_tensor")
 # Every value of the result is one of the input, and the gradient of it goes there.
 _MOVES = words(
     "view reshape unsqueeze squeeze expand expand_as repeat repeat_interleave to float double half bfloat16 type type_as clone "
     "contiguous permute transpose flatten cuda cpu view_as swapaxes swapdims movedim moveaxis t mT T broadcast_to flip "
     "requires_grad_ ravel unflatten rearrange"
 )
-_MOST_MOVES = 20  # one after another
 
 
 def strip_moves(module: Module, node: ast.expr) -> ast.expr:
     """What stands behind views, casts and slices; also behind names."""
-    for _ in range(_MOST_MOVES):
+    for _ in range(20):
         node = module.resolve(node)
         inner = _moved(module, node)
         if inner is None:
@@ -128,13 +102,6 @@ def tensor_values(module: Module, node: ast.expr, depth: int = 10) -> frozenset[
         return None if None in parts or not parts else frozenset[float]().union(*(part for part in parts if part))
     if (value := number(module, node)) is not None:
         return frozenset({single(value)})
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        node = ast.copy_location(ast.BinOp(ast.Constant(-1), ast.Mult(), node.operand), node)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Add, ast.Sub, ast.Div)):
-        left, right = (tensor_values(module, side, depth - 1) for side in (node.left, node.right))
-        if not left or not right or min(len(left), len(right)) > 1 or (isinstance(node.op, ast.Div) and 0.0 in right):
-            return None
-        return frozenset(single(_BINARY[type(node.op)](a, b)) for a in left for b in right)
     if not isinstance(node, ast.Call):
         return None
     name, full_name = last_name(node), module.called_name(node)
@@ -142,10 +109,7 @@ def tensor_values(module: Module, node: ast.expr, depth: int = 10) -> frozenset[
         return None
     if name not in _TYPED:
         return filled_values(module, node)
-    is_size = name[0].isupper() and not isinstance(node.args[0] if node.args else None, (ast.List, ast.Tuple))
-    return (
-        tensor_values(module, node.args[0]) if node.args and not is_size else None
-    )  # `torch.Tensor(3)` is three unknown ones
+    return tensor_values(module, node.args[0]) if node.args else None
 
 
 def filled_values(module: Module, call: ast.Call) -> frozenset[float] | None:
@@ -153,7 +117,6 @@ def filled_values(module: Module, call: ast.Call) -> frozenset[float] | None:
     name = last_name(call).rstrip("_")
     if name in _ZEROS or name in _ONES:
         return frozenset({float(name in _ONES)})
-    fills = [keyword.value for keyword in call.keywords if keyword.arg in ("fill_value", "val", "value")] or call.args[
-        -1:
-    ]
+    named = [keyword.value for keyword in call.keywords if keyword.arg in ("fill_value", "val", "value")]
+    fills = named or call.args[-1:]
     return tensor_values(module, fills[0]) if name in _FILLS and fills else None

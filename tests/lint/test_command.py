@@ -193,7 +193,6 @@ def test_the_standard_input() -> None:
 WRONG = {
     "nowhere": "PATH must exist, got 'nowhere'. Name files, folders or - for the standard input.",
     "gone.py": "PATH must exist, got 'gone.py', a link to 'away' that leads nowhere. Mend or remove the link.",
-    ". --jobs -1": "--jobs must be at least 1, or 0 for the default, got -1. Name how many processes.",
     ". --select PG1O1": "--select must be a code such as PG101 or born-on-bound, got 'PG1O1'. Did you mean 'PG101'?",
     ". --ignore PG2": "--ignore must be a code such as PG101 or born-on-bound, got 'PG2'. Did you mean 'PG102'?",
     ". --output-format xml": "--output-format must be one of text, json, github, sarif, got 'xml'.",

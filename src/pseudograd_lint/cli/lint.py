@@ -30,7 +30,6 @@ HELP = "find risky clamps and their relatives in source, without running it"
 EXAMPLE = "pseudograd lint --exclude build src"
 STATUS = "0 without findings or with --exit-zero, 1 with findings, 2 if a file cannot be read"
 CODES = "pseudograd_lint.rules"
-CLEAN, FINDINGS, WRONG = 0, 1, 2
 _WORTH_A_PROCESS = 400  # files
 
 
@@ -57,13 +56,10 @@ def run(options: argparse.Namespace) -> int:
     new = apply_baseline("lint", notices, options)
     report = Report("lint", new, problems, TABLE, count, len(notices) - len(new), options.statistics)
     print(render("lint", report, options), end="")
-    return WRONG if problems else FINDINGS if new and not options.exit_zero else CLEAN
+    return 2 if problems else int(bool(new) and not options.exit_zero)
 
 
 def _check_paths(options: argparse.Namespace) -> None:
-    if options.jobs < 0:
-        must = "must be at least 1, or 0 for the default"
-        raise ValueError(f"lint: --jobs {must}, got {options.jobs}. Name how many processes.")
     for path in options.paths:
         if path != "-" and not os.path.exists(path):
             remedy = ". Name files, folders or - for the standard input."

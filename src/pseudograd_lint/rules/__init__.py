@@ -46,9 +46,5 @@ def _parse_codes(page: str) -> tuple[Code, ...]:
 
 CODES = _parse_codes(Path(__file__).with_name("codes.md").read_text(encoding="utf-8"))
 _MODULES = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
-RULES: tuple[Rule, ...] = tuple(
-    sorted(
-        (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule)),
-        key=lambda rule: rule.number,
-    )
-)
+_RULES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
+RULES: tuple[Rule, ...] = tuple(sorted(_RULES, key=lambda rule: rule.number))

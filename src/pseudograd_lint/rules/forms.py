@@ -14,29 +14,15 @@ from . import Rule
 
 
 def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
-    """The hard value, which forward returns and backward does not see: y in `x + (y - x).detach()`, in any order.
-
-    Also y in `x - (x - y).detach()`.
-    """
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
+    """The hard value, which forward returns and backward does not see: y in `x + (y - x).detach()`, in any order."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return None
-    is_sum = isinstance(node.op, ast.Add)
-    for x, other in [(node.left, node.right), *([(node.right, node.left)] if is_sum else [])]:
-        inner = _inside_detach(module, other)
-        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub):
-            y, subtracted = (inner.left, inner.right) if is_sum else (inner.right, inner.left)
-            if is_same(x, subtracted):
-                return strip_moves(module, y)
+    for x, other in ((node.left, node.right), (node.right, node.left)):
+        call = read_call(module, strip_moves(module, other))
+        inner = strip_moves(module, call.arguments[0]) if call is not None and call.name == "detach" else None
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub) and is_same(x, inner.right):
+            return strip_moves(module, inner.left)
     return None
-
-
-def _inside_detach(module: Module, node: ast.expr) -> ast.expr | None:
-    """What `detach` or `.data` is applied to; None where neither is."""
-    node = strip_moves(module, node)
-    if isinstance(node, ast.Attribute) and node.attr == "data":
-        return strip_moves(module, node.value)
-    call = read_call(module, node)
-    return strip_moves(module, call.arguments[0]) if call is not None and call.name == "detach" else None
 
 
 def _find_inexact_identity(module: Module, node: ast.AST) -> str | None:
@@ -57,7 +43,7 @@ def _find_inexact_straight_through(module: Module, node: ast.AST) -> str | None:
     return f"the value of this differs from {text if len(text) < 40 else 'the hard value'} in its last bits, and is NaN where x is infinite"
 
 
-_WORDS = ("detach", ".data")  # a file without these holds no straight-through sum
+_WORDS = ("detach",)  # a file without these holds no straight-through sum
 INEXACT_IDENTITY = Rule("PG105", (ast.BinOp,), _WORDS, _find_inexact_identity)
 INEXACT_STRAIGHT_THROUGH = Rule("PG153", (ast.BinOp,), _WORDS, _find_inexact_straight_through)
 

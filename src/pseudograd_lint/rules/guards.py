@@ -59,16 +59,11 @@ def _era_guard(module: Module, node: ast.AST) -> str | None:
 def _is_in_degrees(module: Module, node: ast.AST) -> bool:
     """Does the function make an angle that people read? Nothing is trained with it."""
     function = next((up for up in module.parents(node) if isinstance(up, FUNCTIONS)), node)
-    return any(
-        (isinstance(part, ast.Call) and last_name(part) in ("rad2deg", "degrees"))
-        or (isinstance(part, ast.Constant) and part.value in (180, 180.0))
-        for part in ast.walk(function)
-    )
+    parts = list(ast.walk(function))
+    return any(last_name(part) in ("rad2deg", "degrees") or getattr(part, "value", None) == 180 for part in parts)
 
 
 ERA_GUARD = Rule("PG102", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_era_guard)
-
-
 ERA_GUARD_ELSEWHERE = Rule("PG111", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_era_guard_elsewhere)
 
 
@@ -105,8 +100,7 @@ def _float32_base(module: Module, bound: ast.expr) -> float | None:
 
 
 def _is_double(module: Module, clamp: Clamp) -> bool:
-    nodes = ast.walk(module.resolve(clamp.x))
-    return any(isinstance(node, ast.Attribute) and node.attr in ("double", "float64") for node in nodes)
+    return any(last_name(node) in ("double", "float64") for node in ast.walk(module.resolve(clamp.x)))
 
 
 LOST_EPSILON = Rule("PG103", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_lost_epsilon)
@@ -139,13 +133,8 @@ def _late_guard(module: Module, node: ast.AST) -> str | None:
     clamp, call = read_clamp(module, node), read_call(module, node)
     if call is None or (clamp is not None and clamp.in_place):
         return None
-    if call.name == "where" and len(call.arguments) == 3:
-        condition, first, second = call.arguments
-        if call.is_method:
-            condition, first = first, condition
-        return _guard_by_branch(module, condition, ((first, True), (second, False)), "where")
-    if call.name == "masked_fill" and len(call.arguments) == 3:
-        return _guard_by_branch(module, call.arguments[1], ((call.arguments[0], False),), "masked_fill")
+    if call.name == "where":
+        return None if call.is_method or len(call.arguments) != 3 else _guard_by_where(module, *call.arguments)
     return _guard_behind(module, call, clamp)
 
 
@@ -162,11 +151,8 @@ def _guard_behind(module: Module, call: Call, clamp: Clamp | None) -> str | None
     return _late_message(singular, f"{'this ' if clamp else ''}{call.name} stands behind it and") if is_cut else None
 
 
-def _guard_by_branch(
-    module: Module, condition: ast.expr, branches: tuple[tuple[ast.expr, bool], ...], name: str
-) -> str | None:
-    """branches: each expression, with the value of the condition that chooses it."""
-    for branch, chosen in branches:
+def _guard_by_where(module: Module, condition: ast.expr, first: ast.expr, second: ast.expr) -> str | None:
+    for branch, chosen in ((first, True), (second, False)):
         for part in ast.walk(module.resolve(branch)):
             singular = read_singular(module, part)
             if singular is None or not _can_be_singular(module, singular.x):
@@ -174,13 +160,12 @@ def _guard_by_branch(
             has_x = any(_is_x(module, side, singular.x) for side in _sides(module, condition))
             values = (_value_at(module, condition, singular.x, point) for point in singular.points)
             if has_x and any(value is not chosen for value in values):
-                return _late_message(singular, f"{name} chooses behind it and")
+                return _late_message(singular, "where chooses behind it and")
     return None
 
 
 def _late_message(singular: Singular, guard: str) -> str:
-    point = " or ".join(f"{point:g}" for point in singular.points)
-    x = unparse(singular.x)
+    point, x = " or ".join(f"{point:g}" for point in singular.points), unparse(singular.x)
     x = x if len(x) <= 40 else "its argument"
     function = "the division" if singular.name == "div" else singular.name
     effect = f"sends back 0, which {function} multiplies with an infinite slope; guard what goes in"
@@ -246,4 +231,4 @@ def _source_form(module: Module, node: ast.expr) -> ast.expr:
     return definition if isinstance(definition, (ast.Name, ast.Attribute)) else node
 
 
-LATE_GUARD = Rule("PG104", (ast.Call,), ("where", "masked_fill", "nan_to_num", "clamp", "clip"), _find_late_guard)
+LATE_GUARD = Rule("PG104", (ast.Call,), ("where", "nan_to_num", "clamp", "clip"), _find_late_guard)
