@@ -202,3 +202,9 @@ def test_a_process_has_the_rank_of_torch_or_of_its_environment(monkeypatch: pyte
 )  # fmt: skip
 def test_the_end_of_a_path_names_a_line(where: str, text: str, is_same: bool) -> None:
     assert frames.is_same_line(where, text) == is_same
+
+
+def test_a_warning_that_torch_hides_while_it_lists_its_functions_stays_hidden() -> None:
+    with warnings.catch_warnings(record=True) as shown, pg.diagnose():
+        vars(torch.overrides.get_ignored_functions)["__wrapped__"]()
+    assert [str(warning.message) for warning in shown] == []
