@@ -482,10 +482,10 @@ def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
     if takers:
         why = "needs both bounds" if takers[0].rules[name].requires else "is a rule of others"  # type: ignore[index]
         hint = f"{name!r} {why}: use {_listed(other.name for other in takers)}"
-    return unknown_name(op.name, "rule", tuple(op.rules), name, hint or _as_python(op, name))
+    return unknown_name(op.name, "rule", tuple(op.rules), name, hint or _python_text(op, name))
 
 
-def _as_python(op: Primitive, text: object) -> str | None:
+def _python_text(op: Primitive, text: object) -> str | None:
     """The hint for a rule as commands take it, "leaky(0.2)" or "zero/open": how Python names it."""
     form = re.fullmatch(r"\s*(\w+)\s*(\((.*)\))?\s*(/\s*(\w+))?\s*", text) if isinstance(text, str) else None
     if form is None or (row := op.rules.get(form[1])) is None:

@@ -297,7 +297,7 @@ class SilentSession:
     def forked(self) -> None: ...
 
 
-def begin(job: Mapping[str, Any], process: Process, session: type[Session] = Session) -> Session | SilentSession:
+def begin(job: Settings, process: Process, session: type[Session] = Session) -> Session | SilentSession:
     """Called in each python process of the program, once torch is imported."""
     return session(job["settings"], process) if process.is_main else SilentSession()
 

@@ -12,6 +12,7 @@ MOST_DIGESTS = 20_000  # in one step; later events of the step are not recorded
 
 # Further runs of the older torch, by their names in an answer.
 OTHER_ORDER, SHAKEN = "sums in another order", "parameters moved by roundings"
+Content = Mapping[str, Any]  # what a process wrote
 # The kinds of events. A leaf event is the gradient that arrives at a parameter.
 FORWARD, BACKWARD, UPDATE, LEAF = "forward", "backward", "update", "leaf"
 
@@ -84,11 +85,11 @@ class Recording:
     status: int = 0
     ending: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    raw: Content = field(default_factory=dict, repr=False, compare=False)
 
 
 def load_recording(
-    content: Mapping[str, Any], status: int = 0, ending: Iterable[str] = (), errors: Iterable[str] = ()
+    content: Content, status: int = 0, ending: Iterable[str] = (), errors: Iterable[str] = ()
 ) -> Recording:
     """The recording in what a process wrote."""
     origins = [Origin(*origin) for origin in content["origins"]]
@@ -128,7 +129,7 @@ class SuiteTest:
 
     def recording(self, torch: str) -> Recording:
         """Of a program that ends with status 1 where the test fails."""
-        content: dict[str, Any] = {"origins": [], "steps": {}, "losses": []}
+        content: Content = {"origins": [], "steps": {}, "losses": []}
         if self.packed is not None:
             content = pickle.loads(zlib.decompress(self.packed))
         return load_recording({"torch": torch, **content}, int(self.outcome == FAILED))
@@ -150,7 +151,7 @@ class SuiteRun:
         return self.tests.get(name, SuiteTest("not run")).recording(self.torch)
 
 
-def load_suite(torch: str, status: int, contents: Iterable[Mapping[str, Any]], ending: tuple[str, ...]) -> SuiteRun:
+def load_suite(torch: str, status: int, contents: Iterable[Content], ending: tuple[str, ...]) -> SuiteRun:
     """From what each process of the suite wrote: one, or the workers of pytest-xdist."""
     tests: dict[str, SuiteTest] = {}
     running, errors = [], dict[str, None]()

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -68,7 +68,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
         watch.endings[report.nodeid] = Ending("failed", f"not collected: {_describe(report)}")
 
 
-def _describe(report: Any) -> str:
+def _describe(report: pytest.TestReport | pytest.CollectReport) -> str:
     """The error of a test that failed, and its line."""
     if report.outcome != "failed":
         return ""

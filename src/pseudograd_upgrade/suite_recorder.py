@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import zlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from .recorder import Recorder, Session, SilentSession, set_seed
+from .recorder import Recorder, Session, Settings, SilentSession, set_seed
 from .recording import Schedule
 from .suite_plugin import watch
 
@@ -42,7 +41,7 @@ class SuiteRecorder(Recorder):
 class SuiteSession(Session):
     """Seeds each test by itself, so that it does not depend on the tests before it."""
 
-    def __init__(self, settings: Mapping[str, Any], process: Process) -> None:
+    def __init__(self, settings: Settings, process: Process) -> None:
         super().__init__(settings, process)
         self.seed = settings["seed"]
         self.tests: dict[str, bytes] = {}
@@ -50,7 +49,7 @@ class SuiteSession(Session):
         if watch.running:
             self._begin_test(watch.running)
 
-    def make_recorder(self, schedule: Schedule, settings: Mapping[str, Any]) -> SuiteRecorder:
+    def make_recorder(self, schedule: Schedule, settings: Settings) -> SuiteRecorder:
         self.suite_recorder = SuiteRecorder(schedule)
         return self.suite_recorder
 
@@ -77,7 +76,7 @@ class SuiteSession(Session):
         watch.on_begin = watch.on_end = None
 
 
-def begin(job: Mapping[str, Any], process: Process) -> SuiteSession | SilentSession:
+def begin(job: Settings, process: Process) -> SuiteSession | SilentSession:
     """In the process of the command, and in a worker of pytest-xdist. A process that a test starts inherits the name of the worker."""
     is_worker = "PYTEST_XDIST_WORKER" in os.environ and _WORKER not in os.environ
     if not (process.is_main or is_worker):

@@ -200,7 +200,7 @@ def outside_every_mode(measurement: Callable[[], Measured]) -> Measured:
         return own_thread.submit(measurement).result()
 
 
-def _at_a_bound() -> Any:
+def _clamp_node() -> Any:
     return torch.clamp(torch.zeros(1, requires_grad=True), min=0.0)
 
 
@@ -210,7 +210,7 @@ def installed_era() -> str:
     """The era that the installed torch behaves as, whatever is entered where this is asked: that of its version, if it does what that
     era does at a number bound; else the one that does. The node is called without a backward, which a listener would count.
     """
-    share = outside_every_mode(lambda: float(_at_a_bound().grad_fn(torch.ones(1))))
+    share = outside_every_mode(lambda: float(_clamp_node().grad_fn(torch.ones(1))))
     of_version = era_of(torch.__version__)
     behaving = [name for name, era in ERAS.items() if SHARES[era.edge] == share]
     if of_version in behaving or not behaving:

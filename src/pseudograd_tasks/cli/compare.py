@@ -37,7 +37,7 @@ _EXTRAS = ("matplotlib", "sklearn", "scipy", "jinja2")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    tasks, first_run = _read_task_names()
+    tasks, first_run = _parse_task_names()
     command.add_argument(
         "--tasks",
         metavar="A,B",
@@ -56,7 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
 
 
-def _read_task_names() -> tuple[list[str], list[str]]:
+def _parse_task_names() -> tuple[list[str], list[str]]:
     """The names of all tasks in their order, and those of a first run. Their files are only read, because they need torch."""
     order: dict[str, int] = {}
     for file in Path(__file__).parents[1].glob("*.py"):

@@ -170,11 +170,11 @@ def _process(
         if not is_quiet:  # a quiet run is one of several, and has no report: a signal ends it with its command
             stack.enter_context(_signals_reach(process))
         status = _waited(process, seconds)
-        stdout, stderr = map(_read_all, outputs) if outputs else (b"", b"")
+        stdout, stderr = map(_load, outputs) if outputs else (b"", b"")
         return status if status >= 0 else 128 - status, stdout, stderr
 
 
-def _read_all(file: IO[bytes]) -> bytes:
+def _load(file: IO[bytes]) -> bytes:
     file.seek(0)
     return file.read()
 

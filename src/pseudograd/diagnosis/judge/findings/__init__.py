@@ -61,14 +61,14 @@ def _fold(findings: Iterable[Finding]) -> list[Finding]:
     folded = []
     for group in groups.values():
         first = min(group, key=lambda finding: (rows[finding.code].order, -finding.share))
-        rest = tuple(dict.fromkeys(_beside(first, other) for other in group if other.evidence != first.evidence))
+        rest = tuple(dict.fromkeys(_neighbour_of(first, other) for other in group if other.evidence != first.evidence))
         modules = list(dict.fromkeys(finding.module for finding in group if finding.module))
         issue = next((finding.issue for finding in group if finding.issue), None)
         folded.append(replace(first, also=rest, issue=issue, module=shortened(modules, 4) or None))
     return folded
 
 
-def _beside(first: Finding, other: Finding) -> str:
+def _neighbour_of(first: Finding, other: Finding) -> str:
     """The evidence of another finding of the line. One of the same kind can have another cause."""
     has_own_cause = other.code == first.code and other.cause != first.cause
     return f"{other.evidence} ({other.cause})" if has_own_cause else other.evidence
