@@ -72,7 +72,7 @@ def read_status() -> Sequence[str]:
 def _or_none(function: Callable[..., Any]) -> Callable[..., Any]:
     """As the table expects it of a kernel that declines."""
 
-    def run(*arguments: object) -> Any:
+    def run(*arguments: object) -> object:
         try:
             return function(*arguments)
         except NoKernelError:
