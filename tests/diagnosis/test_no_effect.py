@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn import functional
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.judge.statements import _keep
 
 from .checks import codes
 
@@ -157,3 +159,11 @@ def _entropy_of_a_teacher(net: nn.Sequential, teacher: list[nn.Module] = []) -> 
 )
 def test_what_is_meant_has_no_finding(loss: Loss) -> None:
     assert codes(train(loss)) == []
+
+
+@pytest.mark.parametrize("call", ["h.sum().backward()", "h.retain_grad()", "h.register_hook(print)", "h.add_(1)"])
+def test_a_call_that_is_made_for_what_it_does_is_not_thrown_away(call: str) -> None:
+    (statement,) = ast.parse(call).body
+    assert isinstance(statement, ast.Expr)
+    assert _keep(statement.value, call) is None
+    assert _keep(ast.parse("h.tanh()", mode="eval").body, "h.tanh()") == "h = h.tanh()"

@@ -12,6 +12,12 @@ import torch
 from ...listen.frames import Point, format_location, lines_of, span_at
 
 Place = tuple[str, str]  # file:line, and the source there
+_ACTS = (
+    "backward",
+    "register_hook",
+    "retain_grad",
+    "register_post_accumulate_grad_hook",
+)  # calls that nobody makes for their result
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -189,7 +195,12 @@ def _keep(value: ast.expr, text: str) -> str | None:
         return None
     name, owner = value.func.attr, value.func.value
     is_of_torch = name == "apply" or any(hasattr(place, name) for place in (torch.Tensor, torch, torch.nn.functional))
-    if not is_of_torch or name.endswith("_") or any(keyword.arg in ("out", "inplace") for keyword in value.keywords):
+    if (
+        not is_of_torch
+        or name.endswith("_")
+        or name in _ACTS
+        or any(keyword.arg in ("out", "inplace") for keyword in value.keywords)
+    ):
         return None
     first = value.args[0] if value.args else None
     is_function = isinstance(first, ast.Name) and (
