@@ -140,4 +140,4 @@ def test_every_extra_that_a_text_names_is_there() -> None:
     }
     assert named - {"extra"} <= set(project["optional-dependencies"])
     for extra in project["optional-dependencies"]:
-        assert extra in ("dev", "docs") or extra in (ROOT / "docs" / "in_your_tools.md").read_text(), extra
+        assert extra in ("dev", "docs") or extra in (ROOT / "docs" / "install.md").read_text(), extra
