@@ -252,7 +252,8 @@ def _serving(
     """The kernel that does not decline: what it is given is computed, and thrown away."""
     saved = [torch.zeros(3, dtype=dtype), *bounds]
     for kernel in table._served(call).kernels.get(INPUTS.name, ()):
-        if kernel.backward(torch.zeros(3, dtype=dtype), saved, wants, call) is not None:
+        is_of_cpu = kernel.device in ("", "cpu")
+        if is_of_cpu and kernel.backward(torch.zeros(3, dtype=dtype), saved, wants, call) is not None:
             return kernel.backward.__name__
     return None
 
