@@ -91,6 +91,7 @@ FILES = {
     "train.py": TRAIN, "package/train.py": TRAIN, "package/__init__.py": "", "evaluate.py": EVALUATE, "mine.py": MINE, "my_rules.py": RULES,
     "script.py": LOSSES,
     "src/losses.py": "import torch\n\n\n" + LOSSES,
+    "tests/test_gate.py": "import torch\n\n\ndef test_gate():\n    assert torch.clamp(torch.ones(2), 0, 1).sum() == 2\n",
     "package/module.py": "import torch\n\n\ndef function(x):\n    return torch.clamp(x, -1, 1)\n",
 }  # fmt: skip
 INTERPRETERS = ("old/bin/python", "new/bin/python")

@@ -66,7 +66,7 @@ STATUSES = {
     "lint": {0, 1},
     "diagnose": {0, 1, 4},
     "bisect": {0, 1},
-    "upgrade": {0} if installed_era() == CLOSED_ERA else {2},
+    "upgrade": {0} if installed_era() == CLOSED_ERA else {0, 2},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.Monke
 def test_the_inputs_of_a_moved_line_are_a_little_apart(is_moved: bool) -> None:
     calls: list[tuple[object, ...]] = []
     segments = Segments(lambda *call: calls.append(call), None, is_cut=True, moved=("train.py:2",))
+    assert copy.deepcopy({"backend": segments}) == {"backend": segments}, "Lightning copies it"
     line = Line("train.py:2" if is_moved else "train.py:3", "?", "x * 2")
     x = torch.linspace(-1, 1, 64, requires_grad=True)
     y = Segment(segments, fx.symbolic_trace(double), line, False, "mul")(x)
