@@ -15,7 +15,6 @@ from pseudograd import diagnose, engine
 from pseudograd.diagnosis import Diagnosis
 from pseudograd.listen import patches
 from pseudograd.listen.hooks import backwards, clearings, swaps
-from pseudograd.torch_table.eras import installed_version
 from pseudograd.torch_table.private import mode_stack
 
 X = [-2.0, -0.5, 0.5, 2.0, 3.0]
@@ -104,10 +103,7 @@ def test_a_backward_outside_is_not_counted(program: str) -> None:
 
 
 @every_program
-def test_a_backward_of_a_graph_made_before_is_counted(program: str, request: pytest.FixtureRequest) -> None:
-    if program == "checkpoint of compiled code" and installed_version() < (2, 9):
-        why = "torch 2.8 compiles anew under a mode, saves other tensors then, and its checkpoint refuses them"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+def test_a_backward_of_a_graph_made_before_is_counted(program: str) -> None:
     x, y = forward(program)
     with diagnose() as d:
         y.sum().backward()

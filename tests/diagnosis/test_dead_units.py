@@ -16,6 +16,7 @@ from pseudograd.diagnosis.count import leaf
 from pseudograd.diagnosis.count.leaves import Leaves
 from pseudograd.diagnosis.count.tally import Tally
 from pseudograd.diagnosis.count.zeros import Zeros
+from pseudograd.torch_table.private import tells_unpack_hooks
 
 from .checks import codes, line_of, only
 from .test_harmless import Doubled
@@ -149,6 +150,8 @@ DROPS: dict[str, tuple[Callable[[Any], Tensor], str]] = {
 
 @pytest.mark.parametrize("name", DROPS)
 def test_entries_that_a_line_drops_have_the_line(name: str) -> None:
+    if name == "a head" and not tells_unpack_hooks:
+        pytest.xfail("torch 2.8: the entries are counted, and their line is not told")
     read, how = DROPS[name]
     (line,) = train(Reading(read), lambda: X).calm
     number = line_of(f'"{name}": (lambda m')

@@ -184,6 +184,7 @@ MISTAKES: dict[Steps, str] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor")  # LBFGS of torch 2.8 does
 @pytest.mark.parametrize("steps", MISTAKES, ids=lambda steps: steps.__name__)
 def test_a_mistake_has_a_finding_at_its_line_and_a_mend(steps: Steps) -> None:
     torch.manual_seed(0)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.torch_table.private import mode_stack
+from pseudograd.torch_table.private import mode_stack, tells_unpack_hooks
 
 from ..diagnosis.test_harmless import Doubled
 
@@ -362,6 +362,8 @@ def result(program: Program) -> object:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_context_changes_nothing(name: str) -> None:
+    if name == "a saved tensor that is unpacked once" and not tells_unpack_hooks:
+        pytest.xfail("torch 2.8 does not tell that reading a saved tensor would run a hook of the program")
     alone = result(PROGRAMS[name])
     for context in CONTEXTS:
         with CONTEXTS[context]() as entered:
