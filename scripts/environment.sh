@@ -30,7 +30,7 @@ if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
 fi
 
 # The environment is complete when this note says what was asked for.
-asked="$extra torch=${wanted:-any} $(cksum < pyproject.toml) $(cksum < constraints.txt) $(cat setup.py src/pseudograd/kernels/native/*.[ch] | cksum)"
+asked="$extra torch=${wanted:-any} $(cksum < pyproject.toml) $(cksum < constraints.txt) $(cat setup.py src/pseudograd/kernels/native/*.[ch]* | cksum)"
 if [ -x "$folder/bin/python" ] && [ "$(cat "$folder/.complete" 2>/dev/null)" = "$asked" ]; then
     exit 0
 fi
