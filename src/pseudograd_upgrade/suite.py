@@ -15,12 +15,11 @@ from typing import Any
 from pseudograd.torch_table.eras import era_of
 from pseudograd.wording import counted
 
-from .answer import ROUNDING, SAME, Answer, location_lines, origin_to_name
-from .differences import compare_events, first_loss
+from .answer import SAME, Answer, location_lines, origin_to_name
 from .pins import Pinned, find_better
 from .recording import FAILED, SKIPPED, Recording, Schedule, SuiteRun, SuiteTest
 from .runs import Interpreter, LimitError, Runner, find_interpreter, list_other_packages
-from .upgrade import Question
+from .upgrade import Question, indented
 
 _SHOWN = 5  # tests of one cause
 _UNEXPLAINED = "different, and not explained in --max-runs"
@@ -62,14 +61,6 @@ class SuiteTestQuestion(Question):
     """Compares two runs of one test."""
 
     is_test = True
-
-    def _explain(self) -> Answer:
-        """No other order of sums is asked for where the precision of the dtypes explains all."""
-        comparison = compare_events(self.old, self.new)
-        if comparison.first is None and first_loss(self.old, self.new) is None:
-            kind = ROUNDING if comparison.largest else SAME
-            return self._answer(kind, comparison, [])
-        return super()._explain()
 
     def _explain_by_program(self) -> Answer | None:
         answer = super()._explain_by_program()
@@ -187,13 +178,12 @@ class Suite:
         old, new = (self.runner.run_suite(python, Schedule()) for python in self.pythons)
         for run, argument in ((old, "--from"), (new, "--to")):
             if not run.tests:
-                ending = "".join(f"\n  {line}" for line in run.ending)
-                raise ValueError(f"upgrade: a test must run under {argument}, got none.{ending}")
+                raise ValueError(f"upgrade: a test must run under {argument}, got none.{indented(run.ending)}")
         common = [name for name in old.tests if name in new.tests]
         differing = [name for name in common if old.tests[name].content != new.tests[name].content]
         counts = {"the same to the last bit": len(common) - len(differing), "the same but for rounding": 0}
-        asked = [name for name in differing if not _is_skipped(old.tests[name], new.tests[name])]
-        answers = self._answer_all(asked, old, new)
+        compared = [name for name in differing if not _is_skipped(old.tests[name], new.tests[name])]
+        answers = self._answer_all(compared, old, new)
         groups: dict[object, dict[str, Answer]] = defaultdict(dict)
         for name, answer in answers.items():
             pair = old.tests[name], new.tests[name]
@@ -202,8 +192,8 @@ class Suite:
             else:
                 groups[_key(answer, *pair)][name] = answer
         counts["different"] = sum(map(len, groups.values()))
-        counts["skipped under one alone"] = len(differing) - len(asked)
-        counts[_UNEXPLAINED] = len(asked) - len(answers)
+        counts["skipped under one alone"] = len(differing) - len(compared)
+        counts[_UNEXPLAINED] = len(compared) - len(answers)
         failing = [name for name in common if old.tests[name].outcome == new.tests[name].outcome == FAILED]
         notes = []
         if failing:
@@ -239,10 +229,10 @@ class Suite:
             for request, tests in needed.items():
                 options: dict[str, Any] = dict(request.options)
                 try:
-                    made = self.runner.run_suite(request.interpreter, request.schedule, tests, **options)
+                    done = self.runner.run_suite(request.interpreter, request.schedule, tests, **options)
                 except LimitError:
                     return answers
-                runs[request] |= {name: made.recording(name) for name in tests}
+                runs[request] |= {name: done.recording(name) for name in tests}
             waiting = [name for tests in needed.values() for name in tests]
         return answers
 

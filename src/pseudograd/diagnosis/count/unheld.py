@@ -78,7 +78,7 @@ class Unheld:
                 if optimizers.get(id(thing), _nothing)() is not thing:
                     groups = thing.__dict__.get("param_groups") or ()
                     self._held.update(
-                        wanted[id(one)] for group in groups for one in group["params"] if id(one) in wanted
+                        wanted[id(part)] for group in groups for part in group["params"] if id(part) in wanted
                     )
             else:
                 self._look_into(thing, wanted)

@@ -72,15 +72,15 @@ def _assignments(scope: ast.AST | None) -> Iterator[tuple[ast.stmt, list[ast.exp
 
 def find_making(point: Point) -> Place | None:
     """The last assignment before this line, in its function, of a name that the line reads, from a call of a class such as Parameter."""
-    statement, found = statement_at(point), None
+    statement, making = statement_at(point), None
     if statement is None:
         return None
     read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
     for node, targets, value in _assignments(scope_of(point)):
         names = {target.id for target in targets if isinstance(target, ast.Name)}
         if node.lineno <= point.line and names & read and any(map(_makes, ast.walk(value))):
-            found = _place(point, node)
-    return found
+            making = _place(point, node)
+    return making
 
 
 def _makes(node: ast.AST) -> bool:

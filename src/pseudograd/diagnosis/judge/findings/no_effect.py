@@ -88,15 +88,15 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
     if evidence.backwards < _FEWEST_PASSES:
         return
     backwards = [location.call for location in evidence.recorder.losses if location.call is not None]
-    seen = set()
+    reported = set()
     for tally in evidence.recorder.tallies.values():
         call = tally.location.call
-        if tally.calls or call is None or call != tally.location.program or named(call) in seen:
+        if tally.calls or call is None or call != tally.location.program or named(call) in reported:
             continue
         instead = find_unread(call, bool(tally.is_number))
         if instead is None:
             continue
-        seen.add(named(call))
+        reported.add(named(call))
         loss = find_loss(next((point for point in backwards if point.code is call.code), None))
         yield KIND.call_finding(
             tally.location,
