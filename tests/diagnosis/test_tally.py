@@ -75,7 +75,7 @@ def assert_close(counts: dict[str, float], expected: dict[str, float]) -> None:
 def _counts_by_hand(size: int, dtype: torch.dtype, is_full: bool) -> list[tuple[Tensor, Leaving, dict[str, float]]]:
     """Gradients, what leaves of them, and what is to be counted, for both ways."""
     grad = values(size, dtype, 0)
-    first, second = (torch.where(values(size, dtype, seed, zeros=0.6) != 0, grad * 2, 0) for seed in (1, 2))
+    first, second, third = (torch.where(values(size, dtype, seed, zeros=0.6) != 0, grad * 2, 0) for seed in (1, 2, 3))
     moved, thinned = grad.flip(0), first.flip(0)
     leavings: list[Leaving] = [
         (first,),
@@ -85,7 +85,7 @@ def _counts_by_hand(size: int, dtype: torch.dtype, is_full: bool) -> list[tuple[
         (grad,),
         (moved,),
         (thinned,),
-        (first, second, first),
+        (first, second, third),
     ]
     return [(grad, leaving, count_each_element(grad, leaving, is_full)) for leaving in leavings]
 

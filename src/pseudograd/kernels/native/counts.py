@@ -25,7 +25,7 @@ _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
 
 def tally(grad: Tensor, leaving: Sequence[Tensor], is_full: bool) -> dict[str, float] | None:
-    """The counts of one backward call, by name. leaving: at most two of the shape and dtype of grad, or none where nothing leaves."""
+    """The counts of one backward call, by name. leaving: tensors of the shape and dtype of grad, or none where nothing leaves."""
     if not _are_served(grad, leaving, None):
         return None
     counts = native.operators.tally(*_arguments(grad, leaving, is_full, None, None, None)).tolist()
@@ -37,6 +37,8 @@ def _arguments(
 ) -> tuple[Tensor, ...]:
     """The arguments of an operator: the tensors that are absent are grad, which it does not read again."""
     first, second = (*leaving, grad, grad)[:2]
+    for further in leaving[2:]:  # the operator reads two: it asks only where all are 0
+        second = second.abs() + further.abs()
     settings = _settings(len(leaving), is_full, x is not None, low, high, grad.dtype)
     return grad, first, second, grad if x is None else x, settings
 
@@ -127,7 +129,7 @@ def are_finite(values: Sequence[Any]) -> bool:
 
 def _are_served(grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None) -> bool:
     dtype = grad.dtype
-    if native.operators is None or len(leaving) > 2 or dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
+    if native.operators is None or dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
         return False
     for tensor in (grad, *leaving) if x is None else (grad, *leaving, x):
         if tensor.dtype is not dtype or not is_plain(tensor):
@@ -154,7 +156,7 @@ def _named(numbers: Sequence[float], is_full: bool, has_x: bool) -> dict[str, fl
 
 @lru_cache(maxsize=4096)
 def _settings(leaving: int, is_full: bool, has_x: bool, low: Number, high: Number, dtype: torch.dtype) -> Tensor:
-    has = _LEAVING[leaving] | (_IS_FULL if is_full else 0)
+    has = _LEAVING[min(leaving, 2)] | (_IS_FULL if is_full else 0)
     if has_x:
         has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
     return native.constants(_bound(low, dtype), _bound(high, dtype), float(has))
