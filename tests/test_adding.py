@@ -34,25 +34,34 @@ def _copied(folder: Path) -> Path:
     return Path(shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*_NOT_COPIED)))
 
 
-def _follow(page: str, copy: Path) -> list[str]:
-    """Carry out the steps of the page in the copy; returns the commands that it shows."""
+def _steps(page: str) -> tuple[list[re.Match[str]], dict[str, str], list[str]]:
+    """The steps of a page, the files that they write or change with their new text, and the commands that it shows."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    steps = list(_STEP.finditer(text))
+    steps, files = list(_STEP.finditer(text)), dict[str, str]()
     assert len(steps) == len(re.findall("```(?:python|c)\n", text)), (
         "a step is written in a way that this test does not read"
     )
     for step in steps:
-        file, code = copy / step["file"], step["code"]
+        name, code = step["file"], step["code"]
         if step["before"] is None:
-            assert not file.exists()
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(code, encoding="utf-8")
+            assert name not in files
+            assert not (ROOT / name).exists()
+            files[name] = code
             continue
-        before, old = step["before"].replace("\\n", "\n"), file.read_text(encoding="utf-8")
-        assert old.count(before) == 1, f"{page}: {before!r} stands {old.count(before)} times in {step['file']}"
-        file.write_text(old.replace(before, code + before), encoding="utf-8")
+        before, old = step["before"].replace("\\n", "\n"), files.get(name) or (ROOT / name).read_text(encoding="utf-8")
+        assert old.count(before) == 1, f"{page}: {before!r} stands {old.count(before)} times in {name}"
+        files[name] = old.replace(before, code + before)
     (commands,) = re.findall(r"```sh\n(.*?)```", text, re.S)
-    return commands.splitlines()
+    return steps, files, commands.splitlines()
+
+
+def _follow(page: str, copy: Path) -> list[str]:
+    """Carry out the steps of the page in the copy; returns the commands that it shows."""
+    _, files, commands = _steps(page)
+    for name, text in files.items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text(text, encoding="utf-8")
+    return commands
 
 
 def _run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
@@ -77,19 +86,18 @@ IN_THE_LIBRARY = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_each_step_fits_the_tree(page: str, tmp_path: Path) -> None:
+def test_each_step_fits_the_tree(page: str) -> None:
     """One file of the library, of a screen at most, beside tests, references and examples. Each command runs something that is there."""
-    copy = _copied(tmp_path)
-    for command in _follow(page, copy):
+    steps, changed, commands = _steps(page)
+    for command in commands:
         for path in re.findall(r"\b(?:tests|scripts|docs)/[\w/.]+", command):
-            assert (copy / path).exists(), command
-    steps = list(_STEP.finditer((ROOT / "docs" / page).read_text(encoding="utf-8")))
+            assert path in changed or (ROOT / path).exists(), command
     files = {step["file"] for step in steps if step["file"].startswith("src/") and "/reference/" not in step["file"]}
     assert files == {f"src/{IN_THE_LIBRARY[page]}"}
     assert all(len(step["code"].splitlines()) <= 70 for step in steps)
-    for step in steps:
-        if step["file"].endswith(".py"):
-            compile((copy / step["file"]).read_text(encoding="utf-8"), step["file"], "exec")
+    for name, text in changed.items():
+        if name.endswith(".py"):
+            compile(text, name, "exec")
 
 
 @pytest.mark.slow

@@ -95,19 +95,6 @@ def test_every_row_is_complete() -> None:
             assert set(rule.requires) <= set(op.inputs)
 
 
-@folded
-@pytest.mark.parametrize("name", OPS)
-def test_every_rule_that_an_op_lists_can_be_asked_of_it(name: str) -> None:
-    op = OPS[name]
-    for rule in op.rules.values():
-        if None in rule.parameters.values():
-            continue
-        how = {"rule": rule.name} if len(op.rules) > 1 else {}
-        for sample in op.samples:
-            inputs = [v.requires_grad_() if isinstance(v, torch.Tensor) else v for v in sample.build(torch.float32)]
-            op.public(*inputs, **how).sum().backward()
-
-
 def test_every_rule_has_an_object() -> None:
     names = {name for op in OPS.values() for name in op.rules}
     assert set(dir(rules)) >= names
@@ -253,20 +240,6 @@ def test_no_name_is_a_module_and_something_else_of_one_package() -> None:
         }
         both = inside & (_bound_in(package) | (functions if package == root else set()))
         assert not both, f"{package}: {both}"
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        *[(f"rewrite.{name}", name) for name in ("override", "pin_edge", "convert")],
-        *[(f"look.{name}", name) for name in ("audit", "gradient", "plot")],
-        *[(f"comparison.{name}", name) for name in ("compare", "tune")],
-    ],
-)
-def test_a_function_stands_in_the_file_of_its_name(module: str, name: str) -> None:
-    file = importlib.import_module(f"pseudograd.{module}")
-    assert getattr(pg, name) is getattr(file, name)
-    assert inspect.getfile(getattr(file, name)) == file.__file__
 
 
 @pytest.mark.usefixtures("table_as_it_was")

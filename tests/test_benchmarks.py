@@ -42,6 +42,7 @@ def newest_run(suite: Any) -> Any:
 # --- a run ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.program
 def test_a_tiny_run_is_written_and_judged(suite: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     """A broken promise is status 1 with --check alone."""
     file, case = tmp_path / "speed.json", suite.cases.Case("clamp", 10)
@@ -62,26 +63,6 @@ def test_a_tiny_run_is_written_and_judged(suite: Any, tmp_path: Path, monkeypatc
     printed = capsys.readouterr().out
     assert "  FAILS         clamp, 10 elements: inward at most 1e-09 x native: " in printed
     assert all(f"  left out      {name} ({why})" in printed for name, why in run.missing.items())
-
-
-def test_quick_measures_what_promises_name_and_a_full_run_is_kept(suite: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    measured: dict[Any, tuple[str, ...]] = {}
-
-    def measure_case(case: Any, routes: tuple[str, ...], _: Any) -> tuple[Any, dict[str, str]]:
-        measured[case] = routes
-        return {}, {}
-
-    monkeypatch.setattr(suite.speed, "measure_case", measure_case)
-    monkeypatch.setattr(suite.results, "FOLDER", tmp_path / "results")
-    assert suite.speed.main(["--quick", "--check"]) == 0
-    assert set(measured) == {promise.case for promise in suite.promises.promises(20.0)}
-    assert measured[suite.cases.Case("clamp", 1_000_000)] == (
-        *("inward", "floor", "native", "snippet"),
-        *("inward, compiled", "formula, compiled", "snippet, compiled"),
-    )
-    assert suite.results.newest() is None
-    suite.speed.main([])
-    assert suite.results.load_run(suite.results.newest()).selection == "full"
 
 
 # --- what is measured -----------------------------------------------------------------------------------------------
@@ -116,15 +97,6 @@ def test_memory_is_counted_once_and_for_each_call(suite: Any) -> None:
     saved = {name: values["saved_bytes"] / (4 * 32 * 8 * 8 * 4) for name, values in network.items()}
     assert (saved["no activation"], saved["relu"], saved["native"]) == (2, 3, 5)
     assert saved["inward"] <= 5
-
-
-def test_a_ratio_is_the_median_within_rounds(suite: Any) -> None:
-    seconds = {"a": iter([1.0, 20.0, 3.0]), "b": iter([2.0, 10.0, 6.0])}
-    taken = suite.harness.seconds_of(("a", "b"), lambda name: next(seconds[name]), 3)
-    assert suite.harness.ratio(taken, "a", "b") == 0.5
-    calls: list[int] = []
-    taken = suite.harness.time_routes({"a": suite.harness.Route(lambda: calls.append(1))}, 4, seconds=0, settles=1)
-    assert (len(taken["a"]), len(calls)) == (4, 9)  # one call to see how long it takes; each sample is one after one
 
 
 # --- promises -------------------------------------------------------------------------------------------------------

@@ -164,54 +164,6 @@ for name in command_files():
     assert f"all, or some of {', '.join(TASKS)}" in " ".join(done.stdout.split())
 
 
-PROGRAM = """
-import torch
-def f(x):
-    return torch.clamp(x, -1.0, 1.0)
-def train(clamp, seed):
-    x = torch.full((2,), 2.0, requires_grad=True)
-    clamp(x, -1.0, 1.0).sum().backward()
-    return float(x.grad.sum())
-if __name__ == "__main__":
-    f(torch.full((2,), 2.0, requires_grad=True) * 1).sum().backward()
-"""
-WITH_TORCH_ALONE = {
-    "": (0, "usage: pseudograd"),
-    "rules relu": (0, "relu: default rule zero"),
-    "doctor": (0, "portable    active"),
-    "run --override clamp=inward program.py": (0, "1 call rewritten at 1 line"),
-    "diagnose program.py": (0, "diagnose: 1 backward pass"),
-    "audit program:f --low -2 --high 2": (0, "the same as clamp(x, -1, 1"),
-    "bisect --override clamp=identity program.py": (1, "the change decides nothing"),
-    "tune --task program:train --rules zero,inward --budget 10": (0, "inward"),
-    "compare": (2, "must be installed, got none. Run pip install"),
-}
-ALONE = """
-import json, sys
-sys.modules.update(dict.fromkeys(("numpy", "matplotlib", "sklearn", "scipy")))
-from pseudograd.cli import main
-for words in json.loads(sys.argv[1]):
-    try:
-        status = main(words.split())
-    except SystemExit as stop:
-        status = stop.code or 0
-    for stream in (sys.stdout, sys.stderr):
-        print("answered", status, file=stream, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_only_compare_needs_more_than_torch(tmp_path: Path) -> None:
-    """NumPy is more, too: torch only suggests it. One process answers all."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "-W", "ignore", "-c", ALONE, json.dumps(list(WITH_TORCH_ALONE))]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    answers = [re.split(r"answered (\d+)\n", stream) for stream in (done.stdout, done.stderr)]
-    for at, (words, (status, text)) in enumerate(WITH_TORCH_ALONE.items()):
-        assert text in answers[0][2 * at] + answers[1][2 * at], words
-        assert int(answers[0][2 * at + 1]) == status, words
-
-
 def test_what_is_not_installed_is_named_with_an_install_that_exists(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def test_every_op_has_an_example_inside_a_network() -> None:
     assert set(headings) == {*OPS, "vector_quantize"}
 
 
+@pytest.mark.program
 def test_a_picture_is_the_same_every_time(op_pages: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(op_pages, "OPS", {"abs": OPS["abs"]})

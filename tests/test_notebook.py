@@ -56,9 +56,14 @@ RECORDS: dict[str, tuple[Callable[[], Any], bool]] = {  # and: has it a picture?
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_shows_its_text_and_its_picture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: no figure is left for the notebook to show."""
+    from matplotlib import pyplot
+
     make, has_picture = RECORDS[name]
+    pyplot.close("all")
     record = make()
     shown = record._repr_html_()
+    assert not pyplot.get_fignums()
     text = (
         str(record.final)
         if name == "tuning"
@@ -74,15 +79,6 @@ def test_a_record_shows_its_text_and_its_picture(name: str, monkeypatch: pytest.
     without = record._repr_html_()
     assert html.escape(text) in without
     assert "<svg" not in without
-
-
-def test_a_picture_in_a_cell_is_shown_once() -> None:
-    from matplotlib import pyplot
-
-    pyplot.close("all")
-    for make, _ in RECORDS.values():
-        make()._repr_html_()
-    assert not pyplot.get_fignums()
 
 
 def test_a_diagnosis_is_its_page_in_a_frame() -> None:

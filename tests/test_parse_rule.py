@@ -59,10 +59,7 @@ FORM = "run: --override must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got "
         ("leaky((0.2))", FORM + "'leaky((0.2))'."),
         ("inward/", FORM + "'inward/'."),
         ("leaky/opn", "clamp: edge must be one of closed, half, inward, open, got 'opn'. Did you mean 'open'?"),
-        (
-            "ste(0.2)",
-            f"clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here.",
-        ),
+        ("ste(0.2)", f"clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here."),
         ("leaky(width=0.2)", "leaky: parameter must be one of slope, got 'width'."),
         ("elastic(with=0.2)", "elastic: parameter must be one of width, got 'with'. Did you mean 'width'?"),
         ("leaky(much)", "leaky: slope must be a number, got 'much'. The default is 0.1."),

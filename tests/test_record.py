@@ -47,13 +47,7 @@ def test_a_record_equals_only_itself() -> None:
 
 @pytest.mark.parametrize(
     ("values", "named", "wrong"),
-    [
-        ((), {}, "x"),
-        ((), {"y": 1}, "x"),
-        ((1, 2, 3), {}, "none"),
-        ((1,), {"z": 3}, "z"),
-        ((1,), {"x": 1}, "none"),
-    ],
+    [((), {}, "x"), ((), {"y": 1}, "x"), ((1, 2, 3), {}, "none"), ((1,), {"z": 3}, "z"), ((1,), {"x": 1}, "none")],
 )
 def test_wrong_fields_are_refused(values: tuple[int, ...], named: dict[str, int], wrong: str) -> None:
     message = f"Point needs x, each once; wrong or missing: {wrong}"

@@ -15,21 +15,11 @@ EDGES, NAMES = OPS["clamp"].edges, list(OPS["clamp"].rules)
 # x, min, max: inside, below, above, at min, at max, both, crossed on each side and at either bound, one point from both sides.
 CASES = torch.tensor(
     [
-        (0.0, -1.0, 1.0),
-        (-2.0, -1.0, 1.0),
-        (2.0, -1.0, 1.0),
-        (-1.0, -1.0, 1.0),
-        (1.0, -1.0, 1.0),
-        (0.5, 0.5, 0.5),
-        (0.0, 1.0, -1.0),
-        (-3.0, 1.0, -1.0),
-        (3.0, 1.0, -1.0),
-        (1.0, 1.0, -1.0),
-        (-1.0, 1.0, -1.0),
-        (0.0, 0.5, 0.5),
-        (1.0, 0.5, 0.5),
+        (0.0, -2.0, 2.0, -1.0, 1.0, 0.5, 0.0, -3.0, 3.0, 1.0, -1.0, 0.0, 1.0),
+        (*[-1.0] * 5, 0.5, *[1.0] * 5, 0.5, 0.5),
+        (*[1.0] * 5, 0.5, *[-1.0] * 5, 0.5, 0.5),
     ]
-)
+).T
 
 
 def _gradients(x: Tensor, low: Tensor, high: Tensor, grad: Tensor, **how: object) -> tuple[Tensor, ...]:

@@ -63,7 +63,7 @@ def test_a_compiled_transform_reads_again_what_a_users_formula_reads(monkeypatch
         assert compiled(torch.tensor([-2.0, 0.0, 2.0])).tolist() == [factor, 1, factor]
 
 
-@pytest.mark.parametrize("rule", ["zero", "inward", "identity"])
+@pytest.mark.parametrize("rule", slow_but(["inward"], ["zero", "inward", "identity"], pytest.mark.program))
 def test_a_compiled_call_on_cpu_saves_x_and_no_bools(rule: str) -> None:
     """A compiler may choose what it saves: bools are fewer bytes, and take ten times as long to read."""
     from functorch.compile import make_boxed_func, min_cut_rematerialization_partition

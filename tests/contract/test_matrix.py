@@ -1,10 +1,9 @@
 """The value matrix, cell by cell. `--matrix FILE` writes the outcome of a run as a table for the docs; `--slow` compiles every case."""
 
-import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +177,13 @@ def _compiled(name: str, dynamic: bool, problems: list[tuple[Any, Any, torch.Ten
     return batches.run_together(way, functions, inputs, weights, compiled)
 
 
+@lru_cache(maxsize=1)  # the ways of one case follow each other
+def _problems_of(case: str) -> list[tuple[all_inputs.Problem, transforms.Gradients]]:
+    """Each problem of the case, and its gradients by backward."""
+    problems = all_inputs.problems(next(row for row in matrix.CASES_OF_MANY if str(row) == case))
+    return [(problem, transforms.gradient_by_backward(*problem[1:])) for problem in problems]
+
+
 @folded
 @pytest.mark.parametrize(("case", "name"), _compiling_once(cells_of(matrix.CASES_OF_MANY, matrix.ALL_INPUTS)))
 def test_all_inputs(
@@ -185,17 +191,14 @@ def test_all_inputs(
 ) -> None:
     """Each way of every second sample and pair of dtypes; `--slow` has all."""
     start, step = (0, 1) if pytestconfig.getoption("--slow") else ([*matrix.ALL_INPUTS].index(name) % 2, 2)
-    for what, f, tensors, weight in itertools.islice(all_inputs.problems(case), start, None, step):
+    for (what, f, tensors, weight), expected in _problems_of(str(case))[start::step]:
         gradients = matrix.ALL_INPUTS[name](f, tensors, weight)
-        all_inputs.assert_same_gradients(gradients, transforms.gradient_by_backward(f, tensors, weight), tensors, what)
+        all_inputs.assert_same_gradients(gradients, expected, tensors, what)
     _record(record_property, "eager", f"{name}, all inputs", case, "equal")
 
 
 @pytest.mark.program
-@pytest.mark.parametrize(
-    ("cases", "name", "dynamic"),
-    compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS),
-)
+@pytest.mark.parametrize(("cases", "name", "dynamic"), compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS))
 def test_all_inputs_compiled(
     cases: list[Case], name: str, dynamic: bool, record_property: Callable[[str, Any], None]
 ) -> None:
@@ -295,8 +298,6 @@ def test_inference_mode(case: Case, record_property: Callable[[str, Any], None])
     assert not y.requires_grad
     assert_same_bits(f(y), f(y.clone()), "used later, not recording")
     assert_same_values(
-        transforms.gradient_by_func_grad(f, y, weight),
-        transforms.gradient_by_backward(f, y.clone(), weight),
-        "grad",
+        transforms.gradient_by_func_grad(f, y, weight), transforms.gradient_by_backward(f, y.clone(), weight), "grad"
     )
     record_property("cell", ("eager", "inference_mode", f"{case.op.name}/{case.rule.name}", "equal"))

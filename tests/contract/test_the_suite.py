@@ -32,11 +32,8 @@ def _failures(op: Op, rule: str) -> Iterator[str]:
 
 
 def _checks(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Those first that take little time."""
     sample = case.samples()[0]
-    for dtype in (torch.float32, torch.float16):
-        yield "forward", lambda dtype=dtype: values.check_forward(case, dtype)
-        yield "gradient", lambda dtype=dtype: values.check_gradient(case, dtype)
-    yield "random", lambda: values.check_random(case, torch.float32)
     yield "saved", lambda: values.check_saved(case)
     if case.is_linear:
         yield "additive", lambda: values.check_additive(case, sample)
@@ -44,6 +41,10 @@ def _checks(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:
     else:
         yield "not additive", lambda: values.check_not_additive(case)
         yield "no forward mode", lambda: transforms.check_forward_mode_raises(case, sample)
+    for dtype in (torch.float32, torch.float16):
+        yield "forward", lambda dtype=dtype: values.check_forward(case, dtype)
+        yield "gradient", lambda dtype=dtype: values.check_gradient(case, dtype)
+    yield "random", lambda: values.check_random(case, torch.float32)
     yield "derivatives", lambda: derivatives.check_double_backward(case)
 
 
@@ -88,9 +89,7 @@ def test_an_inexact_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "backward",
     slow_but(
-        [broken_rules.product_kernel],
-        [broken_rules.product_kernel, broken_rules.shifted_kernel],
-        pytest.mark.program,
+        [broken_rules.product_kernel], [broken_rules.product_kernel, broken_rules.shifted_kernel], pytest.mark.program
     ),
 )
 def test_a_broken_kernel_fails(backward: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,19 +410,6 @@ def test_a_memory_tells_equal_arguments_apart() -> None:
             assert same(gradient(f, x, grad)[1], torch.func.vjp(f, x)[1](grad)[0])
 
 
-@pytest.mark.usefixtures("table_as_it_was")
-def test_a_rule_that_is_registered_again_is_prepared_again() -> None:
-    for share in (0.25, 0.75):
-
-        @pg.register_rule("clamp", formula=f"{share} * grad", source="a test", is_linear=True)
-        def prepared_again(grad, x, y, min, max, share=share):
-            return share * grad
-
-        for _ in range(2):
-            grad_x = gradient(lambda x: pg.clamp(x, -1, 1, rule="prepared_again"), _x(), torch.ones(5))[1]
-            assert grad_x.tolist() == [share, 1, 1, 1, share]
-
-
 # --- what is kept from raw pointers -----------------------------------------------------------------------------------
 
 FIRST: dict[str, tuple[Function, list[str]]] = {

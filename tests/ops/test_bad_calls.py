@@ -48,9 +48,18 @@ def test_bad_call(line: str) -> None:
         assert expected.endswith((".", "?"))
 
 
-def test_an_unknown_name_is_a_key_error_too() -> None:
-    with pytest.raises(KeyError, match="rule must be one of"):
-        pg.clamp(X, 0, 1, rule="inwards")
+@folded
+@pytest.mark.parametrize("name", sorted(set(OPS) - {"policy_loss", "replace_grad"}))  # which have no x
+def test_x_is_a_real_tensor(name: str) -> None:
+    _, *others = OPS[name].samples[0].build(torch.float32)
+    for x, expected in (
+        ([1.0], "a tensor, got [1.0]. Wrap it in torch.tensor(...)."),
+        (None, "a tensor, got None. Wrap it in torch.tensor(...)."),
+        (X + 0j, "real, got torch.complex64. Complex numbers have no order; call x.real first."),
+    ):
+        with pytest.raises(TypeError) as caught:
+            OPS[name].public(x, *others)
+        assert str(caught.value) == f"{name}: x must be {expected}"
 
 
 @folded
@@ -82,10 +91,11 @@ def test_remembered_arguments_answer_for_no_others() -> None:
         pg.clamp(X, 0, 1, maximize=1)
 
 
-def test_an_error_survives_a_process_boundary() -> None:
+def test_an_unknown_name_is_a_key_error_too_and_survives_a_process_boundary() -> None:
     """Workers send their errors pickled."""
-    with pytest.raises(ValueError, match="rule must be one of") as caught:
+    with pytest.raises(KeyError, match="rule must be one of") as caught:
         pg.clamp(X, 0, 1, rule="inwards")
+    assert isinstance(caught.value, ValueError)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again)) == (type(caught.value), str(caught.value))
 

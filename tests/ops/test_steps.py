@@ -45,15 +45,6 @@ def compiler() -> Iterator[None]:
 # --- abs, and what is computed ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("edge", [0, 1, -1])
-def test_abs_has_the_edge_as_its_slope_at_0_and_forward_mode(edge: int) -> None:
-    """0 by default, as torch's own."""
-    x, tangent = torch.tensor([-2.0, 0.0, -0.0, 3.0]), torch.tensor([1.0, 2.0, 3.0, 4.0])
-    y, moved = torch.func.jvp(partial(pg.abs, edge=edge), (x,), (tangent,))
-    assert (y.tolist(), moved.tolist()) == ([2, 0, 0, 3], [-1, 2 * edge, 3 * edge, 4])
-    assert torch.equal(pg.gradient(pg.abs, X[:-1]), pg.gradient(torch.abs, X[:-1]))
-
-
 @pytest.mark.parametrize(
     ("f", "name"),
     [
@@ -217,6 +208,7 @@ def test_a_rule_with_a_function_of_a_module_is_one_rule_and_is_pickled() -> None
     assert_same_bits(first, second, "pickled")
 
 
+@pytest.mark.program
 @pytest.mark.usefixtures("compiler")
 def test_two_lambdas_of_one_name_do_not_collide() -> None:
     """Every way finds its rule by name; these two have one qualified name."""

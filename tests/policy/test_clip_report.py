@@ -44,14 +44,6 @@ def test_counts_and_energy_are_those_of_a_loop_over_the_tokens(name: str) -> Non
     assert report.energy_share == pytest.approx(1 - passed / energy)
 
 
-def test_the_sign_of_the_advantage_decides_which_side_is_silenced() -> None:
-    lr, a = tokens()
-    report = pg.policy.clip_report(lr, a)
-    assert report.share("A > 0", "above") > 0.1
-    assert report.share("A < 0", "below") > 0.1
-    assert report.share("A > 0", "below") == report.share("A < 0", "above") == report.share("A = 0", "above") == 0
-
-
 def test_the_mask_is_left_out_and_nothing_is_left_behind() -> None:
     lr, a = tokens()
     mask = torch.zeros_like(lr, dtype=torch.bool)

@@ -17,14 +17,6 @@ from .test_other_projects import EDGE, mean_of_means, ragged, slope_of, trl_loss
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
 
 
-def test_at_the_lower_bound_up_grpo_has_the_share_of_the_edge_and_upward_all() -> None:
-    lr = torch.tensor([math.log(0.5)] * 2, dtype=torch.float64)
-    a = torch.tensor([1.0, -1.0], dtype=torch.float64)
-    for edge, share in (("closed", 1.0), ("half", 0.5), ("open", 0.0)):
-        slope = slope_of(lambda lr, e=edge: pg.policy.presets["up_grpo"](lr, a, low=0.5, edge=e).sum(), lr)[1]
-        assert slope.tolist() == [-1.0, 0.5 * share]
-
-
 def test_infinite_ratios_of_gpg_and_of_up_grpo_where_it_takes_no_ratio_are_finite() -> None:
     lr = torch.tensor([math.inf, 200.0, -math.inf])
     for name in ("gpg", "up_grpo"):

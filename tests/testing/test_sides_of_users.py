@@ -79,10 +79,7 @@ def test_the_contract(edge: str) -> None:
 @pytest.mark.parametrize(
     ("sides", "text"),
     [
-        (
-            lambda out: ((out, 1.0), 1.0),
-            "sides below must be what the function gives, got (0.3, 1.0). other gives",
-        ),
+        (lambda out: ((out, 1.0), 1.0), "sides below must be what the function gives, got (0.3, 1.0). other gives"),
         (lambda out: ((out, 1.25), -1.0), "sides above must be what the function gives, got -1.0. other gives"),
         (lambda out: (out, 1.25), "sides below must be what the function gives, got 0.3."),
         (

@@ -34,13 +34,11 @@ _SMALLEST = {  # subnormal
 }
 # What still counts as a number where subnormals are flushed to zero. float16 is computed in float32, where all of its numbers are normal.
 _SMALLEST_NORMAL = {**{dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST}, torch.float16: _SMALLEST[torch.float16]}
-_OUTWARD = {dtype: -smallest for dtype, smallest in _SMALLEST.items()}
-_OUTWARD_OF_NORMALS = {dtype: -smallest for dtype, smallest in _SMALLEST_NORMAL.items()}
 
 
 def _outward(dtype: torch.dtype) -> float:
     """The largest sign(x - y) * grad that counts as "points outward": the negative number next to 0."""
-    return (_OUTWARD_OF_NORMALS if flushes_subnormals() else _OUTWARD)[dtype]
+    return -(_SMALLEST_NORMAL if flushes_subnormals() else _SMALLEST)[dtype]
 
 
 @lru_cache(maxsize=1024)

@@ -249,23 +249,24 @@ def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call:
 
 def prepare(call: Call, low: object, high: object, dtype: torch.dtype, device: str) -> Prepared | None:
     """The call between two numbers made ready, if a kernel on the device can."""
-    served = _served(call)
-    for kernel in served.kernels.get(INPUTS.name, ()):
-        if kernel.device != device or kernel.prepare is None:
-            continue
-        if (recipe := kernel.prepare(call, low, high, dtype)) is not None:
-            return recipe.replaced(keeps_code=served.residuals[:1] == (recipe.residual,))
-    return None
+    recipe = _first_on(device, "prepare", call, low, high, dtype)
+    return None if recipe is None else recipe.replaced(keeps_code=_served(call).residuals[:1] == (recipe.residual,))
 
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     """The call with tensors behind x made ready, if a kernel on the device of x can."""
-    served, device = _served(call), inputs[0].device.type
-    for kernel in served.kernels.get(INPUTS.name, ()):
-        if kernel.device != device or kernel.prepare_between is None:
-            continue
-        if (recipe := kernel.prepare_between(call, inputs)) is not None:
-            return recipe.replaced(coded=lru_cache(partial(_first_residual, served.residuals, recipe.coded)))
+    recipe = _first_on(inputs[0].device.type, "prepare_between", call, inputs)
+    if recipe is None:
+        return None
+    return recipe.replaced(coded=lru_cache(partial(_first_residual, _served(call).residuals, recipe.coded)))
+
+
+def _first_on(device: str, does: str, call: Call, *arguments: object) -> Any:
+    """What the first kernel for this very device gives that does this for a call, without declining."""
+    for kernel in _served(call).kernels.get(INPUTS.name, ()):
+        run = getattr(kernel, does) if kernel.device == device else None
+        if run is not None and (recipe := run(call, *arguments)) is not None:
+            return recipe
     return None
 
 

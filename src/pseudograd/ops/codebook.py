@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import engine
-from ..arguments import check_floating
+from ..arguments import check_device, check_floating
 from ..errors import must, unknown_name
 from ..rule import RuleLike, RuleObject
 from .replace import replace_grad
@@ -155,9 +155,7 @@ def _check(op: str, x: Tensor, codebook: Tensor) -> None:
     if not x.dim() or x.shape[-1] != codebook.shape[1]:
         shape = f"have shape (..., {codebook.shape[1]}), as long as a code"
         raise ValueError(must(op, "x", shape, tuple(x.shape), "Move channels last"))
-    if x.device != codebook.device:
-        remedy = f"Call .to({str(x.device)!r}) first"
-        raise ValueError(must(op, "codebook", f"be on {x.device}, the device of x", str(codebook.device), remedy))
+    check_device(op, "codebook", codebook, x.device, "x")
 
 
 # --- the search for the nearest code ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, rounded, surely
+from ..arguments import as_number, check_broadcast, check_device, check_floating, is_finite, is_number, rounded, surely
 from ..errors import must, unknown_name
 from ..geometry import SHARES
 from ..reference import policy as reference
@@ -156,10 +156,7 @@ def name_of_rule(rule: PolicyRule) -> str:
 
 def _check_tensors(log_ratio: Tensor, advantage: Tensor, mask: Tensor | None) -> None:
     for name, tensor in (("log_ratio", log_ratio), ("advantage", advantage)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(must(_OP, name, "be a tensor", tensor, "Wrap it in torch.tensor(...)"))
-        if not tensor.is_floating_point():
-            raise TypeError(must(_OP, name, "be floating point", tensor.dtype, f"Call {name}.float() first"))
+        check_floating(_OP, name, tensor, f"Call {name}.float() first")
     check_broadcast(_OP, "advantage", advantage, log_ratio.shape, "log_ratio")
     check_device(_OP, "advantage", advantage, log_ratio.device, "log_ratio")
     if mask is None:

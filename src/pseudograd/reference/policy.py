@@ -38,23 +38,24 @@ def gradient(
     """
     r = _wide(fl)
     ratio = r(_exp(log_ratio))
-    lowest, highest = None if low is None else r(1 - low), None if high is None else r(1 + high)
+    # A bound that is absent is NaN: nothing is beyond it.
+    lowest, highest = math.nan if low is None else r(1 - low), math.nan if high is None else r(1 + high)
+    most = math.nan if ceiling is None else ceiling
+    limits = [r(math.log(bound)) if in_log else r(bound) for bound in (lowest, highest, most)]
     x = log_ratio if in_log else ratio
-    below, _ = _side(x, lowest, in_log, r, -1)
-    above, _ = _side(x, highest, in_log, r, 1)
-    over, at_ceiling = _side(x, ceiling, in_log, r, 1)
-    over, at_ceiling = over and advantage < 0, at_ceiling and advantage < 0
+    below, above, over = x < limits[0], x > limits[1], x > limits[2] and advantage < 0
+    at_ceiling = x == limits[2] and advantage < 0
     is_below, is_above = below and not advantage > 0, above and not advantage < 0
-    pessimistic = _picked(ratio, is_below, lowest, is_above, highest, over, ceiling)
-    clipped = _picked(ratio, below, lowest, above, highest, over, ceiling)
+    pessimistic = highest if is_above else most if over else lowest if is_below else ratio
+    clipped = highest if above else most if over else lowest if below else ratio
     to_advantage = fl(-r(grad * (clipped if without_min else pessimistic)))
     slope = -advantage
     if kind == "user":
-        least, most = 0.0 if lowest is None else lowest, math.inf if highest is None else highest
-        slope = rule(grad, ratio, advantage, least, most, fl=fl, **parameters)
+        bounds = 0.0 if low is None else lowest, math.inf if high is None else highest
+        slope = rule(grad, ratio, advantage, *bounds, fl=fl, **parameters)
     elif kind != "log_prob":
-        limits = (None if bound is None else _limit_in_space(bound, in_log, r) for bound in (lowest, highest))
-        (slope, *_) = rule(x, -advantage, *limits, edge=edge, fl=r, **parameters)
+        ends = (None if math.isnan(limit) else limit for limit in limits[:2])
+        (slope, *_) = rule(x, -advantage, *ends, edge=edge, fl=r, **parameters)
     if at_ceiling:
         slope = r(_SHARES[edge] * slope)
     if over:
@@ -67,37 +68,3 @@ def gradient(
         return 0.0, to_advantage
     weight = ratio if not in_log else clipped if kind == "linear" else pessimistic
     return fl(r(r(grad * slope) * weight)), to_advantage
-
-
-def _limit_in_space(bound: Number, in_log: Number, r: Round) -> Number:
-    """The bound in the space of the clip."""
-    return r(math.log(bound)) if in_log else r(bound)
-
-
-def _side(x: Number, bound: Number | None, in_log: Number, r: Round, sign: int) -> tuple[bool, bool]:
-    """(is x beyond the bound, is it on it)."""
-    if bound is None:
-        return False, False
-    limit = _limit_in_space(bound, in_log, r)
-    return sign * x > sign * limit, x == limit
-
-
-def _picked(
-    ratio: Number,
-    below: bool,
-    lowest: Number | None,
-    above: bool,
-    highest: Number | None,
-    over: bool,
-    ceiling: Number | None,
-) -> Number:
-    if above:
-        assert highest is not None
-        return highest
-    if over:
-        assert ceiling is not None
-        return ceiling
-    if below:
-        assert lowest is not None
-        return lowest
-    return ratio

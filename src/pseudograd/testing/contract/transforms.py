@@ -1,7 +1,7 @@
 """Checks of a case under torch's transforms; like those in values.py they take a case and assert."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -31,11 +31,11 @@ def same_shape_problem(case: Case, sample: Sample) -> tuple[Callable[[Tensor], T
     return lambda value: case(*[torch.ones_like(value)] * at, value, *others), x, grad
 
 
-def check_reverse(case: Case, sample: Sample) -> None:
+def check_reverse(case: Case, sample: Sample, paths: Iterable[transforms.Way] = transforms.REVERSE) -> None:
     """Every reverse-mode path gives the value that backward gives."""
     f, x, grad = same_shape_problem(case, sample)
     expected = transforms.gradient_by_backward(f, x, grad)
-    for path in transforms.REVERSE:
+    for path in paths:
         assert_same_values(
             path(f, x, grad), expected, f"{sample.name}, {path.__name__}", ulps=case.ulps, x=x, grad=grad
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -49,9 +50,13 @@ def values(f: Function, x: Tensor) -> Tensor:
         return f(x.clone()).detach().double()
 
 
-def _values_at(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
+def _each(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
     """f at several tensors of points, in one call."""
-    return values(f, torch.cat(points)).split([len(x) for x in points])
+    return f(torch.cat(points)).detach().double().split([len(x) for x in points])
+
+
+def _values_at(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
+    return _each(partial(values, f), *points)
 
 
 def nearest(eps: float, low: Number, high: Number) -> Number:
@@ -88,11 +93,6 @@ def resolution_of(f: Function, x: Tensor) -> float:
     return share if _MOST_ROUNDING * eps < share < math.inf else eps
 
 
-def _each(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
-    """f at several tensors of points, in one call."""
-    return f(torch.cat(points)).detach().double().split([len(x) for x in points])
-
-
 def second_differences(f: Function, x: Tensor, step: Tensor) -> Tensor:
     """The largest of a few |f(x + h) - 2 f(x) + f(x - h)|, h about a step: over a step as short as rounding, this is what rounding does."""
     steps = [share * step for share in _SHARES]
@@ -111,7 +111,7 @@ def slope_of(f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
 
     Where f rounds early the step is long, and too long for what bends much: a shorter step may have the smaller error.
     """
-    rounding = rounding_of(lambda at: values(f, at), x, eps)
+    rounding = rounding_of(partial(values, f), x, eps)
     best = _slope_over(f, x, step, eps, rounding)
     for share in (0.25, 0.0625) if eps > _MOST_ROUNDING * _EPS else ():
         other = _slope_over(f, x, share * step, eps, rounding)
@@ -212,7 +212,7 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
     before, after = _values_at(f, low - near, high + near)
     left, right = _outside(f, low, -near), _outside(f, high, near)
     size = 1 + left.abs() + right.abs()
-    beside = [rounding_of(lambda at: values(f, at), at, eps) for at in (low - near, high + near)]
+    beside = [rounding_of(partial(values, f), at, eps) for at in (low - near, high + near)]
     sizes = _size(low, before, left) + _size(high, after, right)
     rounding = 16 * torch.maximum(eps * sizes, beside[0] + beside[1])
     is_jump = (after - before).abs() > 4 * near * size + rounding
@@ -222,7 +222,7 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
     keep = is_jump | ((change > STEEP * size + rounding / near) & (change > further / 2))
     low, high, left, right, is_jump = (part[keep] for part in (low, high, left, right, is_jump))
     if is_jump.any():
-        bracket = narrowed(lambda at: values(f, at), low[is_jump] - near, high[is_jump] + near)
+        bracket = narrowed(partial(values, f), low[is_jump] - near, high[is_jump] + near)
         low, high = low.masked_scatter(is_jump, bracket[0]), high.masked_scatter(is_jump, bracket[1])
     order = low.argsort()
     return Breaks(*(part[order] for part in (low, high, left, right, is_jump)))
