@@ -40,6 +40,10 @@ class Stack(nn.Module):
         return self.last(self.first(x) * self.gains["a"] * self.gains["b"])
 
 
+class Inherited(Stack):
+    pass
+
+
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
 
@@ -76,7 +80,7 @@ def _made_in_the_loss(mend: str) -> Diagnosis:
 
 
 def _layers_in_a_list(mend: str) -> Diagnosis:
-    net = Stack(f"{mend}\nself.gains = nn.ParameterDict(self.gains)")
+    net = Inherited(f"{mend}\nself.gains = nn.ParameterDict(self.gains)")
     return train(net, sgd(net), lambda: error(net))
 
 
@@ -190,7 +194,7 @@ def test_a_mistake_has_a_finding_at_its_line_and_a_mend(steps: Steps) -> None:
     torch.manual_seed(0)
     d = steps("")
     (finding,) = d.findings
-    assert (codes(d), finding.number) == (["unused"], "PG212")
+    assert (codes(d), finding.number, d.calm) == (["unused"], "PG212", [])
     assert finding.expression.startswith(MISTAKES[steps])
     if steps is not _made_in_the_loss:  # whose line has to be moved
         mended = steps(finding.next_step)

@@ -147,8 +147,8 @@ class Starving:
             return None
         if owner in self._nets_left_alone:
             return _LEFT_ALONE
-        if self._have_stepped:
-            return _UNSTEPPED
+        if self._have_stepped:  # beside a parameter that is 0 it is no target: the finding `unused` has both
+            return None if leaf.gradients and leaf.zero_factor is not None else _UNSTEPPED
         return _NOT_GIVEN if self._has_model or self._was_asked(leaf) else _NOT_ASKED
 
     def _judge(self, bit: int, leaf: Leaf, is_of_a_net: bool) -> Starved | str | None:

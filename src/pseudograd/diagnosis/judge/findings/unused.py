@@ -120,8 +120,11 @@ class _Judge:
             yield self._report_container(container, group)
         for owner, group in self.nets(leaves).items():
             cause = self._cause(owner, group)
-            if cause:
-                yield self._report(group, cause)
+            if cause:  # what only multiplies a parameter that is 0, as in a LoRA, got zeros
+                beside = [
+                    leaf for _, leaf in self._evidence.leaves if leaf.zero_factor in group and not leaf.is_in_optimizer
+                ]
+                yield self._report([*(leaf for leaf in beside if leaf not in group), *group], cause)
 
     def nets(self, leaves: Sequence[Leaf]) -> dict[Owner | None, list[Leaf]]:
         """The parameters by net, but those in a list. None is for those of no net, unless the program itself reads their gradients."""
@@ -200,9 +203,7 @@ class _Judge:
         if owner is None:
             return f"[{', '.join(leaf.variable or 'parameter' for leaf in group)}]"
         of_net = [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
-        group = [
-            leaf for leaf in of_net if leaf in group or (leaf.gradients and not leaf.is_in_optimizer)
-        ]  # zeros, as beside a 0
+        group = [leaf for leaf in of_net if leaf in group]
         net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]
         held = [self._names.path_of(leaf) for leaf in of_net if leaf not in group]
         has_frozen = any(known.frozen for known in self._optimisers)  # it takes no parameter twice
@@ -275,8 +276,8 @@ def _are_alike(old: Leaf, new: Leaf, are_of_a_net: bool) -> bool:
 
 
 def _line_of(owner: type[nn.Module], attribute: str) -> tuple[str, str]:
-    """The first line of the methods of a class that sets an attribute; "?" where there is no source."""
-    for method in vars(owner).values():
+    """The first line of the methods of a class, or of one that it inherits from, that sets an attribute; "?" without a source."""
+    for method in (method for kind in owner.__mro__ for method in vars(kind).values()):
         code = getattr(method, "__code__", None)
         if isinstance(code, CodeType):
             last = max(line for _, _, line in code.co_lines() if line is not None)
