@@ -47,6 +47,6 @@ def number_of(where: str) -> int:
     return int(where.rpartition(":")[2])
 
 
-def follow(advice: str, step: Callable[[], object]) -> None:
+def follow(advice: str, step: Callable[[], object], **names: object) -> None:
     """Paste the advice of a finding around a training step."""
-    exec(advice.split("#")[0].replace("...", "step()"), {"pseudograd": pg, "step": step})
+    exec(advice.split("#")[0].replace("...", "step()"), {"pseudograd": pg, "step": step, **names})

@@ -54,6 +54,7 @@ class Site:
     own_remedy: str = field(default="", repr=False)
     is_second: bool = field(default=False, repr=False)  # of a second derivative: a backward made it
     joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
+    ends_behind: bool = field(default=False, repr=False)  # an op behind it cuts whatever passes at a bound
     is_clip: bool = field(default=False, repr=False)  # a minimum or maximum chooses between it and its own input
 
     @property

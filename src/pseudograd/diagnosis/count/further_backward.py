@@ -29,6 +29,7 @@ from ...torch_table.private import (
     number_of,
     saved_tensors_hooks,
     saved_variables,
+    tells_unpack_hooks,
 )
 
 REENTRANT = "CheckpointFunctionBackward"
@@ -38,6 +39,7 @@ CHECKPOINT = (
 _UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
 _HOOKED = "pseudograd: hooked"  # in the metadata of a node: who registered a hook at the tensor that the node made
 _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "CopySlices", "vision::ops::")
+_NEAR = 12  # nodes that may cut what a clamp passes at its bound
 _DIGITS = tuple("0123456789")
 
 Gradients = tuple[Tensor | None, ...]
@@ -88,6 +90,25 @@ def why_not_unpacked(node: GraphNode) -> str | None:
         if not (module == "torch.autograd.graph" and hook_name.startswith("save_on_cpu")):
             return f"the saved-tensor hook {hook_name} of the program would run once more"
     return None
+
+
+def ends_behind(node: GraphNode, grad: Tensor) -> bool:
+    """Would nothing of this gradient, leaving a node towards its first input, get past the next few nodes? False where nobody knows."""
+    queue: list[tuple[tuple[GraphNode | None, int], Tensor]] = [(node.next_functions[0], grad)]
+    for count, ((other, at), arrived) in enumerate(queue):
+        if other is None:
+            continue
+        if not tells_unpack_hooks or count == _NEAR or other.name() == LEAF or _why_not(other) is not None:
+            return False
+        metadata, edges = input_metadata(other), tuple(other.next_functions)
+        try:
+            arriving = tuple(_cast(arrived, row) if number == at else None for number, row in enumerate(metadata))
+            leaving = _call(other, arriving, edges)
+        except (RuntimeError, TypeError, RefusalError):
+            return False
+        rest = zip(edges, leaving, strict=False)
+        queue += [(edge, left) for edge, left in rest if left is not None and bool(torch.count_nonzero(left))]
+    return True
 
 
 def note_unpack_hook(result: object) -> None:

@@ -86,6 +86,8 @@ class Tally:
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
         self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
+        # Does an op behind this clamp cut whatever passes exactly at a bound? None where nothing stood there.
+        self.ends_behind: bool | None = None
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
         self.passed = 0  # the set of leaves that got more
         self.reader: Tally | None = None  # of the node that handed it the last gradient, while zeros are followed
@@ -185,7 +187,25 @@ class Tally:
         if saved is not None and tells_sides:
             self.is_known = True
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
+            if node is not None and not is_slice and not self.calls & (self.calls - 1):
+                self._look_behind(node, saved, leaving, arriving)
         return True
+
+    def _look_behind(
+        self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Leaving, arriving: Leaving
+    ) -> None:
+        """Follow the gradient of what stands exactly at a bound, as if it passed there. In ever fewer calls, until some of it arrives."""
+        if self.ends_behind is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
+            return
+        grads = Grads.match(leaving, arriving)
+        x, *bounds = (None,) if grads is None else bounds_of(grads, saved)
+        if grads is None or x is None:
+            return
+        grad = sum(torch.where(x == bound, grads.arrived, 0) for bound in bounds if bound is not None)
+        if isinstance(grad, Tensor) and bool(torch.count_nonzero(grad)):
+            from .further_backward import ends_behind  # few programs stand at a bound
+
+            self.ends_behind = ends_behind(node, grad)
 
     def note_usual(self, grad: Tensor | None, node: GraphNode | None, leaves: Leaves) -> None:
         """A usual call was counted. node: where more leaves may be upstream."""

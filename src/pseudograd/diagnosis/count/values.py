@@ -39,11 +39,16 @@ class Values(Followed):
             0 if high is None else torch.count_nonzero(x == high if low is None else (x == high) & (x != low))
         )
         self.bounds = tuple(None if isinstance(bound, Tensor) else bound for bound in (low, high))
+        names = zip(("low", "high"), (low, high), strict=True)
+        self.pair = ", ".join(name if isinstance(bound, Tensor) else repr(bound) for name, bound in names)
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
         self.is_pinned = edge_family(spelling.form) in entered_contexts.families_of_torch()  # to the installed torch
         self.is_rewritten = entered_contexts.decide_about(spelling.form)  # by a context, which decides what passes
         self.may_pass = False  # may a gradient pass at this call?
         self.leaf = self.detached = 0  # the set with the parameter that x is, or was detached from
+        self.reads_leaf = (
+            False  # did each call read that parameter itself, between the same bounds, which do not learn?
+        )
         self.outside: Number = 0  # elements, in the steps that count
         self.climb = Climb()
         self._distance: Tensor | None = None  # in this step
@@ -150,11 +155,16 @@ class Clamps:
                     leaf = upstream if nodes.node_of(source) is None else 0
                     if is_recorded:
                         values.upstream, values.leaf = upstream, leaf
+                        values.reads_leaf = leaf > 0 and not any(map(_learns, (*args[1:], *(kwargs or {}).values())))
                     else:  # no gradient passes: the result may decide as a detached one does
                         values.around, values.detached = upstream, leaf
                 elif isinstance(source, Tensor):
                     values.around, is_leaf = self._influence.cut_from(source)
                     values.detached = values.around if is_leaf else 0
+            elif values.reads_leaf:
+                bounds = tuple(None if isinstance(bound, Tensor) else bound for bound in inputs[1:])
+                is_leaf = nodes.node_of(args[0]) is None and self._leaves.upstream_of(args[0]) == values.leaf
+                values.reads_leaf = is_leaf and bounds == values.bounds
             if not is_clamp:
                 return None
             values.add(*inputs)
@@ -171,6 +181,10 @@ class Clamps:
     def end_step(self, ran_at: Collection[Location]) -> None:
         for values in list(self.all.values()):
             values.end_step(values.may_pass and values.location in ran_at)
+
+
+def _learns(value: object) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Bound, Bound] | None:

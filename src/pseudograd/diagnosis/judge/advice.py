@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from ...listen.frames import file_of, is_of_a_package, lines_of
+from ...listen.frames import file_of, is_of_a_package, lines_of, named
 from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
 from ...torch_table.forms import SWITCHES
+from ..count.leaf import Leaf
 from ..count.recorder import HOOK
 from ..count.values import Values
 from ..records import Site
+from ..sites import expression_at
+from .statements import name_of_optimiser
+
+if TYPE_CHECKING:
+    from .findings.kind import Evidence
 
 _UNKNOWN_LINE = (
     "Enter pseudograd.diagnose before this call, in the thread that makes it, inside the function that the thread runs: then the line is "
@@ -75,13 +82,39 @@ def look_at(site: Site) -> str:
     return site.own_remedy or "Look at the values that enter here: print their range."
 
 
-def lead_inside(value: Values, names: list[str]) -> str:
+def clip_parameter(site: Site, evidence: Evidence) -> str | None:
+    """The advice for a clamp that reads a parameter itself; None for any other op."""
+    line = site.where, site.expression
+    values = [value for value in evidence.values if (named(value.location.call), expression_at(value.location)) == line]
+    advised = [clip(value, evidence) for value in values if value.upstream]
+    return advised[0] if len(advised) == 1 and site.family == "clamp" else None
+
+
+def clip(value: Values, evidence: Evidence) -> str | None:
+    """The advice for values at a clamp that are one parameter, which an optimiser steps; None for others."""
+    leaf = evidence.leaves.single(value.leaf)
+    if not value.reads_leaf or leaf is None or not leaf.is_stepped or value.form.switches[0] != "clamp":
+        return None
+    project, name = _project(value, leaf, evidence)
+    return f"{project}  # once, after the optimizer was made; then read {name} itself here, without the clamp"
+
+
+def _project(value: Values, leaf: Leaf, evidence: Evidence) -> tuple[str, str]:
+    """The line that clips a parameter after each step, and the parameter as the program can write it."""
+    name = leaf.variable if leaf.variable and "(" not in leaf.variable else "parameter"
+    if evidence.leaves.names.owner_of(leaf) is not None:
+        name = f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})"
+    known = next((known for known in evidence.recorder.optimisers.all if leaf in known.leaves), None)
+    optimizer = "optimizer" if known is None else known.name or name_of_optimiser(expression_at(known.location))
+    return f"pseudograd.optim.project({optimizer}, {{{name}: ({value.pair})}})", name
+
+
+def lead_inside(value: Values, evidence: Evidence) -> str:
     """The advice for a value that winds up outside its bounds."""
-    low, high = value.bounds
-    bounds = "(low, high)" if value.has_tensor_bound else f"({low!r}, {high!r})"
-    if value.leaf or value.detached:
-        parameter = f"model.get_parameter({names[0]!r})" if names else "parameter"
-        project = f"pseudograd.optim.project(optimizer, {{{parameter}: {bounds}}})"
+    leaves = evidence.leaves.named(value.leaf or value.detached)
+    if leaves:
+        project, _ = _project(value, leaves[0], evidence)
         return f"{project}  # once, after the optimizer was made; or rule={DEFAULT_RULE!r} here"
+    low, high = value.bounds
     ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
     return f"pseudograd.clamp(x, {ends or 'low, high'}, rule={DEFAULT_RULE!r})  # in place of what passes the gradient outside"

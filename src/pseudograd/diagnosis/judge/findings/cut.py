@@ -33,7 +33,9 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             )
             size = f", {percent(site.cut_magnitude_share)} of their size" if math.isfinite(site.magnitude) else ""
             said = f"{percent(share)} of {site.arrived:,} arriving gradients are cut{size}{back}"
-            yield KIND.site_finding(site, said, _sides(site), advise_clamp(site), share)
+            brings = site.recoverable is None or site.recoverable_share >= RECOVERABLE_SHARE
+            advised = (brings and advice.clip_parameter(site, evidence)) or advise_clamp(site)
+            yield KIND.site_finding(site, said, _sides(site), advised, share)
         elif site.family == "fake_quantize" and share >= CLIPPED_SHARE:
             yield KIND.site_finding(
                 site,
@@ -85,7 +87,7 @@ KIND = Kind(
     find=_find,
     meaning=f"a clamp cuts {100 * CUT_SHARE:.0f} % or more of what arrives; a round or sign without a surrogate cuts all of it; "
     "a quantiser cuts half or more",
-    next_step="`override` at that line, or a scale",
+    next_step="`override` at that line, `project` for a parameter itself, or a scale",
     places=_every_clamp,
     bad="""\
 p = torch.nn.Parameter(torch.tensor([5.0, 0.5]))

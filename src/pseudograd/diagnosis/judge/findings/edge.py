@@ -32,7 +32,11 @@ def passing_era(site: Site) -> str:
 
 
 def is_cut_behind(site: Site, evidence: Evidence) -> bool:
-    """Would no leaf get more under another era? All of them got nothing, though this torch passes most or a step behind cuts everything."""
+    """Would no leaf get more under another era? An op behind cuts what passes at the bound; or no leaf got anything, though this torch
+    passes most there or a step behind cuts everything.
+    """
+    if site.ends_behind:
+        return True
     leaves = evidence.leaves.named(site.upstream)
     if not leaves or not all(leaf.starves for leaf in leaves):
         return False
@@ -66,7 +70,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             site,
             f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
             f"this torch is of the era {era}" + (", which cuts there" if loses else f"; {other} cuts there"),
-            advice.pin(site, other if loses else era),
+            advice.clip_parameter(site, evidence) or advice.pin(site, other if loses else era),
             site.at_bound_share,
             issue=ISSUE,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ....listen.frames import named
 from ....ops.bound_rules import DEFAULT_RULE
@@ -12,6 +13,7 @@ from ....wording import percent
 from ...count.values import Values
 from ...records import Finding
 from ...sites import expression_at
+from .. import advice
 from .edge import ISSUE, is_cut_behind
 from .kind import Evidence, Kind
 
@@ -28,7 +30,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             shares = {era: share for era, share in shares.items() if era == installed_era()}
         names = [leaf.name for leaf in evidence.leaves.named(value.leaf)] if value.leaf else []
         if any(share != 1 for share in shares.values()) and not evidence.deliberate.parameter(*names):
-            yield _report(value, shares, names[0] if names else None, evidence.deliberate.location(value.location))
+            finding = _report(value, shares, names[0] if names else None, evidence.deliberate.location(value.location))
+            yield replace(finding, next_step=advice.clip(value, evidence) or finding.next_step)
 
 
 def _report(value: Values, shares: dict[str, float], name: str | None, is_muted: bool) -> Finding:

@@ -96,7 +96,12 @@ def _advise(starved: Starved, evidence: Evidence) -> str:
         step = step_behind(cause, evidence)
         if step is not None:
             return advice.try_rule(step, f"; then ask again, as {cause.op} cuts all before it") or advice.look_at(step)
+        clip = advice.clip_parameter(cause, evidence)
+        if clip is not None:
+            return clip
         if is_cut_by_its_era(cause):
+            if cause.ends_behind:
+                return "Print what enters here: an op that it comes from cuts the gradient, too, so no rule and no pin helps here alone."
             return advice.pin(cause, passing_era(cause))
         if ZEROS_ALONE in starved.why:
             return "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line."

@@ -25,14 +25,12 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         passes = call is not None and call.code in passing
         if passes or not value.runs_away or cuts[named(call), expression_at(value.location)] > 0.5 * int(value.outside):
             continue
-        leaves = evidence.leaves.named(value.leaf or value.detached)
-        names = [name for leaf in leaves if (name := evidence.leaves.names.name_of(leaf))]
         yield KIND.call_finding(
             value.location,
             f"over {int(climb.longest) + 1:,} steps the values that enter moved further outside, from {float(climb.first):.3g} to "
             f"{float(climb.last):.3g} on average",
             "the gradient passes outside while the forward saturates, so nothing leads back",
-            advice.lead_inside(value, names),
+            advice.lead_inside(value, evidence),
             is_muted=evidence.deliberate.location(value.location),
         )
 
