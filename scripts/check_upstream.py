@@ -1,7 +1,7 @@
-"""Run the programs of docs/upstream/ with the interpreters given, as they are and with the remedy, and write what they print.
+"""Run the programs of contributing/upstream.md with the interpreters given, as they are and with the remedy, and write what they print.
 
 python scripts/check_upstream.py PYTHON [PYTHON ...]       PYTHON: interpreters with different torches and the packages of the reports
-python scripts/check_upstream.py --dry-run PYTHON ...      status 1 where something else is printed than the pages say; writes nothing
+python scripts/check_upstream.py --dry-run PYTHON ...      status 1 where something else is printed than the page says; writes nothing
 
 A report has a program, a remedy as a diff of one line of the program or of a file of the package, and a table of what both print.
 """
@@ -17,14 +17,15 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "upstream"
+PAGE = Path(__file__).resolve().parent.parent / "contributing" / "upstream.md"
 _TABLE = re.compile(r"(<!-- prints: generated -->\n).*?(<!-- end -->)", re.S)
 
 
 class Report(NamedTuple):
-    """program: its text. file: the package's file that the remedy changes, "" for the program itself. before, after: its line."""
+    """section: its part of the page. file: the package's file that the remedy changes, "" for the program. before, after: its line."""
 
-    page: Path
+    title: str
+    section: str
     program: str
     file: str
     before: str
@@ -32,16 +33,16 @@ class Report(NamedTuple):
 
 
 def reports() -> list[Report]:
-    return [read_report(page) for page in sorted(FOLDER.glob("*.md")) if page.name != "README.md"]
+    return [_read_report(section) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]]
 
 
-def read_report(page: Path) -> Report:
-    text = page.read_text(encoding="utf-8")
-    program = re.search(r"```python\n(.*?)```", text, re.S)
-    diff = re.search(r"```diff\n(?:--- (\S+)\n)?-(.*?)\n\+(.*?)\n```", text)
-    assert program is not None, f"{page.name} needs a program"
-    assert diff is not None, f"{page.name} needs a diff of one line"
-    return Report(page, program[1], diff[1] or "", diff[2].strip(), diff[3].strip())
+def _read_report(section: str) -> Report:
+    title = section.partition("\n")[0]
+    program = re.search(r"```python\n(.*?)```", section, re.S)
+    diff = re.search(r"```diff\n(?:--- (\S+)\n)?-(.*?)\n\+(.*?)\n```", section)
+    assert program is not None, f"{title} needs a program"
+    assert diff is not None, f"{title} needs a diff of one line"
+    return Report(title, section, program[1], diff[1] or "", diff[2].strip(), diff[3].strip())
 
 
 def printed(python: str, report: Report, *, mended: bool) -> str:
@@ -70,7 +71,7 @@ def _copied_package(python: str, report: Report, folder: Path) -> None:
 
 
 def _changed(text: str, report: Report) -> str:
-    assert text.count(report.before) == 1, f"{report.page.name}: the remedy's line is not there once: {report.before}"
+    assert text.count(report.before) == 1, f"{report.title}: the remedy's line is not there once: {report.before}"
     return text.replace(report.before, report.after)
 
 
@@ -92,16 +93,16 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
     pythons = {torch_of(python): python for python in options.python}
-    other = []
+    text, other = PAGE.read_text(encoding="utf-8"), []
     for report in reports():
-        before = report.page.read_text(encoding="utf-8")
         rows = table(report, pythons)
-        after = _TABLE.sub(lambda match, rows=rows: match[1] + rows + match[2], before)
-        print(report.page.name, rows, sep="\n")
-        if after != before:
-            other.append(report.page.name)
-        if not options.dry_run:
-            report.page.write_text(after, encoding="utf-8")
+        after = _TABLE.sub(lambda match, rows=rows: match[1] + rows + match[2], report.section)
+        print(report.title, rows, sep="\n")
+        if after != report.section:
+            other.append(report.title)
+        text = text.replace(report.section, after)
+    if not options.dry_run:
+        PAGE.write_text(text, encoding="utf-8")
     if other:
         print("prints something else than the page said:", ", ".join(other), file=sys.stderr)
     return int(bool(other) and options.dry_run)

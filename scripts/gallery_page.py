@@ -1,11 +1,9 @@
-"""The page docs/gallery.md, derived from the rule table: every op, picture first, to be filtered by field and by property.
-
-Widths of cards are those of sphinx-design, in twelfths of the page, from the narrowest screens to the widest.
-"""
+"""The page docs/gallery.md, derived from the rule table: every op, picture first, to be filtered by field and by property."""
 
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 
 import op_pages
@@ -26,7 +24,6 @@ FIELDS = {
     "networks": ("Activations with less memory", "gelu silu leaky_relu hardsigmoid relu relu6 abs"),
     "gradients": ("Gradients alone", "scale_grad reverse_grad clip_grad replace_grad"),
 }
-_NARROW = "12 12 6 6"
 PROPERTIES = {
     "linear": "gradients add up by default",
     "bits": "keeps bits instead of x",
@@ -43,7 +40,6 @@ def text() -> str:
             ["vector_quantize"],
             (inspect.getdoc(pg.codebook.vector_quantize) or "").splitlines()[0],
             ["linear", "rules"],
-            _NARROW,
         )
     )
     return (
@@ -51,10 +47,9 @@ def text() -> str:
             [
                 "# Gallery",
                 "Every set of rules: the value of an op in grey, and below it the gradient that each rule passes on. "
-                "Choose a field or a property; a picture leads to formulas, sources and an example.",
+                "Choose fields or properties; a picture leads to formulas, sources and an example.",
                 _buttons(),
                 "::::{grid} 1 1 2 2\n:gutter: 3\n:class-container: gallery\n\n" + "\n\n".join(cards) + "\n\n::::",
-                "All in one table: [the ops](ops/README.md).",
                 "```{toctree}\n:hidden:\n:glob:\nops/*\n```",
             ]
         )
@@ -64,8 +59,9 @@ def text() -> str:
 
 def _card_of(ops: list[Op]) -> str:
     """A picture with a panel for each of many rules takes the whole width."""
-    columns = "12" if len(ops[0].rules) > 2 else _NARROW
-    return _card(ops[0].name, [op.name for op in ops], op_pages.sentence_of(ops[0]), _properties(ops[0]), columns)
+    first, names = ops[0], [op.name for op in ops]
+    sentence, is_wide = op_pages.sentence_of(first), len(first.rules) > 2
+    return _card(op_pages.page_of(first.name), names, sentence, _properties(first), is_wide=is_wide)
 
 
 def _properties(op: Op) -> list[str]:
@@ -79,13 +75,13 @@ def _properties(op: Op) -> list[str]:
     return [name for name, holds in said.items() if holds]
 
 
-def _card(page: str, names: list[str], sentence: str, properties: list[str], columns: str) -> str:
+def _card(page: str, names: list[str], sentence: str, properties: list[str], *, is_wide: bool = False) -> str:
     fields = [field for field, (_, members) in FIELDS.items() if {*names} & {*members.split()}]
     options = {
         "link": f"ops/{page}",
         "link-type": "doc",
-        "img-top": f"ops/{page}.svg",
-        "columns": columns,
+        "img-top": f"ops/{names[0]}.svg",
+        **({"columns": "12"} if is_wide else {}),
         "class-item": " ".join(f"is-{name}" for name in [*fields, *properties]),
     }
     lines = "\n".join(f":{option}: {value}" for option, value in options.items())
@@ -93,11 +89,11 @@ def _card(page: str, names: list[str], sentence: str, properties: list[str], col
 
 
 def _buttons() -> str:
+    """The names and titles of the buttons, which gallery.js makes."""
     rows = []
     for group, names in (("field", {field: title for field, (title, _) in FIELDS.items()}), ("property", PROPERTIES)):
-        buttons = "".join(
-            f'<button type="button" data-only="{name}" aria-pressed="false">{title}</button>'
-            for name, title in names.items()
+        buttons = json.dumps(names, separators=(",", ":"))
+        rows.append(
+            f"<p class='gallery-filter' role='group' aria-label='Filter by {group}' data-buttons='{buttons}'></p>"
         )
-        rows.append(f'<p class="gallery-filter" role="group" aria-label="Filter by {group}">{buttons}</p>')
     return "```{raw} html\n" + "\n".join(rows) + '\n<script src="_static/gallery.js" defer></script>\n```'

@@ -57,6 +57,7 @@ FILLED = (
         DOCS / f"{name}.md"
         for name in ("index", "diagnose", "audit", "lint", "override", "policy_clips", "limits", "start/picture")
     ),
+    *op_pages.pages(),
 )
 AUDIT_FIGURE = DOCS / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
@@ -81,7 +82,7 @@ def main() -> int:
     texts = {page: _fill(page.read_text(encoding="utf-8")) for page in FILLED}
     by_code = (which_rule, codes_page, commands_page, playground_page, gallery_page, kinks_page)
     texts |= {page.PAGE: page.text() for page in by_code}
-    texts |= {kinks_page.TABLE_PAGE: kinks_page.table_page(), **op_pages.pages(), **speed_report.pages()}
+    texts |= {kinks_page.TABLE_PAGE: kinks_page.table_page(), **speed_report.pages()}
     if options.check:
         return _check(texts)
     for path, text in texts.items():
@@ -90,24 +91,26 @@ def main() -> int:
 
 
 def _check(texts: dict[Path, str]) -> int:
-    """1 if a file differs from its text, shows a picture that is not there, or belongs to no op."""
+    """1 if a file differs from its text or shows a picture that is not there."""
     wrong = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     figures = (AUDIT_FIGURE, policy_page.PICTURE, kinks_page.PICTURE)
     wrong += [path for path in (*op_pages.pictures(), *speed_report.pictures(), *figures) if not path.is_file()]
-    known = {*texts, *op_pages.pictures(), *(op_pages.FOLDER / name for name in op_pages.BY_HAND)}
-    wrong += [path for path in op_pages.FOLDER.iterdir() if path not in known]
     for path in wrong:
         print(f"{path.relative_to(ROOT)}: differs from the code. Run scripts/generate_docs.py.", file=sys.stderr)
     return 1 if wrong else 0
 
 
 def _fill(text: str) -> str:
-    """Replace what stands between `<!-- NAME: generated -->` and `<!-- end -->` by the part of that name."""
+    """Replace what stands between `<!-- NAME: generated -->` and `<!-- end -->` by the part of that name.
+
+    Words behind the name are its arguments.
+    """
 
     def part(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{_PARTS[match[2]]()}\n{match[3]}"
+        name, *arguments = match[2].split()
+        return f"{match[1]}\n{_PARTS[name](*arguments)}\n{match[3]}"
 
-    return re.sub(r"(<!-- (\w+): generated -->)\n.*?(<!-- end -->)", part, text, flags=re.DOTALL)
+    return re.sub(r"(<!-- ([\w ]+): generated -->)\n.*?(<!-- end -->)", part, text, flags=re.DOTALL)
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -350,7 +353,9 @@ def _drop_version(report: str) -> str:
     return "\n".join(["```text", re.sub(r", torch \S+", "", report, count=1), "```"])
 
 
-_PARTS: dict[str, Callable[[], str]] = {
+_PARTS: dict[str, Callable[..., str]] = {
+    "docstrings": op_pages.docstrings,
+    "rules_of": op_pages.rule_table,
     "audit_inward": _audit_inward,
     "audit_silu": _audit_silu,
     "repairs": _repairs,

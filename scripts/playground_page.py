@@ -13,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import op_pages
 import torch
 from torch import Tensor
 
@@ -33,7 +34,9 @@ _BESIDE = 1e-4  # how far from a jump "just beside" is, as a share of the range
 
 
 def text() -> str:
-    data = json.dumps([_record(op) for op in OPS.values()], separators=(",", ":"), ensure_ascii=False)
+    pages = {op.name: op_pages.page_of(name) for name, ops in op_pages.families().items() for op in ops}
+    records = [{"page": f"ops/{pages[op.name]}.html", **_record(op)} for op in OPS.values()]
+    data = json.dumps(records, separators=(",", ":"), ensure_ascii=False)
     return TEMPLATE.read_text(encoding="utf-8").replace("/* data */ []", data)
 
 

@@ -51,10 +51,11 @@ def test_commits_are_checked_by_the_ruff_of_the_project() -> None:
     assert f"ruff-pre-commit\n    rev: v{pinned} " in _text(".pre-commit-config.yaml")
 
 
-def test_contributing_names_every_page_and_folders_that_are_there() -> None:
+def test_contributing_names_every_section_and_folders_that_are_there() -> None:
     text = _text("CONTRIBUTING.md")
-    linked = set(re.findall(r"\]\((docs/[^)]+)\)", text))
-    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("adding_a*.md")} <= linked
+    linked = set(re.findall(r"\]\(contributing/([^)]+)\)", text))
+    sections = re.findall(r"^## (.*)$", _text("contributing/adding.md"), re.MULTILINE)
+    assert {f"adding.md#{section.lower().replace(' ', '-')}" for section in sections} | {"upstream.md"} == linked
     for name in re.findall(r"\| (?:a file|a row, ?|a row) in `([^`]+)`", text):
         folders = (ROOT / "src" / "pseudograd", ROOT / "src")
         assert any((folder / name).exists() for folder in folders), name

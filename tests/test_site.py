@@ -14,7 +14,9 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+REFERENCE = "\n".join(
+    page.read_text(encoding="utf-8") for page in (DOCS / "reference.md", *(DOCS / "ops").glob("*.md"))
+)
 
 
 def test_every_public_name_has_its_place_in_the_reference() -> None:
@@ -75,10 +77,19 @@ def test_the_gallery_shows_every_op_with_a_field_and_a_picture(script: Any) -> N
     for name, classes in cards.items():
         assert fields & set(classes.split()), f"{name} belongs to no field"
         assert (DOCS / "ops" / f"{name}.svg").is_file()
+    assert all((DOCS / f"{page}.md").is_file() for page in re.findall(r"^:link: (.*)$", text, flags=re.M))
     assert "is-linear" not in cards["clamp"]
     assert "is-linear" in cards["round"]
     assert "is-bits" in cards["clamp"]
     assert "is-bits" not in cards["replace_grad"]
+
+
+@pytest.mark.parametrize("name", ["playground.html", "kinks_table.html"])
+def test_a_page_without_the_theme_leads_back_to_the_site(name: str) -> None:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    pages = {*re.findall(r'href="([\w/]+)\.html"', text), *re.findall(r'"page":"([\w/]+)\.html"', text)}
+    assert "index" in pages
+    assert [page for page in pages if not (DOCS / f"{page}.md").is_file()] == []
 
 
 def test_the_inventory_knows_what_docstrings_name(script: Any, docstrings: Any) -> None:

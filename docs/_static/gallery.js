@@ -1,11 +1,21 @@
-// Shows the cards that have every chosen property; the address keeps the choice (#only=quantisation,linear).
+// Shows the cards of any chosen field that have every chosen property; the address keeps the choice (#only=quantisation,linear).
 document.addEventListener("DOMContentLoaded", () => {
-  const buttons = [...document.querySelectorAll(".gallery-filter button")];
+  const [fields, properties] = [...document.querySelectorAll(".gallery-filter")].map((row) =>
+    Object.entries(JSON.parse(row.dataset.buttons)).map(([name, title]) => {
+      const button = row.appendChild(document.createElement("button"));
+      button.type = "button";
+      button.textContent = title;
+      button.dataset.only = name;
+      return button;
+    }));
+  const buttons = [...fields, ...properties];
   const cards = [...document.querySelectorAll(".gallery .sd-col")];
   const chosen = new Set((location.hash.match(/only=([\w,]+)/) || ["", ""])[1].split(",").filter(Boolean));
   const show = () => {
     for (const button of buttons) button.setAttribute("aria-pressed", chosen.has(button.dataset.only));
-    for (const card of cards) card.hidden = ![...chosen].every((one) => card.classList.contains("is-" + one));
+    const [anyOf, allOf] = [fields, properties].map((row) => row.map((button) => button.dataset.only).filter((name) => chosen.has(name)));
+    const has = (card) => (name) => card.classList.contains("is-" + name);
+    for (const card of cards) card.hidden = !((!anyOf.length || anyOf.some(has(card))) && allOf.every(has(card)));
     history.replaceState(null, "", chosen.size ? "#only=" + [...chosen].join(",") : location.pathname);
   };
   for (const button of buttons)

@@ -14,6 +14,7 @@ PAGES = sorted(
     for path in (
         *ROOT.glob("*.md"),
         *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "contributing").rglob("*.md"),
         *(ROOT / "skills").rglob("*.md"),
         ROOT / "llms.txt",
     )

@@ -194,18 +194,22 @@ ADAPTER = Adapter(adapted, ("grad", "x", "y", "min", "max"), _trial)
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 RULES: dict[str, Rule] = {}
+# Side by side: they have to differ for every eye, on white and in print.
+_COLOURS = {
+    "zero": "#D55E00", "identity": "#E69F00", "inward": "#0072B2", "sign": "#CC79A7",
+    "leaky": "#56B4E9", "leaky_inward": "#4B6A9B", "elastic": "#009E73", "inverting": "#7F6A00",
+}  # fmt: skip
 
 
 def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> None:
     pull = _pull_of(outside, bool(row.get("ignores_edge")))
-    row = {"pull": pull, "keeps": BOUNDED, "is_long": True, **row}
+    row = {"pull": pull, "keeps": BOUNDED, "is_long": True, "colour": _COLOURS.get(name, ""), **row}
     RULES[name] = Rule(name=name, reference=partial(reference.gradient, name), **row)
 
 
 _rule(
     TRUE_RULE,
     _zero,
-    colour="#D55E00",
     formula="0",
     source="the true gradient; torch.clamp",
     is_linear=True,
@@ -216,7 +220,6 @@ _rule(
 _rule(
     IDENTITY_RULE,
     _identity,
-    colour="#E69F00",
     formula="grad",
     source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
     is_linear=True,
@@ -231,7 +234,6 @@ _rule(
 _rule(
     DEFAULT_RULE,
     _inward,
-    colour="#0072B2",
     formula="grad, or 0 where a descent step would move x further out",
     source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
     is_linear=False,
@@ -242,7 +244,6 @@ _rule(
 _rule(
     "sign",
     _sign,
-    colour="#CC79A7",
     formula="sign(x - y)",
     source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
     is_linear=False,
@@ -253,7 +254,6 @@ _rule(
 _rule(
     LEAKY_RULE,
     _leaky,
-    colour="#56B4E9",
     formula="slope * grad",
     source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
     is_linear=True,
@@ -265,7 +265,6 @@ _rule(
 _rule(
     LEAKY_INWARD_RULE,
     _leaky_inward,
-    colour="#4B6A9B",
     formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",
     source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
     is_linear=False,
@@ -277,7 +276,6 @@ _rule(
 _rule(
     "elastic",
     _elastic,
-    colour="#009E73",
     formula="grad, or -grad * min(1, |x - y| / (width * (max - min))) where a descent step would move x further out",
     source="new in pseudograd",
     is_linear=False,
@@ -288,7 +286,6 @@ _rule(
 _rule(
     "inverting",
     _inverting,
-    colour="#7F6A00",
     formula="everywhere: grad * (max - x) / (max - min) if grad < 0, else grad * (x - min) / (max - min)",
     source="inverting gradients (Hausknecht & Stone, 2016)",
     is_linear=False,
