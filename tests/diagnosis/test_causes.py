@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count.influence import Followed
-from pseudograd.diagnosis.count.leaves import Leaves
 
 from .checks import line_of, number_of, starved
+
+X = torch.rand(5, 3)
 
 
 def cause_of(d: Diagnosis, parameter: str) -> tuple[int, str]:
@@ -69,17 +71,6 @@ def test_zeros_are_told_of_the_backwards_that_reached_the_parameter() -> None:
     assert d.findings[0].evidence.startswith("2 parameters got zeros in every backward that reached them: 1.weight")
 
 
-def test_a_value_that_is_overwritten_has_the_line() -> None:
-    a, b = nn.Linear(3, 4), nn.Linear(3, 4)
-    with diagnose(nn.ModuleList([a, b])) as d:
-        for _ in range(2):
-            h = a(torch.rand(5, 3))
-            h[:] = b(torch.rand(5, 3))
-            h.square().sum().backward()
-    assert starved(d) == ["0.weight", "0.bias"]
-    assert cause_of(d, "0.weight")[0] == line_of("h[:] = b(torch")
-
-
 @pytest.mark.parametrize("op", NEVER)
 def test_a_branch_that_is_never_chosen_has_the_line_that_chooses(op: str) -> None:
     torch.manual_seed(0)
@@ -93,38 +84,6 @@ def test_a_branch_that_is_never_chosen_has_the_line_that_chooses(op: str) -> Non
     assert number_of(finding.where) == line_of(f'"{op}": lambda a, b')
     assert finding.cause.startswith(f"{op} hands ")
     assert "zeros alone" in finding.cause
-
-
-def test_a_reduction_that_hands_nothing_on_is_the_cause() -> None:
-    sides = nn.Parameter(torch.tensor([-1.0, -2.0]))
-    with diagnose() as d:
-        for _ in range(2):
-            area = sides.clamp(min=0).prod()
-            (1 - area).backward()
-    assert cause_of(d, *starved(d))[0] == line_of("area = sides")
-
-
-class Stops(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> None:
-        return None
-
-
-def test_a_backward_that_returns_none_hands_nothing_on() -> None:
-    net, head = nn.Linear(3, 2), nn.Linear(2, 1)
-    with diagnose(nn.ModuleList([net, head])) as d:
-        for _ in range(2):
-            stopped = Stops.apply(net(torch.ones(4, 3)))
-            head(stopped).sum().backward()
-    assert starved(d) == ["0.weight", "0.bias"]
-    assert cause_of(d, "0.weight") == (
-        line_of("stopped ="),
-        "the backward of StopsBackward returns None for what comes from it",
-    )
 
 
 class Scales(torch.autograd.Function):
@@ -309,27 +268,70 @@ def test_the_cut_to_blame_is_the_one_whose_edit_brings_the_gradient(is_detached:
     assert "as well" not in d.findings[0].evidence
 
 
-@pytest.mark.parametrize(("how", "advice"), [("no_grad", "Compute it outside of"), ("sample", "pseudograd.straight")])
-def test_the_advice_fits_the_cut(how: str, advice: str) -> None:
-    net, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    with diagnose(nn.ModuleList([net, head])) as d:
-        if how == "no_grad":
-            with torch.no_grad():
-                h = net(torch.rand(5, 3))
-        else:
-            drawn = torch.distributions.Categorical(logits=net(torch.rand(5, 3))).sample()
-            h = functional.one_hot(drawn, 4).float()
-        head(h).sum().backward()
-    assert d.findings[0].next_step.startswith(advice)
+def _overwritten(a: nn.Module, b: nn.Module) -> Tensor:
+    h = a(X)
+    h[:] = b(X)  # cut
+    return h.square()
 
 
-def test_a_cut_in_front_of_a_choice_needs_two_edits() -> None:
-    net, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    with diagnose(nn.ModuleList([net, head])) as d:
-        h = net(torch.rand(5, 3)).detach()
-        head(functional.one_hot(h.argmax(-1), 4).float()).sum().backward()
-    assert cause_of(d, "0.weight")[1] == "its only way to the loss is cut by .detach(), and again behind it"
-    assert "two edits" in d.findings[0].next_step
+def _under_no_grad(a: nn.Module, b: nn.Module) -> Tensor:
+    with torch.no_grad():
+        h = a(X)  # cut
+    return b(h)
+
+
+def _a_view_under_no_grad(a: nn.Module, b: nn.Module) -> Tensor:
+    h = a(X)
+    with torch.no_grad():
+        flat = h.view(-1)  # cut
+    return b(flat.view(5, 3))
+
+
+def _drawn(a: nn.Module, b: nn.Module) -> Tensor:
+    drawn = torch.distributions.Categorical(logits=a(X)).sample()  # cut
+    return b(functional.one_hot(drawn, 3).float())
+
+
+def _in_front_of_a_choice(a: nn.Module, b: nn.Module) -> Tensor:
+    h = a(X).detach()  # cut
+    return b(functional.one_hot(h.argmax(-1), 3).float())
+
+
+def _reentrant(a: nn.Module, b: nn.Module) -> Tensor:
+    return b(checkpoint(a, X, use_reentrant=True))  # cut
+
+
+CUT: dict[Callable[[nn.Module, nn.Module], Tensor], tuple[str, str]] = {
+    _overwritten: ("its values are overwritten", ""),
+    _under_no_grad: ("", "Compute it outside of"),
+    _a_view_under_no_grad: ("", "Compute it outside of"),
+    _drawn: ("", "pseudograd.straight"),
+    _in_front_of_a_choice: ("its only way to the loss is cut by .detach(), and again behind it", "two edits"),
+    _reentrant: ("", "use_reentrant=False"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("loss", CUT, ids=lambda loss: loss.__name__)
+def test_a_cut_has_its_line_and_an_advice_that_fits(loss: Callable[[nn.Module, nn.Module], Tensor]) -> None:
+    a, b = nn.Linear(3, 3), nn.Linear(3, 3)
+    with diagnose(nn.ModuleList([a, b])) as d:
+        for _ in range(2):
+            loss(a, b).sum().backward()
+    assert starved(d) == ["0.weight", "0.bias"]
+    source, first = inspect.getsourcelines(loss)
+    line, why = cause_of(d, "0.weight")
+    assert "# cut" in source[line - first]
+    assert CUT[loss][0] in why
+    assert CUT[loss][1] in d.findings[0].next_step
+
+
+def test_a_reentrant_checkpoint_that_works_is_no_cut() -> None:
+    layer = nn.Linear(3, 3)
+    with diagnose(layer) as d:
+        checkpoint(layer, X.clone().requires_grad_(), use_reentrant=True).sum().backward()
+    assert starved(d) == []
+    assert not any(cut.reaches_loss for cut in d.structural)
 
 
 @pytest.mark.parametrize("how", ["target.data.copy_", "target.detach().copy_", "target.copy_"])
@@ -353,31 +355,6 @@ def test_a_parameter_that_is_projected_does_not_cut_itself() -> None:
         weight.data.clamp_(-1, 1)
         (weight.argmax().float() + nn.Parameter(torch.ones(()))).backward()
     assert cause_of(d, *starved(d))[1] == "its only way to the loss is cut by argmax"
-
-
-def test_a_view_under_no_grad_counts_as_its_base() -> None:
-    layer = nn.Linear(2, 4)
-    with diagnose(layer) as d:
-        h = layer(torch.ones(3, 2))
-        with torch.no_grad():
-            flat = h.view(-1)
-        (flat * nn.Parameter(torch.ones(12))).sum().backward()
-    assert cause_of(d, "weight")[0] == line_of("flat = h.view")
-    assert not any("leaf" in name for name in starved(d))
-
-
-@pytest.mark.filterwarnings("ignore:None of the inputs")
-def test_a_reentrant_checkpoint_of_data_is_a_cut() -> None:
-    layer, head = nn.Linear(2, 4), nn.Linear(4, 1)
-    with diagnose(nn.ModuleList([layer, head])) as d:
-        h = checkpoint(layer, torch.ones(3, 2), use_reentrant=True)
-        head(h).sum().backward()
-    assert cause_of(d, "0.weight")[0] == line_of("h = checkpoint(layer")
-    assert "use_reentrant=False" in d.findings[0].next_step
-    with diagnose(layer) as d:  # one that works is no cut
-        checkpoint(layer, torch.ones(3, 2, requires_grad=True), use_reentrant=True).sum().backward()
-    assert starved(d) == []
-    assert not any(cut.reaches_loss for cut in d.structural)
 
 
 def test_an_idle_expert_is_calm_and_a_lonely_layer_is_not() -> None:
@@ -411,15 +388,6 @@ def test_a_value_that_was_cut_is_followed_through_a_property(name: str) -> None:
         (getattr(cut, name) * other).sum().backward()
     (record,) = [record for record in d.structural if record.kind == ".detach()"]
     assert (number_of(record.where), record.reaches_loss) == (line_of("cut = weight.detach()"), True)
-
-
-def test_the_leaves_upstream_of_a_node_are_joined_with_those_that_its_inputs_remember() -> None:
-    leaves = Leaves("upstream", {})
-    x, y = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    a = x * 2
-    assert leaves.upstream_of(a) == leaves.set_of(x) != leaves.set_of(y)
-    assert leaves.upstream_of(a.sin()) == leaves.upstream_of(a.sin() + a.cos()) == leaves.set_of(x)
-    assert leaves.upstream_of((a + y) * a) == leaves.set_of(x) | leaves.set_of(y)
 
 
 def test_a_clamp_decides_if_a_gradient_goes_around_it_to_its_x() -> None:

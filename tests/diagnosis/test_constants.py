@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,39 +210,29 @@ def test_more_than_half_of_enough_entries_stand_still(
 # --- shares of what arrives -------------------------------------------------------------------------------------------
 
 
-def _codes_of(x: torch.Tensor, f: Any) -> list[str]:
-    with diagnose() as d:
-        f(nn.Parameter(x)).sum().backward()
-    return codes(d)
+_fake = torch.fake_quantize_per_tensor_affine
 
 
-@pytest.mark.parametrize(("outside", "is_cut"), [(49, False), (50, True)])
-def test_a_twentieth_is_cut(outside: int, is_cut: bool) -> None:
-    x = torch.full((1000,), 0.5)
-    x[:outside] = 2.0
-    assert ("cut" in _codes_of(x, lambda x: x.clamp(0, 1))) == is_cut
-
-
-@pytest.mark.parametrize(("outside", "is_cut"), [(499, False), (500, True)])
-def test_half_is_clipped_by_a_quantiser(outside: int, is_cut: bool) -> None:
-    x = torch.full((1000,), 0.5)
-    x[:outside] = 99.0
-    fake = torch.fake_quantize_per_tensor_affine
-    assert ("cut" in _codes_of(x, lambda x: fake(x, 0.1, 0, -128, 127))) == is_cut
-
-
-@pytest.mark.parametrize(("passing", "is_dead"), [(11, False), (10, True)])
-def test_a_thousandth_of_what_arrives_passes(passing: int, is_dead: bool) -> None:
-    x = torch.full((10_000,), -1.0)
-    x[:passing] = 1.0
-    assert ("dead" in _codes_of(x, torch.relu)) == is_dead
-
-
-@pytest.mark.parametrize(("at_bound", "is_edge"), [(9, False), (10, True)])
-def test_a_thousandth_stands_at_a_bound(at_bound: int, is_edge: bool) -> None:
-    x = torch.full((10_000,), 0.5)
-    x[:at_bound] = 1.0
-    assert ("edge" in _codes_of(x, lambda x: x.clamp(0, 1))) == is_edge
+@pytest.mark.parametrize(
+    ("code", "usual", "others", "least", "size", "f"),
+    [
+        pytest.param("cut", 0.5, 2.0, 50, 1000, lambda x: x.clamp(0, 1), id="a twentieth is cut"),
+        pytest.param(
+            "cut", 0.5, 99.0, 500, 1000, lambda x: _fake(x, 0.1, 0, -128, 127), id="half of what a quantiser gets"
+        ),
+        pytest.param("dead", 1.0, -1.0, 9990, 10_000, torch.relu, id="all but a thousandth is dead"),
+        pytest.param("edge", 0.5, 1.0, 10, 10_000, lambda x: x.clamp(0, 1), id="a thousandth stands at a bound"),
+    ],
+)
+def test_a_share_is_a_finding_from_here_on(
+    code: str, usual: float, others: float, least: int, size: int, f: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    for count in (least - 1, least):
+        x = torch.full((size,), usual)
+        x[:count] = others
+        with diagnose() as d:
+            f(nn.Parameter(x)).sum().backward()
+        assert (code in codes(d)) == (count == least)
 
 
 @pytest.mark.parametrize(("inward", "advice"), [(49, "Widen the range"), (50, "with pseudograd.override(")])

@@ -15,7 +15,7 @@ import pseudograd
 from pseudograd import diagnose, pin_edge
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
-from ..choices import folded, slow_but
+from ..choices import folded
 
 IS_CLOSED = installed_era() == CLOSED_ERA
 
@@ -30,7 +30,8 @@ CHOICE = {
 }
 
 
-@pytest.mark.parametrize(("name", "family"), slow_but([*CHOICE][::3], CHOICE, pytest.mark.program))
+@pytest.mark.program
+@pytest.mark.parametrize(("name", "family"), CHOICE)
 def test_the_verdict_is_right_about_the_training_under_the_other_convention(
     name: str, family: str, script: Any
 ) -> None:

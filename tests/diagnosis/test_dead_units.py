@@ -14,12 +14,9 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import leaf
 from pseudograd.diagnosis.count.leaves import Leaves
-from pseudograd.diagnosis.count.tally import Tally
-from pseudograd.diagnosis.count.zeros import Zeros
 from pseudograd.torch_table.private import tells_unpack_hooks
 
 from .checks import codes, line_of, only
-from .test_harmless import Doubled
 
 
 def train(model: nn.Module, batch: Callable[[], Tensor], steps: int = 4) -> Diagnosis:
@@ -296,49 +293,6 @@ def test_a_mask_is_dropped_when_every_entry_had_a_gradient() -> None:
     assert entries.missing() is not None
     entries.add(torch.tensor([0.0, torch.nan]))
     assert (entries.missing(), entries.moved, entries.is_complete, entries._mask) == (None, True, True, None)
-
-
-def test_tables_padding_and_custom_functions_are_noted_at_their_leaves() -> None:
-    """One of each kind of node, and a second one: the kinds are remembered."""
-    tables = [nn.Embedding(4, 2, padding_idx=row) for row in (0, None, 3)]
-    custom, plain = ([nn.Parameter(torch.ones(2)) for _ in range(2)] for _ in range(2))
-    at = torch.tensor([1, 2])
-    parts = [table(at).sum() for table in tables] + [Doubled.apply(x).sum() for x in custom] + [x.sum() for x in plain]
-    y = sum(parts)
-    parameters = [*(table.weight for table in tables), *custom, *plain]
-    leaves = Leaves("leaves", {})
-    reachable = leaves.reachable_from([y.grad_fn])
-    assert reachable[y.grad_fn].bit_count() == 7
-    assert [reachable[part.grad_fn] for part in parts] == [leaves.set_of(parameter) for parameter in parameters]
-    members = [leaves.leaf_of(parameter) for parameter in parameters]
-    assert [leaf.is_looked_up for leaf in members] == [True] * 3 + [False] * 4
-    assert [leaf.padding for leaf in members] == [0, None, 3, *[None] * 4]
-    assert [leaf.function for leaf in members] == [*[None] * 3, *["DoubledBackward"] * 2, *[None] * 2]
-    assert leaves.upstream(y.grad_fn) == y.grad_fn.metadata["leaves"] == reachable[y.grad_fn]
-
-
-def test_a_node_hands_zeros_to_the_leaves_that_got_them_from_it_alone() -> None:
-    a, b = (nn.Parameter(torch.ones(2)) for _ in range(2))
-    ones, nothing = torch.ones(2), torch.zeros(2)
-
-    def looked(y: Any, leaving: Any, arriving: Any = (ones,), suspects: int = 3) -> tuple[int, int]:
-        leaves = Leaves("leaves", {})
-        assert (leaves.set_of(a), leaves.set_of(b)) == (1, 2)
-        tally = Tally.__new__(Tally)
-        tally.passed = tally.zeroed = 0
-        zeros, node = Zeros(leaves, "tally", frozenset()), y.grad_fn
-        assert not zeros.begin(node)
-        node.metadata["tally"] = tally
-        assert (zeros.begin(node), zeros.begin(node)) == (True, False)
-        zeros.look(node, leaving, arriving, suspects)
-        return tally.passed, tally.zeroed
-
-    assert looked(a * b, (nothing, ones)) == (2, 1)
-    assert looked(a * b, (nothing, ones), suspects=2) == (2, 0)
-    assert looked(a * b, (nothing, nothing), arriving=(nothing,)) == (0, 0)
-    assert looked(a * b, (nothing, nothing), arriving=(None,)) == (0, 0)
-    assert looked(a * b, (ones, None)) == (1, 0)
-    assert looked(a * ones, (ones, ones)) == (1, 0)
 
 
 def test_leaves_have_run_if_their_modules_ran() -> None:

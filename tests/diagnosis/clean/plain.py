@@ -47,25 +47,6 @@ def a_frozen_backbone() -> Diagnosis:
 
 
 @clean()
-def adapters_of_low_rank() -> Diagnosis:
-    """The second factor starts at 0, so the first gets its first gradient in the second step."""
-
-    class Adapted(nn.Module):
-        def __init__(self, base: nn.Linear) -> None:
-            super().__init__()
-            self.base = base.requires_grad_(False)
-            self.down = nn.Parameter(torch.randn(base.in_features, 2) / 4)
-            self.up = nn.Parameter(torch.zeros(2, base.out_features))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.base(x) + x @ self.down @ self.up
-
-    net, (x, y) = nn.Sequential(Adapted(nn.Linear(8, 16)), nn.ReLU(), Adapted(nn.Linear(16, 3))), rows()
-    optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], 1e-2)
-    return steps(net, lambda: functional.cross_entropy(net(x), y), optimizer=optimizer)
-
-
-@clean()
 def tasks_are_learned_to_be_learned() -> Diagnosis:
     """Model-agnostic meta-learning: the inner step is differentiated through."""
     net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))

@@ -40,13 +40,6 @@ def probabilities_are_clamped_before_the_log(net: Classifier, x: Tensor, y: Tens
     return -safe.log().gather(1, y[:, None]).mean()
 
 
-@planted("starved", "first.weight", "first.bias", "head.weight")
-@trains(lambda: Parts(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), classes)
-def every_relu_is_dead(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    hidden = functional.relu(net.first(x) - 10)  # fault: relus dead by a bias of -10
-    return functional.cross_entropy(net.head(hidden), y)
-
-
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias")
 @trains(lambda: Parts(body=mlp(8, 16, 16), head=nn.Linear(16, 1)), lambda: classes(kinds=2))
 def a_binary_head_has_a_softmax_of_one_class(net: Parts, x: Tensor, y: Tensor) -> Tensor:

@@ -22,18 +22,6 @@ def a_latent_is_sampled_without_reparametrisation(net: Parts, x: Tensor) -> Tens
     return functional.mse_loss(net.decode(z), x)
 
 
-@planted("starved", "code")
-@trains(
-    lambda: Parts(encode=nn.Linear(8, 4), decode=nn.Linear(4, 8), code=nn.Parameter(torch.randn(16, 4))),
-    lambda: (rows(),),
-)
-def a_codebook_without_a_loss_of_its_own(net: Parts, x: Tensor) -> Tensor:
-    z = net.encode(x)
-    nearest = net.code[torch.cdist(z, net.code).argmin(-1)]
-    q = z + (nearest - z).detach()  # fault: codebook without commitment
-    return functional.mse_loss(net.decode(q), x)
-
-
 @planted("starved", "encode.weight", "encode.bias")
 @trains(
     lambda: Parts(encode=nn.Linear(6, 12), head=nn.Linear(12, 3)), lambda: (torch.rand(16, 6), torch.randint(3, (16,)))
@@ -111,16 +99,6 @@ def different_words() -> tuple[Tensor, Tensor]:
 def attention_is_scaled_by_ten_thousand(net: Transformer, x: Tensor) -> Tensor:
     scores = net.query(x) @ net.key(x).mT * 1e5
     return scores.softmax(-1)  # fault: softmax saturated by its scale
-
-
-@planted("starved", "router.weight", "router.bias")
-@trains(lambda: Transformer(router=nn.Linear(16, 4), experts=nn.Linear(16, 64)), words)
-def a_router_uses_its_indices_alone(net: Transformer, x: Tensor, y: Tensor) -> Tensor:
-    h = net.hidden(x)
-    chosen = net.router(h).topk(2, -1).indices  # fault: indices of topk
-    experts = net.experts(h).unflatten(-1, (4, 16))
-    h = experts.gather(-2, chosen[..., None].expand(*chosen.shape, 16)).mean(-2)
-    return functional.cross_entropy(net.head(h).flatten(0, 1), y.flatten())
 
 
 @planted("starved", "table.weight")

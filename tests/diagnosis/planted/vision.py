@@ -58,33 +58,8 @@ def a_quantiser_of_four_bits_is_saturated(net: Cnn, x: Tensor) -> Tensor:
     return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
-@planted("cut")
-@trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
-def a_grid_of_torch_that_is_too_narrow(net: Cnn, x: Tensor) -> Tensor:
-    low = torch.fake_quantize_per_tensor_affine(net.weight, 0.02, 0, -8, 7)  # fault: grid far too narrow
-    return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
-
-
 def canvas(start: Tensor) -> Parts:
     return Parts(pixels=nn.Parameter(start))
-
-
-def rows_at_the_bound() -> Parts:
-    return canvas(torch.cat([torch.zeros(2, 8), torch.rand(6, 8) * 0.8 + 0.1]))
-
-
-@planted("edge")
-@trains(rows_at_the_bound, lambda: (torch.rand(8, 8),), count=1)
-def a_picture_starts_with_black_rows(net: Parts, target: Tensor) -> Tensor:
-    picture = net.pixels.clamp(0, 1)  # fault: pixels exactly at the bound of their clamp
-    return functional.mse_loss(picture, target)
-
-
-@planted("kink", "pixels")
-@trains(lambda: canvas(torch.zeros(3, 8, 8)), lambda: (torch.rand(3, 8, 8),), count=1)
-def a_black_canvas(net: Parts, target: Tensor) -> Tensor:
-    picture = functional.relu(net.pixels)  # fault: canvas that starts at the kink of its relu
-    return functional.mse_loss(picture, target)
 
 
 @planted("starved", "centre", "size")
