@@ -69,6 +69,8 @@ def rounded(value: float | Tensor, like: Tensor) -> float | Tensor:
 
 def rounded_to(value: float, dtype: torch.dtype) -> float:
     """`value` rounded to a float dtype, to nearest even; inf where it does not fit, 0 where the processor flushes subnormals."""
+    if value == 0:  # the memory finds -0.0 where 0.0 is looked up
+        return float(value)
     return _rounded_to(value, dtype, flushes_subnormals())
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import engine, kernels
-from pseudograd.geometry import REGIONS, SHARES, Interval
+from pseudograd.geometry import SHARES, Interval
 from pseudograd.kernels import bits, native, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rewrite.edges import PINNED, rule_named
@@ -35,7 +35,6 @@ from .ways import (
     every_combination,
     needs_native,
     numbers,
-    same,
     same_bits,
     way,
 )
@@ -129,7 +128,7 @@ def test_between_numbers(dtype: torch.dtype, level: int) -> None:
         grad = torch.cat([grad, grad.new_tensor([1.0, -2.0, torch.inf, torch.nan, 0.0])])
         of_torch = call.rule.find_range is not None
         grad = grad + 0.0 if of_torch else grad  # of a gradient -0.0 a blocked zero may have either sign
-        for position, bounds in enumerate(BOUNDS, number + DTYPES.index(dtype) // 2):  # another dtype has the other f
+        for position, bounds in enumerate(BOUNDS[number % 2 :: 2], number + DTYPES.index(dtype) // 2):  # another dtype has the other f
             f = partial((engine.run if of_torch else _clamp, clamp_in_place)[position % 2], call)
             problems.append(Problem((call.label, call.edge, bounds), f, (x, *bounds), grad, is_exact=of_torch))
             has_planes += assert_planes_are_the_plain_ones(call, (x, *bounds), bits.X_ALONE)
@@ -222,7 +221,7 @@ def test_between_tensors(dtype: torch.dtype, level: int) -> None:
     calls = [(kind, call) for kind in list(KINDS.values())[:3] for call in clamps if call.edge != "inward"]
     calls += [(kind, kind.call(pin)) for kind in KINDS.values() for pin in PINS]
     problems, has_planes = [], 0
-    for (kind, call), (*values, grad) in zip(calls[shift % 3 :: 3], _problems_between_tensors(dtype, shift)):  # noqa: B905
+    for (kind, call), (*values, grad) in zip(calls[shift % 6 :: 6], _problems_between_tensors(dtype, shift)):  # noqa: B905
         inputs = kind.inputs(*values)
         every = tuple(value is not None for value in inputs)
         x_alone = (True, *[False] * (len(inputs) - 1))
@@ -240,7 +239,7 @@ def test_prepared_calls_between_tensors(dtype: torch.dtype, level: int) -> None:
     shift = level + DTYPES.index(dtype)
     problems = [
         Problem((rule, edge), partial(pg.clamp, rule=rule, edge=edge), (x, *bounds), grad)
-        for (rule, edge), (x, low, high, grad) in zip(HOW, _problems_between_tensors(dtype, shift))  # noqa: B905
+        for (rule, edge), (x, low, high, grad) in zip(HOW[shift % 2 :: 2], _problems_between_tensors(dtype, shift))  # noqa: B905
         for bounds in [(low, high), (low, None), (None, high)]
     ]
     assert_ways_agree(problems, ["native", "native code"])  # the second has kernels for few elements too
@@ -340,21 +339,6 @@ def test_the_kernels_decline_bounds_that_they_cannot_read() -> None:
         engine.run(of_numbers, small.half(), None, 1e6)
     reads_grad = call_for(OPS["clamp"], "zero", "inward")
     assert native._pull_inputs(native.operators, x, [x, x, x], (True, True, True), reads_grad) is None
-
-
-@pytest.mark.parametrize("region", REGIONS)
-def test_a_row_that_is_wrong_at_a_region_is_seen(region: str) -> None:
-    call, (x, low, high, grad) = KINDS["two tensors"].call(PINS[1]), every_combination(torch.float64)
-    *_, right = call.rule.find_range(low, high)
-    split = getattr(right, region)
-    wrong = right._replace(**{region: split._replace(x=split.x - 0.25)})
-    rule = call.rule.replaced(find_range=lambda low, high: (low, high, wrong))
-    other = Call(call.primitive, rule, {}, None, False)
-    solved = []
-    for name, call_of_way in (("native code", other), ("formula", call)):
-        with way(name):
-            solved.append(Problem(name, partial(engine.run, call_of_way), (x, low, high), grad, BOTH).solve()[1])
-    assert not all(map(same, *solved))
 
 
 def test_a_code_has_as_many_bits_as_it_must() -> None:

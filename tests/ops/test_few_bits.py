@@ -97,23 +97,6 @@ def test_a_call_saves_its_bits_alone_and_has_a_gradient_for_each_input(way: str)
         assert [gradient is not None for gradient in pulled] == list(wants)
 
 
-@every_way
-@pytest.mark.parametrize("off", [(), ("native",)], ids=str)
-def test_planes_lie_as_the_kernels_expect_them(way: str, off: tuple[str, ...]) -> None:
-    """Bit i % 8 of byte i // 8 of plane p is bit p of the code; the slope of a code is that of the formula."""
-    f, planes = WAYS[way]
-    x, _ = inputs(4099)
-    with kernels.off(*off):
-        (codes,) = saved_by(f, x)
-    rows = codes.reshape(planes, -1).tolist()
-    code_of_element = [sum((rows[p][i // 8] >> i % 8 & 1) << p for p in range(planes)) for i in range(len(x))]
-    slopes: dict[int, set[float]] = {}
-    formula = gradient_by_formula(f, x, torch.ones_like(x)).tolist()
-    for code, slope in zip(code_of_element, formula, strict=True):
-        slopes.setdefault(code, set()).add(slope)
-    assert [len(slopes[code]) for code in range(2**planes)] == [1] * 2**planes
-
-
 @pytest.mark.parametrize("kind", ["small", "gaps", "expanded", "meta", "a subclass"])
 def test_other_tensors_save_x(kind: str) -> None:
     class Named(Tensor):

@@ -379,7 +379,8 @@ def test_a_second_derivative_is_wrong_beyond_its_error() -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_no_op_has_cross_talk(name: str) -> None:
     for case in cases_of(OPS[name]):
-        transforms.check_element_wise(case, case.samples()[0])
+        if not case.parameters and not case.maximize:
+            transforms.check_element_wise(case, case.samples()[0])
 
 
 def test_the_check_for_cross_talk_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
