@@ -108,7 +108,7 @@ def is_reached_by(function: object, form: Form) -> bool:
     spelling = SPELLINGS.get(function)
     if spelling is None or (spelling.form.hides and spelling.form.write is None):
         return False
-    return spelling.form.shares_a_switch_with(form)
+    return not set(spelling.form.switches).isdisjoint(form.switches)
 
 
 def edge_family(form: Form) -> str:

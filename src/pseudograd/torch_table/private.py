@@ -202,8 +202,7 @@ def physical(value: Tensor) -> Tensor:
 
 def below_wrappers(value: Tensor) -> Tensor:
     """As `physical`, with the dimensions in their order: this tensor has the node that made it."""
-    while _unwrapped is not None and is_wrapped(value):
-        value = _unwrapped(value)
+    *_, value = levels_of(value)
     return value
 
 

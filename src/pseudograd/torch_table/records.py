@@ -135,9 +135,6 @@ class Form(Record):
                 return PRIMITIVES[name]
         return None
 
-    def shares_a_switch_with(self, other: Form) -> bool:
-        return any(switch in other.switches for switch in self.switches)
-
     @property
     def usual(self) -> Read | None:
         """How a call that leaves all other arguments at their defaults is read; x is an empty tensor here."""

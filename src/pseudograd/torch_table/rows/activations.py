@@ -40,14 +40,6 @@ def _is_at_bounds(x: Tensor, min: float, max: float) -> Tensor:
     return (x == min) | (x == max)
 
 
-def _slope_between(grad: Tensor, x: Tensor, min: float, max: float) -> Tensor:
-    return torch.where((x <= min) | (x >= max), 0.0, grad)
-
-
-def _slope_of_relu(grad: Tensor, x: Tensor, min: object, max: object) -> Tensor:
-    return torch.where(x <= 0, 0.0, grad)
-
-
 def _slope_of_hardsigmoid(grad: Tensor, x: Tensor, min: object, max: object) -> Tensor:
     if not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
         return _aten.hardsigmoid_backward(grad, x)  # which torch cannot differentiate
@@ -80,12 +72,13 @@ _RELU = Family("relu", "0", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(min=0) of torch<
 _RELU6 = Family("relu6", "0 and 6", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(0, 6) of torch<=2.13": 1.0})
 _HARDTANH = Family("hardtanh", "both bounds", SLOPE, 0.0, 1.0, 1.0)
 _HARDSIGMOID = Family("hardsigmoid", "-3 and 3", SLOPE, 0.0, 0.0, 0.0)
-_BOUNDS = pull_with_kink(_is_at_bounds, _slope_between)
+_BOUNDS = pull_with_kink(_is_at_bounds, lambda grad, x, min, max: torch.where((x <= min) | (x >= max), 0.0, grad))
+_OF_RELU = pull_with_kink(is_zero, lambda grad, x, min, max: torch.where(x <= 0, 0.0, grad))
 stand_in("torch.relu", lambda x, min, max: torch.relu(x), "relu6", saves="a copy")
 stand_in("torch.relu6", lambda x, min, max: functional.relu6(x), "relu6")
 stand_in("torch.hardtanh", hardtanh, "hardtanh")
 stand_in("torch.hardsigmoid", lambda x, min, max: functional.hardsigmoid(x), "relu6", through=_pull_hardsigmoid)
-pin(_RELU, "torch.relu", pull_with_kink(is_zero, _slope_of_relu), compares=False)
+pin(_RELU, "torch.relu", _OF_RELU, compares=False)
 pin(_RELU6, "torch.relu6", _BOUNDS)
 pin(_HARDTANH, "torch.hardtanh", _BOUNDS)
 pin(_HARDSIGMOID, "torch.hardsigmoid", pull_with_kink(_is_at_bounds, _slope_of_hardsigmoid), compares=False)
@@ -121,10 +114,6 @@ def _saturating(
 _SELU = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-def _slope_of_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float) -> Tensor:
-    return torch.where(x > 0, grad, grad * negative_slope)
-
-
 def _slope_of_elu(grad: Tensor, x: Tensor, alpha: object, of_result: bool = False) -> Tensor:
     return _aten.elu_backward(grad, alpha, 1.0, 1.0, of_result, x)
 
@@ -135,10 +124,6 @@ def _slope_of_celu(grad: Tensor, x: Tensor, alpha: float, of_result: bool = Fals
 
 def _slope_of_selu(grad: Tensor, x: Tensor, of_result: bool = False) -> Tensor:
     return _aten.elu_backward(grad, *_SELU, 1.0, of_result, x)
-
-
-def _slope_of_abs(grad: Tensor, x: Tensor) -> Tensor:
-    return grad * torch.sgn(x)
 
 
 def _exponential(
@@ -164,9 +149,10 @@ def _exponential(
 
 
 _LEAKY_RELU = Family("leaky_relu", "0", SLOPE, OWN, 1.0, OWN, notes=("its slope", "1", "its slope"))
-pin(_LEAKY_RELU, "leaky_relu", pull_with_kink(is_zero, _slope_of_leaky_relu), None, ("x", "negative_slope"), False)
+_OF_LEAKY_RELU = pull_with_kink(is_zero, lambda grad, x, slope: torch.where(x > 0, grad, grad * slope))
+pin(_LEAKY_RELU, "leaky_relu", _OF_LEAKY_RELU, None, ("x", "negative_slope"), False)
 _ABS: Family = Family("abs", "0", SLOPE, 0.0, 1.0, 0.0)
-pin(_ABS, "torch.abs", pull_with_kink(is_zero, _slope_of_abs), torch.abs, ("x",), False)
+pin(_ABS, "torch.abs", pull_with_kink(is_zero, lambda grad, x: grad * torch.sgn(x)), torch.abs, ("x",), False)
 
 
 def _arrange_gelu(x: Tensor, approximate: object) -> Arranged | None:

@@ -114,14 +114,6 @@ def _arrange_aten_clamp(x: Tensor, min: object, max: object) -> Arranged | None:
     return None if len(kinds) == 2 else _arrange_clamp(x, min, max)
 
 
-def _arrange_clamp_min(x: Tensor, min: object) -> Arranged | None:
-    return None if min is None else (_CLAMP_MIN, (x, min, None))
-
-
-def _arrange_clamp_max(x: Tensor, max: object) -> Arranged | None:
-    return None if max is None else (_CLAMP_MAX, (x, None, max))
-
-
 def _list_form(name: str, each: str, takes: Takes, *switches: str) -> Form:
     node = "Foreach" + "".join(word.capitalize() for word in name.split("_"))
     return Form(f"_foreach_{name}", switches=switches, takes=takes, owners=(torch,), each=each, nodes=(node,))
@@ -292,11 +284,16 @@ FORMS = [
     _clamp_form(
         "clamp_min",
         "min",
-        arrange=_arrange_clamp_min,
+        arrange=lambda x, min: None if min is None else (_CLAMP_MIN, (x, min, None)),
         node="ClampMin",
         cases=(edge_case("clamp_min(x, 0)", PASSES, CUTS),),
     ),
-    _clamp_form("clamp_max", "max", arrange=_arrange_clamp_max, node="ClampMax"),
+    _clamp_form(
+        "clamp_max",
+        "max",
+        arrange=lambda x, max: None if max is None else (_CLAMP_MAX, (x, None, max)),
+        node="ClampMax",
+    ),
     # maximum and minimum share a tie in every era, so no pin of an edge is about them
     _list_form("clamp_min", "clamp_min", _LIST_AND_BOUND, "clamp", EDGE),
     _list_form("clamp_max", "clamp_max", _LIST_AND_BOUND, "clamp", EDGE),

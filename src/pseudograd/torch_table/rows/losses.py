@@ -33,10 +33,6 @@ def _parse_legacy(size_average: object, reduce: object, reduction: object) -> in
     return _REDUCTIONS[name]
 
 
-def _parse_code(reduction: object) -> int | None:
-    return reduction if isinstance(reduction, int) else None
-
-
 def _parse_number(number: object) -> float | None:
     """An argument as torch reads it where it takes a float; None for what it may refuse."""
     if isinstance(number, (int, float)):
@@ -158,7 +154,7 @@ def _loss_forms(
     takes: the arguments before it, with their defaults. Python's binding and aten differ in what they do without `reduction`: torch's
     parser reads the name of its default as 0. accepts: as in `_reduced`, of torch.nn.functional.
     """
-    of_torch = in_float32(_reduced(losses_of, _parse_code, 1))
+    of_torch = in_float32(_reduced(losses_of, lambda code: code if isinstance(code, int) else None, 1))
     by_owner: tuple[tuple[object, Write, Takes, tuple[type[nn.Module], ...]], ...] = (
         (functional, in_float32(_reduced(losses_of, _parse_legacy, len(_LEGACY), accepts)), _LEGACY, (module,)),
         (torch, of_torch, {"reduction": _NONE}, ()),

@@ -5,6 +5,7 @@ its way out and puts the framework's in its place (`_gate`).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -70,13 +71,6 @@ def _gate(x: Tensor, is_at: Tensor, value: str) -> Tensor:
     return engine.run(call_for(_GATE, value), x, is_at.expand(x.shape))
 
 
-def _gate_both(x: Tensor, other: Tensor, value: str, other_value: str) -> tuple[Tensor, Tensor]:
-    """The two, as the function would broadcast them, with a gate where both are 0."""
-    is_at = (x.detach() == 0) & (other.detach() == 0)
-    x, other = torch.broadcast_tensors(x, other)
-    return _gate(x, is_at, value), _gate(other, is_at, other_value)
-
-
 def _write_norm(
     name: str, convention: str, own: Own, x: Tensor, p: Any, dim: Any, keepdim: object, dtype: object, out: object
 ) -> object:
@@ -120,22 +114,14 @@ def _write_std(convention: str, own: Own, x: Tensor, dim: Any, *others: object) 
     return own(_gate(x, values.amax(dims, keepdim=True) == values.amin(dims, keepdim=True), NAN))
 
 
-def _write_atan2(convention: str, own: Own, x: Tensor, other: object) -> object:
-    if not isinstance(other, Tensor) or convention not in (NAN, "0.0"):
+def _write_pair(at_zeros: Mapping[str, tuple[str, str]], convention: str, own: Own, x: object, other: object) -> object:
+    """A function of two, broadcast as it would do it, with a gate where both are 0. at_zeros: what the two get there, by convention."""
+    if convention not in at_zeros or not isinstance(x, Tensor) or not isinstance(other, Tensor):
         return None
-    return own(*_gate_both(x, other, convention, convention))
-
-
-def _write_pow(convention: str, own: Own, x: Tensor, exponent: object) -> object:
-    if convention != NAN or not isinstance(exponent, Tensor):
-        return None
-    return own(*_gate_both(x, exponent, NAN, ""))
-
-
-def _write_xlogy(convention: str, own: Own, x: object, other: object) -> object:
-    if not isinstance(other, Tensor) or not isinstance(x, Tensor):
-        return None
-    return own(*_gate_both(x, other, *(("-inf", NAN) if convention == "jax" else ("0.0", "0.0"))))
+    is_at = (x.detach() == 0) & (other.detach() == 0)
+    first, second = torch.broadcast_tensors(x, other)
+    value, other_value = at_zeros[convention]
+    return own(_gate(first, is_at, value), _gate(second, is_at, other_value))
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
@@ -164,6 +150,9 @@ _XLOGY = Family(
     singular={"jax": "jax"},
     notes=("0, NaN", "with `nan=True`: -inf, NaN", "0, 0"),
 )
+_ZEROS = "0.0", "0.0"
+_write_atan2 = partial(_write_pair, {NAN: (NAN, NAN), "0.0": _ZEROS})
+_write_xlogy = partial(_write_pair, {"jax": ("-inf", NAN), "tensorflow": _ZEROS})
 _LINALG = (torch.linalg,)
 _AXES: Takes = {"dim": None, "keepdim": False, "dtype": None, "out": None}
 _OTHER: Takes = {"other": MISSING}
@@ -182,7 +171,7 @@ FORMS = [
     pin_form("std", _STD, _write_std, dict.fromkeys(("dim", "unbiased", "keepdim", "correction"))),
     pin_form("atan2", _ATAN2, _write_atan2, _OTHER, "default"),
     pin_form("arctan2", _ATAN2, _write_atan2, _OTHER, "default"),
-    pin_form("pow", _POW, _write_pow, {"exponent": MISSING}, "Tensor_Tensor"),
+    pin_form("pow", _POW, partial(_write_pair, {NAN: (NAN, "")}), {"exponent": MISSING}, "Tensor_Tensor"),
     pin_form("xlogy", _XLOGY, _write_xlogy, _OTHER, "Tensor"),
     pin_form("xlogy", _XLOGY, _write_xlogy, _OTHER, owners=(torch.special,)),
 ]
