@@ -292,16 +292,14 @@ def find_lost_argument(func: Callable[..., object], kwargs: dict[str, Any]) -> d
 def _dispatch(forward: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(forward)
     def call(module: nn.Module, *args: object, **kwargs: object) -> object:
-        if is_compiling() or not (mode_count() and _all_modes_are_ours() and _may_be_fast(module, args, kwargs)):
+        if is_compiling() or not mode_count() or not _may_be_fast(module, args, kwargs):
+            return forward(module, *args, **kwargs)
+        if not all(type(mode).__module__.startswith("pseudograd") for mode in mode_stack()):
             return forward(module, *args, **kwargs)
         # It calls this again, with a mode less on the stack.
         return handle_torch_function(call, (), module, *args, **kwargs)
 
     return call
-
-
-def _all_modes_are_ours() -> bool:
-    return all(type(mode).__module__.startswith("pseudograd") for mode in mode_stack())
 
 
 def _may_be_fast(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:

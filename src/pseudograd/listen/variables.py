@@ -7,7 +7,7 @@ import dis
 import inspect
 import sys
 import types
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -33,7 +33,11 @@ Names = dict[int, str]
 
 def names_in_program(wanted: Collection[int], depth: int) -> Names:
     """The names that the program has for the objects with these ids, from the frame `depth` above outwards."""
-    frames = list(_program_frames(sys._getframe(depth)))
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(depth)
+    while (frame := program_frame(frame)) is not None:
+        frames.append(frame)
+        frame = frame.f_back
     search = _Search(wanted)
     for frame in frames:
         if not search.has_ended:
@@ -41,12 +45,6 @@ def names_in_program(wanted: Collection[int], depth: int) -> Names:
     for variables in {id(frame.f_globals): frame.f_globals for frame in frames}.values():
         search.look_into(variables.copy().items())
     return search.names
-
-
-def _program_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while (frame := program_frame(frame)) is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _variables_of(frame: FrameType) -> dict[str, Any]:
@@ -59,7 +57,7 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
     variables = frame.f_locals
     copy = dict(variables)
     if _HAS_SNAPSHOTS and sys.getrefcount(variables) == _ALONE:  # a debugger may hold it
-        for name in _names_of(code):
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             variables.pop(name, None)
     return copy
 
@@ -68,10 +66,6 @@ def _reads_locals(code: CodeType) -> bool:
     if _READ_LOCALS.isdisjoint(code.co_names):  # attributes are among these
         return False
     return any(step.opname == "LOAD_GLOBAL" and step.argval in _READ_LOCALS for step in dis.get_instructions(code))
-
-
-def _names_of(code: CodeType) -> tuple[str, ...]:
-    return (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
 
 
 class _Search:

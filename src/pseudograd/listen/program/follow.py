@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import must
+from .signals import handle_signals
 
 _PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
 _SECONDS_TO_CLEAN_UP = 2.0  # for a program whose command was stopped
@@ -200,9 +201,6 @@ def _waited(process: subprocess.Popen[bytes], seconds: float | None) -> int:
 @contextlib.contextmanager
 def _signals_reach(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """SIGTERM is passed on, and Ctrl-C where the terminal did not send it to both. This process stays: it has the report to write."""
-    if threading.current_thread() is not threading.main_thread() or os.name == "nt":
-        yield
-        return
     timers: list[threading.Timer] = []
 
     def terminate(number: int, frame: object) -> None:
@@ -215,19 +213,13 @@ def _signals_reach(process: subprocess.Popen[bytes]) -> Iterator[None]:
         if not _is_in_front():
             process.send_signal(number)
 
-    wanted = {signal.SIGTERM: terminate, signal.SIGINT: interrupt}
-    before = {number: signal.getsignal(number) for number in wanted}
-    for number, handler in wanted.items():
-        if before[number] != signal.SIG_IGN:  # as under nohup: for the program, too
-            signal.signal(number, handler)
     try:
-        yield
+        # A signal that is ignored here, as under nohup, is ignored by the program, too.
+        with handle_signals({} if os.name == "nt" else {signal.SIGTERM: terminate, signal.SIGINT: interrupt}):
+            yield
     finally:
         for timer in timers:
             timer.cancel()
-        for number, old in before.items():
-            if old is not None:
-                signal.signal(number, old)
 
 
 def _is_in_front() -> bool:

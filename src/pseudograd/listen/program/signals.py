@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
+Handler = Callable[[int, FrameType | None], object]
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -31,7 +32,7 @@ def stoppable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
 
-    with _handled_by(stop):
+    with handle_signals(dict.fromkeys(_NAMES, stop)):
         yield
 
 
@@ -40,7 +41,7 @@ def hold_signals() -> Iterator[None]:
     """A signal that arrives inside this block is raised again at its end."""
     waiting: list[int] = []
     try:
-        with _handled_by(lambda number, frame: waiting.append(number)):
+        with handle_signals(dict.fromkeys(_NAMES, lambda number, frame: waiting.append(number))):
             yield
     finally:
         for number in waiting:
@@ -48,17 +49,17 @@ def hold_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle both signals with `handler` inside this block.
+def handle_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Handle these signals inside this block.
 
     Python lets only the main thread set handlers. A signal that is ignored (nohup), or handled outside of Python, stays as it is.
     """
     in_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in _NAMES} if in_main else {}
+    before = {number: signal.getsignal(number) for number in handlers} if in_main else {}
     changed = {number: old for number, old in before.items() if old not in (None, signal.SIG_IGN)}
     try:
         for number in changed:
-            signal.signal(number, handler)
+            signal.signal(number, handlers[number])
         yield
     finally:
         for number, old in changed.items():
