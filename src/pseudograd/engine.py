@@ -129,7 +129,11 @@ def run(call: Call, *inputs: Any) -> Tensor:
         if formula.is_nested(inputs[0]):
             return formula.apply_to_components(partial(run, call), inputs[0], inputs[1:])
         return _apply_eager(call, *inputs)
-    return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
+    if not is_exporting():
+        return PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
+    # torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained.
+    _warn_of_export(call.label)
+    return call.primitive.forward(*inputs)
 
 
 def run_prepared(
@@ -196,12 +200,6 @@ def _keeps_another_residual(call: Call, x: Tensor, others: tuple[object, ...], w
     ):
         return False
     return kernels.residual_of(call, (x, *others), wants) is not INPUTS
-
-
-def _export(call: Call, inputs: tuple[object, ...]) -> Tensor:
-    """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained."""
-    _warn_of_export(call.label)
-    return call.primitive.forward(*inputs)
 
 
 _warned: dict[str, Callable[[], object]] = {}  # by label, a weak reference to the trace of the last warning

@@ -19,13 +19,8 @@ def must(where: str, argument: str, requirement: str, got: object, remedy: str |
 
 
 def not_installed(where: str, packages: str, extra: str) -> ImportError:
-    """For a package that only a part of the library needs; the extra of pyproject.toml that brings it."""
-    return ImportError(f"{where}: {packages} must be installed, got none. {installing(extra)}.")
-
-
-def installing(extra: str) -> str:
-    """pip knows the extras of what is installed, so that it works for a checkout and for a wheel."""
-    return f'Run pip install "pseudograd[{extra}]"'
+    """For a package that only a part of the library needs; the extra of pyproject.toml that brings it, in a checkout and in a wheel."""
+    return ImportError(f'{where}: {packages} must be installed, got none. Run pip install "pseudograd[{extra}]".')
 
 
 def describe_value(value: object) -> str:

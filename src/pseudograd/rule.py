@@ -8,7 +8,7 @@ The file has more than 300 lines because the records and the tables that find th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -379,7 +379,7 @@ def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize:
     parameters = _defaults(row)
     for key, value in chosen:
         if key not in parameters:
-            raise TypeError(must(op.name, f"rule {name!r}", f"take {_listed(row.parameters) or 'no parameter'}", key))
+            raise TypeError(must(op.name, f"rule {name!r}", f"take {', '.join(row.parameters) or 'no parameter'}", key))
         check_parameter(name, key, value, row.parameters[key])
         parameters[key] = value
     for key, value in parameters.items():
@@ -440,14 +440,14 @@ def rule_named(name: str, /, *values: object, **named: Any) -> RuleObject:
     if row is None:
         raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
     if len(values) > len(row.parameters):
-        raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", values))
+        raise TypeError(must(name, "parameters", f"be {', '.join(row.parameters) or 'absent'}", values))
     for key, value in zip(row.parameters, values):  # noqa: B905  Dynamo on torch 2.8
         if key in named:
             raise TypeError(must(name, key, "be given once", named[key]))
         named[key] = value
     for key, value in named.items():
         if key not in row.parameters:
-            raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
+            raise TypeError(must(name, "parameters", f"be {', '.join(row.parameters) or 'absent'}", key))
         named[key] = value if isinstance(value, UserFunction) else as_number(value)
         check_parameter(name, key, named[key], row.parameters[key])
         if key in row.choices:
@@ -481,7 +481,7 @@ def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
     takers = [other for other in OPS.values() if other.rule_set == op.rule_set and name in tuple(other.rules)]
     if takers:
         why = "needs both bounds" if takers[0].rules[name].requires else "is a rule of others"  # type: ignore[index]
-        hint = f"{name!r} {why}: use {_listed(other.name for other in takers)}"
+        hint = f"{name!r} {why}: use {', '.join(other.name for other in takers)}"
     return unknown_name(op.name, "rule", tuple(op.rules), name, hint or _python_text(op, name))
 
 
@@ -493,7 +493,3 @@ def _python_text(op: Primitive, text: object) -> str | None:
     rule = f"pg.rules.{row.name}({form[3]})" if form[3] and row.parameters else repr(row.name)
     edge = next((f" with edge={edge!r}" for edge in op.edges if str(edge) == form[5]), "")
     return f"In Python that is {rule}{edge}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

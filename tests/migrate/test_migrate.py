@@ -135,14 +135,6 @@ GUARDS = [
 ]
 
 
-@pytest.mark.parametrize("guard", GUARDS)
-def test_a_class_that_guards_the_gradient_stays(tmp_path: Path, guard: str) -> None:
-    text = "import torch\n" + POPULAR.replace("x, = ctx", f"g = {guard}\n        x, = ctx")
-    migration = make_migration(_file(tmp_path, text))
-    assert migration.after == text
-    assert "ClampWithGrad is no class that pseudograd.familiar has: it stays" in str(migration)
-
-
 CASTS = "@staticmethod\n    @torch.amp.custom_fwd(device_type='cpu', cast_inputs=torch.half)"
 OTHERS = {
     "autocast casts its inputs": POPULAR.replace("@staticmethod", CASTS, 1),
@@ -150,16 +142,35 @@ OTHERS = {
     "bounds that learn otherwise": POPULAR.replace("None, None", "g.sum(), g.sum()"),
     "another F": f"import functions_of_mine as F\n{POPULAR}".replace("x.clamp(low", "F.hardtanh(x, low"),
     "a clamp of its own": f"from torch import clamp\ndef clamp(*args): return 0\n{POPULAR}".replace("x.clamp(low", "clamp(x, low"),
-    "float32 alone": POPULAR.replace("return x.clamp", "return x.float().clamp", 1),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_a_class_that_does_something_else_somewhere_stays(tmp_path: Path, name: str) -> None:
-    text = f"import torch\n{OTHERS[name]}"
-    migration = make_migration(_file(tmp_path, text))
-    assert migration.after == text
-    reason = "but differs in float16, bfloat16, float64" if name == "float32 alone" else "is no class"
+USES = ("class More(ClampWithGrad): pass", "print(ClampWithGrad)", "ClampWithGrad.forward(1)")
+NO_CLASS = "is no class that pseudograd.familiar has: it stays"
+STAYS = {
+    **{guard: (POPULAR.replace("x, = ctx", f"g = {guard}\n        x, = ctx"), NO_CLASS) for guard in GUARDS},
+    **{name: (text, NO_CLASS) for name, text in OTHERS.items()},
+    "float32 alone": (
+        POPULAR.replace("return x.clamp", "return x.float().clamp", 1),
+        "but differs in float16, bfloat16, float64",
+    ),
+    "default bounds": (
+        f"{POPULAR.replace('low, high):', 'low=0, high=1.5):', 1)}y = ClampWithGrad.apply(torch.ones(1))\n",
+        "is ClampWithGrad, but has default arguments (low=0, high=1.5): it stays",
+    ),
+    **{use: (f"{POPULAR}{use}\n", "uses more of it than `ClampWithGrad.apply`: it stays") for use in USES},
+    "defined twice": (  # which of the two a use means is not known, and the other may be no copy
+        f"{POPULAR}{IDENTITY.replace('Straight', 'ClampWithGrad')}y = ClampWithGrad.apply\n",
+        "defines ClampWithGrad again: it stays",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_a_class_that_is_another_or_is_used_otherwise_stays(tmp_path: Path, name: str) -> None:
+    text, reason = STAYS[name]
+    migration = make_migration(_file(tmp_path, f"import torch\n{text}"))
+    assert migration.after == f"import torch\n{text}"
     assert reason in str(migration)
 
 
@@ -204,32 +215,41 @@ def test_the_hints_are_the_lines_of_the_page() -> None:
         for lines in ROWS.values()
         for before, (after, _) in lines.items()
     }
-    hints = [hint for known in HINTS.values() for hint in known]
-    assert [hint for hint in hints if (hint[1].rstrip(")"), hint[2]) not in rows] == []
+    assert [hint for hint in HINTS if (hint[3].rstrip(")"), hint[4]) not in rows] == []
 
 
-def test_a_class_with_default_bounds_stays(tmp_path: Path) -> None:
-    text = f"import torch\n{POPULAR.replace('low, high):', 'low=0, high=1.5):', 1)}y = ClampWithGrad.apply(torch.ones(1))\n"
-    migration = make_migration(_file(tmp_path, text))
-    assert migration.after == text
-    assert "is ClampWithGrad, but has default arguments (low=0, high=1.5): it stays" in str(migration)
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        "def make():{}    return ReplaceGrad.apply\nprint(make())\n",
-        "class Guide:{}    def f(self): return self.ReplaceGrad.apply\n",
-        "if torch.cuda:{}",
-        "try:{}except ImportError:\n    pass\n",
-    ],
+BLOCKS = (
+    "def make():{}    return ReplaceGrad.apply\nprint(make())\n",
+    "class Guide:{}    def f(self): return self.ReplaceGrad.apply\n",
+    "if torch.cuda:{}",
+    "try:{}except ImportError:\n    pass\n",
 )
-def test_a_class_inside_a_block_gives_way_to_an_import_there(tmp_path: Path, around: str) -> None:
-    inside = "\n" + "".join(f"    {line}\n" if line else "\n" for line in REPLACE.splitlines())
-    text = f"import torch\n\n{around}"
-    migration = make_migration(_file(tmp_path, text.replace("{}", inside)))
-    assert migration.after == text.replace("{}", "\n    from pseudograd.familiar import ReplaceGrad\n")
-    compile(migration.after, "new.py", "exec")
+_INSIDE = "\n" + "".join(f"    {line}\n" if line else "\n" for line in REPLACE.splitlines())
+EDITS = {
+    **{
+        block: (
+            block.replace("{}", _INSIDE),
+            block.replace("{}", "\n    from pseudograd.familiar import ReplaceGrad\n"),
+        )
+        for block in BLOCKS
+    },
+    "line ends, and another name of the class": (
+        (POPULAR.replace("ClampWithGrad", "Mine") + "# ü\nx = Mine.apply").replace("\n", "\r\n"),
+        "from pseudograd.familiar import ClampWithGrad as Mine\r\n# ü\r\nx = Mine.apply",
+    ),
+    "a form feed, which ends no line": (
+        f"x = '\x0c'\n{POPULAR}y = 1\n",
+        "from pseudograd.familiar import ClampWithGrad\nx = '\x0c'\ny = 1\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_class_gives_way_to_an_import_and_all_else_stays(tmp_path: Path, name: str) -> None:
+    head = "import torch\r\n" if "\r\n" in EDITS[name][0] else "import torch\n"
+    before, after = (head + text for text in EDITS[name])
+    assert make_migration(_file(tmp_path, before)).after == after
+    compile(after, "new.py", "exec")
 
 
 def test_nothing_of_the_script_runs_but_its_imports_of_torch(tmp_path: Path) -> None:
@@ -271,14 +291,6 @@ def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("use", ["class More(ClampWithGrad): pass", "print(ClampWithGrad)", "ClampWithGrad.forward(1)"])
-def test_a_class_that_is_used_for_more_stays(tmp_path: Path, use: str) -> None:
-    text = f"import torch\n{POPULAR}{use}\n"
-    migration = make_migration(_file(tmp_path, text))
-    assert migration.after == text
-    assert "uses more of it than `ClampWithGrad.apply`: it stays" in str(migration)
-
-
 @pytest.mark.parametrize(
     ("other", "stays"),
     [
@@ -301,13 +313,6 @@ def test_what_the_files_beside_it_use(tmp_path: Path, other: str, stays: bool) -
     assert ("but other.py:2 uses more of it than `ClampWithGrad.apply`: it stays" in str(migration)) == stays
 
 
-def test_line_ends_and_names_beside_it_stay(tmp_path: Path) -> None:
-    """Another name of the class stays, too."""
-    text = ("import torch\n" + POPULAR.replace("ClampWithGrad", "Mine") + "# ü\nx = Mine.apply").replace("\n", "\r\n")
-    after = make_migration(_file(tmp_path, text)).after
-    assert after == "import torch\r\nfrom pseudograd.familiar import ClampWithGrad as Mine\r\n# ü\r\nx = Mine.apply"
-
-
 def _notebook(*cells: str) -> str:
     stored: dict[str, Any] = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
     code = [{**stored, "source": cell.splitlines(keepends=True)} for cell in cells]
@@ -315,43 +320,19 @@ def _notebook(*cells: str) -> str:
     return json.dumps({"cells": [text, *code], "nbformat": 4}, indent=1)
 
 
-def test_a_notebook_is_edited_cell_by_cell(tmp_path: Path) -> None:
+def test_a_notebook_is_edited_cell_by_cell_and_what_is_no_python_stays(tmp_path: Path) -> None:
     cells = (
         "!pip install torch\n%matplotlib inline\nimport torch",
+        "import torch\n%pip install ftfy \\\n    regex\nfiles = !ls\nversion = %sx pip show torch\n",
         f"# a clamp\n{POPULAR}\nclamp = ClampWithGrad.apply",
-        "%%time\nnot python",
+        *("%%time\nnot python", "torch.clamp?", "if"),
     )
-    file = _file(tmp_path, _notebook(*cells), "old.ipynb")
-    migration = make_migration(file)
-    after: Any = json.loads(migration.after)
-    sources = ["".join(cell["source"]) for cell in after["cells"]]
-    assert sources == [
-        "# ü",
-        cells[0],
-        "# a clamp\nfrom pseudograd.familiar import ClampWithGrad\nclamp = ClampWithGrad.apply",
-        cells[2],
-    ]
+    migration = make_migration(_file(tmp_path, _notebook(*cells), "old.ipynb"))
+    sources = ["".join(cell["source"]) for cell in json.loads(migration.after)["cells"]]
+    new = "# a clamp\nfrom pseudograd.familiar import ClampWithGrad\nclamp = ClampWithGrad.apply"
+    assert sources == ["# ü", *cells[:2], new, *cells[3:]]
     assert "+from pseudograd.familiar import ClampWithGrad" in migration.diff
-
-
-ODD = (
-    "import torch\n%pip install ftfy \\\n    regex\nfiles = !ls\nversion = %sx pip show torch\n",
-    POPULAR + "clamp = ClampWithGrad.apply\n",
-    "torch.clamp?",
-    "if",
-)
-
-
-def test_what_is_ipython_s_alone_stops_nothing(tmp_path: Path) -> None:
-    """And a cell that is no Python at all is left as it is."""
-    migration = make_migration(_file(tmp_path, _notebook(*ODD), "old.ipynb"))
-    sources = ["".join(cell["source"]) for cell in json.loads(migration.after)["cells"]][1:]
-    assert sources == [
-        ODD[0],
-        "from pseudograd.familiar import ClampWithGrad\nclamp = ClampWithGrad.apply\n",
-        *ODD[2:],
-    ]
-    assert "old.ipynb:cell 2:1: ClampWithGrad is ClampWithGrad" in str(migration)
+    assert "old.ipynb:cell 3:2: ClampWithGrad is ClampWithGrad" in str(migration)
 
 
 @pytest.mark.parametrize("use", ["if ClampWithGrad.forward", "if print(ClampWithGrad)", "print(ClampWithGrad)"])
@@ -372,21 +353,6 @@ def test_a_notebook_keeps_how_it_was_stored(tmp_path: Path, indent: int | None) 
         after = json.loads(migration.after)
         assert migration.after == json.dumps(after, indent=indent, ensure_ascii=is_ascii)
         assert after != stored
-
-
-def test_a_class_that_is_defined_twice_stays(tmp_path: Path) -> None:
-    """Which of the two a use means is not to be reason; and the other may be no copy."""
-    text = f"import torch\n{POPULAR}{IDENTITY.replace('Straight', 'ClampWithGrad')}y = ClampWithGrad.apply\n"
-    migration = make_migration(_file(tmp_path, text))
-    assert migration.after == text
-    assert "defines ClampWithGrad again: it stays" in str(migration)
-
-
-def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
-    text = f"import torch\nx = '\x0c'\n{POPULAR}y = 1\n"
-    assert make_migration(_file(tmp_path, text)).after == (
-        "import torch\nfrom pseudograd.familiar import ClampWithGrad\nx = '\x0c'\ny = 1\n"
-    )
 
 
 def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,17 +123,16 @@ def _edit(text: str, tree: ast.Module, classes: list[OldClass]) -> str:
         else:
             edits.append((first, last, [" " * node.col_offset + _import([old]) + end]))
     if at_top:
-        at = _line_for_import(tree, at_top[0][0])
+        # Behind the last import above the first class; in the line of the class, if no import is above it.
+        first = at_top[0][0]
+        imports = [
+            node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno <= first
+        ]
+        at = max((node.end_lineno or 0 for node in imports), default=first)
         edits.append((at, at, [_import([old for _, old in at_top]) + end]))
     for first, last, new_lines in sorted(edits, reverse=True):
         lines[first:last] = new_lines
     return "".join(lines)
-
-
-def _line_for_import(tree: ast.Module, first: int) -> int:
-    """The line behind the last import above the first class, or the line of the class if no import is above it."""
-    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno <= first]
-    return max((node.end_lineno or 0 for node in imports), default=first)
 
 
 def _import(classes: list[OldClass]) -> str:

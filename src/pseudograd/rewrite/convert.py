@@ -15,6 +15,7 @@ from ..errors import must
 from ..rule import RuleLike, RuleObject
 from ..torch_table.forms import COMPOSITE_MODULES, MODULES
 from ..torch_table.private import children_of
+from ..wording import counted
 from .with_rule import kind_of, module_with_rule, names_of, primitive_for
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
@@ -99,8 +100,7 @@ class Conversion:
         self.undo()
 
     def _count_text(self) -> str:
-        number = len(self.paths)
-        return f"{number} {'module' if number == 1 else 'modules'}{'' if self in _standing else ', undone'}"
+        return counted(len(self.paths), "module") + ("" if self in _standing else ", undone")
 
     def _repr_html_(self) -> str:
         """One line for each module."""

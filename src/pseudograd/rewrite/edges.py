@@ -39,18 +39,13 @@ class Pin(NamedTuple):
 # --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
 
 
-def _between_numbers(pin: Pin, min: object, max: object) -> RangePieces:
-    part = SHARES[pin.era.edge] if pin.part is None else pin.part
-    return min, max, _pieces_of_numbers(part, min is not None, max is not None)
-
-
-def _between_tensors(pin: Pin, min: object, max: object) -> RangePieces:
-    return min, max, _pieces_of_tensors(pin, min is not None, max is not None)
-
-
 def _between_pair(is_min: bool, pin: Pin, other: object) -> RangePieces:
     pieces = _pieces_of_pair(is_min, pin.era.of_fmax if pin.part is None else pin.part)
     return (None, other, pieces) if is_min else (other, None, pieces)
+
+
+def _between_bounds(pieces: Callable[[bool, bool], Pieces], min: object, max: object) -> RangePieces:
+    return min, max, pieces(min is not None, max is not None)
 
 
 _pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
@@ -79,9 +74,8 @@ def _pieces_of_pair(is_min: bool, part: float) -> Pieces:
 # --- as formulas ------------------------------------------------------------------------------------------------------
 
 
-def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
+def _pull_of_numbers(part: float, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
     """Away from the edge the eras agree: NaN gets 0."""
-    part = SHARES[pin.era.edge] if pin.part is None else pin.part
     inside = (x > min) if max is None else (x < max) if min is None else (x > min) & (x < max)
     if part == 0.0:
         return torch.where(inside, grad, 0.0), None, None
@@ -135,11 +129,12 @@ def rule_named(edge: str, elsewhere: str) -> str:
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
-        pull, find_range = partial(_pull_of_numbers, pin), partial(_between_numbers, pin)
-        OF_NUMBERS[name] = measured_rule(name, pull, BOUNDED, find_range=find_range)
-        pull = partial(_pull_of_tensors, pin)
-        of_tensors = None if pin.era.between is None else partial(_between_tensors, pin)
-        OF_TENSORS[name] = measured_rule(name, pull, BOUNDED, compares=False, find_range=of_tensors)
+        part = SHARES[pin.era.edge] if pin.part is None else pin.part
+        between_numbers = partial(_between_bounds, partial(_pieces_of_numbers, part))
+        OF_NUMBERS[name] = measured_rule(name, partial(_pull_of_numbers, part), BOUNDED, find_range=between_numbers)
+        pull, pieces = partial(_pull_of_tensors, pin), partial(_pieces_of_tensors, pin)
+        between_tensors = None if pin.era.between is None else partial(_between_bounds, pieces)
+        OF_TENSORS[name] = measured_rule(name, pull, BOUNDED, compares=False, find_range=between_tensors)
         for family, rules in OF_PAIRS.items():
             ((pull_of_family, _),) = FAMILIES[family].pinned.values()
             pull, between = partial(_pull_of_pair, pull_of_family, pin), partial(_between_pair, family == "fmin", pin)

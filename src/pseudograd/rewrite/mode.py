@@ -53,7 +53,11 @@ class Replacement:
         Raises what an unknown rule of a site's function raises.
         """
         if rule is None:
-            rule = self._rule_in_a_graph() if _is_compiling() else self.rule
+            if _is_compiling():
+                numbers = [(key, float(value) if isinstance(value, str) else value) for key, value in self.parameters]
+                rule = RuleObject(self.name, tuple(numbers))
+            else:
+                rule = self.rule
         stands_in = PRIMITIVES[primitive]
         if isinstance(rule, RuleObject) or rule not in stands_in.rules:
             other = form.primitive_with(primitive, rule)
@@ -61,9 +65,6 @@ class Replacement:
                 return None
             stands_in = other or stands_in
         return call_for(stands_in, rule, stands_in.default_edge)
-
-    def _rule_in_a_graph(self) -> RuleObject:
-        return RuleObject(self.name, tuple((key, float(v) if isinstance(v, str) else v) for key, v in self.parameters))
 
 
 _WRITE_OUT = Replacement(OWN)  # for a function with pinned ones inside

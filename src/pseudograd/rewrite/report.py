@@ -13,6 +13,7 @@ from ..listen.nodes import GraphNode, Ranges
 from ..notebook import to_html
 from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number, without_torch_function
+from ..wording import counted
 
 _SCRIPT = "torch::jit::"
 LEFT = "chosen by the function of the site"
@@ -70,7 +71,7 @@ class Report:
         eager = sum(site.calls for site in self.rewritten if not site.compiled)
         compiled = sum(site.calls for site in self.rewritten if site.compiled)
         places = len({site.where for site in self.rewritten})
-        head = f"{self.label}: {_count_text(eager, 'call')} rewritten at {_count_text(places, 'line')}"
+        head = f"{self.label}: {counted(eager, 'call')} rewritten at {counted(places, 'line')}"
         if compiled:
             head += f", {compiled:,} traced into compiled code"
         lines = [head]
@@ -84,7 +85,7 @@ class Report:
             lines.append("  nothing was rewritten: no matching call was recorded for a backward inside the context")
         if self.missed:
             calls = sum(site.calls for site in self.missed)
-            lines.append(f"not reached, so with torch's own rule: {_count_text(calls, 'call')}")
+            lines.append(f"not reached, so with torch's own rule: {counted(calls, 'call')}")
             lines += [f"  {site.calls:>9,}  {site.op:<12} {_line(site)}: {site.why}" for site in self.missed]
         return "\n".join(lines)
 
@@ -117,10 +118,6 @@ def _joined(entries: Iterable[AnyCalls]) -> tuple[AnyCalls, ...]:
     return tuple(dataclasses.replace(entry, calls=number) for entry, number in by_frequency)
 
 
-def _count_text(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def _line(site: Calls) -> str:
     is_theirs = site.user_where in (site.where, "?")
     return site.where if is_theirs else f"{site.where}, in the program: {site.user_where}"
@@ -144,6 +141,7 @@ class Log:
 
     def __init__(self) -> None:
         self.calls: dict[tuple[object, ...], Tallied] = {}  # by op, rule, reason and place
+        # By op, rule, lines and reason: how often each was traced into compiled code.
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
         self.nodes = Ranges()
         self.nodes.seen_up_to = node_number()
@@ -170,9 +168,6 @@ class Log:
             yield _entry(str(op), str(rule), lines, why, tallied.calls, False)
         for (op, rule, lines, why), calls in list(self.compiled.items()):
             yield _entry(op, rule, lines, why, calls, True)
-
-    def count_compiled(self, op: str, rule: str, lines: tuple[str, str, str], why: str | None) -> None:
-        self.compiled[op, rule, lines, why] += 1
 
     # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
 

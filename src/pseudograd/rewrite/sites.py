@@ -91,5 +91,5 @@ def note_compiled(op: str, switches: tuple[str, ...], label: str, why: str | Non
     """Runs while Dynamo traces, once for each call in the graph: the calls of the graph itself cannot be counted."""
     for mode in reversed(entered_contexts.modes()):
         if any(switch in mode.replacements or switch in mode.kinks for switch in switches) and mode.log is not None:
-            mode.log.count_compiled(op, label, frames.compiled_lines(), why)
+            mode.log.compiled[op, label, frames.compiled_lines(), why] += 1
             return
