@@ -70,7 +70,6 @@ def test_dtype_and_shape() -> None:
                 y = pg.lower_bound(x, bound)
                 y.sum().neg().backward()
                 assert (y.dtype, y.shape) == (x.dtype, x.shape) if not isinstance(bound, Tensor) else y.shape == x.shape
-                assert x.grad is not None
                 assert (x.grad.dtype, x.grad.shape) == (x.dtype, x.shape)
                 assert x.grad.eq(-1).all()
 
@@ -151,7 +150,6 @@ def test_code_words() -> None:
             assert torch.equal(codes, book[chosen])
     zero = torch.zeros(1, 8, requires_grad=True)
     pg.codebook.vector_quantize(zero, torch.ones(1, 8), rule="rotation")[0].sum().backward()
-    assert zero.grad is not None
     assert zero.grad.tolist() == [[1] * 8]
 
 
@@ -174,7 +172,6 @@ def test_two_losses() -> None:
     x = torch.tensor([2.0], requires_grad=True)
     shared = pg.clamp(x, 0, 1)
     (3 * shared - 1 * shared).sum().backward()
-    assert x.grad is not None
     assert x.grad.item() == 2
     x.grad = None
     (3 * pg.clamp(x, 0, 1) - 1 * pg.clamp(x, 0, 1)).sum().backward()

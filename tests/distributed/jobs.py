@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -114,39 +115,33 @@ def _data() -> tuple[Tensor, Tensor]:
     return torch.randn(8, 6, generator=generator), torch.randn(8, 2, generator=generator)
 
 
-def _one_process(rule: str, clamps_weight: bool) -> list[Tensor]:
-    net = _Net(rule, clamps_weight)
-    _steps(net, *_data())
-    return [parameter.detach().clone() for parameter in net.parameters()]
-
-
-def _compare(ours: list[Tensor], rule: str, clamps_weight: bool) -> float:
-    return max(float((a - b).abs().max()) for a, b in zip(ours, _one_process(rule, clamps_weight), strict=True))
+def _compare_training(rank: int, rules: tuple[str, ...], wrap: Callable[[nn.Module], nn.Module]) -> None:
+    """Activations under these rules, weights under linear rules: three steps on two ranks equal one process."""
+    whole = _data()
+    for clamps_weight, tried in ((False, rules), (True, LINEAR)):
+        for rule in tried:
+            alone, net = _Net(rule, clamps_weight), _Net(rule, clamps_weight)
+            _steps(alone, *whole)
+            _steps(wrap(net), *(part[rank::2] for part in whole), ranks=2)
+            for ours, theirs in zip(net.parameters(), alone.parameters(), strict=True):
+                gathered = ours.full_tensor() if isinstance(ours, DTensor) else ours
+                assert (gathered - theirs).abs().max() < 1e-6, rule
 
 
 def ddp(rank: int) -> None:
-    """Activations under every rule, weights under linear rules: three steps on two ranks equal one process."""
-    batch, target = (part[rank::2] for part in _data())
-    for clamps_weight, rules in ((False, RULES), (True, LINEAR)):
-        for rule in rules:
-            net = _Net(rule, clamps_weight)
-            wrapped = DistributedDataParallel(net)
-            _steps(wrapped, batch, target, ranks=2)
-            assert _compare([p.detach() for p in net.parameters()], rule, clamps_weight) < 1e-6, rule
+    _compare_training(rank, RULES, DistributedDataParallel)
 
 
 def fsdp(rank: int) -> None:
-    """The same with sharded parameters. First without any clamp: where that differs from one process, the fault is torch's."""
+    """With sharded parameters. First without any clamp: where that differs from one process, the fault is torch's."""
     mesh = init_device_mesh("cpu", (2,))
-    batch, target = (part[rank::2] for part in _data())
-    for clamps_weight, rules in ((False, ("no clamp", *RULES)), (True, LINEAR)):
-        for rule in rules:
-            net = _Net(rule, clamps_weight)
-            fully_shard(net.first, mesh=mesh)
-            fully_shard(net, mesh=mesh)
-            _steps(net, batch, target, ranks=2)
-            gathered = [p.full_tensor().detach() for p in net.parameters()]
-            assert _compare(gathered, rule, clamps_weight) < 1e-6, rule
+
+    def shard(net: Any) -> nn.Module:
+        fully_shard(net.first, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+        return net
+
+    _compare_training(rank, ("no clamp", *RULES), shard)
 
 
 def projected_shards(rank: int) -> None:

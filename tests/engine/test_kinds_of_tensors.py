@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_map
 import pseudograd as pg
 
 RULES = ["zero", "inward", "sign", "identity", "leaky", "elastic", "inverting"]
-every_rule = pytest.mark.parametrize("rule", RULES)
 VALUES = [-2.0, -1.0, 0.0, 1.0, 2.0]
 GRAD = [1.0, -1.0, 2.0, -2.0, -3.0]
 
@@ -23,18 +22,14 @@ def _expected(rule: str) -> list[float]:
     return x.grad.tolist()
 
 
-@every_rule
-def test_meta_tensors_have_shapes(rule: str) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_meta_and_fake_tensors_have_shapes(rule: str) -> None:
     x = torch.empty(2, 3, device="meta", dtype=torch.float16, requires_grad=True)
     low = torch.empty(3, device="meta", dtype=torch.float16, requires_grad=True)
     y = pg.clamp(x, low, 1.0, rule=rule)
     y.sum().backward()
     assert (y.shape, y.dtype, y.device.type) == ((2, 3), torch.float16, "meta")
     assert (x.grad.shape, x.grad.device.type, low.grad.shape) == ((2, 3), "meta", (3,))
-
-
-@every_rule
-def test_fake_tensors(rule: str) -> None:
     with FakeTensorMode():
         x = torch.empty(4, 5, requires_grad=True)
         y = pg.clamp(x, -1, 1, rule=rule)
@@ -44,22 +39,6 @@ def test_fake_tensors(rule: str) -> None:
 
 class Logged(Tensor):
     """A subclass that only takes part in __torch_function__."""
-
-    names: list[str] = []  # noqa: RUF012
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cls.names.append(getattr(func, "__name__", str(func)))
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-@every_rule
-def test_a_torch_function_subclass_stays_one(rule: str) -> None:
-    x = torch.tensor(VALUES).as_subclass(Logged).requires_grad_()
-    y = pg.clamp(x, -1, 1, rule=rule)
-    assert type(y) is Logged
-    y.backward(torch.tensor(GRAD).as_subclass(Logged))
-    assert x.grad.tolist() == _expected(rule)
 
 
 class Wrapped(Tensor):
@@ -85,22 +64,25 @@ class Wrapped(Tensor):
         return tree_map(lambda value: Wrapped(value) if isinstance(value, Tensor) else value, out)
 
 
-@every_rule
-def test_a_torch_dispatch_wrapper_gets_formulas(rule: str) -> None:
+def as_is(value: Tensor) -> Tensor:
+    return value
+
+
+def logged(value: Tensor) -> Tensor:
+    return value.as_subclass(Logged)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("kind", "kind_of_grad"), [(logged, logged), (Wrapped, Wrapped), (as_is, Wrapped)], ids=["subclass", "both", "grad"]
+)
+def test_what_is_wrapped_gets_formulas_and_stays_of_its_kind(kind: Any, kind_of_grad: Any, rule: str) -> None:
     """out= kernels would write into a tensor without storage."""
-    x = Wrapped(torch.tensor(VALUES)).requires_grad_()
+    x = kind(torch.tensor(VALUES)).requires_grad_()
     y = pg.clamp(x, -1, 1, rule=rule)
-    assert isinstance(y, Wrapped)
-    y.backward(Wrapped(torch.tensor(GRAD)))
-    assert x.grad.inner.tolist() == _expected(rule)
-
-
-@every_rule
-def test_a_wrapped_grad_alone_gets_formulas(rule: str) -> None:
-    x = torch.tensor(VALUES, requires_grad=True)
-    y = pg.clamp(x, -1, 1, rule=rule)
-    (grad_x,) = torch.autograd.grad(y, x, Wrapped(torch.tensor(GRAD)))
-    assert getattr(grad_x, "inner", grad_x).tolist() == _expected(rule)
+    assert type(y) is type(x)
+    (grad_x,) = torch.autograd.grad(y, x, kind_of_grad(torch.tensor(GRAD)))
+    assert (grad_x.inner if isinstance(grad_x, Wrapped) else grad_x).tolist() == _expected(rule)
 
 
 class Noted(Wrapped):
@@ -146,7 +128,7 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@every_rule
+@pytest.mark.parametrize("rule", RULES)
 def test_a_dispatch_mode_sees_only_plain_operations(rule: str) -> None:
     x = torch.tensor(VALUES, requires_grad=True)
     with Counting() as mode:

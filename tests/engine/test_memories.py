@@ -82,7 +82,6 @@ def test_a_backward_after_everything_was_forgotten() -> None:
     rule._by_spec.clear()
     gc.collect()
     y.backward()
-    assert x.grad is not None
     assert x.grad.item() == 6.25
     assert pickle.loads(pickle.dumps(pg.rules.custom(torch.cos))) == pg.rules.custom(torch.cos)
 
@@ -103,7 +102,6 @@ def test_a_compiled_graph_keeps_the_function_that_it_names() -> None:
     h = compiled(module)  # a bound method, met inside
     leaf = x.clone().requires_grad_()
     h(leaf).sum().backward()
-    assert leaf.grad is not None
     assert leaf.grad.tolist() == [2, 2]
     torch._dynamo.reset()
 

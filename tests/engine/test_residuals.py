@@ -80,7 +80,6 @@ def clamp_of(rule: str, edge: str = "closed") -> Function:
 def plainly(f: Function, grad: Tensor = GRAD) -> Tensor:
     leaf = X.clone().requires_grad_()
     f(leaf).backward(grad)
-    assert leaf.grad is not None
     return leaf.grad
 
 

@@ -44,12 +44,6 @@ def test_nobody_else_names_them() -> None:
     assert len(named) > 200
 
 
-def test_the_search_would_find_one(tmp_path: Path) -> None:
-    file = tmp_path / "one.py"
-    file.write_text("import torch\nfrom torch._C import _functorch\nx = torch.overrides._push_mode\n")
-    assert _private_names_of_torch(file) == {"_C", "_functorch", "_push_mode"}
-
-
 def test_this_torch_has_all_of_them() -> None:
     """Or the table has a name that nobody needs any more."""
     assert torch_private.status() == []

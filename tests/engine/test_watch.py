@@ -39,13 +39,8 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "in place": lambda x: pg.clamp_(x * 1, -1, 1),
     "in place on a view": lambda x: pg.clamp_((x * 1)[:], -1, 1),
     "replace_grad": lambda x: pg.replace_grad(x.detach(), x),
-    "under override": lambda x: _overridden(x),
+    "under override": lambda x: pg.override(clamp="inward")(torch.clamp)(x, -1, 1),
 }
-
-
-def _overridden(x: Tensor) -> Tensor:
-    with pg.override(clamp="inward"):
-        return torch.clamp(x, -1, 1)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -97,6 +92,5 @@ def test_compiled_code_is_not_told_and_has_no_break() -> None:
         y = compiled(x)
         y.sum().backward()
     assert watcher.notes == []
-    assert x.grad is not None
     assert (y.tolist(), x.grad.tolist()) == ([-2.0, 0.0, 2.0], [0.0, 2.0, 2.0])
     torch.compiler.reset()

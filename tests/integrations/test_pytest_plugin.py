@@ -85,7 +85,6 @@ def test_a_whole_suite_is_pinned(pytester: pytest.Pytester, edge: str, expected:
 def test_a_marker_alone_pins_one_test(pytester: pytest.Pytester) -> None:
     x = torch.zeros(1, requires_grad=True)
     torch.clamp(x, 0, 1).sum().backward()
-    assert x.grad is not None
     pytester.makepyfile(test_pinned=_PINNED.replace("EXPECTED", str(x.grad.item())))
     _run(pytester).assert_outcomes(passed=2)
 

@@ -38,6 +38,17 @@ def _sampler(every: int = 3, window: int = 1, stop_on: str | tuple[str, ...] = (
     return Sampler(every, window=window, stop_on=stop_on)
 
 
+def _diagnosed_steps(sampler: Sampler, start: int, end: int, each: int = 1) -> list[int]:
+    """Of batches that take `each` steps of the optimiser."""
+    net, diagnosed = nn.Linear(2, 1), []
+    for step in range(start, end, each):
+        sampler.before(step, net)
+        if sampler._open is not None:
+            diagnosed.append(step)
+        sampler.after(step + each, lambda numbers: None)
+    return diagnosed
+
+
 @pytest.mark.parametrize(
     ("every", "window", "steps", "logged"),
     [(3, 1, 7, [1, 4, 7]), (3, 2, 7, [2, 5]), (1, 1, 3, [1, 2, 3]), (2, 2, 5, [2, 4]), (100, 1, 4, [1])],
@@ -59,27 +70,15 @@ def test_the_batches_of_one_accumulated_step_are_diagnosed_together() -> None:
 )
 def test_a_batch_may_take_several_steps(every: int, each: int, begun: list[int]) -> None:
     """As in Lightning's manual optimisation with two optimisers, each of which counts."""
-    sampler, net, diagnosed = _sampler(every), nn.Linear(2, 1), []
-    for step in range(0, 400, each):
-        sampler.before(step, net)
-        if sampler._open is not None:
-            diagnosed.append(step)
-        sampler.after(step + each, lambda numbers: None)
-    assert diagnosed[:4] == begun
+    assert _diagnosed_steps(_sampler(every), 0, 400, each)[:4] == begun
 
 
 @pytest.mark.parametrize(("start", "begun"), [(5, [6, 9]), (6, [6, 9]), (7, [9, 12])])
 def test_a_training_that_goes_on_keeps_its_steps(start: int, begun: list[int]) -> None:
-    sampler, net = _sampler(3), nn.Linear(2, 1)
+    sampler = _sampler(3)
     for _ in range(2):  # and again, after it has ended
-        diagnosed = []
-        for step in range(start, 14):
-            sampler.before(step, net)
-            if sampler._open is not None:
-                diagnosed.append(step)
-            sampler.after(step + 1, lambda numbers: None)
+        assert _diagnosed_steps(sampler, start, 14)[:2] == begun
         sampler.end()
-        assert diagnosed[:2] == begun
 
 
 class Unused(nn.Linear):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,69 +14,69 @@ from torch.overrides import _get_current_function_mode_stack
 
 STEPS = 6
 pytestmark = pytest.mark.filterwarnings("default")  # of the trainers' own
+LIGHTNING = ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.program)]
 
 
 class Gated(nn.Module):
     """The gain stands above its clamp: it starves, and the scale learns."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails: bool = False) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.tensor([5.0]))
         self.scale = nn.Parameter(torch.tensor([2.0]))
+        self.fails = fails
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
+        if self.fails:
+            raise RuntimeError("theirs")
         return (x * self.gain.clamp(0, 1) * self.scale).square().mean()
 
 
-def _cuts(numbers: dict[str, float]) -> list[float]:
-    return [value for key, value in numbers.items() if key.startswith("pseudograd/cut/")]
+class ForTrainer(Gated):
+    def forward(self, x: Tensor) -> Any:
+        return {"loss": super().forward(x)}
 
 
-# --- Lightning --------------------------------------------------------------------------------------------------------
+class Training(NamedTuple):
+    """A training that has ended. prefix: of the parameters' names. stored: its checkpoint."""
+
+    callback: Any
+    logged: list[tuple[int, dict[str, float]]]
+    steps: int
+    stored: Path
+    prefix: str = ""
 
 
-@pytest.fixture(params=["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.program)])
-def lightning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Each package has a Callback of its own: ours is that of the package which the program imports."""
-    import sys
-
-    package = pytest.importorskip(request.param)
-    for name in [name for name in sys.modules if name.split(".")[0] in ("lightning", "pytorch_lightning")]:
-        if name.split(".")[0] != request.param.split(".")[0]:
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "pseudograd.integrations.lightning", raising=False)
-    return package
-
-
-def _fit(
-    lightning: Any,
+def fit_lightning(
+    package: str,
     folder: Path,
-    callback: Any,
-    fails_at: int | None = None,
+    fails: bool = False,
     by_hand: bool = False,
-    ckpt_path: Path | None = None,
+    accumulate: int = 1,
+    steps: int = STEPS,
+    checkpoint: Path | None = None,
     **options: Any,
-) -> Any:
-    class Logger(lightning.loggers.logger.DummyLogger):  # type: ignore[name-defined,misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.logged: list[tuple[int, dict[str, float]]] = []
+) -> Training:
+    """Each package has a Callback of its own: ours is that of the package which the program imports."""
+    lightning: Any = pytest.importorskip(package)
+    from pseudograd.integrations.lightning import DiagnoseCallback
 
-        def log_metrics(self, metrics: Any, step: int) -> None:  # type: ignore[override]
+    logged = []
+
+    class Logger(lightning.loggers.logger.DummyLogger):
+        def log_metrics(self, metrics: Any, step: int) -> None:
             if "pseudograd/findings" in metrics:
-                self.logged.append((step, metrics))
+                logged.append((step, metrics))
 
-    class Lit(lightning.LightningModule):  # type: ignore[name-defined,misc]
+    class Lit(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = Gated()
+            self.net = Gated(fails)
             self.automatic_optimization = not by_hand
 
         def training_step(self, batch: Any, number: int) -> Tensor | None:
-            if number == fails_at:
-                raise RuntimeError("theirs")
             if not by_hand:
-                return self.net(batch)  # type: ignore[no-any-return]
+                return self.net(batch)
             self.manual_backward(self.net(batch))
             for optimizer in self.optimizers():
                 optimizer.step()
@@ -87,163 +88,124 @@ def _fit(
                 return [torch.optim.SGD([entry], 1e-3) for entry in self.parameters()]
             return torch.optim.SGD(self.parameters(), 1e-3)
 
-    logger = Logger()
+    callback, stored = DiagnoseCallback(**options), folder / f"{steps}.ckpt"
     trainer = lightning.Trainer(
         accelerator="cpu",
-        logger=logger,
+        logger=Logger(),
         callbacks=[callback],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
-        **{"max_steps": STEPS, **options},
+        accumulate_grad_batches=accumulate,
+        max_steps=steps,
     )
     batches = torch.utils.data.DataLoader([torch.ones(3)] * 100, batch_size=None)
-    try:
-        trainer.fit(Lit(), batches, ckpt_path=ckpt_path)
-    finally:
-        assert not _get_current_function_mode_stack()
-    return trainer
+    trainer.fit(Lit(), batches, ckpt_path=checkpoint)
+    trainer.save_checkpoint(stored)
+    return Training(callback, logged, trainer.global_step, stored, "net.")
 
 
-def _lightning_callback(*args: Any, **options: Any) -> Any:
-    from pseudograd.integrations.lightning import DiagnoseCallback
-
-    return DiagnoseCallback(*args, **options)
-
-
-def test_lightning_logs_the_sampled_steps(lightning: Any, tmp_path: Path) -> None:
-    callback = _lightning_callback(every_n_steps=3)
-    logged = _fit(lightning, tmp_path, callback).logger.logged
-    assert [step for step, _ in logged] == [1, 4]
-    for _, numbers in logged:
-        assert _cuts(numbers) == [1.0]
-        assert numbers["pseudograd/starved"] == 1.0
-        assert numbers["pseudograd/norm/net.scale"] > 0
-    assert [entry.parameter for entry in callback.last.starved] == ["net.gain"]
-
-
-def test_lightning_takes_accumulated_batches_as_one_step(lightning: Any, tmp_path: Path) -> None:
-    callback = _lightning_callback(every_n_steps=2)
-    logged = _fit(lightning, tmp_path, callback, accumulate_grad_batches=4).logger.logged
-    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in logged] == [(1, 4.0), (3, 4.0), (5, 4.0)]
-
-
-def test_lightning_with_two_optimisers_by_hand(lightning: Any, tmp_path: Path) -> None:
-    """Each counts as a step, so that a batch takes two of them."""
-    callback = _lightning_callback(every_n_steps=3)
-    logged = _fit(lightning, tmp_path, callback, by_hand=True).logger.logged
-    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in logged] == [(2, 1.0), (6, 1.0)]
-    assert [entry.parameter for entry in callback.last.starved] == ["net.gain"]
-
-
-def test_lightning_goes_on_from_a_checkpoint(lightning: Any, tmp_path: Path) -> None:
-    first = _fit(lightning, tmp_path, _lightning_callback(every_n_steps=4))
-    assert [step for step, _ in first.logger.logged] == [1, 5]
-    first.save_checkpoint(stored := tmp_path / "kept.ckpt")
-    second = _fit(lightning, tmp_path, _lightning_callback(every_n_steps=4), max_steps=14, ckpt_path=stored)
-    assert [step for step, _ in second.logger.logged] == [9, 13]
-
-
-def test_lightning_stops_on_a_finding(lightning: Any, tmp_path: Path) -> None:
-    callback = _lightning_callback(every_n_steps=1, stop_on="starved")
-    with pytest.warns(UserWarning, match="DiagnoseCallback: the training is stopped, as asked: starved"):
-        assert _fit(lightning, tmp_path, callback).global_step == 1
-
-
-def test_an_error_in_lightning_closes_the_diagnosis(lightning: Any, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="theirs"):
-        _fit(lightning, tmp_path, _lightning_callback(), fails_at=0)
-
-
-# --- Hugging Face -----------------------------------------------------------------------------------------------------
-
-
-class ForTrainer(Gated):
-    def forward(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
-        return {"loss": super().forward(x)}
-
-
-def _trainer(folder: Path, net: nn.Module, **options: Any) -> Any:
+def fit_trainer(
+    folder: Path,
+    fails: bool = False,
+    accumulate: int = 1,
+    steps: int = STEPS,
+    checkpoint: Path | None = None,
+    net: nn.Module | None = None,
+    **options: Any,
+) -> Training:
+    """With Hugging Face's Trainer; without options nobody diagnoses it."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("transformers.trainer", reason="it asks for a newer torch", exc_type=ImportError)
     pytest.importorskip("accelerate")
+    from pseudograd.integrations.transformers import DiagnoseCallback
+
     arguments = transformers.TrainingArguments(
         folder,
         per_device_train_batch_size=2,
         report_to="none",
         use_cpu=True,
         disable_tqdm=True,
-        **{"max_steps": STEPS, "save_strategy": "no", **options},
+        seed=3,
+        gradient_accumulation_steps=accumulate,
+        max_steps=steps,
+        save_strategy="steps",
+        save_steps=STEPS,
     )
-    return transformers.Trainer(net, arguments, train_dataset=[{"x": torch.ones(3)}] * 64)
+    trainer = transformers.Trainer(net or ForTrainer(fails), arguments, train_dataset=[{"x": torch.ones(3)}] * 64)
+    callback = DiagnoseCallback(trainer, **options) if options else None
+    if callback is not None:
+        trainer.add_callback(callback)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    logged = [(entry["step"], entry) for entry in trainer.state.log_history if "pseudograd/findings" in entry]
+    return Training(callback, logged, trainer.state.global_step, folder / f"checkpoint-{STEPS}")
 
 
-def _logged(trainer: Any) -> list[tuple[int, dict[str, float]]]:
-    return [(entry["step"], entry) for entry in trainer.state.log_history if "pseudograd/findings" in entry]
-
-
-def _callback(trainer: Any, *args: Any, **options: Any) -> Any:
-    from pseudograd.integrations.transformers import DiagnoseCallback
-
-    callback = DiagnoseCallback(trainer, *args, **options)
-    trainer.add_callback(callback)
-    return callback
-
-
-def test_the_trainer_logs_the_sampled_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trainer = _trainer(tmp_path, ForTrainer(), gradient_accumulation_steps=2)
-    callback = _callback(trainer, every_n_steps=3)
-    trainer.train()
-    logged = _logged(trainer)
-    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in logged] == [(1, 2.0), (4, 2.0)]
-    for _, numbers in logged:
-        assert _cuts(numbers) == [1.0]
-        assert numbers["pseudograd/norm/scale"] > 0
-    assert [entry.parameter for entry in callback.last.starved] == ["gain"]
+@pytest.fixture
+def fit(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Training]]:
+    package: str = request.param
+    for name in list(sys.modules):
+        top = name.split(".")[0]
+        if top in ("lightning", "pytorch_lightning") and top != package.split(".")[0]:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "pseudograd.integrations.lightning", raising=False)
+    if package == "transformers":
+        yield lambda **options: fit_trainer(tmp_path, **options)
+    else:
+        yield lambda **options: fit_lightning(package, tmp_path, **options)
     assert not _get_current_function_mode_stack()
 
 
-def test_the_trainer_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    logged = []
-    stored = {"save_strategy": "steps", "save_steps": STEPS, "gradient_accumulation_steps": 2}
-    for steps, checkpoint in ((STEPS, None), (2 * STEPS, tmp_path / f"checkpoint-{STEPS}")):
-        trainer = _trainer(tmp_path, ForTrainer(), max_steps=steps, **stored)
-        _callback(trainer, every_n_steps=4)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        logged.append([(step, numbers["pseudograd/backwards"]) for step, numbers in _logged(trainer)])
-    assert logged[0] == [(1, 2.0), (5, 2.0)]
-    assert logged[1] == [(1, 2.0), (5, 2.0), (9, 2.0)], "the first two are those of the checkpoint"
+every_trainer = pytest.mark.parametrize("fit", [*LIGHTNING, "transformers"], indirect=True)
 
 
-def test_the_trainer_stops_on_a_finding(tmp_path: Path) -> None:
-    trainer = _trainer(tmp_path, ForTrainer())
-    _callback(trainer, every_n_steps=1, stop_on=["cut>0.9"])
-    with pytest.warns(UserWarning, match="as asked: cut>0.9 at"):
-        trainer.train()
-    assert trainer.state.global_step == 1
+@every_trainer
+def test_the_sampled_steps_are_logged_and_accumulated_batches_are_one_step(fit: Callable[..., Training]) -> None:
+    done = fit(every_n_steps=3, accumulate=2)
+    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in done.logged] == [(1, 2.0), (4, 2.0)]
+    for _, numbers in done.logged:
+        assert [value for key, value in numbers.items() if key.startswith("pseudograd/cut/")] == [1.0]
+        assert numbers["pseudograd/starved"] == 1.0
+        assert numbers[f"pseudograd/norm/{done.prefix}scale"] > 0
+    assert [entry.parameter for entry in done.callback.last.starved] == [f"{done.prefix}gain"]
 
 
-def test_an_error_in_the_trainer_closes_the_diagnosis(tmp_path: Path) -> None:
-    class Failing(ForTrainer):
-        def forward(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
-            raise RuntimeError("theirs")
+@pytest.mark.parametrize("fit", LIGHTNING, indirect=True)
+def test_lightning_with_two_optimisers_by_hand(fit: Callable[..., Training]) -> None:
+    """Each counts as a step, so that a batch takes two of them."""
+    done = fit(every_n_steps=3, by_hand=True)
+    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in done.logged] == [(2, 1.0), (6, 1.0)]
+    assert [entry.parameter for entry in done.callback.last.starved] == ["net.gain"]
 
-    trainer = _trainer(tmp_path, Failing())
-    _callback(trainer)
+
+@every_trainer
+def test_a_training_goes_on_from_a_checkpoint(fit: Callable[..., Training]) -> None:
+    first = fit(every_n_steps=4)
+    second = fit(every_n_steps=4, steps=14, checkpoint=first.stored)
+    assert [step for step, _ in first.logged] == [1, 5]
+    assert [step for step, _ in second.logged][-2:] == [9, 13]  # Hugging Face has those of the checkpoint before
+    assert len(second.logged) in (2, 4)
+
+
+@every_trainer
+def test_a_training_stops_on_a_finding(fit: Callable[..., Training]) -> None:
+    with pytest.warns(UserWarning, match="DiagnoseCallback: the training is stopped, as asked: cut>0.9 at"):
+        assert fit(every_n_steps=1, stop_on=["cut>0.9"]).steps == 1
+
+
+@every_trainer
+def test_an_error_of_the_training_closes_the_diagnosis(fit: Callable[..., Training]) -> None:
+    """So that no mode is left behind."""
     with pytest.raises(RuntimeError, match="theirs"):
-        trainer.train()
-    assert not _get_current_function_mode_stack()
+        fit(every_n_steps=1, fails=True)
 
 
-def test_the_numbers_of_a_training_are_those_without_it(tmp_path: Path) -> None:
-    def trained(is_watched: bool) -> list[Tensor]:
-        net = ForTrainer()
-        trainer = _trainer(tmp_path, net, seed=3)
-        if is_watched:
-            _callback(trainer, every_n_steps=2)
-        with warnings.catch_warnings():
-            trainer.train()
-        return [entry.detach().clone() for entry in net.parameters()]
-
-    assert all(torch.equal(entry, other) for entry, other in zip(trained(True), trained(False), strict=True))
+@pytest.mark.parametrize("fit", ["transformers"], indirect=True)
+def test_the_numbers_of_a_training_are_those_without_it(fit: Callable[..., Training]) -> None:
+    nets = [ForTrainer(), ForTrainer()]
+    fit(net=nets[0], every_n_steps=2)
+    fit(net=nets[1])
+    assert all(map(torch.equal, nets[0].parameters(), nets[1].parameters()))

@@ -1,4 +1,5 @@
-"""Where torch asks whether a mode, an override or a hook is active, a context of ours changes no value, no gradient and no count of calls.
+"""Where torch asks whether a mode, an override or a hook is active, a context of ours changes no value, no gradient and no count of calls:
+in fast paths, traces and autocast.
 
 Each program below passes one of these questions of torch. Its results are those without a context, bit for bit.
 """
@@ -39,6 +40,7 @@ CONTEXTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "framework": lambda: pg.pin_edge("jax"),
 }
 PADDING = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]).bool()
+ALL_PADDING = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
 Program = Callable[[], object]
 PROGRAMS: dict[str, Program] = {}
 
@@ -71,35 +73,30 @@ def _encoder(norm: nn.Module | None = None) -> nn.TransformerEncoder:
 
 
 @program_of_the_table
-def an_encoder_whose_layers_alone_evaluate() -> object:
-    encoder = _encoder().train()
-    encoder.layers.eval()
+def attention_that_evaluates() -> object:
+    encoder, attention = _encoder().eval(), nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    x = torch.randn(2, 5, 16)
     with torch.no_grad():
-        return encoder(torch.randn(2, 5, 16), src_key_padding_mask=PADDING)
-
-
-@program_of_the_table
-def frozen_layers_of_an_encoder_before_a_norm_that_learns() -> object:
-    encoder = _encoder(nn.LayerNorm(16)).eval()
-    encoder.layers.requires_grad_(False)
-    y = encoder(torch.randn(2, 5, 16), None, PADDING)
-    y.square().sum().backward()
-    return [y, _gradients(encoder)]
-
-
-@program_of_the_table
-def an_encoder_whose_last_layer_learns() -> object:
-    encoder = _encoder().eval()
-    encoder.layers[0].requires_grad_(False)
-    encoder(torch.randn(2, 5, 16)).square().sum().backward()
-    return _gradients(encoder)
-
-
-@program_of_the_table
-def attention_in_inference_mode() -> object:
-    attention, x = nn.MultiheadAttention(16, 4, batch_first=True).eval(), torch.randn(2, 5, 16)
+        y = encoder(x, src_key_padding_mask=PADDING)
+        z = attention(x, x, x, key_padding_mask=ALL_PADDING, need_weights=False)[0]
+    assert (y[0, 3:] == 0).all(), "torch has no fast path here, so that this test shows nothing"
     with torch.inference_mode():
-        return [attention(x, x, x, key_padding_mask=PADDING)[0].clone(), attention(x, x, x)[1].clone()]
+        inference = [attention(x, x, x, key_padding_mask=PADDING)[0].clone(), attention(x, x, x)[1].clone()]
+    return [y, z, inference, encoder.requires_grad_(False)(x, src_key_padding_mask=PADDING)]
+
+
+@program_of_the_table
+def encoders_of_which_a_part_evaluates_or_is_frozen() -> object:
+    evaluates, frozen, learns = _encoder().train(), _encoder(nn.LayerNorm(16)).eval(), _encoder().eval()
+    evaluates.layers.eval()
+    frozen.layers.requires_grad_(False)
+    learns.layers[0].requires_grad_(False)
+    with torch.no_grad():
+        values = [evaluates(torch.randn(2, 5, 16), src_key_padding_mask=PADDING)]
+    for encoder, padding in ((frozen, PADDING), (learns, None)):
+        values.append(encoder(torch.randn(2, 5, 16), None, padding))
+        values[-1].square().sum().backward()
+    return [values, _gradients(frozen), _gradients(learns)]
 
 
 @program_of_the_table
@@ -135,18 +132,13 @@ def operators_of_another_library() -> object:
 
 
 @program_of_the_table
-def scripts_and_traces() -> object:
-    net, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh()), torch.randn(3, 4)
-    with torch.no_grad():
-        return [torch.jit.trace(net, x)(x), torch.jit.script(net)(x)]
-
-
-@program_of_the_table
-def graphs() -> object:
+def scripts_traces_and_graphs() -> object:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     net, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh()), torch.randn(3, 4)
-    return [torch.fx.symbolic_trace(net).code, make_fx(torch.func.grad(_sum_of_tanh))(x).code]
+    codes = [torch.fx.symbolic_trace(net).code, make_fx(torch.func.grad(_sum_of_tanh))(x).code]
+    with torch.no_grad():
+        return [torch.jit.trace(net, x)(x), torch.jit.script(net)(x), codes]
 
 
 def _sum_of_tanh(x: Tensor) -> Tensor:
@@ -177,21 +169,13 @@ LOSSES: list[Callable[[Tensor, Tensor], Tensor]] = [
 
 
 @program_of_the_table
-def losses_under_autocast() -> object:
+def losses_and_weights_that_autocast_remembers() -> object:
     a, b = (torch.randn(4, 3, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
+    net = nn.Linear(3, 3)
     with torch.autocast("cpu", torch.bfloat16):
-        losses = [loss(a, b) for loss in LOSSES]
+        losses = [*(loss(a, b) for loss in LOSSES), net(net(a)).sum()]
     torch.stack([loss.float() for loss in losses]).sum().backward()
-    return [losses, a.grad, b.grad]
-
-
-@program_of_the_table
-def weights_that_autocast_remembers() -> object:
-    net, x = nn.Linear(4, 4), torch.randn(3, 4)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = net(net(x))
-    y.sum().backward()
-    return [y, _gradients(net)]
+    return [losses, a.grad, b.grad, _gradients(net)]
 
 
 # --- hooks --------------------------------------------------------------------------------------------------------------
@@ -294,7 +278,11 @@ class Dispatches(TorchDispatchMode):
 @program_of_the_table
 def modes_of_the_program() -> object:
     log: list[str] = []
+    encoder = _encoder().eval()
     with Functions(log), Dispatches(log):
+        with torch.no_grad():
+            encoder(torch.randn(2, 5, 16))
+        assert "multi_head_attention_forward" in log
         return [small_step(), log]
 
 
@@ -321,8 +309,6 @@ def sparse_gradients() -> object:
     a = torch.tensor([[0.0, 2.0], [0.0, 3.0]]).to_sparse().requires_grad_()
     torch.sparse.mm(a, torch.ones(2, 2, requires_grad=True)).sum().backward()
     table(torch.tensor([1, 1, 4])).square().sum().backward()
-    assert a.grad is not None
-    assert table.weight.grad is not None
     states = [table.weight.grad.is_coalesced(), a.grad.is_coalesced()]
     optimizer = torch.optim.SparseAdam(table.parameters())
     optimizer.step()
@@ -340,11 +326,7 @@ def copies() -> object:
     return [_gradients(net), _gradients(copied), list(averaged.parameters()), [p._version for p in net.parameters()]]
 
 
-def plain_step() -> object:
-    return small_step()
-
-
-program_of_the_table(plain_step)
+PROGRAMS["plain step"] = small_step
 
 
 def frozen(value: object) -> object:
@@ -371,6 +353,25 @@ def test_a_context_changes_nothing(name: str) -> None:
         assert inside == alone, context
         assert getattr(entered, "errors", []) == [], context
         assert not mode_stack()
+
+
+def test_attention_that_records_derivatives_is_rewritten_and_seen() -> None:
+    encoder = _encoder().eval()
+    with pg.override(relu="identity") as context, pg.diagnose() as d:
+        encoder(torch.randn(2, 5, 16)).sum().backward()
+    assert [(row.op, row.calls) for row in context.report().rewritten] == [("relu", 2)]
+    assert d.backwards == 1
+
+
+def test_a_trace_has_torchs_relu_and_the_report_says_so() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), torch.randn(4, 8)
+    with pg.override(relu="leaky") as context:
+        for _ in range(3):  # from then on the context has the call at hand
+            model(x)
+        traced = torch.jit.trace(model, x)
+    assert torch.equal(traced(x), model(x))
+    assert "aten::relu" in str(traced.inlined_graph)
+    assert "torch.jit.trace keeps the values and drops the rule" in str(context.report())
 
 
 @pytest.mark.program

@@ -18,26 +18,26 @@ from pseudograd_notices.output import abandon, plain
 # --- streams ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_missing_characters_are_printed_as_those_most_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "encoding", "text", "shown"),
+    [
+        ("stdout", "ascii", "0 ≤ x × 2 → é² … ’ – 漢", b"0 <= x x 2 -> e2 ... ' - ?"),
+        ("stderr", "ascii", "0 ≤ x × 2 → é² … ’ – 漢", b"0 <= x x 2 -> e2 ... ' - ?"),
+        ("stdout", "latin-1", "é × →", "é × ->".encode("latin-1")),  # what the terminal has stays
+    ],
+)
+def test_missing_characters_are_printed_as_those_most_alike(
+    name: str, encoding: str, text: str, shown: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
+    stream = io.TextIOWrapper(raw, encoding=encoding, errors="strict")
     monkeypatch.setattr(sys, name, stream)
     with plain():
-        stream.write("0 ≤ x × 2 → é² … ’ – 漢")
-    assert raw.getvalue() == b"0 <= x x 2 -> e2 ... ' - ?"
+        stream.write(text)
+    assert raw.getvalue() == shown
     assert stream.errors == "strict"
     with pytest.raises(UnicodeEncodeError):
         stream.write("≤")
-
-
-def test_what_the_terminal_has_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="latin-1")
-    monkeypatch.setattr(sys, "stdout", stream)
-    with plain():
-        stream.write("é × →")
-    assert raw.getvalue() == "é × ->".encode("latin-1")
 
 
 def test_a_stream_that_cannot_be_told_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,10 @@ def test_a_process_begins_at_once_unless_it_may_be_one_that_loads_data(
 
 def test_torch_is_patched_inside_contexts_alone_and_doctor_shows_it() -> None:
     assert patches_of_torch() == []
+    forward = torch.nn.MultiheadAttention.forward
     with pg.override(clamp="inward"):
         inside = patches_of_torch()
+        assert torch.nn.MultiheadAttention.forward is not forward
         assert "torch.utils.checkpoint.CheckpointFunction._backward_cls.run_function" in inside
         with pg.diagnose():
             assert {"torch.autograd.Function.apply", "torch.optim.Optimizer.zero_grad", *inside} <= set(
@@ -86,6 +88,7 @@ def test_torch_is_patched_inside_contexts_alone_and_doctor_shows_it() -> None:
             assert "torch.utils.swap_tensors, until the last diagnosis has ended" in doctor.text(findings)
         assert patches_of_torch() == inside
     assert patches_of_torch() == []
+    assert torch.nn.MultiheadAttention.forward is forward
 
 
 @pytest.fixture

@@ -104,7 +104,6 @@ def test_a_checkpoint_of_a_compiled_block_whose_backward_runs_elsewhere(reentran
             y = checkpoint(f, x, use_reentrant=reentrant).sum()
         with elsewhere:
             y.backward()
-        assert x.grad is not None
         assert x.grad.tolist() == pytest.approx(wanted, rel=1e-6)
 
 
@@ -158,7 +157,6 @@ def test_functions_that_run_others_in_compiled_code(name: str, contexts: str, re
             if is_inside and contexts == "pin in override":
                 stack.enter_context(pin_edge("half"))
             f(x).sum().backward()  # a checkpoint with reentry takes no torch.autograd.grad
-        assert x.grad is not None
         return x.grad.tolist()
 
     f = HOLDERS[name]

@@ -16,7 +16,7 @@ from pseudograd import override, pin_edge
 from pseudograd.errors import UnknownNameError
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.torch_table.conventions import FRAMEWORKS
-from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
+from pseudograd.torch_table.eras import installed_era, installed_version
 from pseudograd.torch_table.forms import FAMILIES, KINKED, SPELLINGS
 from pseudograd_kinks import table
 from pseudograd_kinks.measure import EAGER, measure
@@ -24,6 +24,7 @@ from pseudograd_kinks.outcome import Outcome
 from pseudograd_kinks.table import Point
 
 from ..choices import folded
+from .test_points_under_pins import own_outcomes
 
 TABLE = table.load()
 DOUBLE = torch.float64
@@ -108,7 +109,7 @@ def _changed(pin: Rewriting, own: dict[str, Outcome | None]) -> dict[str, Outcom
 
 def test_every_point_is_as_there_or_torchs_own() -> None:
     """Of all functions, also those that no pin names. Of a point that the framework lacks only a function of the table changes."""
-    own = {id: measure(point, EAGER) for id, point in TABLE.points.items() if id not in OTHER_FUNCTION}
+    own = {id: outcome for id, outcome in own_outcomes().items() if id not in OTHER_FUNCTION}
     for framework in FRAMEWORKS:
         with_nan = _changed(pin_edge(framework, nan=True), own)
         without = _changed(pin_edge(framework), {id: own[id] for id in with_nan})
@@ -272,17 +273,6 @@ def test_the_innermost_context_decides() -> None:
     with pin_edge("jax"), override(clamp="identity"):
         assert _gradient(lambda x: torch.clamp(x, min=0.0), x - 1).item() == 1.0
         assert _gradient(torch.abs, x).item() == 1.0
-
-
-@pytest.mark.parametrize("outer", ["jax", "tensorflow", "half"])
-@pytest.mark.parametrize("era", ERAS)
-def test_an_era_decides_inside_a_framework_also_where_it_is_the_installed_one(era: str, outer: str) -> None:
-    x = _x(0.0)
-    wanted = {"torch<=2.13": 1.0, "torch>=2.14": 0.0}[era]
-    for around in (pin_edge(outer), pin_edge(clamp=0.25, fmax=0.25)):
-        with around, pin_edge(era):
-            assert _gradient(lambda x: torch.clamp(x, min=0.0), x).item() == wanted
-            assert _gradient(lambda x: torch.fmax(x, torch.zeros_like(x)), x).item() == 1.0 - 0.5 * (1.0 - wanted)
 
 
 def test_nan_is_pinned_when_it_is_asked_for() -> None:

@@ -249,7 +249,6 @@ def test_a_checkpoint_counts_what_torch_saves(ends_outside: bool) -> None:
             y.backward()
     if ends_outside:
         y.backward()
-    assert x.grad is not None
     assert torch.equal(x.grad, wanted)
     assert wanted.abs().sum() > 0
 

@@ -132,23 +132,12 @@ def test_the_reports_as_json(capfd: Capture, tmp_path: Path, argument: str, stat
     stored = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert (stored["kind"], stored["torch"]) == ("pseudograd run", torch.__version__)
     overridden, pinned = stored["contexts"]
-    assert overridden == {
-        "label": "override(relu='inward')",
-        "rewritten": [],
-        "missed": [],
-        "is_torchs_own": False,
-        "left": [],
-    }
+    empty = {"rewritten": [], "missed": [], "is_torchs_own": False, "left": []}
+    assert overridden == {"label": "override(relu='inward')", **empty}
     lines = {"where": "train.py:6", "user_where": "train.py:6"}
     site = {"op": "clamp", "rule": f"zero/{OTHER}", **lines, "calls": 1, "compiled": False}
     assert "torch.clamp(" in pinned["rewritten"][0].pop("expression")
-    assert pinned == {
-        "label": f"pin_edge('{OTHER}')",
-        "rewritten": [site],
-        "missed": [],
-        "is_torchs_own": False,
-        "left": [],
-    }
+    assert pinned == {**empty, "label": f"pin_edge('{OTHER}')", "rewritten": [site]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "train.py"]
 
 
