@@ -33,11 +33,8 @@ from pseudograd.diagnosis.judge.findings import KINDS
 from pseudograd.look.rule_table import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS
-from pseudograd.torch_table.conventions import FRAMEWORKS
 from pseudograd.torch_table.eras import CLOSED_ERA
 from pseudograd.torch_table.forms import FAMILIES, FORMS, SWITCHES
-from pseudograd_kinks.against import compare
-from pseudograd_kinks.table import Point, load
 from pseudograd_tasks import TASKS, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,7 +52,17 @@ FILLED = (
     ROOT / "README.md",
     *(
         DOCS / f"{name}.md"
-        for name in ("index", "diagnose", "audit", "lint", "override", "policy_clips", "limits", "start/picture")
+        for name in (
+            "index",
+            "diagnose",
+            "audit",
+            "lint",
+            "override",
+            "policy_clips",
+            "limits",
+            "start/picture",
+            "kinks",
+        )
     ),
     *op_pages.pages(),
 )
@@ -80,7 +87,7 @@ def main() -> int:
         kinks_page.draw()
         speed_report.draw()
     texts = {page: _fill(page.read_text(encoding="utf-8")) for page in FILLED}
-    by_code = (which_rule, codes_page, commands_page, playground_page, gallery_page, kinks_page)
+    by_code = (which_rule, codes_page, commands_page, playground_page, gallery_page)
     texts |= {page.PAGE: page.text() for page in by_code}
     texts |= {kinks_page.TABLE_PAGE: kinks_page.table_page(), **speed_report.pages()}
     if options.check:
@@ -252,42 +259,14 @@ def _conventions() -> str:
     return "\n".join(rows)
 
 
-def _left() -> str:
-    """The points of the kink table at which a pin to a framework leaves the gradient of the newest torch, tried on the installed one."""
-    points, newest = load().points, load().versions("torch")[-1]
-    left = {
-        framework: [
-            points[row["point"]]
-            for row in compare(framework)["points"]
-            if not row["pinned"] and not _agree(points[row["point"]], newest, framework)
-        ]
-        for framework in FRAMEWORKS
-    }
-    rows = ["| | " + " | ".join(f'left by `"{framework}"`' for framework in left) + " |", "|---|---|---|"]
-    for family in dict.fromkeys(point.family for points in left.values() for point in points):
-        cells = [_quoted(point.id for point in points if point.family == family) for points in left.values()]
-        rows.append(f"| {family} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def _agree(point: Point, version: str, framework: str) -> bool:
-    mine, theirs = point.outcome("torch", version), point.outcome(framework)
-    return mine is not None and theirs is not None and mine.has_same_effect_as(theirs)
-
-
 def _composites() -> str:
-    """What scripts/find_composites.py counted: by function, in how many samples of each torch, and do contexts reach it?"""
-    counts_by_version = json.loads(COMPOSITES.read_text(encoding="utf-8"))
-    versions = sorted(counts_by_version, key=lambda version: [int(part) for part in version.split(".")])
-    heads = " | ".join(f"torch {version}" for version in versions)
-    rows = [f"| function | hides | {heads} | reached |", "|---|---|" + "---|" * (len(versions) + 1)]
-    for name in sorted({name for counts in counts_by_version.values() for name in counts}):
-        counts = [counts_by_version[version].get(name) for version in versions]
-        hides = _quoted(sorted({hidden for row in counts if row for hidden in row["hides"]}))
-        samples = " | ".join(str(row["samples"]) if row else "–" for row in counts)
-        is_reached = all(row["reached"] == row["samples"] for row in counts if row)
-        rows.append(f"| `{name}` | {hides} | {samples} | {'yes' if is_reached else 'no, and that is said'} |")
-    return "\n".join(rows)
+    """The functions that scripts/find_composites.py found on any torch, by what they hide, and those that contexts do not reach."""
+    functions: dict[str, dict[str, None]] = {}
+    for counts in json.loads(COMPOSITES.read_text(encoding="utf-8")).values():
+        for name, row in sorted(counts.items()):
+            hidden = _quoted(row["hides"]) if row["reached"] == row["samples"] else "no context reaches"
+            functions.setdefault(hidden, {})[name.rpartition(".")[2]] = None
+    return "\n".join(f"- {hidden}: {_quoted(names)}" for hidden, names in sorted(functions.items()))
 
 
 def _diagnosis() -> str:
@@ -371,10 +350,10 @@ _PARTS: dict[str, Callable[..., str]] = {
     "policy_report": policy_page.report,
     "composites": _composites,
     "families": _families,
-    "left": _left,
     "conventions": _conventions,
     "support": _support_matrix,
     "speed": speed_report.part,
+    **kinks_page.PARTS,
 }
 
 

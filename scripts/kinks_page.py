@@ -1,9 +1,11 @@
-"""docs/kinks.md, its picture, and docs/kinks_table.html: the kink table, from src/pseudograd_kinks/table.json."""
+"""The generated parts of docs/kinks.md, its picture, and docs/kinks_table.html: from src/pseudograd_kinks/table.json."""
 
 from __future__ import annotations
 
 import html
 import math
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ from pseudograd_kinks.table import FRAMEWORKS, KINDS, Point, load
 from pseudograd_kinks.text import changed_points, outcome_text
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "kinks.md"
 TABLE_PAGE = ROOT / "docs" / "kinks_table.html"
 PICTURE = ROOT / "docs" / "kinks.svg"
 TABLE = load()
@@ -34,20 +35,6 @@ COMMON = {
 COLUMNS = (("torch", "2.13"), ("torch", "2.15"), ("jax", None), ("tensorflow", None))
 
 
-def text() -> str:
-    """The whole of docs/kinks.md."""
-    parts = (ROOT / "scripts" / "kinks_page.md").read_text(encoding="utf-8")
-    for name, part in (
-        ("counts", _counts),
-        ("versions", _versions),
-        ("frameworks", _frameworks),
-        ("routes", _routes),
-        ("compiled", _compiled),
-    ):
-        parts = parts.replace(f"<!-- {name} -->", part())
-    return parts
-
-
 def _counts() -> str:
     points = list(TABLE.points.values())
     others = sum(any(_differ(point, framework) for framework in FRAMEWORKS[1:]) for point in points)
@@ -65,57 +52,66 @@ def _differ(point: Point, framework: str) -> bool:
     return mine is not None and theirs is not None and not mine.has_same_effect_as(theirs)
 
 
-def _versions() -> str:
-    """Points with the same sentence together."""
-    lines: list[str] = []
-    by_reason: dict[tuple[tuple[str, str], ...], list[Point]] = {}
-    for point in changed_points(TABLE):
-        by_reason.setdefault(tuple(point.changes.items()), []).append(point)
-    for reasons, points in by_reason.items():
-        for since, sentence in reasons:
-            lines += [f"**torch {since}**: {sentence}", ""]
-        lines += ["| point | " + " | ".join(["torch"] * 2) + " |", "|---|---|---|"]
-        for point in points:
-            spans = "; ".join(f"{span.versions}: {outcome_text(span.outcome)}" for span in point.spans["torch"][:-1])
-            last = point.spans["torch"][-1]
-            lines.append(f"| `{point.id}` | {spans} | {last.versions}: {outcome_text(last.outcome)} |")
-        lines.append("")
-    return "\n".join(lines).rstrip()
-
-
-def _frameworks() -> str:
-    newest = TABLE.versions("torch")[-1]
-    rows = [f"| point | torch {newest} | JAX | TensorFlow |", "|---|---|---|---|"]
-    for point in TABLE.points.values():
-        if any(_differ(point, framework) for framework in FRAMEWORKS[1:]):
-            cells = (outcome_text(point.outcome(framework)) for framework in FRAMEWORKS)
-            rows.append(f"| `{point.id}` | {' | '.join(cells)} |".replace("| - ", "| – "))
+def _common() -> str:
+    """The points of the picture, as numbers."""
+    rows = ["| gradient of x | torch 2.8-2.13 | torch 2.14-2.15 | JAX | TensorFlow |", "|---|---|---|---|---|"]
+    for id, words in COMMON.items():
+        gradients = [TABLE.points[id].gradient(framework, version) for framework, version in COLUMNS]
+        cells = ("–" if gradient is None else f"{gradient[0][0]:.4g}" for gradient in gradients)
+        rows.append(f"| {words} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
-def _compiled() -> str:
-    """Which torch each backend was measured on; in one list where they are the same."""
-    by_backend = {
-        backend: [version for version, how in TABLE.measured["torch"].items() if backend in how["routes"]]
-        for backend in ("aot_eager", "inductor")
-    }
-    lists = {tuple(versions) for versions in by_backend.values()}
-    if len(lists) == 1:
-        return f"measured on torch {', '.join(lists.pop())}"
-    return "; ".join(f"{backend} measured on torch {', '.join(versions)}" for backend, versions in by_backend.items())
+def _versions() -> str:
+    """The functions that changed with the same sentence together, in one line."""
+    functions: dict[str, dict[str, None]] = {}
+    for point in changed_points(TABLE):
+        sentences = " ".join(f"**torch {since}**: {sentence}" for since, sentence in point.changes.items())
+        functions.setdefault(sentences, {})[_function(point)] = None
+    return "\n".join(f"- {sentences} {_quoted(names)}" for sentences, names in functions.items())
+
+
+def _frameworks() -> str:
+    """By family: the functions for which JAX or TensorFlow differs from the newest torch."""
+    functions: dict[str, dict[str, None]] = {}
+    for point in TABLE.points.values():
+        if any(_differ(point, framework) for framework in FRAMEWORKS[1:]):
+            functions.setdefault(point.family, {})[_function(point)] = None
+    return _list(functions)
 
 
 def _routes() -> str:
-    """Where a route gives a gradient, and another one than eager mode; errors are in the JSON."""
-    rows = ["| point | route | torch | gradient | eager mode |", "|---|---|---|---|---|"]
+    """By route: the functions that get another gradient on it than in eager mode, on any torch; errors are in the JSON."""
+    functions: dict[str, dict[str, None]] = {}
     for point in TABLE.points.values():
         for (framework, route), spans in point.exceptions.items():
             for span in spans:
                 plain = point.outcome(framework, span.versions.rpartition("-")[2])
                 if framework == "torch" and span.outcome.gradient is not None and plain is not None and plain.gradient:
-                    cells = (route, span.versions, outcome_text(span.outcome), outcome_text(plain))
-                    rows.append(f"| `{point.id}` | {' | '.join(cells)} |")
-    return "\n".join(rows)
+                    functions.setdefault(route, {})[_function(point)] = None
+    return _list(functions)
+
+
+def _function(point: Point) -> str:
+    """Its name, with an inner function and without other arguments."""
+    return re.sub(r"\((?!clamp|relu|round|sqrt)[^()]*\)(\.\w+)?", "", point.id.partition("@")[0])
+
+
+def _list(names_by_heading: dict[str, dict[str, None]]) -> str:
+    return "\n".join(f"- **{heading}**: {_quoted(names)}" for heading, names in names_by_heading.items())
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+PARTS = {
+    "kink_counts": _counts,
+    "kinks": _common,
+    "kinks_by_version": _versions,
+    "kinks_by_framework": _frameworks,
+    "kinks_by_route": _routes,
+}
 
 
 # --- the searchable table ---------------------------------------------------------------------------------------------

@@ -70,11 +70,15 @@ def verdict(row: Row, name: str, other: str) -> str:
     return NO_DIFFERENCE if are_alike(ours, theirs) else BETTER if gap > 0 else WORSE
 
 
-def against(rows: list[Row], name: str, others: Sequence[str]) -> str:
-    """In words: how often it is better than each of the others, and how often worse than one of them."""
+def counts(rows: list[Row], name: str, others: Sequence[str]) -> tuple[int, int, int]:
+    """In how many rows it is better than each of the others, in how many it is worse than one of them, and the number of rows."""
     verdicts = [{verdict(row, name, other) for other in others} for row in rows if name in row["values"]]
-    better, worse = sum(kinds == {BETTER} for kinds in verdicts), sum(WORSE in kinds for kinds in verdicts)
-    return f"better in {better} of {len(verdicts)}, worse in {worse}"
+    return sum(kinds == {BETTER} for kinds in verdicts), sum(WORSE in kinds for kinds in verdicts), len(verdicts)
+
+
+def against(rows: list[Row], name: str, others: Sequence[str]) -> str:
+    better, worse, every = counts(rows, name, others)
+    return f"better in {better} of {every}, worse in {worse}"
 
 
 def advice() -> str:
@@ -98,27 +102,34 @@ def text() -> str:
     lines = [
         "# Which rule when",
         "",
-        f"Every cell is measured: `pseudograd compare --tasks all` with torch {run['torch'].split('+')[0]}",
-        "([the numbers](compare/every_task.json)). **Bold** is the best of its row and every rule that does not differ from it by",
-        f"{TEST}, corrected for all comparisons of the row. Pictures without seeds count",
-        f"as alike within {APART:g} dB. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
+        advice(),
+        "- **The clamp guards a square root, a logarithm or an inverse cosine:** use `zero` with edge `open`, which prevents a NaN.",
+        "",
+        f"`pseudograd compare --tasks all` measured this with torch {run['torch'].split('+')[0]} ([numbers](compare/every_task.json)).",
+        "**Bold** is the best rule of a problem, and each rule that does not differ from it by",
+        f"{TEST}, corrected for all comparisons of the problem, or, of pictures without seeds,",
+        f"by more than {APART:g} dB. *Best* counts the bold cells. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
     ]
     for has_leaves, heading in _SECTIONS.items():
         part = [row for row in every if row["task"].has_leaves == has_leaves]
         names = [name for name in COLUMNS if any(name in row["values"] for row in part)]
-        lines += ["", f"## {heading}", "", *_table(part, names), "", *_summary(part, names)]
+        lines += ["", f"## {heading}", "", *_table(part, names), "", *_legend(part)]
     lines += ["", "## What it costs", "", *_costs()]
     return "\n".join(lines) + "\n"
 
 
 def _table(rows: list[Row], names: list[str]) -> list[str]:
-    heading = "| problem | measured | " + " | ".join(f"`{name}`" for name in names) + " |"
-    lines = [heading, "|---|---|" + "---:|" * len(names)]
-    for row in rows:
-        task, seeds = row["task"], row["seeds"]
-        runs = f"{len(next(iter(seeds.values())))} seeds" if seeds else "one run"
-        cells = " | ".join(_cell(row, name) for name in names)
-        lines.append(f"| {task.title}: {row['world']} | {task.headline[1]}, {runs} | {cells} |")
+    """A line for each rule, so that the table is as wide as a page."""
+    heads = [f"`{row['task'].name}`: {row['world']}" for row in rows]
+    lines = [
+        f"| rule | {' | '.join(heads)} | best | better, worse than `{OURS}` |",
+        "|---|" + "---:|" * (len(rows) + 2),
+    ]
+    for name in names:
+        better, worse, _ = counts(rows, name, [OURS])
+        best = f"{sum(name in row['best'] for row in rows)} of {sum(name in row['values'] for row in rows)}"
+        cells = [*(_cell(row, name) for row in rows), best, "" if name == OURS else f"{better}, {worse}"]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return lines
 
 
@@ -130,30 +141,18 @@ def _cell(row: Row, name: str) -> str:
     return f"**{text}**" if name in row["best"] else text
 
 
-def _summary(rows: list[Row], names: list[str]) -> list[str]:
-    """How often each is among the best of its row."""
-    counts = {
-        name: (sum(name in row["best"] for row in rows), sum(name in row["values"] for row in rows)) for name in names
-    }
-    ranked = sorted(counts, key=lambda name: -counts[name][0] / max(counts[name][1], 1))
-    parts = [f"`{name}` {counts[name][0]} of {counts[name][1]}" for name in ranked]
-    alike = [
-        f"{row['task'].title}: {row['world']}"
-        for row in rows
-        if set(ERAS) <= set(row["best"]) and len(row["best"]) == len(row["values"])
-    ]
-    rules = [name for name in names if name not in (*ERAS, OURS)]
-    lines = [
-        f"Among the best of their row: {', '.join(parts)}.",
+def _legend(rows: list[Row]) -> list[str]:
+    """The problems in words, and our default against torch."""
+    parts = {}
+    for row in rows:
+        task, seeds = row["task"], row["seeds"]
+        runs = f"{len(next(iter(seeds.values())))} seeds" if seeds else "one run"
+        parts[task.name] = f"`{task.name}`: {task.title} ({task.headline[1]}, {runs})"
+    return [
+        f"{'; '.join(parts.values())}.",
         "",
-        f"`{OURS}` against both eras of torch.clamp: {against(rows, OURS, ERAS)}. Against `{OURS}`: "
-        + "; ".join(f"`{name}` {against(rows, name, [OURS])}" for name in rules)
-        + ".",
-        "",
+        f"`{OURS}` against both eras of torch.clamp: {against(rows, OURS, ERAS)}.",
     ]
-    if alike:
-        lines.append(f"{NO_DIFFERENCE.capitalize()} between any of them: {'; '.join(alike)}.")
-    return lines
 
 
 def _costs() -> list[str]:
@@ -166,8 +165,6 @@ def _costs() -> list[str]:
         f"  {least}.",
         "- `inward`, `sign`, `elastic` and `inverting` are not linear in the gradient: [their gradients do not add",
         "  up](gradients_that_do_not_add_up.md) over losses, micro-batches or ranks.",
-        "- `inward` does for a computed value what a projected gradient does for a parameter. If a parameter itself is clamped, use",
-        "  `project` after each step; it needs no rule.",
-        "- A guard in front of a square root, a logarithm or an inverse cosine needs `zero` with edge `open`, which prevents a NaN.",
-        "- These tables do not include `trust` and `fourier` of `round` or the windows of `jumprelu`: no task of `compare` measures them.",
+        "- No task of `compare` measures `trust` and `fourier` of `round` or the windows of `jumprelu`.",
+        "- [`pseudograd compare`](compare.md) measures the rules on your own training.",
     ]

@@ -6,7 +6,7 @@ from .blocks import Block
 
 # (page, a line of the block): what is run before that block, in the names of the page.
 BEFORE = {
-    ("docs/clusters.md", "with concurrent.futures"): """
+    ("docs/compare.md", "with concurrent.futures"): """
 import sys
 import types
 
@@ -33,7 +33,7 @@ from pseudograd.integrations.pytest import diagnosed
 }
 # ... and what is run after it, so that what it defines is used.
 AFTER = {
-    ("docs/clusters.md", "def objective(trial)"): "del sys.modules['mine']",
+    ("docs/compare.md", "def objective(trial)"): "del sys.modules['mine']",
     ("docs/in_your_tools.md", "def test_every_parameter_learns"): "test_every_parameter_learns(diagnosed)",
     ("docs/kinks.md", "point = load()"): """
 assert [point.gradient("torch", "2.13"), point.gradient("jax")] == [[[1.0]], [[0.5]]]
@@ -46,10 +46,10 @@ assert loss.shape == log_prob.grad.shape == (4, 5)
 # (page, a line of the block): why it is not run here. It is compiled, and every name it takes from pseudograd is looked up.
 _RUNS = "tests/comparison/test_runs.py"
 NOT_RUN = {
-    ("docs/clusters.md", "with concurrent.futures"): f"processes of eight; {_RUNS} runs both executors",
-    ("docs/clusters.md", "from dask.distributed"): f"needs the package dask; {_RUNS} runs it where it is installed",
-    ("docs/clusters.md", "import submitit"): f"needs the package submitit; {_RUNS} runs it where it is installed",
-    ("docs/clusters.md", "import ray"): f"needs the package ray; {_RUNS} runs it where it is installed",
+    ("docs/compare.md", "with concurrent.futures"): f"processes of eight; {_RUNS} runs both executors",
+    ("docs/compare.md", "from dask.distributed"): f"needs the package dask; {_RUNS} runs it where it is installed",
+    ("docs/compare.md", "import submitit"): f"needs the package submitit; {_RUNS} runs it where it is installed",
+    ("docs/compare.md", "import ray"): f"needs the package ray; {_RUNS} runs it where it is installed",
 }
 # Pages that take seconds: .ci/run runs them before a change lands. What the packages of the first load warns of what it pleases.
 SLOW = ("docs/in_your_tools.md", "docs/your_own_rule.md")

@@ -45,7 +45,7 @@ def not_taken(command: Command, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_commands_in_running_text_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
     commands = list(inline())
-    assert len(commands) > 60
+    assert len(commands) > 30
     wrong = [f"{command.where}: {command}: {why}" for command in commands if (why := not_taken(command, capsys))]
     assert wrong == []
 

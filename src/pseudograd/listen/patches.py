@@ -1,6 +1,6 @@
 """Everything of torch and of Python that this library ever replaces or adds to: what, when and for how long.
 
-`docs/patched.md` lists the same rows, and `pseudograd doctor` shows which of them are applied now. Nothing else is replaced anywhere.
+`docs/override.md` lists the same rows, and `pseudograd doctor` shows which of them are applied now. Nothing else is replaced anywhere.
 """
 
 from __future__ import annotations
@@ -129,9 +129,16 @@ def _awaits(module: str) -> Callable[[], bool]:
 
 
 def table() -> str:
-    """The rows as docs/patched.md shows them, in Markdown."""
-    rows = [f"| `{patch.name}` | {patch.why} | {patch.until} |" for patch in PATCHES]
-    return "\n".join(["| What | Why | Until |", "|---|---|---|", *rows])
+    """The rows as docs/override.md lists them: names with the same reason together, below the end that they share."""
+    names: dict[str, dict[str, list[str]]] = {}
+    for patch in PATCHES:
+        names.setdefault(patch.until, {}).setdefault(patch.why, []).append(f"`{patch.name}`")
+    parts = []
+    for until, names_by_why in names.items():
+        parts.append(
+            "\n".join([f"Until {until}:", "", *(f"- {', '.join(names)}: {why}" for why, names in names_by_why.items())])
+        )
+    return "\n\n".join(parts)
 
 
 def status() -> list[dict[str, str]]:
