@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pseudograd.diagnosis.count import grads, tally
-from pseudograd.diagnosis.count.leaf import Entries, Leaf
+from pseudograd.diagnosis.count.leaf import Entries, Leaf, has_numbers
 from pseudograd.diagnosis.count.names import Names
 from pseudograd.diagnosis.count.norms import Sizes
 from pseudograd.kernels import native
@@ -295,3 +295,12 @@ def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
     assert entries.is_complete
     assert entries.bytes_of(torch.ones(2, 2)) is None
     assert (entries.missing(), entries.moved) == (None, True)
+
+
+def test_a_tensor_whose_memory_was_freed_has_no_numbers() -> None:
+    """To read one ends the process: FSDP frees the parameters that it gathered."""
+    tensor = torch.ones(3)
+    tensor.untyped_storage().resize_(0)
+    assert not has_numbers(tensor)
+    assert has_numbers(torch.ones(0))
+    assert has_numbers(torch.ones(3).to_sparse())

@@ -245,6 +245,18 @@ def fsdp_diagnosed(rank: int) -> None:
             assert partly.get("first.weight") == ((16, 16) if rank == 0 else (12, 16)), partly
 
 
+def fsdp_diagnosed_to_nan(rank: int) -> None:
+    """The op is named, although the parameters that it reaches are not those that the optimiser has."""
+    net = _Watched()
+    fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
+    with pg.diagnose() as d:
+        for _ in range(2):
+            torch.sqrt(net(torch.randn(64, 6)) * 0).mean().backward()
+    finding = d.findings[0]
+    assert (finding.code, finding.expression) == ("nonfinite", "torch.sqrt(net(torch.randn(64, 6)) * 0)"), d
+    assert d.to_json()["errors"] == [], d
+
+
 def ddp_diagnosed(rank: int) -> None:
     """Names are those of the program's own module, unless the wrapper was given."""
     for is_given in (True, False):

@@ -34,6 +34,7 @@ JOBS = [
     pytest.param(jobs.projected_shards),
     pytest.param(jobs.other_rules_on_shared_parameters),
     pytest.param(jobs.fsdp_diagnosed),
+    pytest.param(jobs.fsdp_diagnosed_to_nan),
     pytest.param(jobs.ddp_diagnosed),
 ]
 

@@ -249,10 +249,14 @@ class Leaf:
 
     def add_to_whole(self, grad: Tensor | None) -> None:
         """Note a gradient of the whole parameter."""
-        if grad is not None:
-            self.gradients += 1
-            if self.whole_moved is not True:
-                self.whole_moved = self.whole_moved | moves(grad) if has_numbers(grad) else True
+        if grad is None:
+            return
+        self.gradients += 1
+        is_readable = has_numbers(grad)
+        if is_readable and grad.is_cpu:  # a device is not waited for
+            self._note_broken(grad)
+        if self.whole_moved is not True:
+            self.whole_moved = self.whole_moved | moves(grad) if is_readable else True
 
     def look_at_grad(self) -> bool:
         """Look at `.grad` after a backward, unless an optimiser does. Returns whether it must be looked at again."""
@@ -289,8 +293,10 @@ class Leaf:
 
 
 def has_numbers(grad: Tensor) -> bool:
-    """Can its numbers be read? Not under a transform, nor on the device "meta"."""
-    return not (is_wrapped(grad) or is_batched(grad) or is_opaque(grad) or grad.is_meta)
+    """Can its numbers be read? Not under a transform, nor on the device "meta", nor where FSDP has freed its memory."""
+    if is_wrapped(grad) or is_batched(grad) or is_opaque(grad) or grad.is_meta:
+        return False
+    return grad.layout is not torch.strided or not grad.numel() or bool(local(grad).untyped_storage().size())
 
 
 def moves(grad: Tensor) -> Flag:

@@ -80,7 +80,7 @@ class Nonfinite:
         self.skipped = self.mended = 0  # steps
         self.has_spread = False  # do weights hold it?
         self._are_weights_known = False
-        self._is_searching = self._is_of_forward = False
+        self._is_searching = self._is_of_forward = self._is_inner = False
         self._frontier: dict[GraphNode, None] = {}  # nodes of this backward whose result may be it
         self._candidate: Birth | None = (
             None  # the last op of the forward whose result is it, and of which the input is not known
@@ -153,6 +153,9 @@ class Nonfinite:
         broken = next((grad for grad in leaving if is_broken(grad)), None)
         if broken is None:
             return
+        is_inner, self._is_inner = self._is_inner, False
+        if is_inner and tally is not None and tally.function is not None:
+            return
         known = self.births.get(tally)
         if known is not None:
             known.backwards += known.backward != self._recorder.backwards
@@ -172,6 +175,10 @@ class Nonfinite:
         """A gradient arrived at a leaf whose norms nobody measures."""
         if leaf.sizes is None and is_broken(grad):
             self._leaves.broken[leaf] = None
+
+    def end_inner(self) -> None:
+        """A backward that an autograd.Function runs, as checkpoint does, has ended: what it made, that function does not make."""
+        self._is_inner = any(birth.backward == self._recorder.backwards for birth in self.births.values())
 
     def end(self) -> None:
         """A backward has ended."""

@@ -651,6 +651,8 @@ class Recorder(Subscriber):
             if self.asking is not None:
                 self.asking.end(result is not None)
             self._end_step(roots)
+        elif "nonfinite" in vars(self):
+            self.nonfinite.end_inner()
 
     @harmless("the nodes of a second derivative")
     def _find_second_nodes(self, before: int) -> None:

@@ -33,7 +33,7 @@ _WHY = {
     "product": "the result, or the gradient, is larger than its dtype holds: it grows from layer to layer, or from step to step",
     "minus infinity": "the result is -inf where the loss asks for it: a mask leaves that entry out, or its logit is far below the others",
     "matrix": "equal eigenvalues or singular values, or a matrix that has no inverse: their derivative divides by 0",
-    "data": "it came in with the data: no parameter is upstream of these values",
+    "data": "the data held it, or a value behind detach or no_grad: no op of this graph made it",
     "weights": "the gradients before it were finite: the weights were made or loaded so, or a step made them so, as by too large a rate",
 }
 _MASKED = ". What arrives at these entries is 0, as behind a where, a mask, a clamp or a square, and 0 * inf is nan"
@@ -105,7 +105,7 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
         born = f"{birth.near} is not finite before backward {birth.backward}"
     elif birth.kind == "data":
         beside = f" of what is put in with {birth.near}" if birth.near else f" of {birth.broken!r} here"
-        born = f"{count}{beside} are {birth.values} in backward {birth.backward}, and so is the loss: it came in with the data"
+        born = f"{count}{beside} are {birth.values} in backward {birth.backward}, and so is the loss: it came in from outside of the graph"
     elif birth.is_forward and not birth.origin:
         born = f"it came in with the forward of backward {birth.backward}: {count} of the result are not finite{values}, and so is the loss"
     else:
@@ -166,7 +166,7 @@ def _advise(birth: Birth, expression: str) -> str:
         "matrix": "Use the eigenvalues alone, not the vectors; or compute it in float64 with a small diagonal added.",
         "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
         "minus infinity": "Leave such entries out of the loss, or mask them with torch.finfo(x.dtype).min in place of -inf.",
-        "data": "assert torch.isfinite(batch).all()  # of inputs and targets, before the model: names the batch",
+        "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",
         "weights": "[name for name, p in model.named_parameters() if not p.isfinite().all()]  # before each step: the first",
         "row": "x.masked_fill(mask, torch.finfo(x.dtype).min)  # in place of -inf: a row that is all masked becomes uniform",
         "other": "Print the values that enter here, and their smallest and largest.",
@@ -243,7 +243,8 @@ KIND = Kind(
     meaning="an op made a gradient that is not finite, and parameters got it",
     details="It names the op of a backward that hands on nan or inf although all that arrives is finite, the values of x that did it, the "
     "parameters that got it, and the steps that used it or were skipped for it. Where the loss is not finite either, it names the op of "
-    "the forward that made it, or says that it came in with the data or the weights. It is silent where no parameter gets it: behind a "
+    "the forward that made it, or says that it came in with the data, a detached value or the weights. "
+    "It is silent where no parameter gets it: behind a "
     "mask of -inf, where the program replaces it before the step, in the warm-up of a scaler",
     next_step="the same op with another x where its slope is infinite: a `where` or a `clamp` in front of it",
     bad="""\
