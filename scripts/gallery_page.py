@@ -33,7 +33,8 @@ PROPERTIES = {
 
 
 def text() -> str:
-    cards = [_card_of(ops) for ops in op_pages.families().values()]
+    families = op_pages.families()
+    cards = [_card_of(ops) for ops in (families.pop("clamp"), *families.values())]
     cards.append(
         _card(
             "vector_quantize",

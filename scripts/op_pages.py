@@ -73,7 +73,7 @@ def _row(start: list[str], op: Op, rule: Rule) -> str:
         f"`{rule.called}`" + (", the default" if is_default else ""),
         rule.formula,
         what_is_saved(op, rule),
-        "yes" if rule.is_linear_at(op.default_edge) else "no: no forward mode",
+        "yes" if rule.is_linear_at(op.default_edge) else "no",
         rule.also_called or "–",
         rule.source,
     )

@@ -76,18 +76,23 @@ def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
       ask('#op=relu&rule=zero&edge=open&grad=1&x=0'),
       ask('#op=nonsense&x=nonsense'),
     ];
+    const moved = ['#op=round&rule=identity&x=7.4', '#op=clamp&x=1.5&min=-1&max=0.5'].map((hash) =>
+      ask(hash) + document.getElementById('dot').getAttribute('cx') + ' of ' + document.getElementById('picture').viewBox.baseVal.width);
     const drawn = OPS.filter((op) => ask('#op=' + op.name) !== '' && document.querySelectorAll('.slope').length).map((op) => op.name);
     ask('');
     const x = document.getElementById('x');
     x.value = -1.5; x.dispatchEvent(new Event('input')); found.push(said());
     const rules = [...document.querySelectorAll('[name=rule]')].map((input) => input.value);
     const widest = Math.max(...[...document.querySelectorAll('body *')].map((e) => e.getBoundingClientRect().right));
-    document.title = JSON.stringify({found, drawn, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
+    document.title = JSON.stringify({found, moved, drawn, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
     """
     state = json.loads(title_of(shown(PAGE, script, tmp_path, "--window-size=400,900")).replace("&amp;", "&"))
     gradients = [re.search(r"dL/dx = ([−\d.]+)\.", text)[1] for text in state["found"]]  # type: ignore[index]
     assert gradients == ["1", "0", "0.3", "0.5", "0", "1", "0"]
     assert state["drawn"] == list(OPS)
+    assert ["At x = 2.25 the value is 2." in state["moved"][0], "At x = 1.25 the" in state["moved"][1]] == [True, True]
+    for at, room in (re.search(r"([-\d.]+) of ([\d.]+)$", text).groups() for text in state["moved"]):  # type: ignore[union-attr]
+        assert 0 <= float(at) <= float(room)
     assert "moves x to 1.25" in state["found"][0]
     assert "does not move x" in state["found"][1]
     assert state["rules"] == list(OPS["clamp"].rules)
