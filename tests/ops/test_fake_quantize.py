@@ -154,32 +154,6 @@ def test_a_zero_point_may_have_any_dtype(kind: torch.dtype) -> None:
     assert all(torch.equal(a, b) for a, b in zip(gradients, of_number, strict=True))
 
 
-def _torch_learnable(x: Tensor, scale: Tensor, zero: Tensor, grid: tuple[int, int], axis: int | None) -> Tensor:
-    if axis is None:
-        return torch._fake_quantize_learnable_per_tensor_affine(x, scale, zero, *grid, 1.0)
-    return torch._fake_quantize_learnable_per_channel_affine(x, scale, zero, axis, *grid, 1.0)
-
-
-@folded
-@pytest.mark.parametrize("axis", [None, 0, 1])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("grid", [(-8, 7), (0, 15)], ids=str)
-def test_learnable_gradients_are_torch_s(grid: tuple[int, int], sign: float, axis: int | None) -> None:
-    torch.manual_seed(0)
-    x = 2 * torch.randn(6, 8)
-    count = 1 if axis is None else x.shape[axis]
-    scale, zero = 0.1 + 0.4 * torch.rand(count), torch.randint(grid[0] + 2, grid[1] - 2, (count,)).float()
-    grad = sign * (0.5 + torch.rand(6, 8))
-    results = []
-    for f in (_torch_learnable, lambda x, scale, zero, grid, axis: pg.fake_quantize(x, scale, zero, *grid, axis=axis)):
-        leaves = [value.clone().requires_grad_() for value in (x, scale, zero)]
-        y = f(*leaves, grid, axis)
-        results.append((y.detach(), *torch.autograd.grad(y, leaves, grad)))
-    for name, theirs, ours in zip(("value", "x", "scale", "zero_point"), *results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
-        assert ours.count_nonzero() > 0
-
-
 @pytest.mark.parametrize("rule", ["identity", "zero", "inward"])
 def test_a_zero_point_learns_alone_as_it_does_beside_the_others(rule: str) -> None:
     leaves = [torch.linspace(-3, 3, 7), torch.tensor(0.25), torch.tensor(1.0)]
@@ -208,37 +182,14 @@ def test_a_rule_of_ones_own_says_what_passes_outside_the_grid() -> None:
     assert x.grad.tolist() == [-1.0, 1.0, 0.25]
 
 
-def test_infinite_inputs_and_gradients() -> None:
+def test_infinite_inputs_go_to_the_ends_and_nan_stays() -> None:
     """The grid is that of int8 by default. torch 2.8 sends +inf to quant_min per tensor, and NaN becomes a number there."""
-    assert pg.fake_quantize(torch.tensor([-1e3, -128.0, 0.0, 127.0, 1e3]), 1.0).tolist() == [
-        -128.0,
-        -128.0,
-        0,
-        127,
-        127,
-    ]
-    with_nan = pg.fake_quantize(torch.tensor([torch.nan, 0.25]), 0.25)
-    assert with_nan[0].isnan()
-    assert with_nan[1].item() == 0.25
-    x = torch.tensor([torch.inf, -torch.inf], requires_grad=True)
-    scale = torch.tensor(0.25, requires_grad=True)
-    y = pg.fake_quantize(x, scale, 0, -4, 3)
-    assert y.tolist() == [0.75, -1]
-    to_x, to_scale = torch.autograd.grad(y, (x, scale), torch.tensor([1.0, 2.0]))
+    x = torch.tensor([-torch.inf, -1e3, -128.0, 0.0, 127.0, 1e3, torch.inf, torch.nan])
+    y = pg.fake_quantize(x, 1.0)
+    assert (y[:-1].tolist(), y[-1].isnan()) == ([-128.0, -128.0, -128.0, 0.0, 127.0, 127.0, 127.0], True)
+    x, scale = x[[0, 6]].requires_grad_(), torch.tensor(0.25, requires_grad=True)
+    to_x, to_scale = torch.autograd.grad(pg.fake_quantize(x, scale, 0, -4, 3), (x, scale), torch.tensor([2.0, 1.0]))
     assert (to_x.tolist(), to_scale.item()) == ([0, 0], 3 - 2 * 4)
-    scales = torch.full((2,), 0.25, requires_grad=True)
-    (to_scale,) = torch.autograd.grad(pg.fake_quantize(x, scales, 0, -4, 3, rule="identity").sum(), scales)
-    assert to_scale.tolist() == [-math.inf, math.inf]
-    for end, code in ((torch.inf, 3.0), (-torch.inf, -4.0)):  # a gradient of 0 has a finite derivative
-        grad = torch.zeros(1, requires_grad=True)
-        y = pg.fake_quantize(torch.tensor([end]), scale, 0, -4, 3, rule="identity")
-        (first,) = torch.autograd.grad(y, scale, grad, create_graph=True)
-        assert (first.item(), torch.autograd.grad(first, grad)[0].item()) == (0.0, code)
-    for arriving in (math.inf, -math.inf):  # inside it would be infinity minus infinity
-        zero_point = torch.zeros(3, requires_grad=True)
-        y = pg.fake_quantize(torch.tensor([-9.0, 0.5, 9.0]), 0.25, zero_point, -4, 3)
-        (to_zero,) = torch.autograd.grad(y, zero_point, torch.full((3,), arriving))
-        assert to_zero.tolist() == [-arriving, 0.0, -arriving]
 
 
 @pytest.mark.parametrize("sample", FAKE_QUANTIZE.samples, ids=lambda sample: sample.name)

@@ -86,12 +86,6 @@ def up_grpo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     return value, torch.where(a > 0, -a, slope)
 
 
-def plain_clip(lr: Tensor, a: Tensor, lo: float = 0.8, hi: float = 1.28) -> tuple[Tensor, Tensor]:
-    r = lr.exp()
-    is_inside = (r >= lo) & (r <= hi)
-    return -a * torch.where(r < lo, lo, torch.where(r > hi, hi, r)), torch.where(is_inside, -a * r, 0.0)
-
-
 FORMULAS: dict[str, Formula] = {
     "ppo": ppo,
     "grpo": ppo,
