@@ -48,25 +48,16 @@ class Trainer(nn.Module):
         return self.head(self.encoder(x) * self.scale).square().mean()
 
 
-def test_the_outermost_module_names_even_if_it_never_runs() -> None:
-    trainer = Trainer()
-    with diagnose() as d:
-        trainer.training_step(torch.randn(5, 4)).backward()
-    assert set(d.parameters) == {name for name, _ in trainer.named_parameters()}
-
-
 def test_a_wrapper_of_torch_is_no_part_of_a_name() -> None:
     net = DataParallel(Trainer())
     assert unwrapped(net) is net.module
-    with diagnose() as d:
-        net.module.training_step(torch.randn(5, 4)).backward()
-    assert set(d.parameters) == {name for name, _ in net.module.named_parameters()}
-    with diagnose(net) as d:  # it was given, and says module.
-        net.module.training_step(torch.randn(5, 4)).backward()
-    assert d.parameters == [name for name, _ in net.named_parameters()]
+    for given, named in ((None, net.module), (net, net)):  # of the one that was given they say module.
+        with diagnose(given) as d:
+            net.module.training_step(torch.randn(5, 4)).backward()
+        assert set(d.parameters) == {name for name, _ in named.named_parameters()}
 
 
-def test_a_model_that_is_gone_keeps_its_names() -> None:
+def test_the_outermost_module_names_even_if_it_never_runs_and_when_it_is_gone() -> None:
     with diagnose() as d:
         trainer = Trainer()
         trainer.training_step(torch.randn(5, 4)).backward()
@@ -77,12 +68,11 @@ def test_a_model_that_is_gone_keeps_its_names() -> None:
 
 def test_two_nets_of_one_class_are_told_apart() -> None:
     first, second = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
-    with diagnose() as d:
-        second(first(torch.randn(3, 2))).sum().backward()
-    assert sorted(d.parameters) == ["0.bias", "0.weight", "Sequential(2).0.bias", "Sequential(2).0.weight"]
-    with diagnose(second) as d:
-        second(first(torch.randn(3, 2))).sum().backward()
-    assert d.parameters == ["0.weight", "0.bias", "Sequential(2).0.weight", "Sequential(2).0.bias"]
+    for given in (None, second):
+        with diagnose(given) as d:
+            second(first(torch.randn(3, 2))).sum().backward()
+        names = ["0.weight", "0.bias", "Sequential(2).0.weight", "Sequential(2).0.bias"]
+        assert (sorted(d.parameters), given and d.parameters) == (sorted(names), given and names)
 
 
 def test_a_finding_says_which_module_calls() -> None:

@@ -211,6 +211,10 @@ def test_what_has_side_effects_is_refused_with_the_reason() -> None:
     assert "checkpoint" in ckpt
     assert (passes, more) == (1, 1)
     assert "sensitivity not asked, or not of all, in 1 backward pass: " in str(d)
+    _Counting.ran = 0
+    with diagnose() as d:  # where a clamp asks whether an op behind it cuts what stands at its bound
+        _Counting.apply(x.detach().requires_grad_()).clamp(0, 1).sum().backward()
+    assert (bool(d.findings), _Counting.ran) == (True, 1)
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, "yes"])

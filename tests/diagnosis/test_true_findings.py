@@ -28,6 +28,7 @@ from pseudograd.wording import percent
 
 from ..choices import one_in
 from .checks import codes, follow, line_of, only, site_of, starved
+from .trainers import steps
 
 PLACES = torch.tensor([3, 2, 1, 0])
 
@@ -167,22 +168,7 @@ PASSES: dict[str, tuple[list[float], Callable[[Tensor], Tensor]]] = {
     "no op": ([0.0, 0.5], lambda p: (p * 1).clamp(0, 1)),
     "leaky": ([0.0, 0.5], lambda p: functional.leaky_relu(p).clamp(0, 1)),
     "another way": ([-1.0, 0.4], lambda p: (torch.relu(p) + (p + 1)).clamp(0, 2)),
-    "a backward that writes": ([-1.0, 0.5], lambda p: _Relu.apply(p).clamp(0, 1)),
 }
-
-
-class _Relu(torch.autograd.Function):
-    """It is not known what else its backward does, so it is not run once more."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.relu()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        LOW.mul_(1)
-        return grad * (ctx.saved_tensors[0] > 0)
 
 
 @pytest.mark.skipif(not tells_unpack_hooks, reason="on torch 2.8 no node is run once more")
@@ -233,13 +219,9 @@ def test_a_clamp_of_a_parameter_itself_is_advised_to_become_a_projection(case: s
 def test_a_clamped_parameter_of_a_model_that_starves_or_stands_at_the_bound_is_named_by_its_path(start: float) -> None:
     model = nn.Sequential(nn.ParameterDict({"gain": torch.full((3,), start)}))
     adam = torch.optim.Adam(model.parameters(), 0.1)
-    with diagnose(model) as d:
-        for _ in range(2):
-            adam.zero_grad()
-            model[0]["gain"].clamp(0, 1).sum().backward()
-            adam.step()
+    d = steps(model, lambda: model[0]["gain"].clamp(0, 1).sum(), 2, adam)
     (finding, *_) = [finding for finding in d.findings if finding.code in ("starved", "kink")]
-    assert finding.next_step.startswith("pseudograd.optim.project(adam, {model.get_parameter('0.gain'): (0, 1)})")
+    assert finding.next_step.startswith("pseudograd.optim.project(optimizer, {model.get_parameter('0.gain'): (0, 1)})")
 
 
 @pytest.mark.parametrize("detail", ["full", "counts"])
@@ -401,8 +383,6 @@ def _fit_weights(net: nn.Module) -> nn.Module:
 
 
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "relu": lambda: _mlp(10, nn.ReLU),
-    "tanh": lambda: _mlp(16, nn.Tanh),
     "few sigmoids": lambda: _mlp(4, nn.Sigmoid),
     "normalised sigmoids": lambda: _mlp(10, nn.Sigmoid, nn.LayerNorm),
 }

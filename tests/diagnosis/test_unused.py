@@ -14,6 +14,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from .checks import codes
+from .trainers import steps
 
 X, Y = torch.randn(16, 8), torch.randint(3, (16,))
 Steps = Callable[[str], Diagnosis]  # a training, with a line that mends it; "" without
@@ -54,12 +55,7 @@ def sgd(*parts: nn.Module) -> torch.optim.SGD:
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor], mend: str = "") -> Diagnosis:
     paste(mend, net=net, optimizer=optimizer)
-    with diagnose() as d:
-        for _ in range(4):
-            optimizer.zero_grad()
-            loss().backward()
-            optimizer.step()
-    return d
+    return steps(None, loss, 4, optimizer)
 
 
 def error(net: Callable[[Tensor], Tensor]) -> Tensor:
@@ -189,15 +185,15 @@ MISTAKES: dict[Steps, str] = {
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor")  # LBFGS of torch 2.8 does
-@pytest.mark.parametrize("steps", MISTAKES, ids=lambda steps: steps.__name__)
-def test_a_mistake_has_a_finding_at_its_line_and_a_mend(steps: Steps) -> None:
+@pytest.mark.parametrize("training", MISTAKES, ids=lambda training: training.__name__)
+def test_a_mistake_has_a_finding_at_its_line_and_a_mend(training: Steps) -> None:
     torch.manual_seed(0)
-    d = steps("")
+    d = training("")
     (finding,) = d.findings
     assert (codes(d), finding.number, d.calm) == (["unused"], "PG212", [])
-    assert finding.expression.startswith(MISTAKES[steps])
-    if steps is not _made_in_the_loss:  # whose line has to be moved
-        mended = steps(finding.next_step)
+    assert finding.expression.startswith(MISTAKES[training])
+    if training is not _made_in_the_loss:  # whose line has to be moved
+        mended = training(finding.next_step)
         assert [finding for finding in mended.findings if finding.code == "unused"] == []
 
 
@@ -292,7 +288,7 @@ MEANT = (
 )
 
 
-@pytest.mark.parametrize("steps", MEANT, ids=lambda steps: steps.__name__)
-def test_what_is_meant_has_no_finding(steps: Callable[[], Diagnosis]) -> None:
+@pytest.mark.parametrize("training", MEANT, ids=lambda training: training.__name__)
+def test_what_is_meant_has_no_finding(training: Callable[[], Diagnosis]) -> None:
     torch.manual_seed(0)
-    assert codes(steps()) == []
+    assert codes(training()) == []

@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
         "would run its forward once more",
     ),
     "saved-tensor hooks": (
-        lambda x: _clamp_under_hooks(x),
+        _clamp_under_hooks,
         "open",
         "the saved-tensor hook _clamp_under_hooks.<locals>.<lambda> of the program would run once more",
     ),
