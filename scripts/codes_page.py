@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Iterable
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +22,26 @@ LABELS = ROOT / "tests" / "lint" / "labels.jsonl"
 
 def text() -> str:
     head = (
-        "# Codes\n\nWhat `pseudograd lint` (PG1xx) and `pseudograd diagnose` (PG2xx) say. `pseudograd explain "
-        "PG101` prints a section of this "
-        "page; a number is never\ngiven to another code. This page is written by `scripts/generate_docs.py`.\n"
+        "# Codes\n\n`pseudograd lint` reports PG1xx and `pseudograd diagnose` PG2xx. Each section has a program that shows the code, and the "
+        "lines that differ in\na program without it; `pseudograd explain PG101` prints both programs. A number is never given to another code.\n"
     )
     return "\n".join([head, *map(_section, (*LINT, *CODES))])
 
 
 def _section(code: Code) -> str:
     off = "" if code.is_default else " Off by default: `--select " + code.number + "`."
-    parts = [f"## {code.number}", f"**{code.name}**: {code.meaning}. Said by `{code.command}`.{off}"]
-    if code.why:
-        parts.append(code.why)
-    parts.append(f"Instead: {code.mend}" if code.from_source else f"Next step: {code.mend}.")
+    mend = code.mend if code.from_source else f"{code.mend[0].upper()}{code.mend[1:]}."
+    parts = [f"## {code.number}", f"**{code.name}**: {code.meaning}.{off} {code.why}".rstrip(), f"Instead: {mend}"]
     if code.bad:
-        parts += ["Shows it:", f"```python\n{code.bad}```", "Is silent:", f"```python\n{code.good}```"]
+        parts += [f"```python\n{code.bad}```", "Is silent with:", f"```python\n{_new_lines(code.bad, code.good)}```"]
     return "\n\n".join(parts) + "\n"
+
+
+def _new_lines(bad: str, good: str) -> str:
+    """The lines of the second program that are not in the first."""
+    old, new = re.sub(r"  # PG\d+$", "", bad, flags=re.M).splitlines(), good.splitlines()
+    groups = ["\n".join(new[c:d]) for _, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes() if old[a:b] != new[c:d]]
+    return "\n".join(textwrap.dedent(group).strip("\n") for group in groups) + "\n"
 
 
 def precision() -> str:

@@ -39,7 +39,7 @@ from pseudograd_tasks import TASKS, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tests.look.functions import Silu  # noqa: E402  the page and its tests audit the same function
+from tests.look.functions import Silu  # noqa: E402  the picture and the tests audit the same function
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import report as speed_report  # noqa: E402  the page of speed, from what `make bench` kept
@@ -55,7 +55,7 @@ FILLED = (
         for name in (
             "index",
             "diagnose",
-            "audit",
+            "your_own_rule",
             "lint",
             "override",
             "policy_clips",
@@ -284,11 +284,11 @@ def _diagnosis() -> str:
 
 
 def _kinds() -> str:
-    """The rows of findings, by their numbers."""
-    rows = ["| code | number | what it means | the next step that it gives |", "|---|---|---|---|"]
+    """The kinds of findings, by their numbers."""
+    rows = ["| code | | the finding |", "|---|---|---|"]
     for kind in sorted(KINDS, key=lambda kind: kind.number):
-        meaning = f"{kind.meaning}. {kind.details}" if kind.details else kind.meaning
-        rows.append(f"| `{kind.code}` | {kind.number} | {meaning} | {kind.next_step} |")
+        first = kind.meaning.partition(". ")[0]
+        rows.append(f"| [{kind.number}](codes.md#{kind.number.lower()}) | `{kind.code}` | {first} |")
     return "\n".join(rows)
 
 
@@ -323,10 +323,6 @@ def _audit_inward() -> str:
     return _drop_version(str(pg.audit(bounded, -2, 2)))
 
 
-def _audit_silu() -> str:
-    """Its regions. What torch says of transforms is in torch's own words, which change."""
-    return _drop_version(str(pg.audit(Silu, -4, 4)).rpartition("\n\n")[0])
-
 
 def _drop_version(report: str) -> str:
     return "\n".join(["```text", re.sub(r", torch \S+", "", report, count=1), "```"])
@@ -336,7 +332,6 @@ _PARTS: dict[str, Callable[..., str]] = {
     "docstrings": op_pages.docstrings,
     "rules_of": op_pages.rule_table,
     "audit_inward": _audit_inward,
-    "audit_silu": _audit_silu,
     "repairs": _repairs,
     "kinds": _kinds,
     "precision": codes_page.precision,

@@ -164,7 +164,7 @@ def _costs() -> list[str]:
         "  are near 1. It does not follow the scale of the loss, and it counts micro-batches. Held at a bound it oscillates:",
         f"  {least}.",
         "- `inward`, `sign`, `elastic` and `inverting` are not linear in the gradient: [their gradients do not add",
-        "  up](gradients_that_do_not_add_up.md) over losses, micro-batches or ranks.",
+        "  up](understand.md#gradients-that-do-not-add-up) over losses, micro-batches or ranks.",
         "- No task of `compare` measures `trust` and `fourier` of `round` or the windows of `jumprelu`.",
         "- [`pseudograd compare`](compare.md) measures the rules on your own training.",
     ]

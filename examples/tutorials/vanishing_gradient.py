@@ -57,4 +57,4 @@ print("next: ", finding.next_step)
 
 # %% [markdown]
 # A clamp is the extreme case: outside its range the slope is exactly 0, so no gradient passes at all. The page
-# [the chain rule through a clamp](../understand/chain_rule.md) explains this.
+# [the chain rule through a clamp](../understand.md) explains this.

@@ -117,7 +117,7 @@ def clamp(
         where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds, or one or two bits per
         element where the rule only asks on which side of two constants x is (docs/memory.md); "identity" saves nothing.
         Rules and edges that read grad are not linear in grad; the default rule is one of them. Gradients then do not add up over
-        losses, micro-batches or ranks that share x as a parameter (an example: docs/gradients_that_do_not_add_up.md), and forward mode
+        losses, micro-batches or ranks that share x as a parameter (an example: docs/understand.md), and forward mode
         raises. torch.export keeps the values and drops every rule, with a warning where the program may be trained.
 
     Args:
