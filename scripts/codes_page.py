@@ -22,8 +22,9 @@ LABELS = ROOT / "tests" / "lint" / "labels.jsonl"
 
 def text() -> str:
     head = (
-        "# Codes\n\n`pseudograd lint` reports PG1xx and `pseudograd diagnose` PG2xx. Each section has a program that shows the code, and the "
-        "lines that differ in\na program without it; `pseudograd explain PG101` prints both programs. A number is never given to another code.\n"
+        "# Codes\n\n`pseudograd lint` reports PG1xx and `pseudograd diagnose` PG2xx. Each section has a program that shows the code, and "
+        "the\nlines that differ in a program without it; `pseudograd explain PG101` prints both programs. A number is never given to "
+        "another code.\n"
     )
     return "\n".join([head, *map(_section, (*LINT, *CODES))])
 
@@ -40,7 +41,9 @@ def _section(code: Code) -> str:
 def _new_lines(bad: str, good: str) -> str:
     """The lines of the second program that are not in the first."""
     old, new = re.sub(r"  # PG\d+$", "", bad, flags=re.M).splitlines(), good.splitlines()
-    groups = ["\n".join(new[c:d]) for _, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes() if old[a:b] != new[c:d]]
+    groups = [
+        "\n".join(new[c:d]) for _, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes() if old[a:b] != new[c:d]
+    ]
     return "\n".join(textwrap.dedent(group).strip("\n") for group in groups) + "\n"
 
 

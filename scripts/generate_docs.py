@@ -323,7 +323,6 @@ def _audit_inward() -> str:
     return _drop_version(str(pg.audit(bounded, -2, 2)))
 
 
-
 def _drop_version(report: str) -> str:
     return "\n".join(["```text", re.sub(r", torch \S+", "", report, count=1), "```"])
 
