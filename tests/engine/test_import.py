@@ -144,14 +144,14 @@ def test_dynamo_learns_of_us(name: str) -> None:
 
 
 @functools.cache
-def _nodes(path: Path) -> list[ast.AST]:
+def nodes_of_file(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text())))
 
 
 def _imports(path: Path) -> Iterator[str]:
     """Absolute names of everything a file imports, in functions and for type checkers too; a name from a package may be a module of it."""
     package = list(path.relative_to(SRC).parts[:-1])
-    for node in _nodes(path):
+    for node in nodes_of_file(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -226,7 +226,7 @@ def test_only_the_engine_subclasses_function() -> None:
 
 
 def _subclasses_function(path: Path) -> bool:
-    bases = [base for node in _nodes(path) if isinstance(node, ast.ClassDef) for base in node.bases]
+    bases = [base for node in nodes_of_file(path) if isinstance(node, ast.ClassDef) for base in node.bases]
     return any(ast.unparse(base).split(".")[-1] == "Function" for base in bases)
 
 

@@ -14,6 +14,8 @@ import pytest
 import pseudograd
 from pseudograd.torch_table import private as torch_private
 
+from .test_import import nodes_of_file
+
 ROOT = Path(pseudograd.__file__).parent
 # What looks private and is not torch's: our own, Python's, and torch's own name for its compiler, whose import we watch.
 OURS = {"_dynamo_marked_constant"}
@@ -22,9 +24,8 @@ OURS = {"_dynamo_marked_constant"}
 def _private_names_of_torch(path: Path) -> set[str]:
     """Attributes with a leading underscore of anything that hangs on torch, and such names imported from it."""
     private_names: set[str] = set()
-    tree = ast.parse(path.read_text())
     from_torch = {"torch", "Tensor", "functional", "forward_ad", "graph", "checkpoint", "fx", "nn"}
-    for node in ast.walk(tree):
+    for node in nodes_of_file(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch" and node.level == 0:
             private_names |= {part for part in (node.module or "").split(".") if part.startswith("_")}
             private_names |= {alias.name for alias in node.names if alias.name.startswith("_")}

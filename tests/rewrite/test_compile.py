@@ -46,7 +46,7 @@ def clamp_to_one(x: Tensor) -> Tensor:
 
 
 CONTEXTS: dict[str, Callable[[], list[Rewriting]]] = {
-    "both": lambda: [override(clamp="inward"), override(clamp=rules.leaky(0.5)), pin_edge("half"), pin_edge("closed")],
+    "both": lambda: [override(clamp="inward"), pin_edge("half")],
     "rules": lambda: [
         override(clamp="inward"),
         override(clamp="identity"),
@@ -70,7 +70,7 @@ def test_switching_on_and_off_switches(which: str) -> None:
                 slopes.append(slope(f))
                 assert slopes[-1] == slope(clamp_to_one), context
     assert slope(f) == slope(clamp_to_one)
-    assert len(set(map(tuple, slopes))) >= 3
+    assert len(set(map(tuple, slopes))) >= min(3, len(CONTEXTS[which]()))
 
 
 def test_a_parameter_is_a_constant_of_the_graph() -> None:
@@ -212,6 +212,7 @@ def test_minimum_and_maximum_with_a_constant_over_functorch(name: str) -> None:
         assert torch.equal(compiled(transformed(lambda x: f(x, constant)))(x), wanted)
 
 
+@pytest.mark.program
 def test_minimum_in_compiled_forward_mode_is_torchs_and_reported() -> None:
     @compiled
     def f(x: Tensor) -> Tensor:
@@ -224,7 +225,7 @@ def test_minimum_in_compiled_forward_mode_is_torchs_and_reported() -> None:
     assert site.why == "compiled forward mode does not tell which of the two is the constant"
 
 
-@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("changes", slow_but([True], [False, True], pytest.mark.program))
 def test_a_tensor_that_is_changed_in_place_after_a_compiled_call(changes: bool) -> None:
     """The gradient reads x and the bounds as the call read them. Where torch saves none of them, eager code gives it, too."""
 
