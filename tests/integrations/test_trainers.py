@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +16,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 STEPS = 6
 pytestmark = pytest.mark.filterwarnings("default")  # of the trainers' own
-LIGHTNING = ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.program)]
+LIGHTNING = [pytest.param(name, marks=pytest.mark.program) for name in ("lightning.pytorch", "pytorch_lightning")]
 
 
 class Gated(nn.Module):
@@ -171,6 +173,28 @@ def test_the_sampled_steps_are_logged_and_accumulated_batches_are_one_step(fit: 
         assert numbers["pseudograd/starved"] == 1.0
         assert numbers[f"pseudograd/norm/{done.prefix}scale"] > 0
     assert [entry.parameter for entry in done.callback.last.starved] == [f"{done.prefix}gain"]
+
+
+def test_the_callback_of_lightning_in_a_trainer_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", SimpleNamespace(Callback=object))
+    monkeypatch.delitem(sys.modules, "pseudograd.integrations.lightning", raising=False)
+    callback = importlib.import_module("pseudograd.integrations.lightning").DiagnoseCallback(stop_on="cut>0.9")
+    del sys.modules["pseudograd.integrations.lightning"]
+    logged, net = [], Gated()
+    logger = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((step, metrics["pseudograd/backwards"])))
+    trainer = SimpleNamespace(global_step=0, loggers=[logger], should_stop=False)
+    callback.on_train_batch_start(trainer, net)
+    net(torch.ones(3)).backward()
+    callback.on_train_batch_end(trainer)
+    assert (logged, trainer.should_stop) == ([], False)
+    trainer.global_step = 1
+    with pytest.warns(UserWarning, match="as asked: cut>0.9 at"):
+        callback.on_train_batch_end(trainer)
+    assert (logged, trainer.should_stop) == ([(1, 1.0)], True)
+    callback.on_train_batch_start(SimpleNamespace(global_step=100), net)
+    assert _get_current_function_mode_stack()
+    callback.on_exception(trainer)
+    assert not _get_current_function_mode_stack()
 
 
 @pytest.mark.parametrize("fit", LIGHTNING, indirect=True)

@@ -8,7 +8,7 @@ docs/real_packages.json holds what torch 2.13 and 2.15 gave on one machine; the 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ FIGURES = json.loads((ROOT / "docs" / "real_packages.json").read_text(encoding="
 OF_ERA = {CLOSED_ERA: FIGURES["2.13.0"]["plain"], OPEN_ERA: FIGURES["2.15.0"]["plain"]}
 STEPS = 20  # the eras part before the fifth; the example does 400, and becomes NaN on the way
 
-# `script` puts the folder of the scripts on the path: the one measured here imports another.
+# `script` puts the folder of the scripts on the path.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("script")]
 needs_torchao = pytest.mark.skipif(
     not hasattr(torch.nn.functional, "ScalingType"),
@@ -36,13 +36,7 @@ needs_kornia = pytest.mark.skipif(sys.version_info < (3, 11), reason="kornia 0.9
 
 
 def measured() -> Any:
-    path = ROOT / "scripts" / "measure_real_packages.py"
-    spec = importlib.util.spec_from_file_location("measure_real_packages", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.reload(importlib.import_module("measure_real_packages"))  # it puts the examples on the path
 
 
 class Masked(torch.autograd.Function):
@@ -62,7 +56,7 @@ class Masked(torch.autograd.Function):
 
 def losses() -> str:
     """Of the example's first steps, exactly; as text, because NaN is to equal NaN."""
-    measured()  # puts the examples on the path
+    measured()
     from torchao_int2 import train
 
     return train(0, STEPS).hex()
@@ -87,6 +81,7 @@ def _path_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
+@pytest.mark.program
 @needs_torchao
 def test_torchao_trains_as_in_either_era() -> None:
     """Pinned to the era that this torch has, and to the other; unpinned too, which proves what we compare with."""
