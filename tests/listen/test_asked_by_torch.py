@@ -255,24 +255,22 @@ def closures_and_fused_optimisers() -> object:
 # --- calls that the program counts --------------------------------------------------------------------------------------
 
 
-class Functions(TorchFunctionMode):
+class Logs:
     def __init__(self, log: list[str]) -> None:
         super().__init__()
         self.log = log
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.log.append(func.__name__)
         return func(*args, **(kwargs or {}))
 
 
-class Dispatches(TorchDispatchMode):
-    def __init__(self, log: list[str]) -> None:
-        super().__init__()
-        self.log = log
+class Functions(Logs, TorchFunctionMode):
+    __torch_function__ = Logs.note
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.log.append(str(func))
-        return func(*args, **(kwargs or {}))
+
+class Dispatches(Logs, TorchDispatchMode):
+    __torch_dispatch__ = Logs.note
 
 
 @program_of_the_table

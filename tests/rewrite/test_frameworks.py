@@ -194,20 +194,6 @@ def test_every_transform_has_the_convention(transform: str) -> None:
         assert pinned.report().rewritten, name
 
 
-@pytest.mark.program
-@pytest.mark.parametrize("name", ["clamp of tensors", "max over a dimension"])
-def test_compiled_without_a_break_and_guarded(name: str) -> None:
-    f, x, wanted = CALLS[name]
-    torch._dynamo.reset()
-    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
-    with pin_edge("jax"):
-        assert _gradient(compiled, x).tolist() == wanted
-    assert torch.equal(_gradient(compiled, x), _gradient(f, x))
-    with pin_edge("jax") as again:
-        assert _gradient(compiled, x).tolist() == wanted
-    assert not again.report().missed
-
-
 # --- one family at a time ---------------------------------------------------------------------------------------------
 
 AT_ITS_KINK: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {

@@ -235,20 +235,6 @@ def test_a_correlation_ends_at_one(is_complex: bool) -> None:
     assert max(abs(end) for _, end in ends) == 1
 
 
-@pytest.mark.program
-@pytest.mark.parametrize("name", ["cosine_embedding_loss", "normalize", "nn.TripletMarginLoss, swapped"])
-def test_compiled(name: str) -> None:
-    """One function under one context after another."""
-    tie = TIES[name]
-    torch.compiler.reset()
-    compiled = torch.compile(tie.call, fullgraph=True, backend="aot_eager")
-    plain = _grad(tie, compiled)
-    for era, wanted in (("torch<=2.13", tie.passed), ("torch>=2.14", tie.held)):
-        with pin_edge(era):
-            np.testing.assert_allclose(_grad(tie, compiled), wanted, rtol=0, atol=3e-7, err_msg=era)
-    assert _grad(tie, compiled) == plain
-
-
 def test_a_distance_of_the_program_is_seen_as_its_other_calls_are() -> None:
     """torch calls it where no mode sees it. Of d- == 0 the clamp of the distance passes, or not."""
     x = torch.tensor([[1.0]], requires_grad=True)
