@@ -15,10 +15,9 @@ from pseudograd_upgrade.recording import Schedule, SuiteRun, SuiteTest
 from pseudograd_upgrade.runs import Interpreter, LimitError
 from pseudograd_upgrade.suite import Suite, SuiteAnswer
 
-from ..commands import answer
 from ..pages.blocks import ROOT
 from .made_runs import ORIGINS, run
-from .test_upgrade import OTHER, PY, needs_other
+from .test_upgrade import OTHER, needs_other, upgrade
 
 OLD, NEW = Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0")
 Record = Callable[["Asked"], "dict[str, SuiteTest]"]
@@ -222,22 +221,8 @@ def test_after():
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
 def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], workers: tuple[str, ...]) -> None:
     Path("test_it.py").write_text(SUITE, encoding="utf-8")
-    words = (
-        "upgrade",
-        "--from",
-        PY,
-        "--to",
-        PY,
-        "--json",
-        "answer.json",
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *workers,
-    )
-    status, out, err = answer(capfd, *words, "test_it.py")
+    words = ("--json", "answer.json", "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, "test_it.py")
+    status, out, err = upgrade(capfd, *words)
     assert status == 1, out + err
     document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
     (cause,) = document["causes"]
@@ -249,26 +234,17 @@ def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], wor
 
 
 @pytest.mark.program
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("import torch\nimport nothing_here\n", "ModuleNotFoundError: No module named 'nothing_here'"),
-        ("def test(): ...\n", "a test must run under --from, got none"),
-    ],
-    ids=["not collected", "no torch"],
-)
-def test_a_suite_that_cannot_be_compared_says_why(capfd: pytest.CaptureFixture[str], source: str, said: str) -> None:
-    Path("test_it.py").write_text(source, encoding="utf-8")
-    _, out, err = answer(capfd, "upgrade", "--from", PY, "--to", PY, "-m", "pytest", "-q", "test_it.py")
-    assert said in out + err
+def test_a_suite_that_is_not_collected_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("test_it.py").write_text("import torch\nimport nothing_here\n", encoding="utf-8")
+    _, out, err = upgrade(capfd, "-m", "pytest", "-q", "test_it.py")
+    assert "ModuleNotFoundError: No module named 'nothing_here'" in out + err
 
 
 @pytest.mark.program
 def test_a_suite_that_hangs_is_stopped_and_says_where(capfd: pytest.CaptureFixture[str]) -> None:
     source = "import time, torch\ndef test_first():\n    torch.ones(2).sum()\ndef test_hangs():\n    time.sleep(60)\n"
     Path("test_it.py").write_text(source, encoding="utf-8")
-    words = ("upgrade", "--from", PY, "--to", PY, "--time-limit", "8", "-m", "pytest", "-q", "test_it.py")
-    _, out, err = answer(capfd, *words)
+    _, out, err = upgrade(capfd, "--time-limit", "8", "-m", "pytest", "-q", "test_it.py")
     assert "1 test: 1 the same to the last bit" in out, out + err
     assert "the suite ended during test_it.py::test_hangs" in out
 
@@ -284,7 +260,7 @@ def test_a_suite_that_turns_red_between_two_torches_has_its_line_and_its_pin(cap
         "def test_other():\n    torch.randn(3, requires_grad=True).tanh().sum().backward()\n",
         encoding="utf-8",
     )
-    _, out, err = answer(capfd, "upgrade", "--from", PY, "--to", OTHER, "-m", "pytest", "-q", "test_it.py")
+    _, out, err = upgrade(capfd, "-m", "pytest", "-q", "test_it.py", new=OTHER)
     assert "2 of 3 tests: a kink's convention" in out, out + err
     assert "gate.py:2" in out
     pin = next(line for line in out.splitlines() if "@pytest.mark.pseudograd_pin" in line or "--pseudograd-pin" in line)

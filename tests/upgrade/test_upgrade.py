@@ -72,6 +72,7 @@ def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[st
     assert len(document["losses"]["old"]) == 4
 
 
+CHECKPOINT = {"import os": "from torch.utils.checkpoint import checkpoint\nimport os"}
 SCALED = """\
 class Scaled(torch.autograd.Function):
     @staticmethod
@@ -83,22 +84,17 @@ class Scaled(torch.autograd.Function):
 model, head"""
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("middle", "changes", "texts"),
     [
         ('h = F.gelu(h, approximate="tanh" if NEW else "none")', {}, [": another op; ", "train.py:13  step 1, forward of gelu"]),
         ("assert not NEW, 'no longer there'", {}, [": fails in one of them; ", "AssertionError: no longer there"]),
+        ("h = F.gelu(h * (0.5 if NEW else 0.6))", {}, [": another op; ", "train.py:13  step 1, forward of mul"]),
+        ("h = F.gelu(h) * (int.from_bytes(os.urandom(2), 'big') / 65536)", {}, [": the program's own; ", "train.py:13"]),
         *(
-            pytest.param(middle, changes, texts, marks=pytest.mark.program)
-            for middle, changes, texts in [
-                ("h = F.gelu(h * (0.5 if NEW else 0.6))", {}, [": another op; ", "train.py:13  step 1, forward of mul"]),
-                ("h = F.gelu(h) * (int.from_bytes(os.urandom(2), 'big') / 65536)", {}, [": the program's own; ", "train.py:13"]),
-                *(
-                    (f"h = {call}", {"model, head": SCALED, "import os": "from torch.utils.checkpoint import checkpoint\nimport os"},
-                     ["train.py:15  step 1, forward of mul", "called with 0.6 and with 0.5"])
-                    for call in ("Scaled.apply(h)", *(f"checkpoint(Scaled.apply, h, use_reentrant={on})" for on in (True, False)))
-                ),
-            ]
+            (f"h = {call}", CHECKPOINT | {"model, head": SCALED}, ["train.py:15  step 1, forward of mul", "called with 0.6 and with 0.5"])
+            for call in ("Scaled.apply(h)", *(f"checkpoint(Scaled.apply, h, use_reentrant={on})" for on in (True, False)))
         ),
     ],
 )  # fmt: skip
@@ -125,6 +121,7 @@ def test_a_difference_between_the_recorded_steps_is_found(capfd: pytest.CaptureF
     assert "called with approximate='none' and with approximate='tanh'" in out
 
 
+@pytest.mark.program
 def test_a_program_without_a_backward_is_compared_too(capfd: pytest.CaptureFixture[str]) -> None:
     Path("infer.py").write_text("import torch\nprint(torch.randn(3).exp().sum())\n", encoding="utf-8")
     status, out, err = upgrade(capfd, "infer.py")
@@ -183,14 +180,12 @@ def describe_parting() -> str:
 @pytest.mark.program
 def test_chaos_is_called_rounding_that_grew(capfd: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(LOGISTIC, encoding="utf-8")
-    program = ("train.py", "2", "3", repr(ROUNDED))
-    status, out, err = answer(capfd, "upgrade", "--from", PY, "--to", PY, *program)
+    status, out, err = upgrade(capfd, "train.py", "2", "3", repr(ROUNDED))
     assert status == 0, out + err
     assert "parameters moved by roundings" in err
     assert ": rounding, magnified by the program; 4 runs," in out.splitlines()[0], out
     assert describe_parting() in out
-    program = ("train.py", "6", "3", "1.001")  # a real difference, before chaos
-    status, out, err = answer(capfd, "upgrade", "--from", PY, "--to", PY, *program)
+    status, out, err = upgrade(capfd, "train.py", "6", "3", "1.001")  # a real difference, before chaos
     assert status == 1, out + err
     assert "train.py:11  step 3, forward of mul_" in out
 
@@ -214,7 +209,7 @@ def test_a_changed_gradient_is_cut_out(capfd: pytest.CaptureFixture[str]) -> Non
     """Through a checkpoint, which calls the function twice."""
     new = planted(SOFTPLUS)
     call = "h = checkpoint(lambda x: F.softplus(3 * x), h, use_reentrant=False)"
-    name = write_program(call, {"import os": "from torch.utils.checkpoint import checkpoint\nimport os"})
+    name = write_program(call, CHECKPOINT)
     status, out, err = upgrade(capfd, "--cut-out", "alone.txt", "--json", "answer.json", name, new=new)
     assert status == 1, out + err
     assert "next: report it upstream, with the program below: SoftplusBackward0 of torch" in out
@@ -265,6 +260,7 @@ def test_a_wrong_call_gets_one_line(capfd: pytest.CaptureFixture[str], arguments
     assert f"pseudograd: upgrade: {message}" in err
 
 
+@pytest.mark.program
 def test_a_program_that_fails_in_both_in_the_same_way_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = upgrade(capfd, write_program("raise OSError('no data')"))
     assert (status, out) == (2, "")
@@ -292,10 +288,10 @@ def test_an_interpreter_without_torch_and_a_program_without_a_call_are_refused(
 # --- two torches ------------------------------------------------------------------------------------------------------
 
 CLAMP = {"[*model": "[scale, *model", "model, head": "scale = nn.Parameter(torch.ones(1))\nmodel, head"}
-CHECKPOINT = {"import os": "from torch.utils.checkpoint import checkpoint\nimport os"}
 
 
 @needs_other
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("middle", "changes", "line"),
     [
@@ -315,12 +311,8 @@ def test_a_convention_differs_between_two_eras(
     status, out, err = upgrade(capfd, "--json", "answer.json", write_program(middle, changes), new=OTHER)
     assert status == 1, out + err
     assert ": a kink's convention; " in out.splitlines()[0], out
-    advice = (
-        "judge by a figure of your own"
-        if "F.margin" in middle
-        else f"pseudograd run --pin '{installed_era()}' train.py"
-    )
-    for text in (line, "this line pinned, the losses are equal", advice):
+    pin = f"pseudograd run --pin '{installed_era()}' train.py"
+    for text in (line, "this line pinned, the losses are equal", "judge by a figure" if "F.margin" in middle else pin):
         assert text in out, out
     if middle == "h = h * scale.clamp(0, 1)":
         cut = json.loads(Path("answer.json").read_text(encoding="utf-8"))["cut"]
@@ -329,6 +321,7 @@ def test_a_convention_differs_between_two_eras(
 
 
 @needs_other
+@pytest.mark.program
 def test_a_training_without_a_kink_survives(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = upgrade(capfd, write_program("h = F.gelu(h)"), new=OTHER)
     assert status == 0, out + err
