@@ -23,10 +23,10 @@ def _coarse_figures() -> None:
 
 @pytest.fixture(scope="session")
 def results() -> Results:
-    """Pictures are trained for a tenth of the time. tests/tasks/test_numbers.py measures whole trainings."""
+    """Pictures are trained for a few steps. tests/tasks/test_numbers.py measures whole trainings."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(retarget, "AWAY_STEPS", 20)
-        patched.setattr(retarget, "BACK_STEPS", 10)
+        patched.setattr(retarget, "AWAY_STEPS", 8)
+        patched.setattr(retarget, "BACK_STEPS", 4)
         patched.setattr(canvas, "STEPS", 20)
         return run_tasks(["retarget", "canvas", "basin"], RULES)
 
