@@ -315,6 +315,30 @@ def test_values_in_another_layout_are_not_read(convert: Any) -> None:
     assert not d.errors
 
 
+def test_a_parameter_whose_memory_is_freed_is_not_read() -> None:
+    """As FSDP2 frees a whole parameter between two uses. To read it would end the process."""
+    scale, weight = nn.Parameter(torch.full((4,), 5.0)), nn.Parameter(torch.ones(4))
+    memory = weight.untyped_storage()
+
+    def free(*_: Tensor) -> None:
+        memory.resize_(0)
+
+    def gather(*_: Tensor) -> None:
+        memory.resize_(16)
+        weight.data.fill_(1)
+
+    weight.register_post_accumulate_grad_hook(free)
+    with diagnose(sensitivity=True) as d:
+        for _ in range(2):
+            gather()
+            loss = (scale.clamp(0, 1) * weight * weight.clamp(0, 2)).sum()
+            loss.register_hook(gather)
+            free()
+            loss.backward()
+    assert not d.errors
+    assert [record.parameter for record in d.starved] == ["scale"]
+
+
 class _Counting(Tensor):
     """A class of the program around a tensor, which counts the calls that it sees."""
 

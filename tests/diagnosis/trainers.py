@@ -16,6 +16,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 STEPS = 5
+Trainer = Callable[..., Diagnosis]
 
 
 class Parts(nn.Module):
@@ -35,7 +36,7 @@ def mlp(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
 def trains(
     make: Callable[[], nn.Module],
     batch: Callable[[], Iterable[Tensor]],
-    trainer: Callable[..., Diagnosis] | None = None,
+    trainer: Trainer | None = None,
     method: str = "forward",
     **options: Any,
 ) -> Callable[[Callable[..., Tensor]], Callable[[], Diagnosis]]:
@@ -198,3 +199,17 @@ def sharded(net: nn.Module, *batch: Tensor) -> Diagnosis:
     fully_shard(net)
     rank = torch.distributed.get_rank()
     return steps(net, lambda: net(*(x[rank::2] for x in batch)))
+
+
+# The names of programs: how the network is trained, the package that this needs, the ranks.
+WAYS: dict[str, tuple[Trainer, str | None, int]] = {
+    "lightning_trains": (train_by_lightning, "lightning", 1),
+    "accelerated": (accelerated, "accelerate", 1),
+    "in_bfloat16": (bfloat16, None, 1),
+    "half_precision_with_a_scaler": (scaled_half_precision, None, 1),
+    "compiled": (compiled, None, 1),
+    "checkpointed": (checkpointed, None, 1),
+    "checkpointed_the_old_way": (functools.partial(checkpointed, use_reentrant=True), None, 1),
+    "on_two_ranks": (distributed, None, 2),
+    "sharded": (sharded, None, 2),
+}

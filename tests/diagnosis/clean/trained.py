@@ -15,14 +15,17 @@ from ..programs import clean
 class Net(nn.Module):
     """Its scale has bounds that it stays within."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
         self.first, self.norm, self.head = nn.Linear(8, 32), nn.LayerNorm(32), nn.Linear(32, 3)
-        self.scale = nn.Parameter(torch.ones(1))
+        self.scale = nn.Parameter(torch.full((32,), scale))
+
+    def bounded(self) -> Tensor:
+        return self.scale.clamp(0.1, 10.0)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         h = functional.dropout(functional.relu(self.norm(self.first(x))), 0.1, self.training)
-        return functional.cross_entropy(self.head(h * self.scale.clamp(0.1, 10.0)), y)
+        return functional.cross_entropy(self.head(h * self.bounded()), y)
 
 
 def batch(count: int = 32) -> tuple[Tensor, Tensor]:
@@ -46,46 +49,10 @@ def a_published_language_model() -> Diagnosis:
     return trainers.train_by_hugging_face(Loss(), torch.randint(50, (8, 16)))
 
 
-@clean(needs="lightning")
-def lightning_trains() -> Diagnosis:
-    return trainers.train_by_lightning(Net(), *batch())
+for way, (trainer, needs, ranks) in trainers.WAYS.items():
 
+    def healthy(trainer: trainers.Trainer = trainer) -> Diagnosis:
+        return trainer(Net(), *batch())
 
-@clean(needs="accelerate")
-def accelerated() -> Diagnosis:
-    return trainers.accelerated(Net(), *batch())
-
-
-@clean()
-def in_bfloat16() -> Diagnosis:
-    return trainers.bfloat16(Net(), *batch())
-
-
-@clean()
-def half_precision_with_a_scaler() -> Diagnosis:
-    return trainers.scaled_half_precision(Net(), *batch())
-
-
-@clean()
-def compiled() -> Diagnosis:
-    return trainers.compiled(Net(), *batch())
-
-
-@clean()
-def checkpointed() -> Diagnosis:
-    return trainers.checkpointed(Net(), *batch())
-
-
-@clean()
-def checkpointed_the_old_way() -> Diagnosis:
-    return trainers.checkpointed(Net(), *batch(), use_reentrant=True)
-
-
-@clean(ranks=2)
-def on_two_ranks() -> Diagnosis:
-    return trainers.distributed(Net(), *batch())
-
-
-@clean(ranks=2)
-def sharded() -> Diagnosis:
-    return trainers.sharded(Net(), *batch())
+    healthy.__name__ = way
+    clean(needs, ranks)(healthy)

@@ -99,7 +99,7 @@ def _op_in_slice(node: GraphNode) -> str:
 
 def _kink(node: GraphNode, kinked: Kinked) -> KinkNode | None:
     values = _saved_values(node, kinked)
-    if values is None:
+    if values is None or not all(has_numbers(value) for value in values.inputs if isinstance(value, Tensor)):
         return None
     family: str | None = kinked.family
     if kinked.kink.pick is not None:  # a node may serve several families
