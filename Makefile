@@ -1,7 +1,7 @@
 # make demo    show what pseudograd does, on photos: creates .venv, runs `pseudograd compare`, prints where the report is
 # make test    run the test suite
 # make test-programs   run the tests of whole programs as well: run it before a change lands
-# make test-all        run every test, the slow ones too, and write docs/matrix.md
+# make test-all        run every test, the slow ones too, and write docs/limits.md
 # make check   lint, check types (of a user's file too: tests/typing), check that README and docs agree with the code
 # make docs    write every generated page, then build the site in build/docs; warnings are errors
 # make bench   measure speed, memory and import time, write docs/speed.md (QUICK=1: check the promised limits, write nothing)
@@ -37,7 +37,7 @@ test-programs:
 
 test-all:
 	@scripts/environment.sh $(VENV) dev
-	PSEUDOGRAD_EXAMPLES=20000 $(run) -m pytest -q -n $(JOBS) --dist loadgroup --slow --matrix=docs/matrix.md
+	PSEUDOGRAD_EXAMPLES=20000 $(run) -m pytest -q -n $(JOBS) --dist loadgroup --slow --matrix=docs/limits.md
 
 check:
 	@scripts/environment.sh $(VENV) dev

@@ -1,4 +1,4 @@
-"""Write what README and docs derive from the code: the rule table, the support matrix, the pages of docs, the results of `compare`.
+"""Write what README and docs derive from the code: the rule table, the pages of docs, the results of `compare`.
 
 python scripts/generate_docs.py           run every task of `compare`, draw, and rewrite the generated parts and pages
 python scripts/generate_docs.py --ops     the same without running `compare`
@@ -23,10 +23,8 @@ import kinks_page
 import op_pages
 import playground_page
 import policy_page
-import torch
 import which_rule
 from torch import Tensor
-from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import pseudograd as pg
 from pseudograd.diagnosis.judge.findings import KINDS
@@ -59,7 +57,6 @@ FILLED = (
             "lint",
             "override",
             "policy_clips",
-            "limits",
             "start/picture",
             "kinks",
         )
@@ -147,72 +144,6 @@ def _finding() -> str:
     assert task.finding is not None
     stored = json.loads(which_rule.RUN.read_text(encoding="utf-8"))["tasks"]["retarget"]["worlds"]["plain"]
     return task.finding({name: Outcome(numbers) for name, numbers in stored.items()})
-
-
-def _support_matrix() -> str:
-    """Run each transform and compare with plain backward: a word is a result, not a promise."""
-    columns: dict[str, Function] = {
-        "linear rules (`clamp`, `zero`)": lambda x: pg.clamp(x, -1.0, 1.0, rule="zero"),
-        "directional rules (`clamp`, `inward`)": lambda x: pg.clamp(x, -1.0, 1.0, rule="inward"),
-        "the other ops, default rules": _sum_of_other_linear_ops,
-    }
-    rows = ["| transform | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
-    names_by_outcome: dict[tuple[str, ...], list[str]] = {}
-    for name, transform in _TRANSFORMS.items():
-        names_by_outcome.setdefault(tuple(_outcome(transform, f) for f in columns.values()), []).append(name)
-    rows += [f"| {', '.join(names)} | {' | '.join(outcomes)} |" for outcomes, names in names_by_outcome.items()]
-    return "\n".join([*rows, "", "`clip_grad` is directional too, and has no forward mode."])
-
-
-def _sum_of_other_linear_ops(x: Tensor) -> Tensor:
-    parts = []
-    for op in OPS.values():
-        if op.rule_set != "clamp" and op.rules[op.default_rule].is_linear_at(op.default_edge):
-            parts.append(op.public(*(op.picture.of(x) if op.picture.of else (x, *op.picture.others))))
-    assert len(parts) == len([op for op in OPS.values() if op.rule_set != "clamp"]) - 1  # all but clip_grad
-    return torch.stack(parts).sum(0)
-
-
-def _outcome(transform: Callable[[Function, Tensor, Tensor], Tensor], f: Function) -> str:
-    x = torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0, 3.0])
-    weights = torch.tensor([1.0, -1.0, 2.0, -3.0, 1.0, -1.0])
-    leaf = x.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(f(leaf), leaf, weights)
-    torch._dynamo.reset()
-    try:
-        gradient = transform(f, x, weights)
-    except NotImplementedError:
-        return "our error: no forward mode"
-    # gelu and silu are torch's own, whose vector loops round exp otherwise than their remainders do.
-    return "equal" if torch.allclose(gradient, expected, rtol=1e-6, atol=0) else "DIFFERENT"
-
-
-def _loss(f: Callable[[Tensor], Tensor], weights: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: (f(x) * weights).sum()
-
-
-def _backward_of(loss: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    leaf = x.clone().requires_grad_()
-    loss(leaf).backward()
-    assert leaf.grad is not None
-    return leaf.grad
-
-
-def _compiled(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return torch.compile(f, backend="aot_eager", fullgraph=True)
-
-
-_TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]] = {
-    "func.grad": lambda f, x, w: grad(_loss(f, w))(x),
-    "func.vjp": lambda f, x, w: vjp(f, x)[1](w)[0],
-    "vmap(grad)": lambda f, x, w: vmap(grad(_loss(f, w)))(x.expand(2, -1))[1],
-    "jacrev": lambda f, x, w: jacrev(_loss(f, w))(x),
-    "jvp": lambda f, x, w: jvp(f, (x,), (w,))[1],
-    "torch.compile of backward": lambda f, x, w: _backward_of(_compiled(_loss(f, w)), x),
-    "of func.grad": lambda f, x, w: _compiled(grad(_loss(f, w)))(x),
-    "of vmap(grad)": lambda f, x, w: _compiled(vmap(grad(_loss(f, w))))(x.expand(2, -1))[1],
-    "of jacrev": lambda f, x, w: _compiled(jacrev(_loss(f, w)))(x),
-}
 
 
 def _packages() -> str:
@@ -345,7 +276,6 @@ _PARTS: dict[str, Callable[..., str]] = {
     "composites": _composites,
     "families": _families,
     "conventions": _conventions,
-    "support": _support_matrix,
     "speed": speed_report.part,
     **kinks_page.PARTS,
 }

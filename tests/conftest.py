@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run every test, those marked program too")
     parser.addoption("--programs", action="store_true", help="also run the tests marked program")
     parser.addoption(
-        "--matrix", metavar="FILE", type=Path, help="write the value matrix of this run as a page of the docs"
+        "--matrix", metavar="FILE", type=Path, help="write the value matrix of this run into its part of this page"
     )
 
 

@@ -10,7 +10,13 @@ from .measure import PROFILED
 from .names import route_name
 from .results import Measured, Record, Run, machine_in_words
 
-_HEADS = {"dtype": "dtype", "threads": "threads", "data": "input", "layout": "layout", "size": "elements"}
+# The routes of each column; the first that a case has is shown.
+_FLOORS, _OWN, _USUAL, _OURS = (
+    ("floor",),
+    ("native",),
+    ("snippet", "compressai", "spike"),
+    ("inward", "triangle", "fewbit"),
+)
 
 
 def text(run: Run) -> str:
@@ -18,19 +24,15 @@ def text(run: Run) -> str:
     machine = machine_in_words(run.machine)
     others = ", ".join(f"{name} {version}" for name, version in run.peers.items()) or "none"
     lines = [
-        "# Speed and memory",
+        "# How fast",
         "",
-        f"Measured {run.when[:10]}, {run.rounds} rounds, by `python benchmarks/speed.py` "
-        "([how](../benchmarks/README.md)); this page is made by `python benchmarks/report.py`.",
-        "",
-        *(f"- {line}" for line in machine),
-        f"- other libraries: {others}",
-        *(f"- left out: {name} ({why})" for name, why in run.missing.items()),
-        "",
-        "A time is that of forward and backward together. *Two copies* is what it is compared with: an `autograd.Function` that copies x",
-        "on the way forward and grad on the way back, as little as an op can do that makes a new tensor in both passes.",
-        *_below_two_copies(run),
+        *_answer(run),
         *_pictures(drawn, "speed.png"),
+        "",
+        "A time is that of forward and backward together. *Two copies*, the unit: an `autograd.Function` that copies x on the way forward",
+        "and grad on the way back. `python benchmarks/speed.py` measures, `python benchmarks/report.py` writes this page, and the results",
+        f"file has all {len(run.cases)} cases ([how](../benchmarks/README.md)).",
+        *_below_two_copies(run),
         "",
         "## What is promised",
         "",
@@ -40,11 +42,28 @@ def text(run: Run) -> str:
         "",
         *_promises(run),
         *_pictures(drawn, "speed_cases.png"),
+        *_times(run),
+        *_memory(run),
+        "",
+        "## Where it was measured",
+        "",
+        f"{run.when[:10]}, {run.rounds} rounds:",
+        "",
+        *(f"- {line}" for line in machine),
+        f"- other libraries: {others}",
+        *(f"- left out: {name} ({why})" for name, why in run.missing.items()),
     ]
-    for question in QUESTIONS.values():
-        lines += _section(run, question)
-    lines += _memory(run)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _answer(run: Run) -> list[str]:
+    """A sentence for each size: how long the default rule takes beside torch's own clamp."""
+    sizes = {"ten": 10, "a million": 1_000_000, "ten million": 10_000_000}
+    measured = {name: run.cases.get(Case("clamp", size), {}).get("inward") for name, size in sizes.items()}
+    shares = [f"{row['over']['native']:.2f} for {name}" for name, row in measured.items() if row is not None]
+    if not shares:
+        return []
+    return [f"`pg.clamp` takes this part of the time of torch.clamp, by the number of elements: {', '.join(shares)}."]
 
 
 def _below_two_copies(run: Run) -> list[str]:
@@ -54,10 +73,8 @@ def _below_two_copies(run: Run) -> list[str]:
     if large is None or large["over"].get("floor", 1.0) >= 1 or not has_huge_pages:
         return []
     return [
-        f"Yet at ten million elements `inward` takes {large['over']['floor']:.2f} of it. No copy is that fast: results of 40 MB are fresh",
-        "memory, and to get it from Linux in pages of 4 KiB, as the two copies do, takes longer than to fill it. Our kernels ask for",
-        "*huge pages* of 2 MiB ([memory.md](memory.md)). Smaller results lie in memory that was used before, and above 128 MiB",
-        "nobody asks: there the times are alike.",
+        f"At ten million elements `inward` takes {large['over']['floor']:.2f} of it: results of 2 to 128 MiB use",
+        "*huge pages*, which Linux gives faster than the pages of 4 KiB that the copies get ([memory](memory.md#kernels)).",
     ]
 
 
@@ -128,29 +145,39 @@ def _where(members: list[Record]) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _section(run: Run, question: Question) -> list[str]:
-    cases = [case for case in question.cases() if case in run.cases]
-    if question.sizes == (0,) or not cases:
-        return []
-    fields = [field for field in _HEADS if len({getattr(case, field) for case in question.cases()}) > 1] or ["size"]
-    routes = [route for route in question.routes if any(route in run.cases[case] for case in cases)]
-    reference = "floor" if "floor" in routes else "native"
-    heads = [*(_HEADS[field] for field in fields), *(route_name(route, question.op) for route in routes)]
+def _times(run: Run) -> list[str]:
+    """A row for each size of a clamp, and one for a million elements of each other question."""
     lines = [
         "",
-        f"## {question.asks}",
+        "## How long?",
         "",
-        f"`{question.op}`: microseconds, and in brackets the multiple of {route_name(reference, question.op)}.",
+        "Microseconds on one thread, and in brackets the multiple of two copies (of torch's own op where there are none).",
         "",
-        f"| {' | '.join(heads)} |",
-        "|" + "---|" * len(fields) + "---:|" * len(routes),
+        "| op | elements | two copies | torch's own | the usual code | pseudograd |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
-    for case in cases:
-        values = [f"{case.size:,}" if field == "size" else str(getattr(case, field)) for field in fields]
-        lines.append(
-            f"| {' | '.join([*values, *(_cell(run.cases[case].get(route), reference) for route in routes)])} |"
-        )
-    return lines
+    cases = [case for question in QUESTIONS.values() for case in question.cases() if _is_shown(case, question)]
+    rows = [_row(case, run.cases[case]) for case in dict.fromkeys(cases) if case in run.cases]
+    million = run.cases.get(Case("clamp", PROFILED), {})
+    compiled = {name.removesuffix(", compiled"): row for name, row in million.items() if name.endswith(", compiled")}
+    if compiled:
+        rows.append(_row(Case("clamp, compiled", PROFILED), {"floor": million["floor"], **compiled}))
+    return [*lines, *rows]
+
+
+def _is_shown(case: Case, question: Question) -> bool:
+    is_typical = case.layout in ("contiguous", "every second column") and case.threads == 1
+    return is_typical and (case.size == PROFILED or question.name == "size")
+
+
+def _row(case: Case, routes: Measured) -> str:
+    reference = "floor" if "floor" in routes else "native"
+    cells = [_cell(_first(routes, names), reference) for names in (_FLOORS, _OWN, _USUAL, _OURS)]
+    return f"| {replace(case, size=0)} | {case.size:,} | {' | '.join(cells)} |"
+
+
+def _first(routes: Measured, names: tuple[str, ...]) -> Record | None:
+    return next((routes[name] for name in names if name in routes), None)
 
 
 def _cell(measured: Record | None, reference: str) -> str:
@@ -173,28 +200,12 @@ def _memory(run: Run) -> list[str]:
             "|---|" + "---:|" * len(network),
             f"| MiB kept for backward | {' | '.join(mib)} |",
             "",
+            "[Memory](memory.md) has the bytes of each rule.",
         ]
-    profiled = {case: routes for case, routes in run.cases.items() if _is_profiled(case, routes)}
-    if profiled:
-        lines += [
-            f"{PROFILED:,} elements; a kept byte and a taken byte are per element of x. x itself counts as kept where it is.",
-            "",
-            "| op | route | kept for backward | blocks taken by one call | bytes taken |",
-            "|---|---|---:|---:|---:|",
-        ]
-    for case, routes in profiled.items():
-        for route, values in routes.items():
-            saved, taken = (values[name] / case.size for name in ("saved_bytes", "allocated_bytes"))
-            name = route_name(route, case.op)
-            lines.append(f"| {case.op} | {name} | {saved:.2f} | {values['allocations']} | {taken:.2f} |")
     imported = run.cases.get(Case("import"))
     if imported:
         lines += ["", f"`import pseudograd`, once torch is imported: {imported['pseudograd']['milliseconds']:.1f} ms."]
     return lines
-
-
-def _is_profiled(case: Case, routes: Measured) -> bool:
-    return Case(case.op, case.size) == case and any("allocations" in values for values in routes.values())
 
 
 # --- README -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
-"""`--matrix=FILE`: write what the cells of the value matrix did in this run, as a page of the docs. conftest.py of tests registers it."""
+"""`--matrix=FILE`: write what the cells of the value matrix did in this run, between two marks of that page. conftest.py of tests
+registers it.
+"""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import torch
 
 from . import matrix
 
+BEGIN, END = "<!-- value matrix: begin -->", "<!-- value matrix: end -->"
 Cell = tuple[str, str, str, str]  # place, way, case, outcome
 
 
@@ -28,37 +32,26 @@ class Collector:
             self.cells += [tuple(value) for name, value in report.user_properties if name == "cell"]
 
     def pytest_sessionfinish(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("\n".join(self.page()) + "\n", encoding="utf-8")
+        page = self.path.read_text(encoding="utf-8") if self.path.is_file() else f"{BEGIN}\n{END}\n"
+        table = "\n".join([BEGIN, *self.part(), END])
+        self.path.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: table, page, flags=re.S), encoding="utf-8")
 
-    def page(self) -> Iterator[str]:
-        pairs = sorted({case for _, _, case, _ in self.cells if case != "torch.sin"})
-        ways = [way for way in matrix.WAYS if any(way == name for _, name, *_ in self.cells)]
-        yield "# The value matrix"
-        yield ""
+    def part(self) -> Iterator[str]:
+        """Ways with equal results share a row."""
+        pairs = {case for _, _, case, _ in self.cells if case != "torch.sin"}
         version = torch.__version__.split("+")[0]
-        yield f"Written by `make test-all` on torch {version}: {len(self.cells)} cells over {len(pairs)} pairs of op and rule,"
-        yield f"{len(self.failed)} failed. A cell compares numbers with plain backward in eager, or with plain double backward."
+        yield f"torch {version}: {len(self.cells)} comparisons of {len(pairs)} pairs of op and rule, {len(self.failed)} failed."
         yield ""
-        yield "- A number: so many pairs, or ways, give equal values."
-        yield "- *refuse*: our error, in forward mode of a rule that reads grad and so has no derivative to push forward."
-        yield "- An issue, or *by design*: what torch cannot do with `torch.sin` either."
-        yield "- Compiled: `torch.compile(fullgraph=True, backend='aot_eager')`, static and with `dynamic=True`, of what does not refuse in"
-        yield "  eager. Inductor, the compiler that writes code, gets three of the pairs."
-        yield from ("", "## By way of asking for the gradient", "")
-        yield from self.table("way", ways, lambda cell: cell[1])
-        yield from ("", "## By op and rule", "")
-        yield from self.table("op/rule", pairs, lambda cell: cell[2])
-
-    def table(self, first: str, names: list[str], name_of: Callable[[Cell], str]) -> Iterator[str]:
-        yield f"| {first} | " + " | ".join(matrix.PLACES) + " |"
+        yield "| way | " + " | ".join(matrix.PLACES) + " |"
         yield "|---|" + "---:|" * len(matrix.PLACES)
-        for name in names:
-            entries = []
-            for place in matrix.PLACES:
-                cells = [cell for cell in self.cells if cell[0] == place and name_of(cell) == name]
-                entries.append(_entry([outcome for *_, outcome in cells]))
-            yield f"| {name} | " + " | ".join(entries) + " |"
+        ways_by_results: dict[tuple[str, ...], list[str]] = {}
+        for way in matrix.WAYS:
+            cells = [cell for cell in self.cells if cell[1] == way]
+            results = tuple(_entry([cell[3] for cell in cells if cell[0] == place]) for place in matrix.PLACES)
+            if cells:
+                ways_by_results.setdefault(results, []).append(way)
+        for results, ways in ways_by_results.items():
+            yield f"| {'; '.join(ways)} | {' | '.join(results)} |"
 
 
 def _entry(outcomes: list[str]) -> str:
