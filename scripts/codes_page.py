@@ -39,12 +39,15 @@ def _section(code: Code) -> str:
 
 
 def _new_lines(bad: str, good: str) -> str:
-    """The lines of the second program that are not in the first."""
+    """The lines of the second program that are not in the first; as the formatter wants them, since it reads this page."""
     old, new = re.sub(r"  # PG\d+$", "", bad, flags=re.M).splitlines(), good.splitlines()
-    groups = [
-        "\n".join(new[c:d]) for _, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes() if old[a:b] != new[c:d]
-    ]
-    return "\n".join(textwrap.dedent(group).strip("\n") for group in groups) + "\n"
+    operations = SequenceMatcher(None, old, new).get_opcodes()
+    groups = [new[start:end] for name, _, _, start, end in operations if name in ("insert", "replace")]
+    text = "\n".join(textwrap.dedent("\n".join(group)).strip("\n") for group in groups)
+    return (
+        re.sub(r"\n+(?=class |def )|(?<=^        )(return .+)\n+(?=\w)", lambda match: f"{match[1] or ''}\n\n\n", text, flags=re.M)
+        + "\n"
+    )
 
 
 def precision() -> str:
