@@ -602,3 +602,26 @@ def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[floa
     own = find_codes(pg.pin_edge(installed_era()))
     assert own == [] if installed_era() == "torch<=2.13" else "edge" not in own
     assert find_codes() != [], "what was pinned before is not pinned any more"
+
+
+def _boxes(step: int, p: nn.Parameter) -> Tensor:
+    """What stands outside moves further, by another way to the loss, and nothing arrives there."""
+    overlap = torch.min(p, torch.ones(3)).clamp(0) * torch.tensor([0.0, 1.0, 0.0])
+    return (overlap - 0.4).square().sum() + 0.3 * (p * torch.tensor([1.0, 0.0, -1.0])).sum()
+
+
+def _margin(step: int, p: nn.Parameter) -> Tensor:
+    near, far = (p - 0.2).abs(), (p - torch.tensor([0.0, 3.0, 0.4])).abs()
+    return (0.1 + near - far).clamp(min=0).mean() + nn.functional.margin_ranking_loss(near, far, torch.ones(3), 0.1)
+
+
+@pytest.mark.parametrize("loss", [_boxes, _margin])
+def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[int, nn.Parameter], Tensor]) -> None:
+    p = nn.Parameter(torch.tensor([-0.5, 0.5, 1.5]))
+    optimizer = torch.optim.SGD([p], 0.05)
+    with diagnose() as d:
+        for step in range(25):
+            optimizer.zero_grad()
+            loss(step, p).backward()
+            optimizer.step()
+    assert codes(d) == []

@@ -56,6 +56,9 @@ class Site:
     joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
     ends_behind: bool = field(default=False, repr=False)  # an op behind it cuts whatever passes at a bound
     is_clip: bool = field(default=False, repr=False)  # a minimum or maximum chooses between it and its own input
+    is_hinge: bool = field(
+        default=False, repr=False
+    )  # 0 is its only bound, and a lower one, as of a loss with a margin
 
     @property
     def cut_share(self) -> float:
@@ -81,8 +84,8 @@ class Site:
 
     @property
     def is_calm_clip(self) -> bool:
-        """Does it cut only what leads further outside, while the value that it clips goes on beside it, as in the loss of a policy?"""
-        return self.is_clip and not self.recoverable
+        """Does it cut only what leads further outside, as a hinge, or beside the value that it clips, as in the loss of a policy?"""
+        return (self.is_clip or self.is_hinge) and not self.recoverable
 
     @property
     def is_guard(self) -> bool:

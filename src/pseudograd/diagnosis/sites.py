@@ -46,6 +46,7 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
         within=tally.within,
         is_deliberate=is_deliberate,
         is_clip=tally.is_clip,
+        is_hinge=tally.is_hinge,
         ends_behind=bool(tally.ends_behind),
         joins=tally.joins,
         is_second=tally.is_second,

@@ -85,6 +85,7 @@ class Tally:
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
+        self.is_hinge = False  # is 0 its only bound, and a lower one?
         self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
         # Does an op behind this clamp cut whatever passes exactly at a bound? None where nothing stood there.
         self.ends_behind: bool | None = None
@@ -187,6 +188,7 @@ class Tally:
         if saved is not None and tells_sides:
             self.is_known = True
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
+            self.is_hinge = saved.inputs[1:] in ((0, None), (0,))
             if node is not None and not is_slice and not self.calls & (self.calls - 1):
                 self._look_behind(node, saved, leaving, arriving)
         return True

@@ -96,9 +96,10 @@ class Evidence:
 
     @part
     def calm(self) -> Iterable[str]:
+        as_in = "in the clipped loss of a policy. Of a policy, pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
         clips = [
-            f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as in the "
-            "clipped loss of a policy. Of a policy, pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
+            f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as "
+            + (as_in if site.is_clip else "at the hinge of a loss with a margin")
             for site in self.sites
             if site.cut and site.is_calm_clip
         ]

@@ -17,8 +17,10 @@ from .kind import Evidence, Kind
 def _find(evidence: Evidence) -> Iterator[Finding]:
     cuts: Counter[tuple[str, str]] = Counter()
     for site in evidence.sites:
-        if site.family == "clamp" or site.is_own:
+        if site.is_own:
             cuts[site.where, site.expression] += site.cut
+        elif site.arrived:  # what torch runs passes nothing outside
+            cuts[site.where, site.expression] += site.elements
     passing = default_rule_codes(evidence.tallies)
     for value in evidence.values:
         call, climb = value.location.call, value.climb
