@@ -33,10 +33,10 @@ class Report(NamedTuple):
 
 
 def reports() -> list[Report]:
-    return [_read_report(section) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]]
+    return [_parse_report(section) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]]
 
 
-def _read_report(section: str) -> Report:
+def _parse_report(section: str) -> Report:
     title = section.partition("\n")[0]
     program = re.search(r"```python\n(.*?)```", section, re.S)
     diff = re.search(r"```diff\n(?:--- (\S+)\n)?-(.*?)\n\+(.*?)\n```", section)

@@ -10,12 +10,15 @@ document.addEventListener("DOMContentLoaded", () => {
     }));
   const buttons = [...fields, ...properties];
   const cards = [...document.querySelectorAll(".gallery .sd-col")];
+  const none = Object.assign(document.createElement("p"), { textContent: "No op has all of these.", role: "status" });
+  properties[0].parentElement.after(none);
   const chosen = new Set((location.hash.match(/only=([\w,]+)/) || ["", ""])[1].split(",").filter(Boolean));
   const show = () => {
     for (const button of buttons) button.setAttribute("aria-pressed", chosen.has(button.dataset.only));
     const [anyOf, allOf] = [fields, properties].map((row) => row.map((button) => button.dataset.only).filter((name) => chosen.has(name)));
     const has = (card) => (name) => card.classList.contains("is-" + name);
     for (const card of cards) card.hidden = !((!anyOf.length || anyOf.some(has(card))) && allOf.every(has(card)));
+    none.hidden = cards.some((card) => !card.hidden);
     history.replaceState(null, "", chosen.size ? "#only=" + [...chosen].join(",") : location.pathname);
   };
   for (const button of buttons)

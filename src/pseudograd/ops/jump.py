@@ -167,7 +167,7 @@ def _trial() -> tuple[object, ...]:
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 _INPUTS = ("x", "threshold", "bandwidth", "window_to_x")
-_OF_STEPS = "the surrogate of a step with this name, as a density"
+_OF_STEPS = "the slope of sign with this name, of area 1"
 RULES: dict[str, Rule] = {}
 
 
