@@ -96,10 +96,11 @@ class Evidence:
 
     @part
     def calm(self) -> Iterable[str]:
-        as_in = "in the clipped loss of a policy. Of a policy, pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
+        report = "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
+        policy = f"in the clipped loss of a policy. Of a policy, {report}"
         clips = [
             f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as "
-            + (as_in if site.is_clip else "at the hinge of a loss with a margin")
+            + (policy if site.is_clip else "at the hinge of a loss with a margin")
             for site in self.sites
             if site.cut and site.is_calm_clip
         ]
