@@ -45,7 +45,12 @@ def _new_lines(bad: str, good: str) -> str:
     groups = [new[start:end] for name, _, _, start, end in operations if name in ("insert", "replace")]
     text = "\n".join(textwrap.dedent("\n".join(group)).strip("\n") for group in groups)
     return (
-        re.sub(r"\n+(?=class |def )|(?<=^        )(return .+)\n+(?=\w)", lambda match: f"{match[1] or ''}\n\n\n", text, flags=re.M)
+        re.sub(
+            r"\n+(?=class |def )|(?<=^        )(return .+)\n+(?=\w)",
+            lambda match: f"{match[1] or ''}\n\n\n",
+            text,
+            flags=re.M,
+        )
         + "\n"
     )
 

@@ -57,8 +57,8 @@ def _code(rule: Any) -> str:
 
 
 def differences() -> str:
-    rows = ["| project | what it does | here | test |", "|---|---|---|---|"]
-    rows += [f"| {row.project} | {row.theirs} | {row.ours} | `{row.test}` |" for row in DIFFERENCES]
+    rows = ["| project | what it does | here |", "|---|---|---|"]
+    rows += [f"| {row.project} | {row.theirs} | {row.ours} |" for row in DIFFERENCES]
     return "\n".join(rows)
 
 
