@@ -160,6 +160,21 @@ def test_it_says_where_it_came_from(loss: Callable[[nn.Module, Tensor], Tensor],
     assert "the step after backward 1 used it" in finding.evidence
 
 
+def test_what_is_detached_is_named_at_the_call_that_gets_it() -> None:
+    """The discriminator of a GAN is called at three lines; the first step of its own gets what the generator made of 0."""
+    torch.manual_seed(0)
+    net, judge, x = nn.Linear(4, 4), nn.Linear(4, 1), torch.randn(16, 4)
+    optimizers = torch.optim.SGD(net.parameters(), 0.1), torch.optim.SGD(judge.parameters(), 0.1)
+    with diagnose() as d:
+        for _ in range(3):
+            fake = (net(x) * 0).log()
+            (judge(x).square() + judge(fake.detach()).square()).mean().backward()
+            optimizers[1].step()
+            judge(fake).mean().backward()
+            optimizers[0].step()
+    assert only(d, "nonfinite").expression == "judge(fake.detach())"
+
+
 def test_the_report_of_a_program_that_dies_of_it_stands() -> None:
     net, x = nn.Linear(4, 4), torch.randn(4, 4)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -15,6 +15,7 @@ from ...torch_table.private import saved, saved_names
 from .leaf import has_numbers
 
 if TYPE_CHECKING:
+    from .norms import Losses
     from .tally import Tally
 
 # the kinds of a birth
@@ -75,7 +76,7 @@ class Birth:
 
     tally: None where nobody saw the call. values: of x, where it happened. is_masked: is all that arrives at these entries 0? origin:
     the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. factor: how
-    often the largest exceeds the range of its dtype; 0 where nobody knows.
+    often the largest exceeds the range of its dtype; 0 where nobody knows. line: the losses of the line that ran the backward.
     """
 
     tally: Tally | None
@@ -94,6 +95,7 @@ class Birth:
     near: str = ""
     factor: float = 0.0
     backwards: int = 1
+    line: Losses | None = None
 
 
 def is_broken(value: object) -> bool:

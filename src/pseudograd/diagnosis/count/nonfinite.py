@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from ...listen.harmless import Errors
     from .leaves import Leaves
+    from .norms import Losses
     from .tally import Tally
 
 _MOST_BIRTHS = 16
@@ -61,6 +62,7 @@ class Recorder(Protocol):
     noted: Errors
     leaves: Leaves
     backwards: int
+    line: Losses | None
     is_on: bool
 
     def tally_of(self, node: GraphNode) -> Tally | None: ...
@@ -123,16 +125,19 @@ class Nonfinite:
     @property
     def is_unplaced(self) -> bool:
         """Is the line of an op not known? Nodes that hand on what arrives have none, unless the recorder attaches hooks to them, too."""
-        oldest = self._recorder.backwards - 2  # an op that does not come again is not waited for
+        oldest = self._recorder.backwards - 8  # an op that does not come again is not waited for
         births = self.births.values()
         return any(birth.tally is None and birth.near and birth.op and birth.backward > oldest for birth in births)
 
     def _place(self, behind: Sequence[GraphNode]) -> None:
-        """Look for the lines in the graph of a later backward: those of the ops with the same parameter."""
+        """Look for the lines in the graph of a later backward of the same line: those of the ops with the same parameter."""
         for birth in self.births.values():
-            for node in behind if birth.tally is None and birth.near else ():
-                if op_of(node) == birth.op and self._near(node) == birth.near:
-                    birth.tally = self._recorder.tally_of(node)
+            if birth.tally is not None or not birth.near or birth.line is not self._recorder.line:
+                continue
+            alike = [node for node in behind if op_of(node) == birth.op and self._near(node) == birth.near]
+            broken = [node for node in alike if is_broken(saved_inputs(node).get(birth.broken))]
+            for node in broken or alike:
+                birth.tally = self._recorder.tally_of(node)
 
     @quiet("what is not finite")
     def _look_again(self, leaving: Leaving, arriving: Leaving) -> None:
@@ -169,6 +174,7 @@ class Nonfinite:
     def _add(self, birth: Birth | None) -> None:
         is_late = self.taken and self._recorder.backwards > self.taken[0]  # what a step has spread
         if birth is not None and len(self.births) < _MOST_BIRTHS and not is_late:
+            birth.line = self._recorder.line
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
 
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:

@@ -112,7 +112,7 @@ class Recorder(Subscriber):
         self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.is_loss_finite = True  # as far as nobody has to wait for it
         self.losses: dict[Location, Losses] = {}  # by the line of the backward
-        self._line: Losses | None = None  # of the backward that runs
+        self.line: Losses | None = None  # of the backward that runs
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: WhatIfMeter | None = None
@@ -562,8 +562,8 @@ class Recorder(Subscriber):
         behind = self.leaves.reachable_from(starts)
         for start in starts:
             self.reached |= behind.get(start, 0) if start is not None else 0
-        if self._line is not None and starts[0] is not None:
-            self._line.leaves |= behind.get(starts[0], 0)
+        if self.line is not None and starts[0] is not None:
+            self.line.leaves |= behind.get(starts[0], 0)
         for node in [node for node in behind if self._many in node.metadata]:
             self._attach_to_many(node)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
@@ -600,7 +600,7 @@ class Recorder(Subscriber):
                     leaf.is_requested = True
 
     def _note_loss(self, roots: Roots, grads: Gradients) -> None:
-        root, grad, self.loss, self._line, self.is_loss_finite = roots[0], grads[0], None, None, True
+        root, grad, self.loss, self.line, self.is_loss_finite = roots[0], grads[0], None, None, True
         if len(roots) > 1 or type(root) is not Tensor or type(grad) is not Tensor:
             return
         if has_numbers(root) and has_numbers(grad):
@@ -610,8 +610,8 @@ class Recorder(Subscriber):
                 self.is_loss_finite = not loss.is_cpu or not self.is_full or isfinite(loss.item())
                 node = nodes.node_of(root)
                 if self.is_full and node is not None and loss.is_floating_point():
-                    self._line = self.losses.setdefault(self.locations.here(3), Losses())
-                    self._line.add(self.backwards, loss, self._again in node.metadata)
+                    self.line = self.losses.setdefault(self.locations.here(3), Losses())
+                    self.line.add(self.backwards, loss, self._again in node.metadata)
                     node.metadata[self._again] = True
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
