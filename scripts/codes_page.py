@@ -22,8 +22,8 @@ LABELS = ROOT / "tests" / "lint" / "labels.jsonl"
 
 def text() -> str:
     head = (
-        "# Codes\n\n`pseudograd lint` reports PG1xx and `pseudograd diagnose` PG2xx. Each section has a program that shows the code, and "
-        "the\nlines that differ in a program without it; `pseudograd explain PG101` prints both programs. A number is never given to "
+        "# Codes\n\n`pseudograd lint` reports PG1xx and `pseudograd diagnose` PG2xx. `pseudograd explain PG203` prints a program that has "
+        "the code, and one\nwithout it; [ten ways to lose a gradient](ten_ways.md) has programs for `diagnose`. A number is never given to "
         "another code.\n"
     )
     return "\n".join([head, *map(_section, (*LINT, *CODES))])
@@ -33,26 +33,18 @@ def _section(code: Code) -> str:
     off = "" if code.is_default else " Off by default: `--select " + code.number + "`."
     mend = code.mend if code.from_source else f"{code.mend[0].upper()}{code.mend[1:]}."
     parts = [f"## {code.number}", f"**{code.name}**: {code.meaning}.{off} {code.why}".rstrip(), f"Instead: {mend}"]
-    if code.bad:
+    if code.bad and code.from_source:
         parts += [f"```python\n{code.bad}```", "Is silent with:", f"```python\n{_new_lines(code.bad, code.good)}```"]
     return "\n\n".join(parts) + "\n"
 
 
 def _new_lines(bad: str, good: str) -> str:
-    """The lines of the second program that are not in the first; as the formatter wants them, since it reads this page."""
+    """The lines of the second program that are not in the first; two blank lines before a function, as the formatter wants them."""
     old, new = re.sub(r"  # PG\d+$", "", bad, flags=re.M).splitlines(), good.splitlines()
     operations = SequenceMatcher(None, old, new).get_opcodes()
     groups = [new[start:end] for name, _, _, start, end in operations if name in ("insert", "replace")]
     text = "\n".join(textwrap.dedent("\n".join(group)).strip("\n") for group in groups)
-    return (
-        re.sub(
-            r"\n+(?=class |def )|(?<=^        )(return .+)\n+(?=\w)",
-            lambda match: f"{match[1] or ''}\n\n\n",
-            text,
-            flags=re.M,
-        )
-        + "\n"
-    )
+    return re.sub(r"\n+(?=def )", "\n\n\n", text) + "\n"
 
 
 def precision() -> str:

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import codes_page
 import commands_page
@@ -43,9 +42,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import report as speed_report  # noqa: E402  the page of speed, from what `make bench` kept
 
 DOCS = ROOT / "docs"
-REAL_PACKAGES, DIAGNOSES, COMPOSITES, REPAIRS = (
-    DOCS / f"{name}.json" for name in ("real_packages", "diagnoses", "composites", "repairs")
-)
+REAL_PACKAGES, DIAGNOSES, COMPOSITES = (DOCS / f"{name}.json" for name in ("real_packages", "diagnoses", "composites"))
 FILLED = (
     ROOT / "README.md",
     *(
@@ -223,28 +220,6 @@ def _kinds() -> str:
     return "\n".join(rows)
 
 
-def _repairs() -> str:
-    """What scripts/measure_repairs.py found on the last torch, and on the others where that differs."""
-    figures = json.loads(REPAIRS.read_text(encoding="utf-8"))
-    versions = list(figures)
-    rows = ["| line | finding | edit | zeros in the gradient, before → after |", "|---|---|---|---|"]
-    for name, last in figures[versions[-1]].items():
-        changes = [f"torch {version}: {_before_and_after(figures[version][name])}" for version in versions]
-        same = len({change.split(": ", 1)[1] for change in changes}) == 1
-        edit = f"`{last['old']}` → `{last['new']}`" if last["new"] else f"`{last['old']}` removed"
-        rows.append(
-            f"| `{last['line']}` | {', '.join(last['findings'])} | {edit} | {_before_and_after(last) if same else '; '.join(changes)} |"
-        )
-    return "\n".join(rows)
-
-
-def _before_and_after(shares: dict[str, Any]) -> str:
-    after = shares["zeros after"]
-    return ", ".join(
-        f"{name} {100 * share:.0f} % → {100 * after[name]:.0f} %" for name, share in shares["zeros before"].items()
-    )
-
-
 def _audit_inward() -> str:
     """The whole report; without the version, which it does not depend on."""
 
@@ -262,7 +237,6 @@ _PARTS: dict[str, Callable[..., str]] = {
     "docstrings": op_pages.docstrings,
     "rules_of": op_pages.rule_table,
     "audit_inward": _audit_inward,
-    "repairs": _repairs,
     "kinds": _kinds,
     "precision": codes_page.precision,
     "diagnosis": _diagnosis,

@@ -1,5 +1,5 @@
 """Does a finding name the line? Four published packages, one training step each: the line that `diagnose` names is edited, and the gradient
-is back. Before and after are kept in docs/repairs.json, for each torch that this was run with; docs/diagnose.md shows them.
+is back. Before and after are kept in docs/repairs.json, for each torch that this was run with; docs/diagnose.md links them.
 
 pip install kornia==0.9.0; pip install --no-deps snntorch==1.0.0 nflows==0.14 stable-baselines3==2.9.2   (and what they import)
 python scripts/measure_repairs.py

@@ -36,9 +36,7 @@ def text(run: Run) -> str:
         "",
         "## What is promised",
         "",
-        f"{_count_limits(run)}{_list_broken_limits(run)}",
-        "",
-        "Each row has all cases of one limit, and shows the case that is closest to the limit or furthest beyond it.",
+        f"{_count_limits(run)} Each row has all cases of one limit, and shows the case that is closest to it or furthest beyond it.",
         "",
         *_promises(run),
         *_pictures(drawn, "speed_cases.png"),
@@ -110,22 +108,6 @@ def _count_limits(run: Run) -> str:
     if all(judged):
         return f"All {len(judged)} speed limits hold." if judged else ""
     return f"{sum(judged)} of the {len(judged)} speed limits hold."
-
-
-def _list_broken_limits(run: Run) -> str:
-    """The sentence about the limits that fail; empty if all hold."""
-    broken = [record for record in run.promises if record["holds"] is False]
-    texts = []
-    for record in broken:
-        case, against = record["case"], record["against"]
-        unit = f"× the time of *{route_name(against, case.op)}*" if against else record["quantity"]
-        where = f" at {case.size:,} elements" if case.size else ""
-        what = f"*{route_name(record['route'], case.op)}*{where}"
-        texts.append(f"{what} takes {record['found']:.2f} {unit} (limit {record['limit']:g})")
-    if not broken:
-        return ""
-    count = dict(enumerate(("one", "two", "three", "four", "five"), start=1)).get(len(broken), len(broken))
-    return f" The {count} that {'fails' if len(broken) == 1 else 'fail'}: {'; '.join(texts)}."
 
 
 def _where(members: list[Record]) -> str:
