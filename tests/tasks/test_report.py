@@ -160,11 +160,12 @@ def test_the_page_fits_a_window_and_opens_by_keyboard(folder: Path, tmp_path: Pa
 
 @needs_browser
 def test_charts_are_dark_on_a_dark_page_and_rules_keep_one_colour(folder: Path, tmp_path: Path) -> None:
-    """The swatches of the tables are turned as the charts are; photos are not."""
+    """The swatches of the tables and the frames of the photos are turned as the charts are; the photos are not."""
     script = """
-    const filter = (selector) => getComputedStyle(document.querySelector(selector)).filter;
+    const filter = (selector, part) => getComputedStyle(document.querySelector(selector), part).filter;
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-    document.title = [dark, filter(".chart"), filter(".swatch") === filter(".chart"), filter(".tile img")].join(" ");
+    const alike = [filter(".swatch"), filter(".frame", "::after")].every((turned) => turned === filter(".chart"));
+    document.title = [dark, filter(".chart"), alike, filter(".tile img")].join(" ");
     """
     file = folder / "index.html"
     assert title_of(shown(file, script, tmp_path)) == "false none true none"
