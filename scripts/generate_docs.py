@@ -27,6 +27,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.diagnosis.judge.findings import KINDS
+from pseudograd.listen import patches
 from pseudograd.look.rule_table import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS
@@ -248,6 +249,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "policy_losses": policy_page.losses,
     "policy_report": policy_page.report,
     "composites": _composites,
+    "patches": patches.table,
     "families": _families,
     "conventions": _conventions,
     "speed": speed_report.part,

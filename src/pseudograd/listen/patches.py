@@ -178,7 +178,7 @@ FAST_PATHS = [
     )
 ]
 APPLY = Patch(
-    "torch.autograd.Function.apply", "what runs inside a custom Function makes no graph", f"{_DIAGNOSES} and {_RUNS}"
+    "torch.autograd.Function.apply", "code inside a custom Function makes no graph", f"{_DIAGNOSES} and {_RUNS}"
 )
 SWAP_TENSORS = Patch("torch.utils.swap_tensors", "torch swaps no tensor with a weak reference", _DIAGNOSES)
 PARTS_TO_COMPILE = Patch(
@@ -189,16 +189,16 @@ PARTS_TO_COMPILE = Patch(
 SHOW_WARNING = Patch("warnings._showwarnmsg", "a warning of the program's call is located at its line", _CONTEXTS)
 FILTER = Patch(
     "warnings.filters: pseudograd",
-    "such a warning passes to there, and the program's filters then decide",
+    "the warning reaches that function; then the filters of the program decide",
     _CONTEXTS,
     lambda: _FILTER in warnings.filters,
 )
 FILTERS_CHANGE = Patch(
     next(f"warnings.{name}" for name in ("_filters_mutated_lock_held", "_filters_mutated") if hasattr(warnings, name)),
-    "that filter stays the first",
+    "the filter of this library stays the first",
     _CONTEXTS,
 )
-ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "its calls need not be heard", _DIAGNOSES)
+ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "a diagnosis does not record its calls", _DIAGNOSES)
 READERS_OF_RANDOM_STATES = [  # looked up in their module when they are called, by torch's own fork_rng and checkpoint too
     Patch(f"{module}.{name}", "a run that reads no random state is not run again with another seed", _RUNS)
     for module, name in (
@@ -231,7 +231,7 @@ IMPORT_OF_TORCH = Patch(
     "torch has been imported",
     _awaits("torch"),
 )
-EXIT = Patch("os._exit", "the report is written before a process ends so", _PROCESS)
+EXIT = Patch("os._exit", "the report is written before a process ends this way", _PROCESS)
 SET_SIGNAL, GET_SIGNAL = (
     Patch(f"signal.{name}", "the report is written before SIGTERM ends the process", _PROCESS)
     for name in ("signal", "getsignal")
