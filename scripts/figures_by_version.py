@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,16 @@ def keep(file: Path, figures: Mapping[str, Any]) -> None:
     )
 
 
-def measure_installed(cases: Mapping[str, Callable[[], Any]], names: Sequence[str] = ()) -> dict[str, Any]:
-    """The results of the named cases, or of all. A case whose package is not installed is left out with a message."""
+def measure_installed(file: Path, cases: Mapping[str, Callable[[], Any]]) -> None:
+    """Keep the results of the cases that the command names, or of all. A case whose package is not installed is left out and said."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     figures = {}
-    for name in names or cases:
+    for name in sys.argv[1:] or cases:
         try:
             figures[name] = cases[name]()
         except ImportError as error:
             print(f"{name}: left out, {error}")
             continue
         print(name, json.dumps(figures[name], indent=1))
-    return figures
+    keep(file, figures)

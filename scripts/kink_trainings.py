@@ -1,6 +1,6 @@
 """Trainings whose functions stand at kinks: what `diagnose(sensitivity=...)` says of each, and what another convention does to its loss.
 
-usage: kink_trainings.py [--steps N] [--seeds N] [PROGRAM ...]      about three minutes on one core
+usage: kink_trainings.py [PROGRAM ...]      about three minutes on one core
 """
 
 from __future__ import annotations
@@ -273,17 +273,15 @@ def measured(program: Program, steps: int = STEPS, seeds: int = SEEDS) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("programs", nargs="*", help="parts of names")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    options = parser.parse_args()
+    parts = parser.parse_args().programs
     torch.set_num_threads(1)
     heads = "program | family | at a kink | sensitivity | said | loss as it is | under the other | changes | right"
     print(f"torch {torch.__version__}\n\n| {heads} |\n|{'---|' * 9}")
     right = []
     for program in PROGRAMS:
-        if options.programs and not any(part in program.name for part in options.programs):
+        if parts and not any(part in program.name for part in parts):
             continue
-        row = measured(program, options.steps, options.seeds)
+        row = measured(program)
         right.append(row.is_right)
         cells = [
             program.name,

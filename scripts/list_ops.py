@@ -4,6 +4,8 @@ src/pseudograd/ops/__init__.py  every op, from what each file beside it names in
 src/pseudograd/nn.pyi           every module with its arguments, from the signatures of the ops
 src/pseudograd/rules.pyi        every rule with its parameters, from the table
 
+What stands around the lists is each file's own.
+
 python scripts/list_ops.py           write them
 python scripts/list_ops.py --check   fail if one of them differs
 """
@@ -14,6 +16,7 @@ import argparse
 import ast
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -21,54 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "src" / "pseudograd" / "ops" / "__init__.py"
 STUBS = LIST.parent.parent / "nn.pyi"
 RULES = LIST.parent.parent / "rules.pyi"
-_TEXT = '''"""The public ops, one file per family. scripts/list_ops.py writes this list: each file names its ops in `__all__`."""
-
-import torch.fx
-
-{imports}
-
-{names}
-
-# torch.fx keeps a call of these as one node, with its rule, wherever it is written pseudograd.ops.clamp. Without that it would see
-# torch's own functions in them, whose gradient is another.
-for _name in __all__:
-    if _name.islower() and _name != "register_rule":
-        torch.fx.wrap(_name)
-del _name
-'''
-_STUBS = '''"""The modules of nn.py as type checkers see them. scripts/list_ops.py writes this file."""
-# fmt: off
-# ruff: noqa: E501
-
-from typing import Any, Literal
-
-from torch import Tensor
-from torch.nn import Module
-
-from .ops.bound_rules import Bound
-from .rule import EdgeAtBound, RuleLike
-
-__all__ = {names}
-
-class _Layer(Module):
-    def __getattr__(self, name: str) -> Any: ...  # a number, a buffer or a parameter
-    def __call__(self, x: Tensor) -> Any: ...
-    def forward(self, x: Tensor) -> Any: ...
-
-{classes}
-'''
-_RULES = '''"""Rule objects as type checkers see them. scripts/list_ops.py writes this file."""
-# fmt: off
-
-from collections.abc import Callable
-
-from torch import Tensor
-
-from .rule import RuleObject
-
-{functions}
-def __getattr__(name: str) -> Callable[..., RuleObject]: ...
-'''
 _FROM_TENSOR = """
     @classmethod
     def from_tensor(
@@ -88,7 +43,14 @@ def text(folder: Path = LIST.parent) -> str:
     names_by_module = {file.stem: names_in(file) for file in sorted(folder.glob("[!_]*.py"))}
     imports = [f"from .{module} import {', '.join(names)}" for module, names in names_by_module.items() if names]
     names = sorted(name for several in names_by_module.values() for name in several)
-    return _TEXT.format(imports="\n".join(imports), names="\n".join(_rows(names)))
+    lists = "\n".join([*imports, "", *_rows(names)])
+    return _replace_between(LIST, "import torch.fx\n\n", "\n\n# torch.fx keeps", lists)
+
+
+def _replace_between(file: Path, start: str, end: str, part: str) -> str:
+    """The text of the file with another part between two texts that it has."""
+    before, _, rest = file.read_text(encoding="utf-8").partition(start)
+    return f"{before}{start}{part}{end}{rest.partition(end)[2]}" if end else f"{before}{start}{part}\n"
 
 
 def _rows(names: list[str], width: int = 120) -> list[str]:
@@ -105,14 +67,16 @@ def stubs() -> str:
     from pseudograd import nn  # which needs the list
 
     classes = [_stub(name, inspect.signature(getattr(nn, name))) for name in nn.__all__]
-    return _STUBS.format(names=repr(nn.__all__).replace("'", '"'), classes="\n\n".join(classes))
+    names = repr(nn.__all__).replace("'", '"')
+    text = _replace_between(STUBS, "    def forward(self, x: Tensor) -> Any: ...\n\n", "", "\n\n".join(classes))
+    return re.sub(r"^__all__ = .*$", lambda _: f"__all__ = {names}", text, count=1, flags=re.MULTILINE)
 
 
 def rules() -> str:
     from pseudograd import rules
 
     functions = [_function(name, inspect.signature(getattr(rules, name))) for name in dir(rules)]
-    return _RULES.format(functions="\n".join(functions))
+    return _replace_between(RULES, "import RuleObject\n\n", "\ndef __getattr__", "\n".join(functions))
 
 
 def _function(name: str, signature: inspect.Signature) -> str:

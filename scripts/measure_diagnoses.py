@@ -15,13 +15,12 @@ import os
 import re
 import sys
 import sysconfig
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
-from figures_by_version import keep, measure_installed
+from figures_by_version import measure_installed
 from torch import nn
 
 from pseudograd import diagnose, pin_edge
@@ -197,12 +196,5 @@ def _figures(case: Callable[[], Diagnosis]) -> dict[str, object]:
     return {**in_short(d), "text": text(d)} if case is x_transformers else in_short(d)
 
 
-def main() -> int:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    keep(FOUND, measure_installed({case.__name__: partial(_figures, case) for case in CASES}, sys.argv[1:]))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    measure_installed(FOUND, {case.__name__: partial(_figures, case) for case in CASES})

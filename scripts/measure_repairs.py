@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from figures_by_version import keep, measure_installed
+from figures_by_version import measure_installed
 from torch import Tensor, nn
 
 from pseudograd import diagnose
@@ -125,12 +123,5 @@ def measured(case: Case) -> dict[str, object]:
     return {**change, "zeros before": before, "zeros after": after}
 
 
-def main() -> int:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    keep(FOUND, measure_installed({case.run.__name__: partial(measured, case) for case in CASES}, sys.argv[1:]))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    measure_installed(FOUND, {case.run.__name__: partial(measured, case) for case in CASES})

@@ -1,7 +1,6 @@
 """How often does a report of `compare` claim a difference where there is none, and how often does it find one that is there?
 
 python scripts/null_comparisons.py            write docs/compare/null_comparisons.json, which docs/compare.md quotes; a few minutes
-python scripts/null_comparisons.py --quick    print the rates of a tenth of it, write nothing
 
 Nothing is trained: numbers are drawn, and the text of the report is read as a person reads it. In a null comparison all variants draw from
 one distribution, whatever it is; in a partial one some are far better or worse, and a claim is false that parts two that are alike.
@@ -9,7 +8,6 @@ one distribution, whatever it is; in a partial one some are far better or worse,
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -158,15 +156,5 @@ def measured(count: int, repeats: int) -> dict[str, object]:
     return {"level": LEVEL, "null": rates_by_kind, "partial": rates(partial(count)), "power": power(repeats)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
-    text = json.dumps(measured(600, 30) if quick else measured(6000, 300), indent=1)
-    print(text)
-    if not quick:
-        FILE.write_text(text + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    FILE.write_text(json.dumps(measured(6000, 300), indent=1) + "\n", encoding="utf-8")
