@@ -160,6 +160,27 @@ class Limits(NamedTuple):
     is_verbose: bool = False
 
 
+class _Job(NamedTuple):
+    """A run: where, what is recorded, and what is changed. lines: those that are pinned; None: all."""
+
+    interpreter: Interpreter
+    schedule: Schedule
+    other_order: bool
+    pin: str | None
+    lines: Sequence[str] | None
+
+    def __str__(self) -> str:
+        text = f"torch {self.interpreter.label(self.interpreter.torch)}"
+        if self.other_order:
+            text += f", {OTHER_ORDER}"
+        if self.schedule.window is not None:
+            first, last = self.schedule.window
+            text += f", step {first}" if first == last else f", steps {first} to {last}"
+        if self.pin is not None:
+            text += f", pinned to {self.pin!r} {'everywhere' if self.lines is None else 'at ' + ', '.join(self.lines)}"
+        return text + self.interpreter.details
+
+
 @dataclass
 class Runner:
     """program: its command line behind the interpreter. home: the folder with our packages. count: the runs so far."""
@@ -182,8 +203,9 @@ class Runner:
         pin: str | None = None,
         lines: Sequence[str] | None = None,
     ) -> Recording:
-        self.announce(_describe_run(interpreter, schedule, other_order, pin, lines))
-        done = self.launch(interpreter, schedule, other_order, pin, lines)
+        job = _Job(interpreter, schedule, other_order, pin, lines)
+        self.announce(str(job))
+        done = self.launch(job)
         nothing = {"torch": interpreter.torch, "origins": [], "steps": {}, "losses": []}
         content = next((part.content for part in done.parts if part.is_main and part.content), nothing)
         recording = load_recording(content, done.status, done.last_lines(_LAST_LINES), dict.fromkeys(done.errors))
@@ -201,26 +223,17 @@ class Runner:
     ) -> SuiteRun:
         """A suite of pytest. tests: those to run; None: all."""
         scope = "" if tests is None else f", {counted(len(tests), 'test')}"
-        self.announce(_describe_run(interpreter, schedule, other_order, pin, lines) + scope)
+        self.announce(str(_Job(interpreter, schedule, other_order, pin, lines)) + scope)
         plugins = ",".join(filter(None, (os.environ.get("PYTEST_PLUGINS"), "pseudograd_upgrade.suite_plugin")))
         environment = {"PYTEST_PLUGINS": plugins}
         if tests is not None:
             file = Path(self.home) / "tests.json"
             file.write_text(json.dumps([*tests]), encoding="utf-8")
             environment["PSEUDOGRAD_UPGRADE_TESTS"] = str(file)
-        done = self.launch(
-            replace(interpreter.but("pseudograd_upgrade.suite_recorder"), environment=environment),
-            schedule,
-            other_order,
-            pin,
-            lines,
-        )
-        return load_suite(
-            interpreter.torch,
-            done.status,
-            [part.content for part in done.parts if part.content],
-            done.last_lines(_LAST_LINES),
-        )
+        recording = replace(interpreter.but("pseudograd_upgrade.suite_recorder"), environment=environment)
+        done = self.launch(_Job(recording, schedule, other_order, pin, lines))
+        contents = [part.content for part in done.parts if part.content]
+        return load_suite(interpreter.torch, done.status, contents, done.last_lines(_LAST_LINES))
 
     def announce(self, text: str) -> None:
         if self.count == self.limits.runs:
@@ -228,14 +241,8 @@ class Runner:
         self.count += 1
         print(f"upgrade: run {self.count}: {text}", file=sys.stderr, flush=True)
 
-    def launch(
-        self,
-        interpreter: Interpreter,
-        schedule: Schedule,
-        other_order: bool,
-        pin: str | None,
-        lines: Sequence[str] | None,
-    ) -> programs.Run:
+    def launch(self, job: _Job) -> programs.Run:
+        interpreter, schedule, other_order, pin, lines = job
         threads = None
         path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **interpreter.environment}
@@ -243,13 +250,12 @@ class Runner:
             threads = 1 if os.environ.get("OMP_NUM_THREADS") != "1" else min(2, os.cpu_count() or 1)
             environment |= {**_OTHER_ORDER, "OMP_NUM_THREADS": str(threads)}
         settings = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
-        job = {"module": interpreter.recorder, "settings": {**settings, **interpreter.settings}}
+        recorder = {"module": interpreter.recorder, "settings": {**settings, **interpreter.settings}}
         with self._stdin.open_for_run() as stdin:
             command = [interpreter.path, *self.program]
             began = time.monotonic()
-            done = programs.run(
-                command, job, stdin=stdin, is_quiet=True, environment=environment, seconds=self.limits.seconds
-            )
+            limit = self.limits.seconds
+            done = programs.run(command, recorder, stdin=stdin, is_quiet=True, environment=environment, seconds=limit)
         if self.limits.is_verbose:
             for text in (done.stdout, done.stderr):
                 print(text.decode(errors="replace").rstrip(), file=sys.stderr, flush=True)
@@ -258,17 +264,3 @@ class Runner:
             expected = "2 where nothing differs, 3 or 4 for rounding, about 6 for a line that differs"
             print(f"upgrade: a run takes {took}; runs: {expected}", file=sys.stderr, flush=True)
         return done
-
-
-def _describe_run(
-    interpreter: Interpreter, schedule: Schedule, other_order: bool, pin: str | None, lines: Sequence[str] | None
-) -> str:
-    text = f"torch {interpreter.label(interpreter.torch)}"
-    if other_order:
-        text += f", {OTHER_ORDER}"
-    if schedule.window is not None:
-        first, last = schedule.window
-        text += f", step {first}" if first == last else f", steps {first} to {last}"
-    if pin is not None:
-        text += f", pinned to {pin!r} {'everywhere' if lines is None else 'at ' + ', '.join(lines)}"
-    return text + interpreter.details

@@ -229,6 +229,7 @@ def same(first: Results, second: Results) -> None:
                     assert torch.equal(array.nan_to_num(7), theirs[key].nan_to_num(7)), key
 
 
+@pytest.mark.program
 def test_finished_runs_are_kept_and_found_again(capsys: pytest.CaptureFixture[str]) -> None:
     command = (*OWN[:3], *WAYS, "--rules", "inward", "--keep", "kept", "--seeds")
     assert "step_out, seed 1" in works(capsys, *command, "2")
