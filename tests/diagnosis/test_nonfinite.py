@@ -237,7 +237,7 @@ def test_steps_that_are_skipped_use_or_replace_it_are_told_apart() -> None:
     finding = only(_train(_are_finite), "nonfinite")
     assert "1 parameter got it: gain; no step followed 6 of 6 such backwards" in finding.evidence
     assert finding.next_step.startswith("self.gain.abs().sum().clamp(min=1e-12).sqrt()")
-    assert "gain; the step after backward 1 used it of 3 parameters" in only(_train(_clip), "nonfinite").evidence
+    assert "gain; the step after backward 1 used that of 3 parameters" in only(_train(_clip), "nonfinite").evidence
     d = _train(_replace)
     assert "nonfinite" not in codes(d)
     (calm,) = [calm for calm in d.calm if calm.startswith("gradients were not finite in 6 backwards, born at ")]

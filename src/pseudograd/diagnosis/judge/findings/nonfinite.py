@@ -124,11 +124,12 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
 
 def _describe_reach(known: Nonfinite) -> str:
     """The parameters that got it, and the steps."""
-    names, taken = [leaf.name for leaf in known.reached], known.taken
-    text = f"{counted(len(names), 'parameter')} got it: {shortened(names, 4)}"
+    parameters = [leaf.name for leaf in known.reached if leaf.is_parameter]
+    names, taken = parameters or [leaf.name for leaf in known.reached], known.taken
+    text = f"{counted(len(names), 'parameter' if parameters else 'tensor')} got it: {shortened(names, 4)}"
     if taken:
-        spread = f" of {counted(known.spread_to, 'parameter')}" if known.spread_to > len(names) else ""
-        text += f"; the step after backward {taken[0]} used it{spread}"
+        spread = f"that of {counted(known.spread_to, 'parameter')}" if known.spread_to > len(names) else "it"
+        text += f"; the step after backward {taken[0]} used {spread}"
     elif known.has_spread:
         text += "; the weights are not finite since"
     elif known.lost and known.has_optimiser():
