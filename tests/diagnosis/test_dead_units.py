@@ -183,9 +183,10 @@ def test_a_table_whose_loss_is_masked_is_not_said_to_be_not_looked_up() -> None:
     model = Reading(lambda m: words(torch.arange(16)) * SEEN[:, None])
     model.register_module("words", words)
     assert "not looked up" not in str(train(model, lambda: X))
-    with diagnose(words) as d:  # no further backward to look at
-        words(torch.arange(4)).sum().backward()
-    assert d.calm == ["not looked up or 0 by value, so without a gradient: 12 of 16 rows of weight"]
+    with diagnose(tables := nn.ModuleList([words, nn.Embedding(16, 4)])) as d:  # no further backward to look at
+        sum(table(torch.arange(4)).sum() for table in tables).backward()
+    rows = "12 of 16 rows of 0.weight, 12 of 16 rows of 1.weight"
+    assert d.calm == [f"not looked up or 0 by value, so without a gradient: {rows}"]
 
 
 def test_what_a_hook_of_the_program_unpacks_is_not_asked_for_again() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,39 +34,19 @@ _KINDS = {
 }
 KIND_OF: dict[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # the position of the edge of a saved input, where it is not the first
-_EDGES = {
-    "other": 1,
-    "weight": 1,
-    "exponent": 1,
-    "target": 1,
-    "mat2": 1,
-    "mat1": 1,
-    "x2": 1,
-    "tensor1": 1,
-    "tensor2": 2,
-    "key": 1,
-    "value": 2,
-    "bias": 2,
-    "attn_mask": 3,
-}
+_SECOND = "other weight exponent target mat2 mat1 x2 tensor1 key"
+_EDGES = {**dict.fromkeys(_SECOND.split(), 1), "tensor2": 2, "value": 2, "bias": 2, "attn_mask": 3}
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # the saved value that an op has its slope from
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
 _LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}  # of the largest number of a dtype
-_FORWARDS: Mapping[str, Callable[..., Tensor]] = {
-    **{
-        name: getattr(torch, name.lower())
-        for name in ["Log", "Log2", "Log10", "Log1P", "Logit", "Acos", "Asin", "Acosh", "Atanh", "Erfinv"]
-    },
-    **{
-        "Sinh": torch.sinh,
-        "Cosh": torch.cosh,
-        "Mul": torch.mul,
-        "Div": torch.div,
-        "Pow": torch.pow,
-        "Xlogy": torch.xlogy,
-    },
-    **{"Mm": torch.mm, "Bmm": torch.bmm, "Addmm": torch.mm},
+# the saved inputs of the ops whose result can be computed once more
+_UNARY = "Log Log2 Log10 Log1P Logit Acos Asin Acosh Atanh Erfinv Sinh Cosh"
+_INPUTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_UNARY.split(), ("self",)),
+    **dict.fromkeys(("Mul", "Div", "Xlogy"), ("self", "other")),
+    **dict.fromkeys(("Mm", "Bmm"), ("self", "mat2")),
+    **{"Addmm": ("mat1", "mat2"), "Pow": ("self", "exponent")},
 }
 
 
@@ -124,15 +104,13 @@ def saved_value(node: GraphNode, name: str) -> Tensor | None:
 
 
 def saved_inputs(node: GraphNode) -> dict[str, Tensor]:
-    values = {
-        name: saved_value(node, name) for name in saved_names(node) if name not in _RESULTS and name[:6] != "result"
-    }
-    return {name: value for name, value in values.items() if value is not None}
+    names = [name for name in saved_names(node) if name not in _RESULTS and name[:6] != "result"]
+    return {name: value for name in names if (value := saved_value(node, name)) is not None}
 
 
 def saved_results(node: GraphNode) -> list[Tensor]:
-    values = [saved_value(node, name) for name in saved_names(node) if name in _RESULTS]
-    return [value for value in values if value is not None]
+    names = [name for name in saved_names(node) if name in _RESULTS]
+    return [value for name in names if (value := saved_value(node, name)) is not None]
 
 
 def edge_of(node: GraphNode, name: str) -> GraphNode | None:
@@ -173,20 +151,14 @@ def _exponent(node: GraphNode) -> float:
 
 def recompute(op: str, node: GraphNode) -> Tensor | None:
     """The result of an op from its saved inputs; None if they are not known."""
-    forward = _FORWARDS.get(op)
-    if forward is None:
-        return None
-    names = {
-        "Addmm": ("mat1", "mat2"),
-        "Mm": ("self", "mat2"),
-        "Bmm": ("self", "mat2"),
-        "Pow": ("self", "exponent"),
-    }.get(op, ("self", "other") if op in ("Mul", "Div", "Xlogy") else ("self",))
-    values = [saved_value(node, name) for name in names]
+    values: list[Tensor | float | None] = [saved_value(node, name) for name in _INPUTS.get(op, ())]
     if op == "Pow" and values[1] is None:
-        return None if values[0] is None else values[0] ** _exponent(node)
+        values[1] = _exponent(node)
+    if not values or any(value is None for value in values):
+        return None
     try:
-        return None if any(value is None for value in values) else forward(*values)
+        result: Tensor = getattr(torch, "mm" if op == "Addmm" else op.lower())(*values)
+        return result
     except RuntimeError:
         return None
 
@@ -222,11 +194,9 @@ def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
         groups = {"0": at == 0, "1": at == 1, "outside of [0, 1]": (at < 0) | (at > 1)}
     elif op == "Log" or (op == "Pow" and _exponent(node) % 1):
         groups["below 0"] = at < 0
-    text = _counts(groups, at)
-    is_ordinary = not any(bool(group.any()) for group in groups.values())
-    return (
-        f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if is_ordinary and at.numel() else text
-    ), is_ordinary
+    if any(bool(group.any()) for group in groups.values()):
+        return _counts(groups, at), False
+    return f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if at.numel() else "", True
 
 
 def _chosen(value: Tensor, mask: Tensor) -> Tensor:
@@ -238,8 +208,7 @@ def _chosen(value: Tensor, mask: Tensor) -> Tensor:
 
 
 def _counts(groups: Mapping[str, Tensor], at: Tensor) -> str:
-    counts = {text: int(torch.count_nonzero(group)) for text, group in groups.items()}
-    counts = {text: count for text, count in counts.items() if count}
+    counts = {text: count for text, group in groups.items() if (count := int(torch.count_nonzero(group)))}
     if len(counts) < 2:
         return "".join(f"x is {text}" for text in counts)
     return "x is " + " or ".join(f"{text} ({count:,})" for text, count in counts.items())

@@ -78,11 +78,8 @@ def _why_not(node: GraphNode) -> str | None:
 
 def why_not_unpacked(node: GraphNode) -> str | None:
     """Why the values that a node saves cannot be read without running code of the program; None if they can."""
-    hooks = [
-        node.metadata.get(_UNPACK),
-        *(getattr(variable, "unpack_hook", None) for variable in saved_variables(node)),
-    ]
-    for hook in filter(None, hooks):
+    hooks = [getattr(variable, "unpack_hook", None) for variable in saved_variables(node)]
+    for hook in filter(None, [node.metadata.get(_UNPACK), *hooks]):
         module = getattr(hook, "__module__", None) or ""
         hook_name = getattr(hook, "__qualname__", type(hook).__name__)
         if module == "torch.utils.checkpoint":
@@ -168,11 +165,8 @@ class Graph:
 
     def run(self, leave: Leave) -> dict[GraphNode, Tensor]:
         """The gradient that arrives at each leaf, by its node. Call it under no_grad."""
-        awaits, buffers, gradients = (
-            dict(self._awaits),
-            dict[GraphNode, list[Tensor | None]](),
-            dict[GraphNode, Tensor](),
-        )
+        awaits, gradients = dict(self._awaits), dict[GraphNode, Tensor]()
+        buffers: dict[GraphNode, list[Tensor | None]] = {}
         ready: list[tuple[int, int, GraphNode]] = []
         count = itertools.count()
 

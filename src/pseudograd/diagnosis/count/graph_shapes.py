@@ -13,13 +13,11 @@ from .leaf import Leaf, has_numbers
 from .leaves import Leaves
 
 # The inputs that these nodes multiply with each other; their other inputs are added.
-_FACTORS = {
-    **dict.fromkeys(("Mul", "Mm", "Bmm", "Mv", "Dot", "Convolution", "Linear"), (0, 1)),
-    **dict.fromkeys(
-        ("NativeLayerNorm", "NativeGroupNorm", "NativeBatchNorm", "CudnnBatchNorm", "FusedRmsNorm"), (0, 1)
-    ),
-    **dict.fromkeys(("Addmm", "Baddbmm", "Addbmm", "Addmv", "Addr", "Addcmul"), (1, 2)),
-}
+_FIRST_TWO = (
+    "Mul Mm Bmm Mv Dot Convolution Linear NativeLayerNorm NativeGroupNorm NativeBatchNorm CudnnBatchNorm FusedRmsNorm"
+)
+_LAST_TWO = "Addmm Baddbmm Addbmm Addmv Addr Addcmul"
+_FACTORS = {**dict.fromkeys(_FIRST_TWO.split(), (0, 1)), **dict.fromkeys(_LAST_TWO.split(), (1, 2))}
 # These are 0 where all of their inputs are 0.
 _SHAPES = (
     "T Transpose Permute View UnsafeView Reshape Expand Unsqueeze Squeeze Slice Select Split Unbind ToCopy Clone Alias"
@@ -82,14 +80,9 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
         return None
     if nodes.name_of(node) == nodes.LEAF:
         leaf, tensor = leaves.leaf_of(node.variable), node.variable
-        if (
-            leaf is None
-            or not leaf.moved
-            or (leaf.is_stepped and bool(leaf.step_saw_gradient))
-            or not has_numbers(tensor)
-        ):
+        if leaf is None or not leaf.moved or (leaf.is_stepped and bool(leaf.step_saw_gradient)):
             return None
-        return None if bool(torch.count_nonzero(tensor.detach())) else leaf
+        return leaf if has_numbers(tensor) and not bool(torch.count_nonzero(tensor.detach())) else None
     inputs = _inputs(node)
     pair = _factors_of(node, inputs)
     if pair and None not in [inputs[at] for at in range(len(inputs)) if at not in pair]:

@@ -84,12 +84,10 @@ class Nonfinite:
         self._are_weights_known = False
         self._is_searching = self._is_of_forward = self._is_inner = False
         self._frontier: dict[GraphNode, None] = {}  # nodes of this backward whose result may be it
-        self._candidate: Birth | None = (
-            None  # the last op of the forward whose result is it, and of which the input is not known
-        )
-        self._fallback: Birth | None = (
-            None  # the first op of a backward that makes it, where the loss was not finite either
-        )
+        # The last op of the forward whose result is it, and of which the input is not known.
+        self._candidate: Birth | None = None
+        # The first op of a backward that makes it, where the loss was not finite either.
+        self._fallback: Birth | None = None
         self._pending: dict[Leaf, None] = {}
 
     @property

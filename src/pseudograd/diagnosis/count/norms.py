@@ -216,16 +216,14 @@ def add_decay(grads: Tensor, weights: Tensor, group: Group) -> Tensor:
 
 
 def is_zero(rate: object) -> bool:
-    """Is the learning rate 0? False for a rate on a device, because its value is not read."""
-    if isinstance(rate, Tensor):
-        return rate.is_cpu and rate.numel() == 1 and bool(local(rate) == 0)
-    return isinstance(rate, (int, float)) and rate == 0
+    """Is the learning rate 0? False for a rate on a device."""
+    return number_of(rate) == 0
 
 
 def number_of(rate: object) -> float | None:
     """The learning rate as a float. None for a rate on a device, because its value is not read."""
     if isinstance(rate, Tensor):
-        return float(rate) if rate.is_cpu and rate.numel() == 1 else None
+        return float(local(rate)) if rate.is_cpu and rate.numel() == 1 else None
     return float(rate) if isinstance(rate, (int, float)) else None
 
 

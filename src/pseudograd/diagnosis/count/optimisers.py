@@ -84,9 +84,7 @@ class Optimisers:
         self.is_known = False  # did an optimiser step, or clear its gradients?
         self.rest: Rest | None = None
         self.stalls: Stalls | None = None  # looks at each step too
-        self.unheld: Unheld | None = (
-            None  # the parameters that get a gradient and that no optimiser holds, if there are any
-        )
+        self.unheld: Unheld | None = None  # where parameters get a gradient and no optimiser holds them
         self.nonfinite: Nonfinite | None = None  # and this, once a gradient was not finite
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
         self._known: dict[int, _Parameters] = {}  # by the id of the optimiser

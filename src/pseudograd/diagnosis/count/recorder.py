@@ -541,9 +541,8 @@ class Recorder(Subscriber):
             else:
                 self.program_runs()
             may_wait = is_heard and is_outermost and self.asking is None and nobody_else_runs()
-            self._may_wait = (
-                may_wait and not dispatch_modes()
-            )  # what is kept is not added to in place, and they would see that
+            # What is kept is not added to in place, and modes would see that.
+            self._may_wait = may_wait and not dispatch_modes()
             can_expect = may_wait and not inputs
             behind = self._attach_behind(nodes.starts(roots), can_expect)
             if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_NARROW_SHARE = (
-    0.5  # a window is too narrow if at least this share of the thresholds of a jumprelu never got a gradient
-)
+_NARROW_SHARE = 0.5  # of the thresholds of a jumprelu: if so many never got a gradient, the window is too narrow
 _REACHED_SHARE = 0.9  # the advised bandwidth would have reached this share of the thresholds
 
 
