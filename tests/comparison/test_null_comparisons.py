@@ -41,7 +41,9 @@ def test_the_page_quotes_the_simulation(stored: Any) -> None:
     null, partial = stored["null"]["all"], stored["partial"]
     assert f"in {null['comparisons']:,} comparisons" in page
     assert f"{null['rate']:.1%} of the reports claim a difference anywhere (at most {null['at_most']:.1%}," in page
-    assert f"{partial['rate']:.1%} of the reports separate two that are alike (at most {partial['at_most']:.1%})" in page
+    assert (
+        f"{partial['rate']:.1%} of the reports separate two that are alike (at most {partial['at_most']:.1%})" in page
+    )
     for seeds, variants in {(row["seeds"], row["variants"]) for row in stored["power"]}:
         cells = [
             f"{row['told']:.0%}, {row['best']:.0%}"
