@@ -39,9 +39,8 @@ def default_rule_codes(tallies: Iterable[Tally]) -> set[CodeType]:
     """The forwards of copies that let pass what leads back inside: a clamp in there has that rule already."""
     classes = {tally.function for tally in tallies if tally.function is not None}
     with quietly():
-        return {
-            _forward(cls) for cls in classes if (op := what_is(cls)) is not None and f'"{DEFAULT_RULE}"' in op.meaning
-        }
+        ops = {cls: what_is(cls) for cls in classes}
+    return {_forward(cls) for cls, op in ops.items() if op is not None and f'"{DEFAULT_RULE}"' in op.meaning}
 
 
 def _forward(cls: type[Function]) -> CodeType:

@@ -57,12 +57,8 @@ def calm_lines(partly: Sequence[Partly]) -> list[str]:
     tables = [row for row in partly if row.is_looked_up and not are_chosen_out(row)]
     measured = [row for row in tables if row.drops and row.drops[0][1] == READS_OTHERS]
     unsure = [row for row in tables if not row.drops]
-    others = [
-        row
-        for row in partly
-        if row not in measured and row not in unsure and row.without / row.entries >= _LISTED_SHARE
-    ]
-    others = [row for row in others if not (are_dead(row) or are_chosen_out(row))]
+    others = [row for row in partly if not (row in measured or row in unsure or are_dead(row) or are_chosen_out(row))]
+    others = [row for row in others if row.without / row.entries >= _LISTED_SHARE]
     lines = []
     for rows, zero in ((measured, ""), (unsure, " or 0 by value")):
         if rows:

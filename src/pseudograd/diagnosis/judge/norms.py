@@ -118,9 +118,8 @@ def histories(leaves: Iterable[Leaf], sensitivity: Iterable[Sensitivity], stalls
             largest.update((step, max(share, largest.get(step, 0.0))) for step, share in row.steps)
     stalled = {stall.parameter: stall.by_step for stall in stalls}
     rows = [(leaf.name, sizes) for leaf, sizes in _with_gradients(leaves)]
+    by_step = {name: tuple(sorted(steps.items())) for name, steps in shares.items()}
     return [
-        History(
-            name, sizes.norm_by_step, sizes.zeros, tuple(sorted(shares.get(name, {}).items())), stalled.get(name, ())
-        )
+        History(name, sizes.norm_by_step, sizes.zeros, by_step.get(name, ()), stalled.get(name, ()))
         for name, sizes in rows
     ]

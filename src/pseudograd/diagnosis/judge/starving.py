@@ -204,18 +204,15 @@ class Starving:
             way = "its way to the loss" if len(cuts) > 1 else "its only way to the loss"
             return cuts[0], f"{way} is cut by {cuts[0].kind}{behind}"
         if cuts:
-            return cuts[
-                0
-            ], f"its value left torch through {cuts[0].kind}; whether the loss depends on it nobody can see"
+            why = f"its value left torch through {cuts[0].kind}; whether the loss depends on it nobody can see"
+            return cuts[0], why
         if not self._recorder.reached & bit:
             return None, f"it is {NO_PATH}"
         site = self._last_stop(bit)
         if site is not None:
             return site, f"the backward of {site.op} hands nothing on"
-        return (
-            None,
-            "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others",
-        )
+        why = "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others"
+        return None, why
 
     def _cause_of_zeros(self, bit: int, leaf: Leaf) -> tuple[Cause, str]:
         for tally in self._recorder.tallies.values():

@@ -12,12 +12,8 @@ import torch
 from ...listen.frames import Point, format_location, lines_of, span_at
 
 Place = tuple[str, str]  # file:line, and the source there
-_ACTS = (
-    "backward",
-    "register_hook",
-    "retain_grad",
-    "register_post_accumulate_grad_hook",
-)  # calls that nobody makes for their result
+# calls that nobody makes for their result
+_ACTS = ("backward", "register_hook", "retain_grad", "register_post_accumulate_grad_hook")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -156,23 +152,19 @@ def find_unread(point: Point, is_number: bool) -> str | None:
     is_whole = " ".join((ast.get_source_segment(source, value) or "").split()) == " ".join(text.split())
     if isinstance(statement, ast.Expr):
         return _keep(value, text) if is_whole else None
-    if (
-        not isinstance(statement, ast.Assign)
-        or len(statement.targets) != 1
-        or not isinstance(statement.targets[0], ast.Name)
-    ):
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    if len(targets) != 1 or not isinstance(targets[0], ast.Name):
         return None
-    name = statement.targets[0].id
+    name = targets[0].id
     if name.startswith("_") or not ((is_whole and is_number) or _is_total(value)) or _reads(scope_of(point), name):
         return None
     return name
 
 
 def _is_total(value: ast.expr) -> bool:
-    is_call = (
-        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and not value.args and not value.keywords
-    )
-    return is_call and getattr(getattr(value, "func", None), "attr", "") in ("sum", "mean")
+    if not isinstance(value, ast.Call) or value.args or value.keywords:
+        return False
+    return isinstance(value.func, ast.Attribute) and value.func.attr in ("sum", "mean")
 
 
 def _reads(scope: ast.AST | None, name: str) -> bool:
@@ -195,12 +187,8 @@ def _keep(value: ast.expr, text: str) -> str | None:
         return None
     name, owner = value.func.attr, value.func.value
     is_of_torch = name == "apply" or any(hasattr(place, name) for place in (torch.Tensor, torch, torch.nn.functional))
-    if (
-        not is_of_torch
-        or name.endswith("_")
-        or name in _ACTS
-        or any(keyword.arg in ("out", "inplace") for keyword in value.keywords)
-    ):
+    changes = name.endswith("_") or any(keyword.arg in ("out", "inplace") for keyword in value.keywords)
+    if not is_of_torch or name in _ACTS or changes:
         return None
     first = value.args[0] if value.args else None
     is_function = isinstance(first, ast.Name) and (

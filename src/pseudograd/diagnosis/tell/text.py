@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from textwrap import shorten
 
 import torch
@@ -17,14 +18,10 @@ from ..ranks import Difference
 from ..records import Finding, Report
 
 _WIDTH = 110
-_URGENT = {
-    "nonfinite": 0,
-    "starved": 1,
-    "unused": 2,
-    "guard": 4,
-}  # the order in which codes come first; 3 is that of all others
+_URGENT = {"nonfinite": 0, "starved": 1, "unused": 2, "guard": 4}  # the order of codes; 3 is that of all others
 _DIFFERENCES_SHOWN = 12  # between ranks
 _ROWS_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
+_fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 _ROW = "    {:>20} {:>24} {:>8}  {}"
 
 
@@ -89,9 +86,7 @@ def _learning(report: Report) -> str:
 
 
 def _narrow(content: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        content, 80, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return _fill(content, 80, initial_indent=indent, subsequent_indent=indent)
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
@@ -114,12 +109,9 @@ def rank_lines(differences: Sequence[Difference]) -> list[str]:
     """The differences between ranks; no lines if the ranks agree."""
     rows = ranks.lines(differences)
     shown = [line for label, row in rows[:_DIFFERENCES_SHOWN] for line in _wrap(f"{label}: ", row)]
-    rest = (
-        [f"    and {len(rows) - _DIFFERENCES_SHOWN} more, in --json and --html"]
-        if len(rows) > _DIFFERENCES_SHOWN
-        else []
-    )
-    return ["", "between ranks:", *shown, *rest] if rows else []
+    if len(rows) > _DIFFERENCES_SHOWN:
+        shown.append(f"    and {len(rows) - _DIFFERENCES_SHOWN} more, in --json and --html")
+    return ["", "between ranks:", *shown] if rows else []
 
 
 def _errors(report: Report) -> list[str]:
@@ -220,11 +212,4 @@ def _changes(rows: Sequence[Change], before: dict[str, Change]) -> Iterator[str]
 
 def _wrap(label: str, content: str, indent: int = 4) -> list[str]:
     first = " " * indent + label
-    return textwrap.wrap(
-        content,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=" " * len(first) if indent else "    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return _fill(content, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first) if indent else "    ")

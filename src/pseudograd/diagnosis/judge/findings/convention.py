@@ -32,17 +32,13 @@ def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
         return "decides" if len(line.steps) >= _MIN_STEPS or stopped else "unknown"
     if len(line.steps) < _MIN_STEPS:
         return "unknown"
-    return (
-        "some" if line.level >= HIGH_SHARE or any(record.level >= DECISIVE_SHARE for record in parameters) else "falls"
-    )
+    is_some = line.level >= HIGH_SHARE or any(record.level >= DECISIVE_SHARE for record in parameters)
+    return "some" if is_some else "falls"
 
 
 def _stuck(parameters: Sequence[Sensitivity]) -> list[str]:
-    return [
-        record.parameter or ""
-        for record in parameters
-        if record.level >= DECISIVE_SHARE and record.moved < _STILL_DISTANCE
-    ]
+    rows = [row for row in parameters if row.level >= DECISIVE_SHARE and row.moved < _STILL_DISTANCE]
+    return [row.parameter or "" for row in rows]
 
 
 def _stopped(parameters: Sequence[Sensitivity]) -> list[str]:

@@ -24,12 +24,9 @@ def count_cut(site: Site) -> str:
 def _name_slope(site: Site) -> str:
     if site.op == HOOK:
         return "the hook returns"
-    is_torchs = site.op[:1].islower()  # a custom Function has the name of its class
-    return (
-        f"the slope of this {site.op} is"
-        if is_torchs
-        else f"the backward of {site.op.removesuffix('Backward')} returns"
-    )
+    if site.op[:1].islower():
+        return f"the slope of this {site.op} is"
+    return f"the backward of {site.op.removesuffix('Backward')} returns"  # a custom Function has the name of its class
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:

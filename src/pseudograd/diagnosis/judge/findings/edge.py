@@ -32,28 +32,19 @@ def passing_era(site: Site) -> str:
 
 
 def is_cut_behind(site: Site, evidence: Evidence) -> bool:
-    """Would no leaf get more under another era? An op behind cuts what passes at the bound; or no leaf got anything, though this torch
-    passes most there or a step behind cuts everything.
-    """
-    if site.ends_behind:
-        return True
+    """Would no leaf get more under another era? An op behind cuts what passes there; or no leaf got any, though this torch passes most."""
     leaves = evidence.leaves.named(site.upstream)
-    if not leaves or not all(leaf.starves for leaf in leaves):
-        return False
-    passing = site.eras.get(installed_era(), 0)
-    return step_behind(site, evidence) is not None or 0 < passing == max(site.eras.values())
+    passes_most = 0 < site.eras.get(installed_era(), 0) == max(site.eras.values(), default=0)
+    gains_nothing = passes_most or step_behind(site, evidence) is not None
+    return site.ends_behind or (gains_nothing and len(leaves) > 0 and all(leaf.starves for leaf in leaves))
 
 
 def step_behind(site: Site, evidence: Evidence) -> Site | None:
     """A round or sign between this op and all its leaves that passes nothing, also of what may arrive there under another era."""
     for step in evidence.sites:
         is_between = step.order > site.order and step.upstream & site.upstream == site.upstream
-        if (
-            is_between
-            and step.family in ("round", "sign")
-            and step.cut == step.arrived
-            and (step.arrived or not step.is_own)
-        ):
+        cuts_all = step.cut == step.arrived and (step.arrived or not step.is_own)
+        if is_between and step.family in ("round", "sign") and cuts_all:
             return step
     return None
 

@@ -13,7 +13,6 @@ from pseudograd_notices.code import Code
 from ....listen.frames import Location, named
 from ....listen.harmless import harmless
 from ....wording import percent
-from ...count.leaf import Leaf
 from ...count.recorder import Recorder
 from ...count.sensitivity import Sensitivity
 from ...count.stalls import Stall, Stalls
@@ -113,14 +112,9 @@ class Evidence:
     def copied(self) -> Iterable[Copied]:
         return copies(tally for tally in self.tallies if tally.calls)
 
-    @property
-    def _measured(self) -> list[Leaf]:
-        """The parameters whose norms were measured."""
-        return [leaf for _, leaf in self.leaves if leaf.sizes is not None]
-
     @part
     def norms(self) -> Iterable[Norm]:
-        return norms_of(self._measured)
+        return norms_of(leaf for _, leaf in self.leaves)
 
     @part
     def stalled(self) -> Iterable[Stall]:
@@ -128,7 +122,7 @@ class Evidence:
 
     @part
     def history(self) -> Iterable[History]:
-        return histories(self._measured, self.sensitivity, self.stalled)
+        return histories((leaf for _, leaf in self.leaves), self.sensitivity, self.stalled)
 
     @part
     def parameters(self) -> Iterable[str]:

@@ -146,15 +146,11 @@ def _explain(birth: Birth) -> str:
         why = f"the result or its slope is larger than {str(birth.dtype).removeprefix('torch.')} holds: {limit}"
     else:
         why = _WHY.get(birth.kind, f"the backward of {birth.op} makes it from values that are finite")
-    origin = (
-        f"; a value that enters is not finite: it came in with the forward, from {birth.origin}" if birth.origin else ""
-    )
-    small = (
-        f"; an epsilon below {_LEAST_HALF:.0e} is 0 in float16"
-        if birth.dtype is torch.float16 and birth.kind in _LEAST
-        else ""
-    )
-    return f"{why}{small}{origin}{_MASKED if birth.is_masked else ''}"
+    if birth.dtype is torch.float16 and birth.kind in _LEAST:
+        why += f"; an epsilon below {_LEAST_HALF:.0e} is 0 in float16"
+    if birth.origin:
+        why += f"; a value that enters is not finite: it came in with the forward, from {birth.origin}"
+    return f"{why}{_MASKED if birth.is_masked else ''}"
 
 
 # --- the next step ----------------------------------------------------------------------------------------------------

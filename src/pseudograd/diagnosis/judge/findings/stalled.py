@@ -73,7 +73,8 @@ def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evi
     beside = (
         f"; {counted(moving, 'other parameter')} of this dtype {'moves' if moving == 1 else 'move'}" if moving else ""
     )
-    median = _median_size(parameters)
+    sizes = [size for parameter in parameters if not math.isnan(size := parameter.record.size)]
+    median = statistics.median_high(sizes) if sizes else None
     location, kind = evidence.stalls.location, str(dtype).removeprefix("torch.")
     of_it = (
         ". How large the steps of this optimizer are is not known: it may also hold these weights on purpose"
@@ -89,11 +90,6 @@ def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evi
         share=share,
         is_muted=evidence.deliberate.location(location),
     )
-
-
-def _median_size(parameters: Sequence[ParameterSteps]) -> float | None:
-    sizes = [size for parameter in parameters if not math.isnan(size := parameter.record.size)]
-    return statistics.median_high(sizes) if sizes else None
 
 
 def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: bool) -> str:

@@ -59,9 +59,8 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
     by_cause: dict[object, list[Starved]] = {}
     for record in starved:
         cause = record.cause and (record.cause.where, _module(record.cause), record.cause.is_deliberate)
-        by_cause.setdefault((cause, record.why, record.gradient, record.is_unstepped, record.is_in_all), []).append(
-            record
-        )
+        key = cause, record.why, record.gradient, record.is_unstepped, record.is_in_all
+        by_cause.setdefault(key, []).append(record)
     for records in by_cause.values():
         first, names = records[0], [record.parameter for record in records]
         others = list(dict.fromkeys(where for record in records for where in record.others))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from types import CodeType
 
 from torch import nn
@@ -209,7 +209,8 @@ class _Judge:
         has_frozen = any(known.frozen for known in self._optimisers)  # it takes no parameter twice
         if not held and not has_frozen:
             return f"{net}.parameters()"
-        module = _common_start([path.split(".")[:-1] for path in paths])
+        starts = zip(*(path.split(".")[:-1] for path in paths), strict=False)
+        module = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, starts)]
         if module and not has_frozen and not any(path.split(".")[: len(module)] == module for path in held):
             return f"{net}.get_submodule({'.'.join(module)!r}).parameters()"
         if len(group) <= _MOST_NAMED:
@@ -244,24 +245,9 @@ def _gradients(group: Sequence[Leaf], evidence: Evidence) -> str:
     return f"a gradient in {counted(most, 'backward pass', 'backward passes')}"
 
 
-def _common_start(paths: list[list[str]]) -> list[str]:
-    """The parts that all of these paths begin with."""
-    start = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        start.append(parts[0])
-    return start
-
-
 def _singular(cause: str) -> str:
-    return (
-        cause.replace("they are", "it is")
-        .replace("they began", "it began")
-        .replace("they were", "it was")
-        .replace("were added", "was added")
-        .replace("without them", "without it")
-    )
+    cause = cause.replace("they are", "it is").replace("they were", "it was").replace("they began", "it began")
+    return cause.replace("were added", "was added").replace("without them", "without it")
 
 
 def _is_stale(leaf: Leaf) -> bool:

@@ -12,8 +12,6 @@ from .kind import Evidence, Kind
 
 # the largest of each
 _SLOPES = {"sigmoid": "1/4", "tanh": "1", "softplus": "1", "hardsigmoid": "1/6", "softmax": "1/2"}
-
-
 # Ops of which the terms of a gradient may cancel, so that rounding alone is left: a quotient of values that move together, a normalisation.
 _CANCELLING = frozenset(["div", "nativeLayerNorm", "nativeGroupNorm", "nativeBatchNorm", "linalgVectorNorm", "norm"])
 _ROUNDING = 1e-6  # of what arrives: an honest slope is hardly ever so small, and float32 rounds at a tenth of it
