@@ -62,7 +62,7 @@ def cap(losses: list[float]) -> None:
     t, layer, x = nn.Parameter(torch.tensor(4.0)), nn.Linear(8, 3), torch.randn(60, 8)
     target = x[:, :3].argmax(1)
     loss_of = lambda: nn.functional.cross_entropy(layer(x) * t.clamp(0.0, 4.0), target)  # noqa: E731
-    descend(losses, loss_of, 0.05, 60, t, *layer.parameters())
+    descend(losses, loss_of, 0.1, 30, t, *layer.parameters())
 
 
 def gate(losses: list[float]) -> None:
@@ -71,7 +71,7 @@ def gate(losses: list[float]) -> None:
     g, w, x = nn.Parameter(torch.ones(4)), nn.Parameter(0.1 * torch.randn(4, 8)), torch.randn(64, 8)
     y = x @ (0.5 * torch.randn(8, 4))
     loss_of = lambda: ((nn.functional.hardtanh(g, 0.0, 1.0) * (x @ w.T) - y) ** 2).mean()  # noqa: E731
-    descend(losses, loss_of, 0.1, 80, g, w)
+    descend(losses, loss_of, 0.2, 40, g, w)
 
 
 def unseeded(losses: list[float]) -> None:

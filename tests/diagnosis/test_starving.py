@@ -356,7 +356,7 @@ def test_a_new_model_in_each_step_keeps_memory_bounded(monkeypatch: pytest.Monke
         for number in range(20):
             train(number)
         before = sizes()
-        for number in range(60):
+        for number in range(30):
             train(number)
         assert sizes() == before
         assert len(alive) == 0

@@ -97,6 +97,7 @@ def test_counts_of_what_leaves(way: str, size: int, dtype: torch.dtype, is_full:
         assert_close(count(grad, leaving, is_full), expected)
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_infinite_and_nan(way: str, dtype: torch.dtype) -> None:
     grad = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -2.0], dtype=dtype)
@@ -106,6 +107,7 @@ def test_infinite_and_nan(way: str, dtype: torch.dtype) -> None:
     assert count(grad[:4], (torch.zeros(4, dtype=dtype),), True)["cut_magnitude"] == math.inf
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_layouts(way: str, dtype: torch.dtype) -> None:
     """Elements are compared by their place in the tensor, not in memory."""
@@ -156,6 +158,7 @@ def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
         assert {name: float(counts[name]) for name in alone} == {name: float(alone[name]) for name in alone}
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["ReluBackward0", "ClampBackward1", "MulBackward0"])
 def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op: str, dtype: torch.dtype) -> None:
@@ -234,6 +237,7 @@ def test_calls_that_are_counted_together_are_counted_as_one_after_another(is_ful
 
 
 @pytest.mark.skipif(native.operators is None, reason="the kernels in C alone look at all of them at once")
+@folded
 @pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_finite(number: float, dtype: torch.dtype) -> None:
@@ -252,6 +256,7 @@ def layouts_of(grad: Tensor) -> list[Tensor]:
     return [grad, grad.t().contiguous().t(), wide[..., 0]]
 
 
+@folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_full", [True, False])
 def test_the_norm_of_a_parameter_and_what_of_it_never_had_a_gradient(

@@ -61,7 +61,7 @@ def _context(change: Any) -> Any:
 
 
 @folded
-@pytest.mark.parametrize(("clamp", "change"), one_in(3, CLAMPS, CHANGES))
+@pytest.mark.parametrize(("clamp", "change"), one_in(4, CLAMPS, CHANGES))
 def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
     net, bound, loss = _program(CLAMPS[clamp])
     leaves = [*net.parameters(), bound]

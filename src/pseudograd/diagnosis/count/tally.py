@@ -201,7 +201,7 @@ class Tally:
             return
         grads = Grads.match(leaving, arriving)
         x, *bounds = (None,) if grads is None else bounds_of(grads, saved)
-        if grads is None or x is None:
+        if grads is None or x is None or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         grad = sum(torch.where(x == bound, grads.arrived, 0) for bound in bounds if bound is not None)
         if isinstance(grad, Tensor) and bool(torch.count_nonzero(grad)):

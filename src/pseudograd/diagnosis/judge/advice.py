@@ -95,25 +95,25 @@ def clip(value: Values, evidence: Evidence) -> str | None:
     leaf = evidence.leaves.single(value.leaf)
     if not value.reads_leaf or leaf is None or not leaf.is_stepped or value.form.switches[0] != "clamp":
         return None
-    project, name = _project(value, leaf, evidence)
-    return f"{project}  # once, after the optimizer was made; then read {name} itself here, without the clamp"
+    project = _project(value, leaf, evidence)
+    return f"{project}  # once, after the optimizer was made; then read the parameter itself here, without the clamp"
 
 
-def _project(value: Values, leaf: Leaf, evidence: Evidence) -> tuple[str, str]:
-    """The line that clips a parameter after each step, and the parameter as the program can write it."""
+def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
+    """The line that clips a parameter after each step."""
     name = leaf.variable if leaf.variable and "(" not in leaf.variable else "parameter"
     if evidence.leaves.names.owner_of(leaf) is not None:
         name = f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})"
     known = next((known for known in evidence.recorder.optimisers.all if leaf in known.leaves), None)
     optimizer = "optimizer" if known is None else known.name or name_of_optimiser(expression_at(known.location))
-    return f"pseudograd.optim.project({optimizer}, {{{name}: ({value.pair})}})", name
+    return f"pseudograd.optim.project({optimizer}, {{{name}: ({value.pair})}})"
 
 
 def lead_inside(value: Values, evidence: Evidence) -> str:
     """The advice for a value that winds up outside its bounds."""
     leaves = evidence.leaves.named(value.leaf or value.detached)
     if leaves:
-        project, _ = _project(value, leaves[0], evidence)
+        project = _project(value, leaves[0], evidence)
         return f"{project}  # once, after the optimizer was made; or rule={DEFAULT_RULE!r} here"
     low, high = value.bounds
     ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
