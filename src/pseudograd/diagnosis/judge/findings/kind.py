@@ -27,13 +27,14 @@ from ..deliberate import Deliberate
 from ..norms import History, Norm, histories, norms_of
 from ..starving import Starving
 
+Owner = TypeVar("Owner")
 Record = TypeVar("Record")
 
 # These ops cut on purpose: a factor of 0, a mask, a choice, an element that is not chosen or is overwritten.
 _CHOICES = "mul|where|maskedFill|index|gather|nativeDropout|maxPool|max|min|amax|amin|sort|topk|Copy|fill|zero|scatter|masked|put"
 
 
-def part(read: Callable[[Any], Iterable[Record]]) -> cached_property[list[Record]]:
+def part(read: Callable[[Owner], Iterable[Record]]) -> cached_property[list[Record]]:
     """A property that is computed once. If that fails it is empty, and the errors of the report say why."""
     guarded = harmless("the report")(lambda evidence: list(read(evidence)))
     return cached_property(lambda evidence: guarded(evidence) or [])
