@@ -235,10 +235,6 @@ def train(program: Program, seed: int, steps: int, context: contextlib.AbstractC
 class Row(NamedTuple):
     """said: the verdict of the finding, "" for none. changes: does the other convention change the last loss, seed by seed?"""
 
-    program: Program
-    first: float
-    last: float
-    at_kink: tuple[float, float]
     said: str
     as_is: list[float]
     other: list[float]
@@ -261,13 +257,9 @@ def measured(program: Program, steps: int = STEPS, seeds: int = SEEDS) -> Row:
     lines = [rows for (family, _), rows in group_by_line(d.sensitivity).items() if family == program.family]
     verdicts = [verdict(total, leaves) for total, *leaves in lines]
     worst = next((kind for kind in ("decides", "some", "falls", "unknown") if kind in verdicts), "")
-    key = (program.family, None, None)
-    total = next((row for row in d.sensitivity if (row.family, row.where, row.parameter) == key), None)
     as_is = [train(program, seed, steps, contextlib.nullcontext()) for seed in range(seeds)]
     other = [train(program, seed, steps, other_convention(program.family)) for seed in range(seeds)]
-    if total is None:
-        return Row(program, 0.0, 0.0, (0.0, 0.0), worst, as_is, other)
-    return Row(program, total.first, total.last, total.at_kink, worst, as_is, other)
+    return Row(worst, as_is, other)
 
 
 def main() -> None:
@@ -275,8 +267,8 @@ def main() -> None:
     parser.add_argument("programs", nargs="*", help="parts of names")
     parts = parser.parse_args().programs
     torch.set_num_threads(1)
-    heads = "program | family | at a kink | sensitivity | said | loss as it is | under the other | changes | right"
-    print(f"torch {torch.__version__}\n\n| {heads} |\n|{'---|' * 9}")
+    heads = "program | family | said | loss as it is | under the other | changes | right"
+    print(f"torch {torch.__version__}\n\n| {heads} |\n|{'---|' * 7}")
     right = []
     for program in PROGRAMS:
         if parts and not any(part in program.name for part in parts):
@@ -286,8 +278,6 @@ def main() -> None:
         cells = [
             program.name,
             program.family,
-            " / ".join(f"{share:.2%}" for share in row.at_kink),
-            f"{row.first:.3g} / {row.last:.3g}",
             {"decides": "may decide"}.get(row.said, row.said or "-"),
             *(" ".join(f"{loss:.4f}" for loss in losses) for losses in (row.as_is, row.other)),
             "yes" if row.changes else "no",
