@@ -151,9 +151,9 @@ class Task(Subject):
     context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
 
 
-def make_leaf(variant: Variant, start: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """A copy of the start that learns, inside the bounds where the variant projects."""
-    return (start.clamp(low, high) if variant.projects else start.clone()).requires_grad_()
+def make_leaf(variant: Variant, start: Tensor) -> Tensor:
+    """A copy of the start that learns, between 0 and 1 where the variant projects."""
+    return (start.clamp(0, 1) if variant.projects else start.clone()).requires_grad_()
 
 
 def descend(

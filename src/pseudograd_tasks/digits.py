@@ -45,15 +45,15 @@ class Networks(NamedTuple):
         return [*self.weights, *self.biases]
 
 
-def draw_networks(seeds: Sequence[int], sizes: Sequence[int], steps: int, spread: float = 3.0) -> Networks:
-    """A network of `sizes` for each seed, from that seed alone. Weights are uniform with variance spread / (3 in), biases 0."""
+def draw_networks(seeds: Sequence[int], sizes: Sequence[int], steps: int) -> Networks:
+    """A network of `sizes` for each seed, from that seed alone. Weights are uniform with variance 1 / in, biases 0."""
     layers = list(pairwise(sizes))
     weights: list[list[Tensor]] = [[] for _ in layers]
     batches = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         for layer, (size, out) in zip(weights, layers, strict=True):
-            layer.append((torch.rand(out, size, generator=generator) * 2 - 1) * (spread / size) ** 0.5)
+            layer.append((torch.rand(out, size, generator=generator) * 2 - 1) * (3 / size) ** 0.5)
         batches.append(torch.randint(TRAINING, (steps, BATCH), generator=generator))
     biases = [torch.zeros(len(seeds), 1, out) for _, out in layers]
     return Networks([torch.stack(layer) for layer in weights], biases, torch.stack(batches, 1))
