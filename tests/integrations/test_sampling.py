@@ -102,23 +102,17 @@ def test_it_goes_on_where_nothing_of_that_is_found() -> None:
     assert not sampler.stops
 
 
-def test_an_error_of_the_training_leaves_no_mode_behind() -> None:
-    sampler, net = _sampler(), nn.Linear(2, 1)
-    sampler.before(0, net)
+def test_a_mode_is_entered_in_a_window_alone_also_where_the_training_ends_in_it() -> None:
+    sampler, net = _sampler(3), nn.Linear(2, 1)
+    for step in range(3):
+        sampler.before(step, net)
+        assert bool(_get_current_function_mode_stack()) == (step == 0)
+        sampler.after(step + 1, lambda numbers, step=step: None if step == 0 else pytest.fail("nothing is logged"))
+    sampler.before(3, net)
     assert _get_current_function_mode_stack()
     sampler.close()
     sampler.close()
     assert not _get_current_function_mode_stack()
-
-
-def test_between_the_windows_nothing_is_entered() -> None:
-    sampler, net = _sampler(3), nn.Linear(2, 1)
-    sampler.before(0, net)
-    sampler.after(1, lambda numbers: None)
-    for step in (1, 2):
-        sampler.before(step, net)
-        assert not _get_current_function_mode_stack()
-        sampler.after(step + 1, lambda numbers: pytest.fail("nothing is logged"))
 
 
 @pytest.mark.parametrize(
