@@ -20,6 +20,7 @@ from pseudograd.rewrite.mode import Rewrite
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import ATAN2_SINCE, pin_edge
 from pseudograd.rule import prepared
+from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
 from pseudograd.torch_table.forms import SPELLINGS
 
@@ -180,15 +181,7 @@ def test_a_line_of_a_package_is_counted_by_the_programs_line(tmp_path: Path, mon
 
 def saved(way: str, size: int) -> list[tuple[torch.dtype, int]]:
     """Dtype and bytes of each tensor that a call saves."""
-    tensors: list[tuple[torch.dtype, int]] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        tensors.append((tensor.dtype, tensor.nbytes))
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        WAYS[way](*inputs(size))
-    return tensors
+    return [(tensor.dtype, tensor.nbytes) for tensor in saved_by(WAYS[way], inputs(size))]
 
 
 PLANES = {

@@ -22,6 +22,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.listen import patches
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
+from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.torch_table import private as torch_private
 from pseudograd.torch_table.eras import ERAS, installed_era
 
@@ -311,16 +312,8 @@ def test_in_place_is_as_torchs_own_for_whoever_holds_the_tensor(name: str) -> No
 
 def saved(f, *inputs: Tensor) -> list[tuple[object, ...]]:
     """What a call hands to autograd to keep, in order, and whether that is an input itself or a copy."""
-    packed: list[tuple[object, ...]] = []
     inputs_at = {value.data_ptr() for value in inputs}
-
-    def pack(tensor: Tensor) -> Tensor:
-        packed.append((tuple(tensor.shape), tensor.dtype, tensor.data_ptr() in inputs_at))
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        f(*inputs)
-    return packed
+    return [(tuple(kept.shape), kept.dtype, kept.data_ptr() in inputs_at) for kept in saved_by(f, inputs)]
 
 
 SAVED = {
