@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from pseudograd.diagnosis import diagnose
-from pseudograd.diagnosis.count.optimisers import Optimisers
 from pseudograd.diagnosis.count.recorder import Recorder, _is_looked_at
-from pseudograd.listen.harmless import Errors
 from pseudograd.torch_table.private import mode_stack
+
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
@@ -87,6 +85,10 @@ def test_a_step_is_not_heard_and_changes_nothing(name: str, calls_of_recorder: l
     assert d.errors == []
     assert d.structural == []  # that a weight decays is no cut of the program
     assert [(site.op, site.calls) for site in d.sites][-1] == ("relu", 4)
+    calls_of_recorder.clear()
+    with diagnose(watched):  # that changes gradients, and setting them to None does not
+        optimizer.zero_grad(set_to_none=False)
+    assert any("zero_" in name for name in calls_of_recorder)
 
 
 def test_a_mode_of_the_program_sees_what_it_saw() -> None:
@@ -187,24 +189,3 @@ def test_a_parameter_that_had_a_gradient_in_a_step_is_looked_at_no_more(has_clos
 
 def test_entries_are_looked_at_in_ever_fewer_backwards() -> None:
     assert [backward for backward in range(1, 600) if _is_looked_at(backward)] == [3, 8, 32, 128, 512]
-
-
-def test_the_listener_rests_while_gradients_are_set_to_none() -> None:
-    calls: list[str] = []
-    rest = SimpleNamespace(is_on=False, begin=lambda: calls.append("begin"), end=lambda: calls.append("end"))
-    switch = {"is_on": True}
-    unused: Any = None
-    optimisers = Optimisers(unused, lambda: switch["is_on"], Errors(), unused)
-    assert optimisers.on_clearing(unused, True) is None
-    optimisers.rest = rest  # type: ignore[assignment]
-    end = optimisers.on_clearing(unused, True)
-    assert end is not None
-    assert calls == ["begin"]
-    end(None)
-    assert calls == ["begin", "end"]
-    assert optimisers.on_clearing(unused, False) is None
-    rest.is_on = True
-    assert optimisers.on_clearing(unused, True) is None
-    rest.is_on = switch["is_on"] = False
-    assert optimisers.on_clearing(unused, True) is None
-    assert calls == ["begin", "end"]

@@ -217,14 +217,6 @@ def test_what_has_side_effects_is_refused_with_the_reason() -> None:
     assert (bool(d.findings), _Counting.ran) == (True, 1)
 
 
-@pytest.mark.parametrize("every", [0, -1, 1.5, "yes"])
-def test_wrong_arguments(every: Any) -> None:
-    with pytest.raises(
-        ValueError, match="diagnose: sensitivity must be True, False, or n for every n-th backward, got"
-    ):
-        diagnose(sensitivity=every)
-
-
 @pytest.mark.usefixtures("in_copies")
 def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "train.py"

@@ -232,16 +232,29 @@ def test_everything_is_as_before_when_it_has_ended() -> None:
     assert "no backward started" in str(d)
 
 
+BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"model": "net"}, r"model must be a torch\.nn\.Module, got 'net'"),
+    ({"detail": "all"}, "detail must be 'full' or 'counts', got 'all'"),
+    *(
+        ({"whatif": {"a": change}}, "whatif")
+        for change in ({"clomp": "inward"}, "torch>=3", {"clamp": "onward"}, 3, {})
+    ),
+    ({"whatif": {"": "open"}}, "whatif"),
+    *(
+        ({"sensitivity": n}, "sensitivity must be True, False, or n for every n-th backward")
+        for n in (0, -1, 1.5, "yes")
+    ),
+    *(
+        ({"ignore": bad}, "ignore must be a list of patterns, got .*Give parameters")
+        for bad in ("teacher.*", [3], [""])
+    ),
+]
+
+
 def test_bad_arguments() -> None:
-    with pytest.raises(TypeError, match=r"diagnose: model must be a torch\.nn\.Module, got 'net'"):
-        diagnose("net")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="diagnose: detail must be 'full' or 'counts', got 'all'"):
-        diagnose(detail="all")
-    for change in ({"clomp": "inward"}, "torch>=3", {"clamp": "onward"}, 3, {}):
-        with pytest.raises(ValueError, match="diagnose: whatif"):
-            diagnose(whatif={"a": change})
-    with pytest.raises(ValueError, match="diagnose: whatif"):
-        diagnose(whatif={"": "open"})
+    for arguments, message in BAD_ARGUMENTS:
+        with pytest.raises(TypeError if "model" in arguments else ValueError, match=f"diagnose: {message}"):
+            diagnose(**arguments)
 
 
 def test_the_nodes_inside_a_recurrent_network_have_the_line_of_its_call() -> None:

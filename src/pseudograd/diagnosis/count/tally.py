@@ -188,7 +188,7 @@ class Tally:
         if saved is not None and tells_sides:
             self.is_known = True
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
-            self.is_hinge = saved.inputs[1:] in ((0, None), (0,))
+            self.is_hinge = not self.has_tensor_bound and saved.inputs[1:] in ((0, None), (0,))
             if node is not None and not is_slice and not self.calls & (self.calls - 1):
                 self._look_behind(node, saved, leaving, arriving)
         return True
