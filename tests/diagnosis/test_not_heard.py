@@ -16,7 +16,6 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.recorder import Recorder, _is_looked_at
 from pseudograd.torch_table.private import mode_stack
 
-
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
     "SGD, foreach": lambda parameters: torch.optim.SGD(parameters, 0.1, weight_decay=0.1, foreach=True),
