@@ -45,6 +45,8 @@ _LINES = {
     "torch.where(z < 1, torch.exp(z * 500), z)": "x is above ",
     "torch.where(z > 0, z.rsqrt(), z)": "x is 0 (1) or below 0 (2)",
     "torch.where(mask, z, torch.log1p(z * 0 - 1))": "x is -1",
+    "torch.special.entr(z * (z > 0))": "x is 0",
+    "z / (z - z.detach() + z.detach().sub(z.detach()))": "x is 0",
 }
 
 

@@ -25,7 +25,7 @@ PRODUCT, MINUS_INFINITY = "product", "minus infinity"
 _KINDS = {
     ROOT: "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
     DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
-    LOG: "Log Log2 Log10 Log1P Logit Xlogy",
+    LOG: "Log Log2 Log10 Log1P Logit Xlogy SpecialEntr",
     ARC: "Acos Asin Acosh Atanh Erfinv",
     OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh",
     ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",

@@ -50,6 +50,7 @@ _ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
 _STEEP = (
     "Sqrt Rsqrt Pow Div Reciprocal Mul Log Log2 Log10 Log1P Logit Xlogy Exp Exp2 Expm1 Sinh Cosh Acos Asin Acosh Atanh Erfinv Atan2 Hypot "
     "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu Prod Cumprod Addcdiv Addcmul LinalgVectorNorm Norm Cdist "
+    "SpecialEntr SpecialNdtri SpecialXlog1Py Lgamma Digamma Polygamma Dist Renorm "
     "LinalgEigh LinalgEig LinalgSvd LinalgInvEx LinalgQr LinalgCholeskyEx LinalgDet LinalgSlogdet LinalgSolveEx"
 )
 _MAY_BREAK = frozenset(f"{name}Backward" for name in _STEEP.split())

@@ -213,7 +213,7 @@ def _rewrite(expression: str, birth: Birth, change: Callable[[str], str]) -> str
     start, end = operand.col_offset, operand.end_col_offset
     before, after = expression.encode()[:start].decode(), expression.encode()[end:].decode()
     if len(x) > _LONG and change(x).count(x) > 1:
-        return f"inner = {source}; {before}{change('inner')}{after}"
+        return f"{before}{change('inner').replace('inner', f'(inner := {source})', 1)}{after}"
     return f"{before}{change(x)}{after}"
 
 
@@ -224,10 +224,12 @@ def _operand(tree: ast.expr, op: str, position: int) -> ast.expr | None:
         return None if not is_op else tree.right if position or op == "Reciprocal" else tree.left
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute):
         return None
-    if tree.func.attr.rstrip("_").replace("arc", "a") != op.lower():
+    if tree.func.attr.rstrip("_").replace("arc", "a") != op.lower().removeprefix("special"):
         return None
-    owner = tree.func.value
-    is_function = isinstance(owner, ast.Name) and owner.id in ("torch", "F", "functional", "special")
+    owner = root = tree.func.value
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    is_function = isinstance(root, ast.Name) and root.id in ("torch", "F", "functional", "special")
     values = tree.args if is_function else [owner, *tree.args]
     return values[position] if position < len(values) else None
 
