@@ -254,7 +254,9 @@ def test_a_window_is_too_narrow_for_half_of_the_thresholds(starving: int, is_nar
             pg.jumprelu(x, threshold, bandwidth=0.01).square().sum().backward()
     narrow = [finding for finding in d.findings if "too narrow" in finding.cause]
     assert bool(narrow) == is_narrow
-    if is_narrow:  # half of the distances are 0, the others 1 to 10: nine of ten thresholds are nearer than 8.1
+    if is_narrow:
+        assert d.findings == narrow
+        # half of the distances are 0, the others 1 to 10: nine of ten thresholds are nearer than 8.1
         assert "bandwidth=16 " in narrow[0].next_step
 
 

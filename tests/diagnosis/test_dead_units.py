@@ -86,17 +86,6 @@ def test_thresholds_without_a_gradient_in_a_custom_function_are_a_finding() -> N
     assert "JumpBackward" in finding.cause
 
 
-def test_a_window_that_is_too_narrow_is_one_finding() -> None:
-    torch.manual_seed(0)
-    threshold, x = nn.Parameter(torch.full((24,), 0.3)), torch.randn(64, 24)
-    with diagnose() as d:
-        for _ in range(3):
-            pg.jumprelu(x, threshold, bandwidth=1e-6).square().sum().backward()
-    (finding,) = d.findings
-    assert "window of jumprelu is too narrow" in finding.cause
-    assert [record.why[:36] for record in d.starved] == ["the window of jumprelu is too narrow"]
-
-
 class Positions(nn.Module):
     def __init__(self) -> None:
         super().__init__()

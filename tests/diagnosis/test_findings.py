@@ -154,19 +154,6 @@ def test_a_guard_is_left_alone() -> None:
     assert d.sites[-1].is_guard
 
 
-@pytest.mark.parametrize(("before", "has_edge"), [(torch.round, False), (torch.sign, False), (torch.tanh, True)])
-def test_no_pin_is_advised_where_an_op_behind_the_bound_cuts_all(
-    before: Callable[[Tensor], Tensor], has_edge: bool
-) -> None:
-    x = nn.Parameter(torch.tensor([0.0, 0.4, 0.6, 9.0]))
-    with diagnose() as d:
-        for _ in range(2):
-            before(x).clamp(0, 1).sum().backward()
-    pins = [finding for finding in d.findings if "pin_edge" in finding.next_step]
-    assert bool(pins) == has_edge
-    assert ("starved" in codes(d), "kink" in codes(d)) == (not has_edge, False)
-
-
 def test_the_finding_edge_names_every_era() -> None:
     image = torch.rand(4, 4)
     image[0] = 0.0

@@ -69,16 +69,18 @@ def _rate_0(is_mended: bool) -> Diagnosis:
     return train(error(net), torch.optim.Adam(net.parameters(), lr=1e-3 if is_mended else 0.0))
 
 
-def _schedule_from_0(is_mended: bool) -> Diagnosis:
+def scheduled(schedule: Callable[[torch.optim.Optimizer], LRScheduler]) -> Diagnosis:
     net = mlp()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    return train(error(net), optimizer, LambdaLR(optimizer, lambda epoch: epoch / 100 if is_mended else epoch // 100))
+    return train(error(net), optimizer, schedule(optimizer))
+
+
+def _schedule_from_0(is_mended: bool) -> Diagnosis:
+    return scheduled(lambda optimizer: LambdaLR(optimizer, lambda epoch: epoch / 100 if is_mended else epoch // 100))
 
 
 def _schedule_that_ends(is_mended: bool) -> Diagnosis:
-    net = mlp()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    return train(error(net), optimizer, PolynomialLR(optimizer, 16 if is_mended else 5))
+    return scheduled(lambda optimizer: PolynomialLR(optimizer, 16 if is_mended else 5))
 
 
 def _divided_by_itself(is_mended: bool) -> Diagnosis:
@@ -148,9 +150,7 @@ def _casts_of_each_step() -> Diagnosis:
 
 
 def _a_warm_up_and_a_schedule_to_0() -> Diagnosis:
-    net = mlp()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    return train(error(net), optimizer, LambdaLR(optimizer, lambda epoch: max(0.0, min(epoch / 4, (14 - epoch) / 4))))
+    return scheduled(lambda optimizer: LambdaLR(optimizer, lambda epoch: max(0.0, min(epoch / 4, (14 - epoch) / 4))))
 
 
 @pytest.mark.parametrize(
