@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pseudograd_kinks.table import load
 
 from ..browser import needs_browser, shown, title_of
@@ -17,6 +19,7 @@ _WIDEST = "Math.max(...[...document.querySelectorAll('body, body *')].map(e => e
 
 
 @needs_browser
+@pytest.mark.program
 def test_the_page_filters_and_fits_a_telephone(tmp_path: Path) -> None:
     script = f"""
     const asked = (text, kind, only) => {{

@@ -439,12 +439,8 @@ def test_a_line_breaks_only_where_its_own_value_jumps() -> None:
     assert _dots(backward) == []
 
 
-# One op of those that have the same rules in each run.
-_OF_EACH_SET = {op.rule_set: name for name, op in OPS.items()}.values()
-
-
 @folded
-@pytest.mark.parametrize("name", slow_but(_OF_EACH_SET, OPS, pytest.mark.program))
+@pytest.mark.parametrize("name", slow_but(["sign", "abs", "jumprelu", "policy_loss"], OPS, pytest.mark.program))
 def test_every_rule_of_every_op_can_be_drawn(name: str) -> None:
     """And shows the values that the op computes: y of the picture's inputs, and a gradient for both signs."""
     op = OPS[name]

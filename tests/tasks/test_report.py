@@ -144,6 +144,7 @@ def test_no_sentence_has_a_digit_outside_its_placeholders() -> None:
 
 
 @needs_browser
+@pytest.mark.program
 @pytest.mark.parametrize("width", [400, 1600])
 def test_the_page_fits_a_window_and_opens_by_keyboard(folder: Path, tmp_path: Path, width: int) -> None:
     script = """
@@ -159,6 +160,7 @@ def test_the_page_fits_a_window_and_opens_by_keyboard(folder: Path, tmp_path: Pa
 
 
 @needs_browser
+@pytest.mark.program
 def test_charts_are_dark_on_a_dark_page_and_rules_keep_one_colour(folder: Path, tmp_path: Path) -> None:
     """The swatches of the tables and the frames of the photos are turned as the charts are; the photos are not."""
     script = """
