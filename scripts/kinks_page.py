@@ -52,16 +52,6 @@ def _differ(point: Point, framework: str) -> bool:
     return mine is not None and theirs is not None and not mine.has_same_effect_as(theirs)
 
 
-def _common() -> str:
-    """The points of the picture, as numbers."""
-    rows = ["| gradient of x | torch 2.8-2.13 | torch 2.14-2.15 | JAX | TensorFlow |", "|---|---|---|---|---|"]
-    for id, words in COMMON.items():
-        gradients = [TABLE.points[id].gradient(framework, version) for framework, version in COLUMNS]
-        cells = ("–" if gradient is None else f"{gradient[0][0]:.4g}" for gradient in gradients)
-        rows.append(f"| {words} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
 def _versions() -> str:
     """The functions that changed with the same sentence together, in one line."""
     functions: dict[str, dict[str, None]] = {}
@@ -107,7 +97,6 @@ def _quoted(names: Iterable[str]) -> str:
 
 PARTS = {
     "kink_counts": _counts,
-    "kinks": _common,
     "kinks_by_version": _versions,
     "kinks_by_framework": _frameworks,
     "kinks_by_route": _routes,

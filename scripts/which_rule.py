@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 RUN = ROOT / "docs" / "compare" / "every_task.json"
 COLUMNS = (*ERAS, *COMPARED_RULES, NO_CLAMP, PROJECT)
-_SECTIONS = {True: "What is clamped is the parameter itself", False: "What is clamped is computed from parameters"}
+_SECTIONS = {True: "A parameter is clamped", False: "A computed value is clamped"}
 Row = dict[str, Any]
 
 
@@ -108,7 +108,8 @@ def text() -> str:
         f"`pseudograd compare --tasks all` measured this with torch {run['torch'].split('+')[0]} ([numbers](compare/every_task.json)).",
         "**Bold** is the best rule of a problem, and each rule that does not differ from it by",
         f"{TEST}, corrected for all comparisons of the problem, or, of pictures without seeds,",
-        f"by more than {APART:g} dB. *Best* counts the bold cells. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
+        f"by more than {APART:g} dB. *Best* counts the bold cells, *vs {OURS}* the problems in",
+        f"which the rule is better (+) and worse (−) than `{OURS}`. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
     ]
     for has_leaves, heading in _SECTIONS.items():
         part = [row for row in every if row["task"].has_leaves == has_leaves]
@@ -120,15 +121,15 @@ def text() -> str:
 
 def _table(rows: list[Row], names: list[str]) -> list[str]:
     """A line for each rule, so that the table is as wide as a page."""
-    heads = [f"`{row['task'].name}`: {row['world']}" for row in rows]
+    heads = [f"{row['task'].name}: {row['world']}".replace("_", " ") for row in rows]
     lines = [
-        f"| rule | {' | '.join(heads)} | best | better, worse than `{OURS}` |",
+        f"| rule | {' | '.join(heads)} | best | vs {OURS} |",
         "|---|" + "---:|" * (len(rows) + 2),
     ]
     for name in names:
         better, worse, _ = counts(rows, name, [OURS])
-        best = f"{sum(name in row['best'] for row in rows)} of {sum(name in row['values'] for row in rows)}"
-        cells = [*(_cell(row, name) for row in rows), best, "" if name == OURS else f"{better}, {worse}"]
+        best = str(sum(name in row["best"] for row in rows))
+        cells = [*(_cell(row, name) for row in rows), best, "" if name == OURS else f"+{better} −{worse}"]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return lines
 
@@ -148,11 +149,8 @@ def _legend(rows: list[Row]) -> list[str]:
         task, seeds = row["task"], row["seeds"]
         runs = f"{len(next(iter(seeds.values())))} seeds" if seeds else "one run"
         parts[task.name] = f"`{task.name}`: {task.title} ({task.headline[1]}, {runs})"
-    return [
-        f"{'; '.join(parts.values())}.",
-        "",
-        f"`{OURS}` against both eras of torch.clamp: {against(rows, OURS, ERAS)}.",
-    ]
+    lines = [f"`{OURS}` against both eras of torch.clamp: {against(rows, OURS, ERAS)}. The problems:", ""]
+    return [*lines, *(f"- {part}" for part in parts.values())]
 
 
 def _costs() -> list[str]:
