@@ -103,6 +103,7 @@ def test_a_new_row_is_in_text_json_page_and_condition(monkeypatch: pytest.Monkey
 
 
 @needs_browser
+@pytest.mark.program
 def test_the_page_shows_the_meaning_of_a_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _added(monkeypatch, _huge())
     page = _half_is_cut().write_html(tmp_path / "page.html")

@@ -262,6 +262,7 @@ document.body.dataset.focused = [...document.querySelectorAll("tr.site")].indexO
 
 
 @needs_browser
+@pytest.mark.program
 def test_the_page_in_a_browser(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What it shows, sorts and opens by keyboard."""
     assert run(capfd, "--html", "page.html", "--whatif", "clamp=inward", "train.py")[0] == 0
