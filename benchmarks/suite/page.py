@@ -210,6 +210,6 @@ def readme_part(run: Run) -> str:
             f"On the CPU, forward and backward of a million elements with `inward` take {ratios}, the class ClampWithGrad that scripts "
             f"copy. *Two copies*, of x forward and of grad backward, are the unit: here `inward` takes {over['floor']:.2f} of it. The "
             f"network saves {mib['inward']} MiB for its backward pass with `inward` and {mib['native']} MiB with torch.clamp. "
-            f"[Speed](docs/speed.md) has all figures. {_count_limits(run)}",
+            f"[How fast](docs/speed.md) has more figures. {_count_limits(run)}",
         ]
     )

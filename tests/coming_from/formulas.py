@@ -58,7 +58,6 @@ def outside(grad: Callable[..., Tensor]) -> Truth:
 
 sign_outside = outside(lambda x, g, lo, hi: torch.where(x < lo, -1.0, 1.0).to(g.dtype))
 leaky_outside = outside(lambda x, g, lo, hi, eps: eps * g)
-clipped_outside = outside(lambda x, g, lo, hi, c: _between(g, -c, c))
 
 
 def _decay(x: Tensor, g: Tensor, lo: float, hi: float, c: float) -> Tensor:
@@ -277,10 +276,6 @@ def ste_tern(x: Tensor, g: Tensor, t: float, c: float) -> Result:
     return _sign(x, 0.0) * (x.abs() > t), {"x": _pass(g, x.abs() <= c)}
 
 
-def sign_of_clipped_gradient(x: Tensor, g: Tensor, c: float) -> Result:
-    return _sign(x, 0.0), {"x": _between(g, -c, c)}
-
-
 # --- quantisers: g inside the grid, learnable scale and zero point ----------------------------------------------------
 
 
@@ -323,16 +318,8 @@ def lsq(x: Tensor, g: Tensor, s: Tensor) -> Result:
 # --- value of one, gradient of another --------------------------------------------------------------------------------
 
 
-def masked(x: Tensor, g: Tensor, mask: Tensor) -> Result:
-    return x, {"x": g * mask}
-
-
 def stopped_below(x: Tensor, g: Tensor, stop: float) -> Result:
     return x, {"x": _pass(g, x >= stop)}
-
-
-def blended(x: Tensor, g: Tensor, hard: Tensor) -> Result:
-    return hard, {"x": g / 2}
 
 
 def gradient_to(x: Tensor, g: Tensor, hard: Tensor) -> Result:

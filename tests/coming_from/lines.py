@@ -81,10 +81,6 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "clamp_with_grad = torch.clamp": Truth(of.closed, BOUNDS),
         "replace_grad(hard, x)": Truth(of.gradient_to, HARD),
         "replace_grad(x, torch.maximum(x, stop))": Truth(of.stopped_below, {"stop": 0.25}),
-        "replace_grad(x, x * mask)": Truth(
-            of.masked, {"mask": lambda x: (torch.arange(x.numel()).reshape(x.shape) % 2).to(x.dtype)}
-        ),
-        "replace_grad(hard, 0.5 * x + 0.5 * hard)": Truth(of.blended, HARD),
     },
     "joehalliwell's blog": {"ClampWithGradProposed.apply(x, lo, hi)": Truth(of.sign_outside, BOUNDS)},
     "tensorflow-compression": {
@@ -217,9 +213,7 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "TruncatedNormal._clamp(x)": Truth(of.whole, BOUNDS),
         "leaky_clamp(x, lo, hi), mvae": Truth(of.leaky_outside, {**BOUNDS, "eps": 2.0 ** (-27)}),
     },
-    "mistify, turboae, exponential windows": {
-        "ClampG(lo, hi, c)(x)": Truth(of.clipped_outside, {**BOUNDS, "c": 0.625}),
-        "STE with all gradients in +-c": Truth(of.sign_of_clipped_gradient, {"c": 0.25}),
+    "Exponential windows": {
         "clamp with max(exp(-distance), c) outside": near(of.exponential_outside, {**BOUNDS, "c": 0.125}),
     },
     "Inverting gradients (MP-DQN)": {"invert_gradients(grad, x, lo, hi)": near(of.inverting, BOUNDS)},
