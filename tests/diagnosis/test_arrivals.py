@@ -19,7 +19,7 @@ from pseudograd.diagnosis.count import recorder
 from pseudograd.diagnosis.count.leaf import Arrivals, Leaf
 from pseudograd.kernels.native import counts
 
-STEPS = 5
+STEPS = 4
 Step = Callable[[nn.Sequential, Tensor, int], None]
 
 
@@ -99,7 +99,7 @@ class Gates(nn.ReLU):
 
     def forward(self, x: Tensor) -> Tensor:
         x = super().forward(x)
-        for _ in range(6):
+        for _ in range(3):
             x = x * torch.sigmoid(x).tanh() - x.exp() * (x > 0.1)
         return x
 
