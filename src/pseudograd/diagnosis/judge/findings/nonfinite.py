@@ -172,14 +172,14 @@ def _advise(birth: Birth, expression: str) -> str:
         return plain
     change = _change_of(birth)
     pasted = _rewrite(expression, birth, change)
-    why = "in front of it: what stands behind it comes too late" if birth.is_masked else "in front of it"
-    return f"{pasted or change('x')}  # {why}"
+    why = "in front of it" if pasted else "for the x that enters here"
+    return f"{pasted or change('x')}  # {why}{': what stands behind it comes too late' if birth.is_masked else ''}"
 
 
 def _change_of(birth: Birth) -> Callable[[str], str]:
     """From the source of x to that of an x that harms nothing."""
     kind, dtype = birth.kind, birth.dtype
-    limits = "arc" if birth.op == "Log1P" else kind
+    limits = "arc" if birth.op in ("Log1P", "Logit") else kind
     least = _LEAST.get(limits, {}).get(dtype, _USUAL_LEAST.get(limits, 0.0))
     if kind == "overflow":
         limit = {torch.float16: 10, torch.float64: 700}.get(dtype, 80)
@@ -205,7 +205,12 @@ def _rewrite(expression: str, birth: Birth, change: Callable[[str], str]) -> str
         tree = ast.parse(expression, mode="eval").body
     except SyntaxError:
         return ""
-    operand = _operand(tree, birth.op, 1 if birth.op in ("Div", "Xlogy") or birth.broken == "other" else 0)
+    position = {"Div": 1, "Xlogy": 1, "Addcdiv": 2}.get(birth.op, 1 if birth.broken == "other" else 0)
+    operand = _operand(tree, birth.op, position)
+    root = None if birth.kind != "division" or operand is None else _operand(operand, "Sqrt", 0)
+    if root is not None:  # its own slope is infinite at 0, too
+        least = _LEAST["root"].get(birth.dtype, _USUAL_LEAST["root"])
+        operand, change = root, lambda x: f"{x}.clamp(min={least:g})"
     source = None if operand is None else ast.get_source_segment(expression, operand)
     if operand is None or source is None or operand.lineno != operand.end_lineno or "\n" in expression:
         return ""
