@@ -23,7 +23,7 @@ from pseudograd.kernels import bits, native
 from pseudograd.rule import OPS, call_for, prepared
 from pseudograd.testing.measure.gradients import saved_by
 
-from ..choices import folded
+from ..choices import folded, slow_but
 from .ways import (
     DTYPES,
     FOR_EVERYTHING,
@@ -590,7 +590,7 @@ def _asks_for_huge_pages(x: Tensor) -> bool:
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages")
-@pytest.mark.parametrize("rule", ["inward", "elastic"])  # which keep a code and x
+@pytest.mark.parametrize("rule", slow_but(["inward"], ["inward", "elastic"], pytest.mark.program))  # a code and x
 def test_large_results_lie_in_huge_pages(rule: str) -> None:
     x = _x(10_000_001)  # 40 MB, which the system hands out for this tensor alone
     pg.clamp(x, -1, 1, rule=rule)  # after which such a call is prepared

@@ -80,7 +80,7 @@ def test_grids_that_float32_cannot_count(kind: str, grid: tuple[int, int], dtype
     if not torch_counts_in_float32():
         pytest.skip("this torch does not round the steps to float32 before the last product, as ours and later ones do")
     torch.manual_seed(0)
-    for scale in SCALES[1:6]:
+    for scale in SCALES[1:4]:
         for zero_point in {0, 3, 12345, grid[1] // 4 + 1}:
             ends = torch.tensor([*grid, 2**24, 2**23], dtype=torch.float64) - zero_point
             codes = torch.cat([torch.arange(-30, 30) / 2 + end for end in ends] + [torch.randn(200) * grid[1]])

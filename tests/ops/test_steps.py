@@ -77,6 +77,7 @@ def test_heaviside_is_torch_s_and_one_comparison_with_0_or_1(at_zero: float, cal
         assert torch.equal(torch.vmap(partial(pg.heaviside, at_zero=at_zero))(x), expected)
 
 
+@pytest.mark.program
 @pytest.mark.usefixtures("compiler")
 def test_compilers_and_other_tensors_meet_torch_s_own_heaviside() -> None:
     """A subclass sees the function that was asked for, and so does who reads an error."""

@@ -356,10 +356,9 @@ ROUTES: dict[str, Callable[[Loss, Tensor], Tensor]] = {
 
 
 def _routes() -> Iterator[Any]:
-    """Every rule by every route; one that compiles in each run, of the rule that computes most."""
+    """Every rule by every route; those that compile are programs."""
     for route, rule in itertools.product(ROUTES, RULES):
-        is_quick = "compile" not in route or (rule, route) == ("rotation", "compile")
-        yield pytest.param(rule, route, marks=marks_of(is_quick, pytest.mark.program))
+        yield pytest.param(rule, route, marks=marks_of("compile" not in route, pytest.mark.program))
 
 
 @folded
