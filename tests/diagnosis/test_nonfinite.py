@@ -46,7 +46,7 @@ _LINES = {
     "torch.where(z > 0, z.rsqrt(), z)": "x is 0 (1) or below 0 (2)",
     "torch.where(mask, z, torch.log1p(z * 0 - 1))": "x is -1",
     "torch.special.entr(z * (z > 0))": "x is 0",
-    "torch.logit(z.clamp(-1, 1) / 2 + 0.5)": "x is 0 (2) or 1 (2)",
+    "torch.logit(z - z.detach() + (z.detach() > 0))": "x is 0 (3) or 1 (2)",
     "torch.addcdiv(z, z, z - z.detach())": "x is 0",
     "z / (z - z.detach()).square().sum(0, keepdim=True).sqrt()": "x is 0",
     "z / (z - z.detach() + z.detach().sub(z.detach()))": "x is 0",

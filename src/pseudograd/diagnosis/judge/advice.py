@@ -91,8 +91,10 @@ def clip_parameter(site: Site, evidence: Evidence) -> str | None:
 
 
 def clip(value: Values, evidence: Evidence) -> str | None:
-    """The advice for values at a clamp that are one parameter, which an optimiser steps; None for others."""
+    """The advice for values at a clamp that are one parameter, which an optimiser steps; None for others, and in an installed package."""
     leaf = evidence.leaves.single(value.leaf)
+    if value.location.call != value.location.program:
+        return None
     if not value.reads_leaf or leaf is None or not leaf.is_stepped or value.form.switches[0] != "clamp":
         return None
     project = _project(value, leaf, evidence)
