@@ -130,7 +130,7 @@ def test_help_version_and_a_hint_for_a_mistyped_command(
 ) -> None:
     code, out, err = run(capsys)
     assert (code, err) == (0, "")
-    assert out.startswith("usage: pseudograd [-h] [--version] COMMAND ...\n")
+    assert out.startswith("usage: pseudograd [-h] [--version] [--completion SHELL] COMMAND ...\n")
     assert all(f"\n    {command} " in out for command in ("rules", "compare", "run", "doctor"))
     assert run(capsys, "--help") == (0, out, "")
     code, out, err = run(capsys, "lnit", "x.py")
@@ -139,6 +139,27 @@ def test_help_version_and_a_hint_for_a_mistyped_command(
         r"pseudograd: COMMAND must be one of rules, .*, got 'lnit' \(did you mean 'lint'\?\)\. See .*\n", err
     )
     assert run(capsys, "--version") == (0, f"pseudograd {pseudograd.__version__}\n", "")
+
+
+def test_completion(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell completes every command and option; without the library that writes it, one line says what to install."""
+    shtab = pytest.importorskip("shtab")
+    for shell in ("bash", "zsh", "fish"):
+        status, out, err = run(capsys, "--completion", shell)
+        assert (status, err) == (0, "")
+        assert all(name in out for name in command_files())
+        assert "side-by-side" in out
+    assert run(capsys, "--completion", "sh")[::2] == (
+        2,
+        f"pseudograd: --completion must be one of {', '.join(shtab.SUPPORTED_SHELLS)}, got 'sh'\n",
+    )
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    status, out, err = run(capsys, "--completion", "bash")
+    assert (status, out, err) == (
+        2,
+        "",
+        'pseudograd: --completion: shtab must be installed, got none. Run pip install "pseudograd[completion]".\n',
+    )
 
     def unknown(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

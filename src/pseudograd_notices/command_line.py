@@ -123,20 +123,17 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for these words: with all arguments of the command that they begin with, or with the list of the commands."""
     parser = _Parser(prog="pseudograd", description="Choose the gradient of a clamp, and see what the choice does.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    parser.set_defaults(run=lambda options: print(parser.format_help(), end=""))
+    parser.add_argument("--completion", metavar="SHELL", help="print what a shell completes by: bash, zsh or fish")
+    parser.set_defaults(
+        run=lambda options: print(
+            _completion(options.completion) if options.completion else parser.format_help(), end=""
+        )
+    )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     files = command_files()
     name = words[0] if words else "--help"
     if name in files:
-        module = import_module(f"{files[name].parts[-3]}.cli.{name}")
-        command = subparsers.add_parser(
-            name,
-            description=f"{name}: {module.HELP}",
-            epilog=f"example:\n  {module.EXAMPLE}\n\nexit status:\n  {getattr(module, 'STATUS', '0')}; 2 for a wrong call",
-            formatter_class=_Formatter,
-        )
-        command.set_defaults(run=module.run)
-        module.add_arguments(command)
+        _add_command(subparsers, name)
         return parser
     constants = [(literals(file), command_name) for command_name, file in files.items()]
     for text, command_name in sorted(constants, key=lambda row: (row[0]["PLACE"], row[1])):
@@ -146,3 +143,37 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         parser.error(f"COMMAND must be one of {', '.join(subparsers.choices)}, got {name!r}{hint}")
     return parser
+
+
+def _add_command(subparsers: argparse._SubParsersAction[_Parser], name: str) -> argparse.ArgumentParser:
+    """A command with all its arguments."""
+    module = import_module(f"{command_files()[name].parts[-3]}.cli.{name}")
+    command = subparsers.add_parser(
+        name,
+        help=module.HELP,
+        description=f"{name}: {module.HELP}",
+        epilog=f"example:\n  {module.EXAMPLE}\n\nexit status:\n  {getattr(module, 'STATUS', '0')}; 2 for a wrong call",
+        formatter_class=_Formatter,
+    )
+    command.set_defaults(run=module.run)
+    module.add_arguments(command)
+    return command
+
+
+def _completion(shell: str) -> str:
+    """The script by which a shell completes every command and its options."""
+    try:
+        import shtab
+    except ImportError as error:
+        packages = 'shtab must be installed, got none. Run pip install "pseudograd[completion]".'
+        raise ImportError(f"--completion: {packages}") from error
+    if shell not in shtab.SUPPORTED_SHELLS:
+        raise ValueError(f"--completion must be one of {', '.join(shtab.SUPPORTED_SHELLS)}, got {shell!r}")
+    parser = _Parser(prog="pseudograd")
+    commands = parser.add_subparsers()
+    with _uninitialised_packages():
+        for name in command_files():
+            for action in _add_command(commands, name)._actions:
+                if action.type is Path or action.metavar in ("SCRIPT", "PATH", "PY"):
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(parser, shell=shell)
