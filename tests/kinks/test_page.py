@@ -27,8 +27,10 @@ def test_the_page_filters_and_fits_a_telephone(tmp_path: Path) -> None:
       filter.dispatchEvent(new Event('input')); return {_COUNT};
     }};
     const found = [{_COUNT}, asked('abs@0', '', false), asked('RELU nan', '', false), asked('', 'clamp', false), asked('', '', true),
-                   asked('nothing like it', '', false)];
-    document.title = JSON.stringify({{found, widest: {_WIDEST}, room: document.documentElement.clientWidth}});
+                   asked('nothing like it', '', false), asked('clamp 2.14', '', true)];
+    const hash = location.hash;
+    asked('', '', false);
+    document.title = JSON.stringify({{found, hash, widest: {_WIDEST}, room: document.documentElement.clientWidth}});
     """
     title = title_of(shown(PAGE, script, tmp_path, "--window-size=400,900"))
     page: dict[str, Any] = json.loads(title)
@@ -39,6 +41,8 @@ def test_the_page_filters_and_fits_a_telephone(tmp_path: Path) -> None:
     assert page["found"][3] == sum(point.family == "clamp" for point in points.values())
     assert 100 < page["found"][4] < len(points)
     assert page["found"][5] == 0
+    assert 0 < page["found"][6] <= sum(len(point.spans["torch"]) > 1 for point in points.values())
+    assert page["hash"] == "#q=clamp+2.14&amp;differs="
     assert page["widest"] <= page["room"] + 1
 
 
