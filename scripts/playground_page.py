@@ -1,4 +1,4 @@
-"""The page docs/playground.html: an op, a rule, an edge, bounds and the sign of grad to choose, on curves that the library computed.
+"""The page docs/playground.html: an op, one or two rules, an edge, bounds and a loss to choose, on curves that the library computed.
 
 Each curve is kept at an even grid and at every jump: just before, exactly there and just behind. Bounds are moved by moving x: a rule
 of the clamp family depends on x and its bounds by (x - min) / (max - min) alone, or with one bound by x - bound, which a test holds.
@@ -74,6 +74,7 @@ def _rule(op: Op, name: str, x: Tensor) -> dict[str, Any]:
         "formula": rule.formula,
         "colour": colour(name),
         "linear": rule.is_linear_at(op.default_edge) if op.edges else rule.is_linear,
+        "scales": _scales(op, name, x),
         "slopes": dict(_slopes_by_edge(op, name, x)),
     }
 
@@ -97,6 +98,12 @@ def _slopes_by_edge(op: Op, name: str, x: Tensor) -> Iterator[tuple[str, Any]]:
 def slopes(op: Op, name: str, edge: Edge | None, x: Tensor) -> Tensor:
     f = curve_of(name, op, op.picture, edge, False, 0).f
     return torch.stack([gradient(f, x, grad) for grad in GRADS])
+
+
+def _scales(op: Op, name: str, x: Tensor) -> bool:
+    """Is the gradient for a grad of twice the size twice as large? Only then the page can show a loss that is no line."""
+    f = curve_of(name, op, op.picture, op.default_edge if op.edges else None, False, 0).f
+    return all(torch.allclose(gradient(f, x, 2 * grad), 2 * gradient(f, x, grad)) for grad in GRADS)
 
 
 def _short(values: Tensor) -> list[float]:

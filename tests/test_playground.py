@@ -75,7 +75,13 @@ def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
       ask('#op=clamp&rule=zero&edge=half&grad=1&x=1&min=-1&max=1'),
       ask('#op=relu&rule=zero&edge=open&grad=1&x=0'),
       ask('#op=nonsense&x=nonsense'),
+      ask('#op=clamp&rule=inward&grad=0&target=0.5&other=zero&x=1.5&min=-1&max=1'),
     ];
+    const step = document.getElementById('descend');
+    step.click();
+    const stepped = [said()];
+    ask('#op=clamp&rule=sign&grad=0&x=1.5');
+    stepped.push(document.getElementById('squared').hidden, location.hash);
     const moved = ['#op=round&rule=identity&x=7.4', '#op=clamp&x=1.5&min=-1&max=0.5'].map((hash) =>
       ask(hash) + document.getElementById('dot').getAttribute('cx') + ' of ' + document.getElementById('picture').viewBox.baseVal.width);
     const drawn = OPS.filter((op) => ask('#op=' + op.name) !== '' && document.querySelectorAll('.slope').length).map((op) => op.name);
@@ -84,17 +90,20 @@ def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
     x.value = -1.5; x.dispatchEvent(new Event('input')); found.push(said());
     const rules = [...document.querySelectorAll('[name=rule]')].map((input) => input.value);
     const widest = Math.max(...[...document.querySelectorAll('body *')].map((e) => e.getBoundingClientRect().right));
-    document.title = JSON.stringify({found, moved, drawn, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
+    document.title = JSON.stringify({found, moved, stepped, drawn, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
     """
     state = json.loads(title_of(shown(PAGE, script, tmp_path, "--window-size=400,900")).replace("&amp;", "&"))
     gradients = [re.search(r"dL/dx = ([−\d.]+)\.", text)[1] for text in state["found"]]  # type: ignore[index]
-    assert gradients == ["1", "0", "0.3", "0.5", "0", "1", "0"]
+    assert gradients == ["1", "0", "0.3", "0.5", "0", "1", "1", "0"]
     assert state["drawn"] == list(OPS)
     assert ["At x = 2.25 the value is 2." in state["moved"][0], "At x = 1.25 the" in state["moved"][1]] == [True, True]
     for at, room in (re.search(r"([-\d.]+) of ([\d.]+)$", text).groups() for text in state["moved"]):  # type: ignore[union-attr]
         assert 0 <= float(at) <= float(room)
     assert "moves x to 1.25" in state["found"][0]
     assert "does not move x" in state["found"][1]
+    assert ["With zero, x = 1.5 gets 0." in text for text in (state["found"][6], state["stepped"][0])] == [True, True]
+    assert "At x = 1.25 the value is 1. The loss hands down dL/dy = 1;" in state["stepped"][0]
+    assert [state["stepped"][1], "grad=1" in state["stepped"][2]] == [True, True]  # a rule that does not scale with grad has no such loss
     assert state["rules"] == list(OPS["clamp"].rules)
     assert "x=-1.5" in state["hash"]
     assert state["widest"] <= state["room"] + 1
