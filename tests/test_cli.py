@@ -140,6 +140,12 @@ def test_help_version_and_a_hint_for_a_mistyped_command(
     )
     assert run(capsys, "--version") == (0, f"pseudograd {pseudograd.__version__}\n", "")
 
+    def unknown(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", unknown)
+    assert pseudograd.__version__ == "unknown"
+
 
 def test_completion(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell completes every command and option; without the library that writes it, one line says what to install."""
@@ -161,12 +167,6 @@ def test_completion(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
         'pseudograd: --completion: shtab must be installed, got none. Run pip install "pseudograd[completion]".\n',
     )
 
-    def unknown(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", unknown)
-    assert pseudograd.__version__ == "unknown"
-
 
 def test_no_help_text_waits_for_torch() -> None:
     program = """
@@ -182,7 +182,7 @@ for name in command_files():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert len(re.findall(r"^usage: ", done.stdout, flags=re.M)) == len(command_files())
-    assert f"all, or some of {', '.join(TASKS)}" in " ".join(done.stdout.split())
+    assert f"'all', or some of {', '.join(TASKS)}" in " ".join(done.stdout.split())
 
 
 def test_what_is_not_installed_is_named_with_an_install_that_exists(

@@ -90,7 +90,8 @@ def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
     x.value = -1.5; x.dispatchEvent(new Event('input')); found.push(said());
     const rules = [...document.querySelectorAll('[name=rule]')].map((input) => input.value);
     const widest = Math.max(...[...document.querySelectorAll('body *')].map((e) => e.getBoundingClientRect().right));
-    document.title = JSON.stringify({found, moved, stepped, drawn, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
+    const room = document.documentElement.clientWidth;
+    document.title = JSON.stringify({found, moved, stepped, drawn, rules, widest, room, hash: location.hash});
     """
     state = json.loads(title_of(shown(PAGE, script, tmp_path, "--window-size=400,900")).replace("&amp;", "&"))
     gradients = [re.search(r"dL/dx = ([−\d.]+)\.", text)[1] for text in state["found"]]  # type: ignore[index]
@@ -103,7 +104,10 @@ def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
     assert "does not move x" in state["found"][1]
     assert ["With zero, x = 1.5 gets 0." in text for text in (state["found"][6], state["stepped"][0])] == [True, True]
     assert "At x = 1.25 the value is 1. The loss hands down dL/dy = 1;" in state["stepped"][0]
-    assert [state["stepped"][1], "grad=1" in state["stepped"][2]] == [True, True]  # a rule that does not scale with grad has no such loss
+    assert [state["stepped"][1], "grad=1" in state["stepped"][2]] == [
+        True,
+        True,
+    ]  # a rule that does not scale with grad has no such loss
     assert state["rules"] == list(OPS["clamp"].rules)
     assert "x=-1.5" in state["hash"]
     assert state["widest"] <= state["room"] + 1

@@ -16,23 +16,23 @@ from .notice import Notice, baseline_text, new_notices, read_baseline
 
 def add_program(command: argparse.ArgumentParser) -> None:
     command.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
-    command.add_argument("program", metavar="SCRIPT", help="what python would run")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    command.add_argument("program", metavar="SCRIPT", help="the script or, with -m, the module")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the arguments of the program")
 
 
 def add_output(command: argparse.ArgumentParser, example: str = "PG101", patterns: str = "") -> None:
     """patterns: what else `--ignore` takes here."""
     add_list = partial(command.add_argument, action="append", default=[])
     add_file = partial(command.add_argument, type=Path, metavar="FILE")
-    codes = f"{example}, {example[:3]}, a name, default or all; with commas"
-    ignored = f"codes such as {example}, lines such as 'losses.py:12'{patterns}; with commas, and may be repeated"
+    codes = f"report these codes only: {example}, {example[:3]}, a name, default or all; separated by commas"
+    ignored = f"leave out codes such as {example}, lines such as 'losses.py:12'{patterns}; separated by commas; may be repeated"
     add_list("--select", metavar="CODES", help=codes)
     add_list("--ignore", metavar="WHAT", help=ignored)
-    add_file("--baseline", help="findings that stand there are known, and only new ones count")
-    add_file("--write-baseline", help="write what is found there, as known from now on")
-    formats = f"{', '.join(FORMATS)} (default: text)"
+    add_file("--baseline", help="report only findings that this file does not have")
+    add_file("--write-baseline", help="write the findings to FILE, to be its baseline from now on")
+    formats = f"one of {', '.join(FORMATS)} (default: text)"
     command.add_argument("--output-format", metavar="FORMAT", default="text", help=formats)
-    add_file("--output-file", help="write it there and not to the terminal")
+    add_file("--output-file", help="write to FILE and not to the terminal")
 
 
 def check_format(where: str, name: str) -> str:

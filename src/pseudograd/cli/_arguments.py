@@ -29,7 +29,7 @@ def add_import(command: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         action="append",
         default=[],
-        help="a module of yours that registers rules, also from the current folder; may be repeated",
+        help="import this module first, as it registers rules of yours; may be repeated",
     )
 
 
@@ -37,36 +37,42 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--task",
         metavar="MODULE:FUNCTION",
-        help="your own training: a function run(clamp, seed) that returns a number, or numbers by name",
+        help="compare on your own training: a function run(clamp, seed) that returns a number, or numbers by name",
     )
     command.add_argument(
-        "--better", metavar="WAY", help="lower or higher; or 'loss=lower,accuracy=higher' (default: lower)"
+        "--better",
+        metavar="WAY",
+        help="which numbers are better, lower or higher; or by name, 'loss=lower,accuracy=higher' (default: lower)",
     )
     command.add_argument(
-        "--replace", metavar="A,B", help="call --task as run(seed), unedited, under override of these families"
+        "--replace", metavar="A,B", help="call --task as run(seed), unedited, and override these families around it"
     )
     command.add_argument(
-        "--variants", metavar="MODULE:NAME", help="hand --task these instead of clamps: functions or rules, by name"
+        "--variants",
+        metavar="MODULE:NAME",
+        help="give --task the functions or rules of this dictionary instead of clamps",
     )
-    command.add_argument("--baseline", metavar="NAME", help="of --variants: which all are compared with (the first)")
-    command.add_argument("--keep", metavar="FOLDER", help="of finished runs of --task, to go on with later")
-    command.add_argument("--jobs", type=int, default=1, metavar="N", help="run in so many processes (default: 1)")
+    command.add_argument("--baseline", metavar="NAME", help="compare all --variants with this one (default: the first)")
+    command.add_argument(
+        "--keep", metavar="FOLDER", help="keep the finished runs of --task in this folder, and continue from them"
+    )
+    command.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default: 1)")
 
 
 def add_change(command: argparse.ArgumentParser) -> None:
     default, example = name_rules()
-    edges = "closed, open, half, 'torch<=2.13', 'torch>=2.14', jax or tensorflow"
+    edges = "pin the gradient at bounds: closed, open, half, 'torch<=2.13', 'torch>=2.14', jax or tensorflow"
     command.add_argument("--pin", metavar="EDGE", help=edges)
     command.add_argument(
         "--override",
         metavar="FAMILY=RULE",
         action="append",
         default=[],
-        help=f"such as clamp={default} or 'clamp={example}'; may be repeated",
+        help=f"give a family of functions another rule: clamp={default}, 'clamp={example}'; may be repeated",
     )
 
 
-def imported(where: str, argument: str, name: str, got: str) -> ModuleType:
+def import_named(where: str, argument: str, name: str, got: str) -> ModuleType:
     """A module of the user, looked up in the current folder too. An error in it becomes one line."""
     from ..errors import must
 
@@ -93,7 +99,7 @@ def function_named(where: str, argument: str, path: str) -> Any:
     module, _, name = path.partition(":")
     if not module or not name:
         raise ValueError(must(where, argument, "be MODULE:FUNCTION", path))
-    value: object = imported(where, argument, module, path)
+    value: object = import_named(where, argument, module, path)
     try:
         for part in name.split("."):
             value = getattr(value, part)

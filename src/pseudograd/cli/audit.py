@@ -9,20 +9,22 @@ from pathlib import Path
 from ._arguments import function_named, require_extras
 
 PLACE = 20
-HELP = "what the backward of a function does, beside its derivative"
+HELP = "compare the backward of a function with its derivative"
 EXAMPLE = "pseudograd audit mine:arctan --low -2 --high 2 --plot picture.svg"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "function", metavar="MODULE:FUNCTION", help="of one tensor; a module or an autograd.Function, too"
+        "function", metavar="MODULE:FUNCTION", help="a function of one tensor, a module or an autograd.Function"
     )
-    command.add_argument("--low", type=float, required=True, help="where the range to look at begins")
-    command.add_argument("--high", type=float, required=True, help="where it ends")
-    command.add_argument("--points", type=int, default=601, metavar="N", help="evenly spaced ones (default: 601)")
-    command.add_argument("--at", metavar="X,Y", help="further x to look at")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write all of it there, too, as JSON")
-    command.add_argument("--plot", type=Path, metavar="FILE", help="draw it, too: .png, .svg or .pdf")
+    command.add_argument("--low", type=float, required=True, help="lower end of the range of x")
+    command.add_argument("--high", type=float, required=True, help="upper end of the range of x")
+    command.add_argument(
+        "--points", type=int, default=601, metavar="N", help="number of evenly spaced x (default: 601)"
+    )
+    command.add_argument("--at", metavar="X,Y", help="more x, separated by commas")
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
+    command.add_argument("--plot", type=Path, metavar="FILE", help="also draw the result to FILE: .png, .svg or .pdf")
 
 
 _PICTURES = (".png", ".svg", ".pdf")

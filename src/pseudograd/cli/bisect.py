@@ -18,8 +18,10 @@ STATUS = "0 if it found the lines that decide, 1 if not"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_change(command)
-    command.add_argument("--check", metavar="CMD", help="its status, not the program's, is the verdict of each run")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
+    command.add_argument(
+        "--check", metavar="CMD", help="judge each run by the exit status of this command, not by that of the program"
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
     add_program(command)
 
 

@@ -23,35 +23,35 @@ CODES = "pseudograd.diagnosis.judge.findings"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--steps", type=int, metavar="N", help="end the program after N backward passes")
-    command.add_argument("--html", type=Path, metavar="FILE", help="write a page, too: one file, no network")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write all of it, too, as JSON")
+    command.add_argument("--html", type=Path, metavar="FILE", help="also write a page to FILE, which needs no network")
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
     command.add_argument(
         "--whatif",
         metavar="CHANGE",
         action="append",
         default=[],
-        help="what would each parameter get under 'torch>=2.14', or under FAMILY=RULE such as "
-        f"clamp={name_rules()[0]}? may be repeated",
+        help="also say what each parameter would get under 'torch>=2.14', or under FAMILY=RULE such as "
+        f"clamp={name_rules()[0]}; may be repeated",
     )
     command.add_argument(
         "--fail-on",
         metavar="CODE>SHARE",
-        help="such as 'cut>0.5', 'starved' or 'any': status 4 if it holds and the program ends well",
+        help="exit with 4 if the program succeeds and this holds: 'cut>0.5', 'starved', 'any'",
     )
     add_output(command, "PG204", ", parameters such as 'teacher.*'")
     command.add_argument(
-        "--sensitivity", action="store_true", help="how much of each gradient is convention at kinks and ties?"
+        "--sensitivity", action="store_true", help="say how much of each gradient is convention at kinks and ties"
     )
     command.add_argument(
-        "--sensitivity-every", type=int, metavar="N", help="the same, asked in every N-th backward pass alone"
+        "--sensitivity-every", type=int, metavar="N", help="the same, measured in every N-th backward pass only"
     )
     command.add_argument(
         "--side-by-side",
         action="store_true",
-        help="where a convention may decide the training, run the program up to five times more to see it: once as it is, and under "
+        help="where a convention may decide the training, find out: run the program up to five more times, once as it is and once under "
         "the other convention at each such line",
     )
-    command.add_argument("--counts", action="store_true", help="shares of elements alone: cheaper, without sides")
+    command.add_argument("--counts", action="store_true", help="count elements only: cheaper, without their sides")
     add_program(command)
 
 

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 
 PLACE = 75
-HELP = "replace the classes that an old script defines by the import of ours"
+HELP = "replace the gradient classes of an old script by an import of pseudograd"
 EXAMPLE = "pseudograd migrate --apply script.py"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a script or a notebook")
-    command.add_argument("--apply", action="store_true", help="write what is shown")
+    command.add_argument("--apply", action="store_true", help="write the changes to the files")
 
 
 def run(options: argparse.Namespace) -> int:

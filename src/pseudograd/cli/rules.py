@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ._arguments import add_import, imported
+from ._arguments import add_import, import_named
 
 PLACE = 10
 HELP = "list the backward rules: formula, what is saved, linear or not, source"
@@ -12,7 +12,7 @@ EXAMPLE = "pseudograd rules clamp"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("op", nargs="?", metavar="OP", help="one op only, such as clamp or relu")
+    command.add_argument("op", nargs="?", metavar="OP", help="show this op only, such as clamp or relu")
     add_import(command)
 
 
@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
     from ..rule import OPS
 
     for name in options.imports:
-        imported("rules", "--import", name, name)
+        import_named("rules", "--import", name, name)
     if options.op is not None and options.op not in OPS:
         raise unknown_name("rules", "op", tuple(OPS), options.op)
     print(rules_text([OPS[options.op]] if options.op else list(OPS.values())))

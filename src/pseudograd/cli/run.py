@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pseudograd_notices.options import add_program
 
-from ._arguments import add_change, add_import, imported
+from ._arguments import add_change, add_import, import_named
 
 PLACE = 50
-HELP = "run a program, unedited, with another edge or rule in torch's own clamps"
+HELP = "run a program, unedited, with another edge or rule in torch's own functions"
 EXAMPLE = 'pseudograd run --pin "torch<=2.13" train.py --epochs 1'
 STATUS = "that of the program; 3 with --require if nothing was rewritten"
 
@@ -18,11 +18,11 @@ STATUS = "that of the program; 3 with --require if nothing was rewritten"
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_change(command)
     add_import(command)
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the reports there, too, as JSON")
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the reports to FILE, as JSON")
     command.add_argument(
         "--require",
         action="store_true",
-        help="status 3 if --pin or --override rewrote nothing and the program ends well",
+        help="exit with 3 if the program succeeds and --pin or --override changed no call",
     )
     add_program(command)
 
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from ..rewrite import whole_program
 
     for name in options.imports:
-        imported("run", "--import", name, name)
+        import_named("run", "--import", name, name)
     with stoppable():
         return whole_program.run(
             options.program,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._arguments import add_import, add_own_case, current_folder, imported, own_case
+from ._arguments import add_import, add_own_case, current_folder, import_named, own_case
 
 if TYPE_CHECKING:
     from ..comparison.runs import Run
@@ -19,11 +19,15 @@ EXAMPLE = "pseudograd tune --task mine:run --budget 100"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_own_case(command)
-    command.add_argument("--rules", metavar="A,B", help="rules to choose from, as for compare")
+    command.add_argument("--rules", metavar="A,B", help="rules to choose from, as of compare")
     add_import(command)
-    command.add_argument("--budget", type=int, required=True, metavar="N", help="how many whole runs it may cost")
-    command.add_argument("--steps", type=int, metavar="N", help="length of a whole run, if the function takes steps")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write all of it, too, as JSON")
+    command.add_argument(
+        "--budget", type=int, required=True, metavar="N", help="most whole runs that the search may take"
+    )
+    command.add_argument(
+        "--steps", type=int, metavar="N", help="length of a whole run, if the function has an argument steps"
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
     with stoppable(), current_folder():
         for name in options.imports:
-            imported("tune", "--import", name, name)
+            import_named("tune", "--import", name, name)
         if options.task is None:
             raise ValueError("tune: --task must be given, got none. Name your training as MODULE:FUNCTION.")
         target = None if options.json is None else checked_file("tune", "--json", options.json)

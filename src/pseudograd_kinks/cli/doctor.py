@@ -14,12 +14,12 @@ STATUS = "1 if --expect names another edge, else 0"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--json", action="store_true", help="the findings as JSON")
-    expected = "closed or open: one line, and status 1 if number bounds have the other edge"
+    add("--json", action="store_true", help="print the result as JSON")
+    expected = "closed or open: print one line, and exit with 1 if number bounds have the other edge"
     add("--expect", metavar="EDGE", help=expected)
-    others = "what differs from jax, tensorflow or a version such as torch==2.9, at every point of the kink table"
+    others = "say where the installed torch differs from jax, tensorflow or a version such as torch==2.9"
     add("--against", metavar="NAME", help=others)
-    add("--all", action="store_true", help="with --against: a line for every point")
+    add("--all", action="store_true", help="with --against: print a line for every point")
 
 
 def run(options: argparse.Namespace) -> int:

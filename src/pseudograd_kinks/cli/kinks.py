@@ -20,15 +20,15 @@ STATUS = "1 if --check finds something new, else 0"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("ops", nargs="*", metavar="OP", help="of these ops or points only, such as clamp or abs@0")
-    add("--family", action="append", default=[], metavar="NAME", help="of this family only, such as norms")
-    add("--changed", action="store_true", help="only where torch versions differ, and why")
-    measures = "measure the installed torch against the table: status 1 if something is new"
+    add("ops", nargs="*", metavar="OP", help="show these ops or points only, such as clamp or abs@0")
+    add("--family", action="append", default=[], metavar="NAME", help="show this family only, such as norms")
+    add("--changed", action="store_true", help="show only where torch versions differ, and why")
+    measures = "measure the installed torch; exit with 1 if it differs from the table"
     add("--check", action="store_true", help=measures)
-    add("--device", metavar="DEVICE", help="with --check: measure there (default: cpu)")
-    backend = "with --check: compiled by this backend of torch.compile, or by MODULE:FUNCTION"
+    add("--device", metavar="DEVICE", help="with --check: measure on this device (default: cpu)")
+    backend = "with --check: measure code compiled by this backend of torch.compile, or by MODULE:FUNCTION"
     add("--backend", metavar="NAME", help=backend)
-    add("--json", metavar="FILE", help="with --check: write what was found there")
+    add("--json", metavar="FILE", help="with --check: write the measurement to FILE")
 
 
 def run(options: argparse.Namespace) -> int:

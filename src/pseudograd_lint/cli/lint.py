@@ -37,11 +37,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
     add_output(command)
-    add("--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read")
-    add("--stdin-filename", metavar="FILE", default="<stdin>", help="what the standard input is called")
-    add("--jobs", type=int, metavar="N", default=0, help="processes (default: two for many files)")
-    add("--statistics", action="store_true", help="with text: a line for each code, with its count")
-    add("--exit-zero", action="store_true", help="status 0 with findings, too")
+    add(
+        "--exclude",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="skip these folders and files; may be repeated",
+    )
+    add("--stdin-filename", metavar="FILE", default="<stdin>", help="name of the standard input in findings")
+    add("--jobs", type=int, metavar="N", default=0, help="number of processes (default: two for many files)")
+    add("--statistics", action="store_true", help="print how often each code was found, below the text")
+    add("--exit-zero", action="store_true", help="exit with 0 even if there are findings")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,13 +10,13 @@ from ..code import Code, explain, find_code, list_codes, unknown_code
 from ..command_line import command_files, literals
 
 PLACE = 66
-HELP = "what a code that lint or diagnose prints means, and what to do"
+HELP = "explain a code that lint or diagnose prints, and say what to do"
 EXAMPLE = "pseudograd explain PG101"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "code", nargs="?", metavar="CODE", help="such as PG101 or born-on-bound; all of them if left out"
+        "code", nargs="?", metavar="CODE", help="a code or its name, such as PG101 or born-on-bound (default: all)"
     )
 
 

@@ -13,7 +13,7 @@ from pseudograd.cli._arguments import (
     add_own_case,
     current_folder,
     function_named,
-    imported,
+    import_named,
     in_one_line,
     name_rules,
     own_case,
@@ -41,19 +41,23 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--tasks",
         metavar="A,B",
-        help=f"all, or some of {', '.join(tasks)} (default: {','.join(first_run)}, which take half a minute)",
+        help=f"'all', or some of {', '.join(tasks)} (default: {','.join(first_run)}, which take half a minute)",
     )
     example = name_rules()[1]
     command.add_argument(
-        "--rules", metavar="A,B", help=f"rules of clamp, with an edge if wanted: '{example},zero/half' (default: all)"
+        "--rules",
+        metavar="A,B",
+        help=f"rules of clamp, each alone or with an edge: '{example},zero/half' (default: all)",
     )
     add_import(command)
-    command.add_argument("--loss", metavar="MODULE:FUNCTION", help="your loss of y, for basin and curve")
+    command.add_argument("--loss", metavar="MODULE:FUNCTION", help="use your own loss of y for basin and curve")
     command.add_argument("--min", type=float, help="lower bound for basin and curve (default: -1)")
     command.add_argument("--max", type=float, help="upper bound for basin and curve (default: 1)")
     add_own_case(command)
-    command.add_argument("--seeds", type=int, metavar="N", help="how many seeds --task runs with (default: 12)")
-    command.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
+    command.add_argument("--seeds", type=int, metavar="N", help="number of seeds for --task (default: 12)")
+    command.add_argument(
+        "--out", type=Path, metavar="FOLDER", help=f"write the report into this folder (default: {_OUT})"
+    )
 
 
 def _parse_task_names() -> tuple[list[str], list[str]]:
@@ -71,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
     with stoppable(), current_folder():
         for name in options.imports:
-            imported("compare", "--import", name, name)
+            import_named("compare", "--import", name, name)
         if options.jobs < 1:
             raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
         _check_combination(options)

@@ -15,23 +15,25 @@ STATUS = "0 if the training survives, 1 if not"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--from", dest="old", metavar="PY", help="the interpreter with the torch of today")
-    command.add_argument("--to", dest="new", metavar="PY", help="the interpreter with the torch to upgrade to")
+    command.add_argument("--from", dest="old", metavar="PY", help="Python interpreter with the torch that you use now")
+    command.add_argument("--to", dest="new", metavar="PY", help="Python interpreter with the torch to upgrade to")
     command.add_argument(
         "--routes",
         metavar="ONE,OTHER",
-        help="two ways through one torch, that of --from or of this command: eager,inductor, eager,aot_eager or cpu,cuda",
+        help="compare two ways to run on one torch, that of --from or this one: eager,inductor, eager,aot_eager or cpu,cuda",
     )
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="of random, numpy and torch (default: 0)")
-    command.add_argument("--time-limit", type=float, metavar="SECONDS", help="of one run, which is stopped then")
-    command.add_argument("--max-runs", type=int, metavar="N", help="the most runs of the program, at least 2")
-    command.add_argument("-v", "--verbose", action="store_true", help="show what the program prints")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
+    command.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of random, numpy and torch (default: 0)"
+    )
+    command.add_argument("--time-limit", type=float, metavar="SECONDS", help="stop each run after this time")
+    command.add_argument("--max-runs", type=int, metavar="N", help="run the program at most this often, 2 or more")
+    command.add_argument("-v", "--verbose", action="store_true", help="show the output of the program")
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
     command.add_argument(
         "--cut-out",
         type=Path,
         metavar="FILE",
-        help="write the program of ten lines that shows it there, where there is one",
+        help="write a program of ten lines that shows the difference to FILE, if one exists",
     )
     add_program(command)
 
