@@ -208,8 +208,8 @@ def readme_part(run: Run) -> str:
         [
             f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
             f"On the CPU, forward and backward of a million elements with `inward` take {ratios}, the class ClampWithGrad that scripts "
-            f"copy. *Two copies*, of x forward and of grad backward, are the unit: here `inward` takes {over['floor']:.2f} of it. The "
-            f"network saves {mib['inward']} MiB for its backward pass with `inward` and {mib['native']} MiB with torch.clamp. "
-            f"[How fast](docs/speed.md) has more figures. {_count_limits(run)}",
+            f"copy. *Two copies*, of x forward and of grad backward, are the unit: here `inward` takes {over['floor']:.2f} × their time. "
+            f"The network of the picture saves {mib['inward']} MiB for its backward pass with `inward` and {mib['native']} MiB with "
+            f"torch.clamp. [How fast](docs/speed.md) has more figures. {_count_limits(run)}",
         ]
     )

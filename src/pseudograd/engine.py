@@ -1,11 +1,11 @@
-"""How torch sees a rule: the only file that subclasses autograd.Function, and the one that picks the lowering.
+"""How torch runs a rule. Only this file subclasses autograd.Function. A lowering is one of the ways below; this file picks it.
 
 | context                                                          | lowering                                        |
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
 | eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
-|   with kernels, between two numbers that were there before       | a Pseudograd of its own (Ready): all is decided |
-|                                                                  | that does not depend on x                       |
+|   with kernels, between two numbers of an earlier call           | a Pseudograd of its own (Ready): it has decided |
+|                                                                  | all that does not depend on x                   |
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
@@ -68,46 +68,46 @@ _is_grad_enabled = torch.is_grad_enabled
 
 # --- who watches ------------------------------------------------------------------------------------------------------
 
-Around = Callable[[], Callable[[Tensor | None], None]]
+Watcher = Callable[[], Callable[[Tensor | None], None]]
 
-_lock = threading.RLock()  # a collection of garbage may run any code while it is held
-_watchers: tuple[Around, ...] = ()  # the doors below ask only whether there is any
-_watch_depth = Depth()  # above 0 in a call that the watchers know of
+_lock = threading.RLock()  # re-entrant: the garbage collector may run code that takes it again
+_watchers: tuple[Watcher, ...] = ()  # the entry points below ask only whether it is empty
+_watch_depth = Depth()  # above 0 inside a call that the watchers see already
 
 
 @contextmanager
-def watch(around: Around) -> Iterator[None]:
-    """Watch the calls that this engine runs eagerly, in every thread. around() runs before each call and returns a function, which runs
+def watch(watcher: Watcher) -> Iterator[None]:
+    """Watch the calls that this engine runs eagerly, in every thread. watcher() runs before each call and returns a function, which runs
     after the call with its result, or with None where the call raised. Neither may raise. Contexts may end in any order.
     """
     global _watchers
     with _lock:
-        _watchers = (*_watchers, around)
+        _watchers = (*_watchers, watcher)
     try:
         yield
     finally:
         with _lock:
             remaining = list(_watchers)
-            remaining.remove(around)
+            remaining.remove(watcher)
             _watchers = tuple(remaining)
 
 
 Result = TypeVar("Result", bound=Tensor | None)
 
 
-def _run_watched(door: Callable[..., Result], *arguments: object) -> Result:
-    """Run one of the doors below between the watchers."""
-    endings, result = [around() for around in _watchers], None
+def _run_watched(entry_point: Callable[..., Result], *arguments: object) -> Result:
+    """Run one of the entry points below between the watchers."""
+    endings, result = [watcher() for watcher in _watchers], None
     try:
         with _watch_depth:
-            result = door(*arguments)
+            result = entry_point(*arguments)
             return result
     finally:
         for end in reversed(endings):
             end(result)
 
 
-# --- the doors --------------------------------------------------------------------------------------------------------
+# --- the entry points -------------------------------------------------------------------------------------------------
 
 
 def is_recording(*inputs: object) -> bool:
@@ -118,7 +118,7 @@ def is_recording(*inputs: object) -> bool:
 
 
 def run(call: Call, *inputs: Any) -> Tensor:
-    """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
+    """Compute the op on `inputs` so that its backward is the call's rule, whatever context of torch is active."""
     if _watchers and not _is_compiling() and not _watch_depth.depth:
         return _run_watched(run, call, *inputs)
     if transforms_are_active() or in_forward_mode():
@@ -131,7 +131,7 @@ def run(call: Call, *inputs: Any) -> Tensor:
         return _apply_eager(call, *inputs)
     if not is_exporting():
         return PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
-    # torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained.
+    # torch.export keeps no custom backward, so the graph gets torch's own op. A warning tells the user, who may train the program.
     _warn_of_export(call.label)
     return call.primitive.forward(*inputs)
 
@@ -139,10 +139,10 @@ def run(call: Call, *inputs: Any) -> Tensor:
 def run_prepared(
     op: str, x: object, rule: object, edge: object, maximize: object, low: object, high: object
 ) -> Tensor | None:
-    """`run` for a call that `prepare` has seen, with a kernel; None where it is not one, or where `run` must decide.
+    """Run a call that `prepare` has seen, with its kernel. None if `prepare` has not seen the call, or if `run` must decide.
 
-    Not for compiled code, which must not see the memory of calls. At ten elements each line of this is a hundredth of the whole call
-    with its backward.
+    Compiled code does not call it, because a compiler must not see the table of prepared calls. At ten elements each line of this function
+    is a hundredth of the time of the call and its backward.
     """
     if _watchers and not _watch_depth.depth:
         return _run_watched(run_prepared, op, x, rule, edge, maximize, low, high)
@@ -151,7 +151,7 @@ def run_prepared(
     try:
         key = op, rule, edge, x.dtype, low, high
         ready = prepared.get(key if x.is_cpu else (*key, x.device.type))
-    except TypeError:  # one of them cannot be what it should
+    except TypeError:  # an argument cannot be hashed: `run` decides
         return None
     if not ready or not x.requires_grad or not torch.is_grad_enabled():
         return None
@@ -163,12 +163,12 @@ def run_prepared(
 
 
 def prepare(x: Tensor, call: Call, rule: object, edge: object, low: object, high: object) -> None:
-    """After a call between two numbers that went through `run`, with its arguments checked."""
+    """Prepare a call between two numbers for `run_prepared`. Its arguments have been checked."""
     device = x.device.type
     key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, low, high
     if device != "cpu":
         key = (*key, device)
-    if not torch.is_grad_enabled() or _is_watched():  # what is remembered must be a plain tensor
+    if not torch.is_grad_enabled() or _is_watched():  # the tensor of settings that is remembered must be plain
         return
     if isinstance(low, Tensor) or isinstance(high, Tensor) or key in prepared:
         return
@@ -178,9 +178,9 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, low: object, high
 
 
 def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
-    """`run`, with the result in x. As torch's in-place ops it saves a copy of the old x, where the rule reads any and no code serves.
+    """`run`, with the result in x. As torch's in-place ops it saves a copy of the old x, if the rule reads x and no bits can replace it.
 
-    Leaf errors and version counters are torch's.
+    torch raises its own errors for leaves, and counts the versions of x.
     """
     if _watchers and not _is_compiling() and not _watch_depth.depth:
         return _run_watched(run_in_place, call, x, *others)
@@ -191,6 +191,7 @@ def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
 
 
 def _keeps_another_residual(call: Call, x: Tensor, others: tuple[object, ...], wants: tuple[bool, ...]) -> bool:
+    """Does the call save a residual that is not its inputs? Then x needs no copy."""
     if (
         not (x.requires_grad and torch.is_grad_enabled())
         or x.is_leaf
@@ -208,7 +209,7 @@ _warned: dict[str, Callable[[], object]] = {}  # by label, a weak reference to t
 def _warn_of_export(label: str) -> None:
     """One warning for each trace: Dynamo on torch 2.8 resets Python's memory of warnings.
 
-    Dynamo, which traces for strict=True, runs this while it traces: no warning could leave a trace.
+    With strict=True Dynamo runs this function while it traces, because no warning can be part of a trace.
     """
     context = tracing_context()
     if context is not None:
@@ -233,7 +234,7 @@ Public = TypeVar("Public", bound=Callable[..., object])
 
 
 def unscriptable(function: Public) -> Public:
-    """Decorator: torch.jit.script raises our error instead of a remark on our source. TorchScript has no custom backward."""
+    """Decorator: torch.jit.script raises our error, not its own about a line of our source. TorchScript has no custom backward."""
 
     def refuse() -> None:
         raise no_script(function.__name__)
@@ -258,7 +259,7 @@ class Node(Protocol):
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor, ...]
     state: tuple[Call, Residual, list[object]]
-    order: int  # of the memory of x, for a node with a code
+    order: int  # of the dimensions of x in memory, for a node that saves bits
     shape: torch.Size
     numbers: tuple[float, ...]
 
@@ -270,9 +271,9 @@ class Node(Protocol):
 
 
 def _remember(ctx: Node, call: Call, residual: Residual, saved: Saved) -> None:
-    """Keep what backward needs: tensors where autograd can guard them.
+    """Keep what backward needs: autograd guards the tensors, `state` has the rest.
 
-    The last tensor goes first, as in torch's own ops: a checkpoint compares both where our op stands in for torch's.
+    Tensors are saved in reverse order, as torch's own ops save theirs: where our op stands in for torch's, a checkpoint compares the two.
     """
     ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in saved[::-1]])
     # One attribute, because each costs 0.1 us.
@@ -280,22 +281,22 @@ def _remember(ctx: Node, call: Call, residual: Residual, saved: Saved) -> None:
 
 
 def _recall(ctx: Node, unpacked: tuple[Tensor, ...] | None = None) -> list[Any]:
-    """unpacked: the `saved_tensors` if they were read already, because a checkpoint allows one reading."""
+    """The saved values in their order. unpacked: the `saved_tensors`, if the caller has read them: a checkpoint allows one reading."""
     *_, others = ctx.state
     tensors = ctx.saved_tensors if unpacked is None else unpacked
     return [other if tensor is None else tensor for tensor, other in zip(tensors[::-1], others)]  # noqa: B905  of one length
 
 
 def call_of(node: object) -> Call | None:
-    """The call that a node of ours computes; None for another's."""
+    """The call that a node of ours computes; None for any other node."""
     state = getattr(node, "state", None)
     call = state[0] if type(state) is tuple else getattr(function_of(type(node)), "call", None)
-    return call if isinstance(call, Call) else None  # a Function of another may have an attribute of that name
+    return call if isinstance(call, Call) else None  # another library's Function may have an attribute `call`
 
 
 def saved_inputs_of(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
-    """The call of a node of ours, and the inputs that it saved. None for a node of another primitive or with another residual, and
-    where a checkpoint, which unpacks once, does not hand them out.
+    """The call of a node of ours, and the inputs that it saved. None for a node of another primitive or with another residual, and if a
+    checkpoint refuses to unpack the inputs a second time.
     """
     call = call_of(node)
     if call is None or call.primitive is not primitive or getattr(node, "state", (None, None))[1] is not INPUTS:
@@ -306,7 +307,7 @@ def saved_inputs_of(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] |
         return None
 
 
-def _no_forward_mode(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:
+def _forward_mode_error(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:
     linear = [name for name, rule in call.primitive.rules.items() if rule.is_linear]
     other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
     edge = "".join(f" (with an edge other than {edge!r})" for edge in call.primitive.edges if edge_reads_grad(edge))
@@ -323,10 +324,10 @@ class Pseudograd(Function):
     def forward(ctx: Node, call: Call, *inputs: Any) -> Tensor:
         wants = ctx.needs_input_grad[1:]
         residual = kernels.residual_of(call, inputs, wants)
-        if residual is INPUTS:  # written out, because a function call costs as much as a line of this
+        if residual is INPUTS:  # without `residual.encode`: here a function call takes as long as a whole line
             _remember(ctx, call, INPUTS, select_inputs(call, inputs, wants))
-            # Torch's own takes less time than to call a kernel for a few elements.
-            # A trace would see a size that is read here.
+            # For a few elements torch's own forward takes less time than a call of a kernel.
+            # `_is_watched` comes first: a trace would record the size that is read here.
             if _is_watched() or inputs[0].numel() < bits.least or not kernels.have_values(call):
                 return call.primitive.forward(*inputs)
             y = kernels.value(call, inputs)
@@ -343,7 +344,7 @@ class Pseudograd(Function):
 
 
 def _pull(grad: Tensor, saved: Saved, wants: Wants, call: Call, residual: Residual) -> Gradients:
-    """By a kernel, where nobody watches and no second derivative is recorded; else by the formula."""
+    """The gradients of the inputs: by a kernel if nobody watches and no second derivative is recorded, else by the formula."""
     if not (torch.is_grad_enabled() or _is_watched() or is_batched(grad)):
         gradients = kernels.backward(residual, grad, saved, wants, call)
         if gradients is not None:
@@ -353,7 +354,7 @@ def _pull(grad: Tensor, saved: Saved, wants: Wants, call: Call, residual: Residu
     return residual.pull(grad, saved, wants, call)
 
 
-# All classes below have this name: users meet it in graphs and diagnoses.
+# The eager Functions below are all named Pseudograd, because users meet the name in graphs and diagnoses.
 
 
 class _InPlace:
@@ -380,8 +381,9 @@ class _InPlace:
 class Ready:
     """A prepared call as Functions of x alone: one more argument and one more attribute would cost a microsecond.
 
-    Each Function is made at its first use, because a program may clamp between other numbers at every step. is_seen: False for a rewritten
-    call. torch enters the mode of functions again for its backward, where the mode would see every attribute access.
+    Each Function is made at its first use, because a program may clamp between other numbers at every step. is_seen: may a mode of
+    functions see the backward? False for a rewritten call: torch enters the mode again for its backward, where the mode would see every
+    attribute access.
     """
 
     def __init__(self, recipe: Prepared, is_seen: bool = True) -> None:
@@ -395,25 +397,25 @@ class Ready:
             if x.numel() < bits.least or not (self.keeps_code and bits.pays_for(x)):
                 return self.keeping_x(x)
             return self.keeping_code(x)
-        except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
+        except RuntimeError:  # the operators take no sparse tensor, and none of another backend
             return None
 
     @cached_property
     def keeping_x(self) -> Callable[[Tensor], Tensor]:
-        return self.applied(_passing(self.recipe) if self.recipe.passes else _keeping_x(self.recipe))
+        return self.make_apply(_passing(self.recipe) if self.recipe.passes else _keeping_x(self.recipe))
 
     @cached_property
     def keeping_code(self) -> Callable[[Tensor], Tensor]:
-        return self.applied(_keeping_code(self.recipe))
+        return self.make_apply(_keeping_code(self.recipe))
 
-    def applied(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
-        return _apply_of(lowering if self.is_seen else _unseen(lowering))
+    def make_apply(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
+        return _apply_of(lowering if self.is_seen else _hide_backward(lowering))
 
 
-def ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
-    """For a rewritten call: a function of x and of the bounds that are tensors; None where no kernel serves it.
+def find_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
+    """A function that runs a rewritten call, given x and those bounds that are tensors. None if no kernel serves the call.
 
-    The function returns None where `run` must decide. The caller sees to it that no mode has to see the call. The function is remembered,
+    The function returns None where `run` must decide. The caller makes sure that no mode has to see the call. The function is remembered,
     because Python calls a new function slowly, and a program may enter a context at every step.
     """
     x, *others = inputs
@@ -428,15 +430,15 @@ def ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
 def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
     x, *others = inputs
     if any(isinstance(value, Tensor) for value in others):
-        return _ready_between(call, inputs)
+        return _make_ready_between(call, inputs)
     if len(others) != 2 or call.maximize:
         return None
     low, high = others
     recipe, is_on_cpu, device = kernels.prepare(call, low, high, x.dtype, x.device.type), x.is_cpu, x.device.type
     if recipe is None:
         return None
-    in_mode = Ready(recipe, is_seen=False)
-    keeping_x = in_mode.keeping_x
+    rewritten = Ready(recipe, is_seen=False)
+    keeping_x = rewritten.keeping_x
 
     def run(x: Tensor) -> Tensor | None:
         if not x.requires_grad or not _is_grad_enabled() or x.is_cpu is not is_on_cpu or _watchers:
@@ -446,27 +448,27 @@ def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | No
         if not (is_on_cpu or x.device.type == device):
             return None
         if x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
-            return in_mode(x)
+            return rewritten(x)
         try:
             return keeping_x(x)
-        except RuntimeError:  # as above
+        except RuntimeError:  # as in Ready.__call__
             return None
 
     return run
 
 
-def _ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
+def _make_ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
     x = inputs[0]
     recipe = kernels.prepare_between(call, inputs)
     if recipe is None:
         return None
     dtype, inputs_of, is_on_cpu, device = x.dtype, recipe.inputs, x.is_cpu, x.device.type
-    apply = _apply_of(_unseen(_keeping_tensors(recipe)))
+    apply = _apply_of(_hide_backward(_keeping_tensors(recipe)))
 
     @lru_cache
     def find_coded(wants: Wants) -> Callable[..., Tensor] | None:
         coded = recipe.coded(wants)
-        return None if coded is None else _apply_of(_unseen(_keeping_code_between(recipe, coded)))
+        return None if coded is None else _apply_of(_hide_backward(_keeping_code_between(recipe, coded)))
 
     def run(*tensors: Tensor) -> Tensor | None:
         x, *bounds = tensors
@@ -490,18 +492,18 @@ def _ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] |
                 apply_coded = find_coded(tuple([tensor.requires_grad for tensor in tensors]))
                 if apply_coded is not None:
                     return apply_coded(*tensors)
-            if len(tensors) == 2:  # of which no kernel makes y, as some do between two bounds
+            if len(tensors) == 2:  # with one bound no kernel computes y; with two bounds some do
                 return apply(*tensors)
             return _apply_unseen(call, *inputs_of(tensors))
-        except RuntimeError:  # torch's own, which says it to the program
+        except RuntimeError:  # torch refuses the call: `run` raises the error for the program
             return None
 
     return run
 
 
-def _unseen(lowering: type[Function]) -> type[Function]:
-    """The lowering with a backward that no mode of functions sees. The modes still see how saved tensors are read: there a checkpoint runs
-    its forward again, which they have to rewrite as before.
+def _hide_backward(lowering: type[Function]) -> type[Function]:
+    """The lowering with a backward that no mode of functions sees. The modes still see the reading of saved tensors: a checkpoint then runs
+    its forward again, and the modes have to rewrite that forward as before.
     """
 
     pull, without = lowering.backward, without_torch_function
@@ -515,7 +517,7 @@ def _unseen(lowering: type[Function]) -> type[Function]:
             with without():
                 return pull(ctx, grad, saved)
 
-    # In front of a backward torch asks in Python whether there is a vjp: half a microsecond.
+    # Before each backward torch looks for a vjp in Python, which takes half a microsecond. This line avoids it.
     backward_class(Pseudograd).apply = Pseudograd.backward
     return Pseudograd
 
@@ -534,18 +536,18 @@ def _keeping_tensors(recipe: PreparedBetween) -> type[Function]:
         @staticmethod
         def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             tensors, wants = (ctx.saved_tensors if unpacked is None else unpacked)[::-1], ctx.needs_input_grad
-            if _is_unwatched(grad):
+            if _can_use_operators(grad):
                 pulled: list[Tensor | None] = []
                 dtype = grad.dtype
                 try:
                     for column, want in zip(columns, wants):  # noqa: B905  of one length
                         gradient = pull(grad, *tensors, column) if want else None
                         if want and gradient.dtype is not dtype:  # type: ignore[union-attr]
-                            break  # a hook of saved tensors has changed one, which no operator takes
+                            break  # a hook of saved tensors has changed a dtype, and no operator takes that
                         pulled.append(gradient)
                     else:
                         return tuple(pulled)
-                except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
+                except NotImplementedError:  # the operators take no sparse grad, and none of another backend
                     pass
             inputs, wanted = recipe.inputs(tensors), recipe.inputs(wants)
             gradients = _pull(grad, inputs, tuple(map(bool, wanted)), recipe.call, INPUTS)
@@ -571,12 +573,12 @@ def _keeping_code_between(recipe: PreparedBetween, coded: CodedBetween) -> type[
             (code,) = ctx.saved_tensors if unpacked is None else unpacked
             wants = ctx.needs_input_grad
             # A hook of saved tensors may have changed the code.
-            if _is_unwatched(grad) and type(code) is Tensor and bits.are_bytes(code):
+            if _can_use_operators(grad) and type(code) is Tensor and bits.are_bytes(code):
                 try:
-                    each = zip(columns, wants, strict=True)
-                    pulled = [decode(grad, code, column, ctx.order) if want else None for column, want in each]
+                    pairs = zip(columns, wants, strict=True)
+                    pulled = [decode(grad, code, column, ctx.order) if want else None for column, want in pairs]
                     return tuple(pulled)
-                except NotImplementedError:  # as above
+                except NotImplementedError:  # the operators take no sparse grad, and none of another backend
                     pass
             wanted = recipe.inputs(wants)
             gradients = _pull(
@@ -602,10 +604,10 @@ def _keeping_x(recipe: Prepared) -> type[Function]:
         def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             (x,) = ctx.saved_tensors if unpacked is None else unpacked
             # A hook of saved tensors may have changed x.
-            if _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype:
+            if _can_use_operators(grad) and type(x) is Tensor and x.dtype is grad.dtype:
                 try:
                     return pull(grad, x, settings)
-                except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
+                except NotImplementedError:  # the operators take no sparse grad, and none of another backend
                     pass
             return _pull(grad, [x, recipe.low, recipe.high], _X_ALONE, recipe.call, INPUTS)[0]
 
@@ -628,7 +630,7 @@ def _keeping_code(recipe: Prepared) -> type[Function]:
         def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             (code,) = ctx.saved_tensors if unpacked is None else unpacked
             # A hook of saved tensors may have changed the code.
-            if _is_unwatched(grad) and type(code) is Tensor and bits.are_bytes(code):
+            if _can_use_operators(grad) and type(code) is Tensor and bits.are_bytes(code):
                 try:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:
@@ -658,8 +660,8 @@ def _passing(recipe: Prepared) -> type[Function]:
 PseudogradInPlace = _InPlace.Pseudograd
 
 
-def _is_unwatched(grad: Tensor) -> bool:
-    """May an operator without a derivative see it? `_pull` asks the same, of more cases."""
+def _can_use_operators(grad: Tensor) -> bool:
+    """May the operators, which have no derivative, compute with this grad? `_pull` asks the same for every kind of tensor."""
     return type(grad) is Tensor and not (
         _is_grad_enabled() or _is_dynamo_compiling() or dispatch_modes() or transforms_are_active() or is_batched(grad)
     )
@@ -669,16 +671,19 @@ _X_ALONE = (True, False, False)
 
 
 def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
-    """Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call."""
+    """The C function that Function.apply calls. The Python around it only looks for functorch, which `run` has done, and takes 2 us."""
     return super(Function, lowering).apply  # type: ignore[misc]  # of a class in C
 
 
 _apply_eager = _apply_of(Pseudograd)
-_apply_unseen = _apply_of(_unseen(Pseudograd))
+_apply_unseen = _apply_of(_hide_backward(Pseudograd))
 
 
 def _is_watched() -> bool:
-    """By a mode, a transform, torch.jit.trace, or compiled autograd, which traces an eager backward: kernels are beyond their sight."""
+    """Does a mode, a transform, torch.jit.trace or compiled autograd watch? Kernels are beyond their sight.
+
+    Compiled autograd traces the backward of eager code.
+    """
     return bool(_is_compiling() or dispatch_modes() or transforms_are_active() or is_tracing())
 
 
@@ -708,9 +713,9 @@ class PseudogradFunctional(Function):
         """The same slope, applied to each tangent: a linear element-wise pull is its own transpose."""
         call = ctx.state[0]
         if not call.is_linear:
-            raise _no_forward_mode(call)
+            raise _forward_mode_error(call)
         if not has_forward_mode:
-            raise _no_forward_mode(call, "this torch lacks what it needs (see `pseudograd doctor`)")
+            raise _forward_mode_error(call, "this torch lacks what it needs (see `pseudograd doctor`)")
         inputs, level = _recall(ctx), nested_level()
         with forward_mode_at(level):
             inputs = [primal(value, level) for value in inputs]
@@ -724,7 +729,7 @@ class PseudogradFunctional(Function):
 
 
 def _apply_functional(call: Call, inputs: Iterable[object]) -> Tensor:
-    with own:  # its forward runs under the modes of `rewrite`
+    with own:  # the forward runs under the modes of `rewrite`, which must leave it alone
         return PseudogradFunctional.apply(call, *inputs)
 
 
@@ -733,7 +738,7 @@ class PseudogradCompiled(Function):
 
     The rule's numbers come as arguments, before the inputs: where the call alone holds a symbolic number, torch 2.8 and 2.10 put a
     size of x in its place. Saved tensors are copies: a compiler does not notice that the program changes one in place afterwards. Inductor
-    takes the copies out that nobody needs.
+    removes the copies that nobody needs.
     """
 
     @staticmethod
@@ -756,9 +761,9 @@ class PseudogradCompiled(Function):
 
 
 def _after_grad(grad: Tensor, inputs: list[object]) -> list[object]:
-    """The inputs, x such that what is computed from it cannot be computed before grad is there.
+    """The inputs, with an x that depends on grad, so that nothing is computed from x before grad is there.
 
-    Else Inductor keeps where x is outside as bools, whose loops on CPU take ten times as long as those that read x again.
+    Otherwise Inductor saves bools that say where x is outside. On the CPU, loops over bools take ten times as long as loops that read x.
     """
     x, *others = inputs
     if not isinstance(x, Tensor) or not x.is_cpu or any(isinstance(other, Tensor) for other in others):
@@ -774,9 +779,9 @@ def _apply_over_functorch(call: Call, inputs: tuple[object, ...]) -> Tensor:
 
 
 def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
-    """Run a user's formula where Dynamo traces it, so that it guards the globals and closures that the formula reads.
+    """Run a user's formula where Dynamo traces it: Dynamo then guards the globals and closures that the formula reads.
 
-    The graph drops what nobody uses; without this it would keep the values that they had for ever.
+    Without these guards the graph would use the first values of the globals for ever. The graph drops the result, because nobody uses it.
     """
     with torch.no_grad():
         values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
@@ -785,33 +790,33 @@ def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
 
 
 def _apply_in_graph(*leaves: object) -> Tensor:
-    """The node that Dynamo puts into its graph. A graph holds constants but no objects of ours: the first of `leaves` name the call."""
+    """The node that Dynamo puts into its graph, which holds no objects of ours: the first entries of `leaves` name the call."""
     call, inputs = split(leaves)
     return _apply_functional(call, inputs)
 
 
-def _register(imported: ModuleType) -> None:
-    imported.allow_in_graph(_apply_in_graph)
-    imported.assume_constant_result(_warn_of_export)
+def _register(dynamo_module: ModuleType) -> None:
+    dynamo_module.allow_in_graph(_apply_in_graph)
+    dynamo_module.assume_constant_result(_warn_of_export)
 
 
 def registration() -> str:
-    """Does Dynamo know of us, by its own table?"""
-    imported = sys.modules.get("torch._dynamo")
-    if imported is None:
+    """Says whether Dynamo's own table has our functions."""
+    dynamo_module = sys.modules.get("torch._dynamo")
+    if dynamo_module is None:
         return (
             "waits for the first import of torch._dynamo"
             if dynamo.is_awaited()
             else "NOT registered: the import hook is gone"
         )
-    if is_allowed_in_graph(imported, _apply_in_graph):
+    if is_allowed_in_graph(dynamo_module, _apply_in_graph):
         return "registered with Dynamo"
     return "NOT registered with Dynamo: import pseudograd before torch._dynamo, or report how it was imported"
 
 
 @constant_result
 def _register_at_last() -> None:
-    """For an import that went past our hook. Dynamo, which is imported by now, runs this while it traces, instead of tracing it."""
+    """Register with a Dynamo whose import went past our hook. Dynamo runs this function while it traces, instead of tracing it."""
     dynamo.tell(sys.modules["torch._dynamo"])
 
 

@@ -29,7 +29,7 @@ def add_output(command: argparse.ArgumentParser, example: str = "PG101", pattern
     add_list("--select", metavar="CODES", help=codes)
     add_list("--ignore", metavar="WHAT", help=ignored)
     add_file("--baseline", help="report only findings that this file does not have")
-    add_file("--write-baseline", help="write the findings to FILE, to be its baseline from now on")
+    add_file("--write-baseline", help="write the findings to FILE, for --baseline in later runs")
     formats = f"one of {', '.join(FORMATS)} (default: text)"
     command.add_argument("--output-format", metavar="FORMAT", default="text", help=formats)
     add_file("--output-file", help="write to FILE and not to the terminal")

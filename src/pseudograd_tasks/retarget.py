@@ -125,7 +125,8 @@ def _finding(rows: World) -> str:
     also = "" if best == OURS else f" The best variant was {best}, at {values[best]:.1f} dB."
     if best == NO_CLAMP:
         also += (
-            " This loss can do without a clamp, as it is defined outside the range too; many losses and models are not."
+            " This loss can do without a clamp, because it is defined outside the range too. "
+            "Many losses and models are not defined there."
         )
     return (
         "The optimiser Adam changed a photo into a flower with more contrast than a screen can show, and then back into the photo. "

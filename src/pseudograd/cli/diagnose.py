@@ -43,7 +43,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--sensitivity", action="store_true", help="say how much of each gradient is convention at kinks and ties"
     )
     command.add_argument(
-        "--sensitivity-every", type=int, metavar="N", help="the same, measured in every N-th backward pass only"
+        "--sensitivity-every", type=int, metavar="N", help="as --sensitivity, but only in every N-th backward pass"
     )
     command.add_argument(
         "--side-by-side",
@@ -51,7 +51,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="where a convention may decide the training, find out: run the program up to five more times, once as it is and once under "
         "the other convention at each such line",
     )
-    command.add_argument("--counts", action="store_true", help="count elements only: cheaper, without their sides")
+    command.add_argument(
+        "--counts", action="store_true", help="count elements only: cheaper, but not by the sign of the gradient"
+    )
     add_program(command)
 
 

@@ -19,7 +19,7 @@ EXAMPLE = "pseudograd tune --task mine:run --budget 100"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_own_case(command)
-    command.add_argument("--rules", metavar="A,B", help="rules to choose from, as of compare")
+    command.add_argument("--rules", metavar="A,B", help="rules to choose from, written as for compare")
     add_import(command)
     command.add_argument(
         "--budget", type=int, required=True, metavar="N", help="most whole runs that the search may take"

@@ -126,7 +126,7 @@ def remember_call(
         calls = memory.setdefault(func, {})
         if key in calls:  # it leaves some calls to be read, and to make it takes longer than that
             return
-        run = engine.ready(call, inputs)
+        run = engine.find_ready(call, inputs)
         if run is not None:
             is_given_all = has_tensors and len(_tensors(args)) == len(args)
             has_zero = not has_tensors and 0 in inputs[1:]
