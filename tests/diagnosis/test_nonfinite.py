@@ -94,6 +94,43 @@ def test_the_line_of_the_next_step_keeps_a_value_that_the_loss_uses(tmp_path: Pa
     assert not bool(grad.any())
 
 
+def _next_step(line: str, p: nn.Parameter, folder: Path, grad: Tensor | None = None) -> str:
+    (folder / "line.py").write_text(
+        f"y = {line}\ny.backward(y.detach() * 0 + 1 if grad is None else grad)\n", encoding="utf-8"
+    )
+    with diagnose() as d:
+        exec(
+            compile((folder / "line.py").read_text(), folder / "line.py", "exec"),
+            {"torch": torch, "p": p, "grad": grad},
+        )
+    finding = only(d, "nonfinite")
+    return f"{finding.cause}; {finding.next_step}"
+
+
+def test_the_next_step_is_as_short_as_it_can_be(tmp_path: Path) -> None:
+    """A long operand has a name only where it stands twice."""
+    p = nn.Parameter(torch.ones(3))
+    assert "inner" not in _next_step("torch.sqrt(p.sub(p.detach()).square().sum(0, keepdim=True))", p, tmp_path)
+    assert "(inner := p.sub(p.detach()).sum(0, keepdim=True)).abs() > 1e-06, inner," in _next_step(
+        "p / p.sub(p.detach()).sum(0, keepdim=True)", p, tmp_path
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.cfloat])
+def test_a_division_whose_quotient_is_left_out_gets_another_divisor(dtype: torch.dtype, tmp_path: Path) -> None:
+    p, division = nn.Parameter(torch.ones(3, dtype=dtype)), "p / (p - p.detach())"
+    assert "(p - p.detach()), 1e-06))  # in front of it" in _next_step(division, p, tmp_path)
+    masked = _next_step(f"torch.where(p.real > 9, {division}, 0)", p, tmp_path)
+    assert "(p - p.detach()), 1))  # in front of it: what stands behind it comes too late" in masked
+
+
+def test_a_division_by_an_ordinary_number_overflows(tmp_path: Path) -> None:
+    p, grad = nn.Parameter(torch.full((3,), 2.0)), torch.full((3,), 100.0)
+    assert _next_step("torch.full((3,), 3e38) / p", p, tmp_path, grad).startswith(
+        "the result, or the gradient, is larger"
+    )
+
+
 # --- the forward, the data, the weights -----------------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ def passing_era(site: Site) -> str:
 def is_cut_behind(site: Site, evidence: Evidence) -> bool:
     """Would no leaf get more under another era? An op behind cuts what passes there; or no leaf got any, though this torch passes most."""
     leaves = evidence.leaves.named(site.upstream)
-    passes_most = 0 < site.eras.get(installed_era(), 0) == max(site.eras.values(), default=0)
+    passes_most = 0 < site.eras.get(installed_era(), 0) == max(site.eras.values())
     gains_nothing = passes_most or step_behind(site, evidence) is not None
     return site.ends_behind or (gains_nothing and len(leaves) > 0 and all(leaf.starves for leaf in leaves))
 
