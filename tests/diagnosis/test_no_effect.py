@@ -79,6 +79,13 @@ def _function_thrown_away(net: nn.Sequential) -> Tensor:
     return functional.cross_entropy(net[2](h), Y)
 
 
+def _detached_behind_an_index(net: nn.Sequential) -> Tensor:
+    outputs = net(X)
+    chosen = outputs.topk(1).indices
+    term = (outputs.detach().gather(1, chosen) - 1).square().mean()
+    return functional.cross_entropy(outputs, Y) + term  # next: outputs  # in place of outputs.detach()
+
+
 def _clamp_thrown_away(net: nn.Sequential) -> Tensor:
     h = net[0](X)
     h.clamp(-1, 1)  # next: h = h.clamp(-1, 1)
@@ -91,7 +98,7 @@ def _penalty_that_nobody_reads(net: nn.Sequential) -> Tensor:
 
 
 FAULTS = (
-    *(_item, _item_before, _detached, _without_grad, _compared, _factor_0),
+    *(_item, _item_before, _detached, _detached_behind_an_index, _without_grad, _compared, _factor_0),
     *(_function_thrown_away, _clamp_thrown_away, _penalty_that_nobody_reads),
 )
 

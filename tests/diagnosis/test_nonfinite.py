@@ -96,7 +96,7 @@ def test_the_line_of_the_next_step_keeps_a_value_that_the_loss_uses(tmp_path: Pa
 
 def _next_step(line: str, p: nn.Parameter, folder: Path, grad: Tensor | None = None) -> str:
     (folder / "line.py").write_text(
-        f"y = {line}\ny.backward(y.detach() * 0 + 1 if grad is None else grad)\n", encoding="utf-8"
+        f"y = {line}\ny.backward(torch.ones_like(y) if grad is None else grad)\n", encoding="utf-8"
     )
     with diagnose() as d:
         exec(
@@ -129,6 +129,35 @@ def test_a_division_by_an_ordinary_number_overflows(tmp_path: Path) -> None:
     assert _next_step("torch.full((3,), 3e38) / p", p, tmp_path, grad).startswith(
         "the result, or the gradient, is larger"
     )
+
+
+def test_a_result_beyond_float16_is_no_gradient_that_a_scaler_lowers(tmp_path: Path) -> None:
+    said = _next_step("(p * 400).pow(2)", nn.Parameter(torch.ones(3, dtype=torch.float16)), tmp_path)
+    assert said.startswith("the result is larger than float16 holds: 65,504; Compute it in float32 or torch.bfloat16")
+
+
+def test_an_op_of_the_forward_is_not_called_its_backward(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        said = _next_step("p[None].std(0)", nn.Parameter(torch.ones(3)), tmp_path)
+    assert said.startswith("the forward of Std makes it from values that are finite")
+
+
+def test_the_first_steps_of_a_scaler_are_calm_behind_a_relu_too() -> None:
+    """The relu cuts some of what overflowed, and no step uses any of it."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer, scaler = torch.optim.SGD(net.parameters(), 1e-3), torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with diagnose() as d:
+        for _ in range(12):
+            x = torch.randn(24, 8)
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = nn.functional.cross_entropy(net(x), x[:, :3].argmax(1), reduction="sum")
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert codes(d) == []
+    assert any("as a GradScaler" in line for line in d.calm)
 
 
 # --- the forward, the data, the weights -----------------------------------------------------------------------------------

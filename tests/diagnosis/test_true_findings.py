@@ -601,12 +601,17 @@ def _boxes(step: int, p: nn.Parameter) -> Tensor:
     return (overlap - 0.4).square().sum() + 0.3 * (p * torch.tensor([1.0, 0.0, -1.0])).sum()
 
 
+def _floor(step: int, p: nn.Parameter) -> Tensor:
+    """The guard that `nonfinite` advises: what stands below it would only go further down."""
+    return (p - torch.tensor([0.0, 0.4, 0.4])).clamp(min=1e-12).sqrt().sum() + 0.1 * p.sum()
+
+
 def _margin(step: int, p: nn.Parameter) -> Tensor:
     near, far = (p - 0.2).abs(), (p - torch.tensor([0.0, 3.0, 0.4])).abs()
     return (0.1 + near - far).clamp(min=0).mean() + nn.functional.margin_ranking_loss(near, far, torch.ones(3), 0.1)
 
 
-@pytest.mark.parametrize("loss", [_boxes, _margin])
+@pytest.mark.parametrize("loss", [_boxes, _floor, _margin])
 def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[int, nn.Parameter], Tensor]) -> None:
     p = nn.Parameter(torch.tensor([-0.5, 0.5, 1.5]))
     optimizer = torch.optim.SGD([p], 0.05)

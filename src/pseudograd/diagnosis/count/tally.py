@@ -57,6 +57,7 @@ _MAY_BREAK = frozenset(f"{name}Backward" for name in _STEEP.split())
 _orders = itertools.count(1)
 _BACKWARDS = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _SECOND = re.compile(r"\w+BackwardBackward\d")
+_FLOOR = 1e-6  # a lower bound up to here keeps a root or a logarithm from 0
 _SMALL = 2**14  # elements of a gradient that may be kept until the end of a backward
 _lock = threading.RLock()  # around all sums; a collection of garbage may run any code while it is held
 _MOST_CALLS = 8  # different calls of one line whose rules are remembered
@@ -86,7 +87,7 @@ class Tally:
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
-        self.is_hinge = False  # is 0 its only bound, and a lower one?
+        self.is_hinge = False  # is 0, or a number that guards against it, its only bound, and a lower one?
         self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
         # Does an op behind this clamp cut whatever passes exactly at a bound? None where nothing stood there.
         self.ends_behind: bool | None = None
@@ -189,7 +190,8 @@ class Tally:
         if saved is not None and tells_sides:
             self.is_known = True
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
-            self.is_hinge = not self.has_tensor_bound and saved.inputs[1:] in ((0, None), (0,))
+            low, *high = saved.inputs[1:] or (None,)
+            self.is_hinge = isinstance(low, (int, float)) and 0 <= low <= _FLOOR and high in ([], [None])
             if node is not None and not is_slice and not self.calls & (self.calls - 1):
                 self._look_behind(node, saved, leaving, arriving)
         return True

@@ -18,7 +18,7 @@ _REMEDY = "Look at what makes the gradient infinite."
 def _find(evidence: Evidence) -> Iterator[Finding]:
     known = vars(evidence.recorder).get("nonfinite")
     reached = () if known is None else known.reached
-    is_reported = known is not None and bool(reached) and not known.is_calm  # by the finding of that name
+    is_skipped = known is not None and bool(reached) and known.is_calm
     for site in evidence.sites:
         if not site.nonfinite:
             continue
@@ -26,7 +26,9 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in leaves}
         finite, bad = ([name for name, is_finite in states.items() if is_finite is kind] for kind in (True, False))
         passes = _passes_at_bound(site)
-        if (site.is_guard and not (bad and is_reported)) or (passes and bad):
+        # Of what leaves got, `nonfinite` tells: a finding, or a calm line where every such step was skipped.
+        is_told = bool(bad and reached)
+        if (site.is_guard and not is_told) or (passes and bad and not is_skipped):
             cause, next_step = _explain(site, finite, bad, passes)
             yield KIND.site_finding(
                 site,

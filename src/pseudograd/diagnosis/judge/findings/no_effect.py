@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ....listen.frames import named
 from ....wording import counted
-from ...count.influence import Cut, Idle
+from ...count.influence import WITHOUT_GRAD, Cut, Idle
 from ...records import Finding, Site
 from ...sites import expression_at
 from ..statements import find_loss, find_unread, lines_of_addend
@@ -49,9 +49,7 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
     cuts = {cut for cut in cuts if cut.upstream & evidence.recorder.reached and named(cut.location.call) not in blamed}
     if not cuts:
         return
-    cut = min(
-        cuts, key=lambda cut: (named(cut.location.call), cut.location.call.instruction if cut.location.call else 0)
-    )
+    cut = min(cuts, key=_order)
     place, source = named(cut.location.call), expression_at(cut.location)
     mended = source.replace(".item()", "").replace(".detach()", "").replace(".data", "")
     next_step = f"{mended}  # in place of {source}" + ("" if place == line else f" at {place}")
@@ -65,6 +63,13 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
         module=idle.location.module,
         is_muted=evidence.deliberate.location(idle.location) or evidence.deliberate.location(cut.location),
     )
+
+
+def _order(cut: Cut) -> tuple[bool, str, int]:
+    """An index, a choice or a sample never has a gradient: a detach of the same term comes before it, then the order of the lines."""
+    takes_away = cut.kind.startswith(".") or cut.kind.endswith((WITHOUT_GRAD, "()"))
+    call = cut.location.call
+    return not takes_away, named(call), call.instruction if call else 0
 
 
 def _cuts_of_number(idle: Idle, evidence: Evidence) -> set[Cut]:

@@ -138,6 +138,8 @@ def _describe_reach(known: Nonfinite) -> str:
 
 
 def _explain(birth: Birth) -> str:
+    if birth.kind == "half" and birth.is_forward:
+        return f"the result is larger than float16 holds: {torch.finfo(torch.float16).max:,.0f}"
     if birth.kind == "half":
         times = f", {birth.factor:.2g} times as much as" if birth.factor else ", more than"
         return f"a gradient leaves{times} float16 holds: {torch.finfo(torch.float16).max:,.0f}"
@@ -145,7 +147,10 @@ def _explain(birth: Birth) -> str:
         limit = f"{torch.finfo(birth.dtype).max:.3g}"
         why = f"the result or its slope is larger than {str(birth.dtype).removeprefix('torch.')} holds: {limit}"
     else:
-        why = _WHY.get(birth.kind, f"the backward of {birth.op} makes it from values that are finite")
+        why = _WHY.get(
+            birth.kind,
+            f"the {'forward' if birth.is_forward else 'backward'} of {birth.op} makes it from values that are finite",
+        )
     if birth.dtype is torch.float16 and birth.kind in _LEAST:
         why += f"; an epsilon below {_LEAST_HALF:.0e} is 0 in float16"
     if birth.origin:
@@ -157,6 +162,10 @@ def _explain(birth: Birth) -> str:
 
 
 def _advise(birth: Birth, expression: str) -> str:
+    if birth.kind == "half" and birth.is_forward:
+        return (
+            "Compute it in float32 or torch.bfloat16, or scale what enters; a GradScaler changes the gradients alone."
+        )
     plain = {
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
         "function": "Let its backward return 0, or a bound, where its slope is infinite.",
