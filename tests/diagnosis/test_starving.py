@@ -362,3 +362,17 @@ def test_a_new_model_in_each_step_keeps_memory_bounded(monkeypatch: pytest.Monke
         assert len(alive) == 0
     assert d._recorder.leaves.has_more
     assert not any("Sequential(30)" in name for name in d.parameters)
+
+
+def test_a_backward_that_ends_with_an_error_is_the_cause() -> None:
+    model = net()
+    with diagnose(model) as d:
+        for _ in range(3):
+            hidden = model[0](x()).exp()
+            loss = model[2](hidden).sum()
+            hidden.mul_(2)
+            with pytest.raises(RuntimeError, match="inplace operation"):
+                loss.backward()
+    finding = only(d, "starved")
+    assert finding.cause == "3 backwards ended with an error before its gradient came"
+    assert {"0.weight", "0.bias"} <= set(finding.parameters)

@@ -113,6 +113,7 @@ class Recorder(Subscriber):
         self.is_loss_finite = True  # as far as nobody has to wait for it
         self.losses: dict[Location, Losses] = {}  # by the line of the backward
         self.line: Losses | None = None  # of the backward that runs
+        self.raised = 0  # backward passes that ended with an error
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
         self.asking: WhatIfMeter | None = None
@@ -647,6 +648,7 @@ class Recorder(Subscriber):
         elif result is not None and node_creation_hook is None and node_number() != before:
             self._find_second_nodes(before)
         if is_outermost:
+            self.raised += result is None
             if self.asking is not None:
                 self.asking.end(result is not None)
             self._end_step(roots)

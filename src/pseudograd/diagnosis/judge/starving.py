@@ -211,6 +211,8 @@ class Starving:
         site = self._last_stop(bit)
         if site is not None:
             return site, f"the backward of {site.op} hands nothing on"
+        if self._recorder.raised:
+            return None, f"{counted(self._recorder.raised, 'backward')} ended with an error before its gradient came"
         why = "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others"
         return None, why
 
