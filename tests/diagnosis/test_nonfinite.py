@@ -104,7 +104,7 @@ def _next_step(line: str, p: nn.Parameter, folder: Path, grad: Tensor | None = N
             {"torch": torch, "p": p, "grad": grad},
         )
     finding = only(d, "nonfinite")
-    return f"{finding.cause}; {finding.next_step}"
+    return f"{finding.cause}; {finding.next_step} of {finding.expression}"
 
 
 def test_the_next_step_is_as_short_as_it_can_be(tmp_path: Path) -> None:
@@ -132,7 +132,11 @@ def test_a_division_by_an_ordinary_number_overflows(tmp_path: Path) -> None:
 
 
 def test_a_result_beyond_float16_is_no_gradient_that_a_scaler_lowers(tmp_path: Path) -> None:
-    said = _next_step("(p * 400).pow(2)", nn.Parameter(torch.ones(3, dtype=torch.float16)), tmp_path)
+    p = nn.Parameter(torch.ones(3, dtype=torch.float16))
+    assert "(p * 400).pow(2)" in _next_step(
+        "(p * 400).pow(2).sum().sqrt()", p, tmp_path, torch.tensor(math.inf, dtype=p.dtype)
+    )
+    said = _next_step("(p * 400).pow(2)", p, tmp_path)
     assert said.startswith("the result is larger than float16 holds: 65,504; Compute it in float32 or torch.bfloat16")
 
 
@@ -158,6 +162,16 @@ def test_the_first_steps_of_a_scaler_are_calm_behind_a_relu_too() -> None:
             scaler.update()
     assert codes(d) == []
     assert any("as a GradScaler" in line for line in d.calm)
+
+
+def test_a_loss_that_is_not_finite_is_told_where_every_gradient_is() -> None:
+    p = nn.Parameter(torch.tensor([300.0, 2.0], dtype=torch.float16))
+    with diagnose() as d:
+        for scale in (1, 0.01, 1):
+            ((p * scale).square().sum().sqrt() + p.sum()).backward()
+    where = "tests/diagnosis/test_nonfinite.py:"
+    (line,) = [line for line in d.calm if line.startswith(f"the loss at {where}")]
+    assert line.endswith("is not finite in 2 of 3 backward passes that were looked at, first in backward 1")
 
 
 # --- the forward, the data, the weights -----------------------------------------------------------------------------------

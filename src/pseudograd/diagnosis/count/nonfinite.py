@@ -336,7 +336,8 @@ class Nonfinite:
         y = recompute(op, node)
         if y is None and results:
             y = results[0]
-            if not inputs and (op not in KIND_OF or bool(y.isnan().any())):  # what entered may have been it, too
+            # What entered may have been it, too: always so of an infinite root.
+            if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
                 self._candidate, y = self._note_origin(node, y), None
         if y is not None:
             self._add(self._note_origin(node, y))

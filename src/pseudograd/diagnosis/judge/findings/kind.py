@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from pseudograd_notices.code import Code
 
 from ....listen.frames import Location, named
 from ....listen.harmless import harmless
-from ....wording import percent
+from ....wording import counted, percent
+from ...count.norms import numbers_of
 from ...count.recorder import Recorder
 from ...count.sensitivity import Sensitivity
 from ...count.stalls import Stall, Stalls
@@ -107,7 +109,17 @@ class Evidence:
         more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
         nonfinite = vars(self.recorder).get("nonfinite")
         skipped = [] if nonfinite is None else nonfinite.calm()
-        return [*self.starving.calm(), *skipped, *calm_lines(self.partly), *clips, *more]
+        losses = [] if nonfinite is not None and nonfinite.reached else self._losses_not_finite()
+        return [*self.starving.calm(), *skipped, *losses, *calm_lines(self.partly), *clips, *more]
+
+    def _losses_not_finite(self) -> Iterable[str]:
+        """Losses of which parameters got no gradient that is not finite, as behind a root of infinity."""
+        for location, losses in self.recorder.losses.items():
+            values = numbers_of(losses.values)
+            steps = [step for step, value in values if not math.isfinite(value)]
+            if steps:
+                passes = f"{len(steps):,} of {counted(len(values), 'backward pass', 'backward passes')}"
+                yield f"the loss at {named(location.call)} is not finite in {passes} that were looked at, first in backward {steps[0]:,}"
 
     @part
     def copied(self) -> Iterable[Copied]:
