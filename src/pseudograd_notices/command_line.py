@@ -133,7 +133,7 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     files = command_files()
     name = words[0] if words else "--help"
     if name in files:
-        _add_command(subparsers, name)
+        _add_command(subparsers, name, files[name])
         return parser
     constants = [(literals(file), command_name) for command_name, file in files.items()]
     for text, command_name in sorted(constants, key=lambda row: (row[0]["PLACE"], row[1])):
@@ -145,9 +145,9 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_command(subparsers: argparse._SubParsersAction[_Parser], name: str) -> argparse.ArgumentParser:
+def _add_command(subparsers: argparse._SubParsersAction[_Parser], name: str, file: Path) -> argparse.ArgumentParser:
     """A command with all its arguments."""
-    module = import_module(f"{command_files()[name].parts[-3]}.cli.{name}")
+    module = import_module(f"{file.parts[-3]}.cli.{name}")
     command = subparsers.add_parser(
         name,
         help=module.HELP,
@@ -172,8 +172,8 @@ def _completion(shell: str) -> str:
     parser = _Parser(prog="pseudograd")
     commands = parser.add_subparsers()
     with _uninitialised_packages():
-        for name in command_files():
-            for action in _add_command(commands, name)._actions:
+        for name, file in command_files().items():
+            for action in _add_command(commands, name, file)._actions:
                 if action.type is Path or action.metavar in ("SCRIPT", "PATH", "PY"):
                     action.complete = shtab.FILE  # type: ignore[attr-defined]
     return shtab.complete(parser, shell=shell)

@@ -621,3 +621,14 @@ def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[i
             loss(step, p).backward()
             optimizer.step()
     assert codes(d) == []
+
+
+@pytest.mark.parametrize(("floor", "expected"), [(0.0, []), (1e-6, []), (2e-6, ["cut"]), (-1e-6, ["cut"])])
+def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm_if_nothing_leads_back(
+    floor: float, expected: list[str]
+) -> None:
+    x = torch.tensor([-1.0, 1.0], requires_grad=True)
+    with diagnose() as d:
+        x.clamp(min=floor).sum().backward()
+    assert codes(d) == expected
+    assert [line.endswith("as at a hinge, or at a guard against 0") for line in d.calm] == [True] * (not expected)

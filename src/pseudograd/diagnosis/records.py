@@ -58,7 +58,7 @@ class Site:
     is_clip: bool = field(default=False, repr=False)  # a minimum or maximum chooses between it and its own input
     is_hinge: bool = field(
         default=False, repr=False
-    )  # 0 is its only bound, and a lower one, as of a loss with a margin
+    )  # its only bound is a lower one: 0, or a number that guards against 0
 
     @property
     def cut_share(self) -> float:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # the kinds of a birth
 ROOT, DIVISION, LOG, ARC, OVERFLOW, ROW, FACTOR = "root", "division", "log", "arc", "overflow", "row", "factor"
-HALF, FUNCTION, MATRIX, DATA, WEIGHTS, OTHER = "half", "function", "matrix", "data", "weights", "other"
+HALF, RESULT, FUNCTION, MATRIX = "half", "half result", "function", "matrix"
+DATA, WEIGHTS, OTHER = "data", "weights", "other"
 PRODUCT, MINUS_INFINITY = "product", "minus infinity"
 _KINDS = {
     ROOT: "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",

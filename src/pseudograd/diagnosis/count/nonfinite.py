@@ -27,6 +27,7 @@ from .births import (
     OTHER,
     OVERFLOW,
     PRODUCT,
+    RESULT,
     ROW,
     WEIGHTS,
     Birth,
@@ -238,7 +239,7 @@ class Nonfinite:
         if self.backwards[-1] < backwards and self.lost <= backwards / 10 and self.has_optimiser():
             return True
         goes_on = self.backwards[-1] < backwards or len(self.backwards) < MOST_IN_WARM_UP
-        return goes_on and self.has_optimiser() and all(birth.kind == HALF for birth in self.births.values())
+        return goes_on and self.has_optimiser() and all(birth.kind in (HALF, RESULT) for birth in self.births.values())
 
     def calm(self) -> list[str]:
         """A sentence where it reached no weight."""
@@ -354,6 +355,7 @@ class Nonfinite:
             return None
         birth = self._birth(self._recorder.tally_of(node), node, mask, (), y.dtype)
         birth.is_forward = True
+        birth.kind = RESULT if birth.kind == HALF else birth.kind
         return birth
 
     def _go_behind(self, node: GraphNode, name: str, value: Tensor) -> None:

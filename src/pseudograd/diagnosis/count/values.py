@@ -46,9 +46,8 @@ class Values(Followed):
         self.is_rewritten = entered_contexts.decide_about(spelling.form)  # by a context, which decides what passes
         self.may_pass = False  # may a gradient pass at this call?
         self.leaf = self.detached = 0  # the set with the parameter that x is, or was detached from
-        self.reads_leaf = (
-            False  # did each call read that parameter itself, between the same bounds, which do not learn?
-        )
+        # Did each call read that parameter itself, between the same bounds, which do not learn?
+        self.reads_leaf = False
         self.outside: Number = 0  # elements, in the steps that count
         self.climb = Climb()
         self._distance: Tensor | None = None  # in this step

@@ -26,8 +26,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
             yield KIND.site_finding(site, count_cut(site), cause, advised, share)
         elif site.family == "clamp" and not site.is_calm_clip and share - _edge_share(site) >= CUT_SHARE:
-            back = f"; {percent(site.recoverable_share)} of that would lead back inside"
-            back = "" if site.recoverable is None else back
+            inside = f"; {percent(site.recoverable_share)} of that would lead back inside"
+            back = "" if site.recoverable is None else inside
             size = f", {percent(site.cut_magnitude_share)} of their size" if math.isfinite(site.magnitude) else ""
             said = f"{percent(share)} of {site.arrived:,} arriving gradients are cut{size}{back}"
             brings = site.recoverable is None or site.recoverable_share >= RECOVERABLE_SHARE

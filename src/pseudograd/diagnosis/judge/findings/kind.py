@@ -102,7 +102,7 @@ class Evidence:
         policy = f"in the clipped loss of a policy. Of a policy, {report}"
         clips = [
             f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as "
-            + (policy if site.is_clip else "at the hinge of a loss with a margin")
+            + (policy if site.is_clip else "at a hinge, or at a guard against 0")
             for site in self.sites
             if site.cut and site.is_calm_clip
         ]

@@ -29,6 +29,7 @@ _WHY = {
     "arc": "the slope is infinite at the ends of the range of this function, and it has no value outside",
     "row": "every entry of a row is -inf, so that its softmax is 0 / 0",
     "factor": "the other factor is not finite here",
+    "half result": f"the result is larger than float16 holds: {torch.finfo(torch.float16).max:,.0f}",
     "function": "the backward of this autograd.Function returns it",
     "product": "the result, or the gradient, is larger than its dtype holds: it grows from layer to layer, or from step to step",
     "minus infinity": "the result is -inf where the loss asks for it: a mask leaves that entry out, or its logit is far below the others",
@@ -138,8 +139,6 @@ def _describe_reach(known: Nonfinite) -> str:
 
 
 def _explain(birth: Birth) -> str:
-    if birth.kind == "half" and birth.is_forward:
-        return f"the result is larger than float16 holds: {torch.finfo(torch.float16).max:,.0f}"
     if birth.kind == "half":
         times = f", {birth.factor:.2g} times as much as" if birth.factor else ", more than"
         return f"a gradient leaves{times} float16 holds: {torch.finfo(torch.float16).max:,.0f}"
@@ -162,12 +161,9 @@ def _explain(birth: Birth) -> str:
 
 
 def _advise(birth: Birth, expression: str) -> str:
-    if birth.kind == "half" and birth.is_forward:
-        return (
-            "Compute it in float32 or torch.bfloat16, or scale what enters; a GradScaler changes the gradients alone."
-        )
     plain = {
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
+        "half result": "Compute it in float32 or torch.bfloat16, or scale what enters; a GradScaler changes the gradients alone.",
         "function": "Let its backward return 0, or a bound, where its slope is infinite.",
         "matrix": "Use the eigenvalues alone, not the vectors; or compute it in float64 with a small diagonal added.",
         "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
