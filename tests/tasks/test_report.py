@@ -159,6 +159,12 @@ def test_the_page_fits_a_window_and_opens_by_keyboard(folder: Path, tmp_path: Pa
     assert title_of(document) == "true true true"
 
 
+def test_the_style_stands_in_the_page_as_it_is_written(folder: Path) -> None:
+    """Quotes that are escaped are no CSS: the frames of the photos were gone by that."""
+    style = (Path(report.__file__).parent / "style.css").read_text(encoding="utf-8")
+    assert f"<style>{style}</style>" in (folder / "index.html").read_text(encoding="utf-8")
+
+
 @needs_browser
 @pytest.mark.program
 def test_charts_are_dark_on_a_dark_page_and_rules_keep_one_colour(folder: Path, tmp_path: Path) -> None:
