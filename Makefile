@@ -3,7 +3,7 @@
 # make test-programs   run the tests of whole programs as well: run it before a change lands
 # make test-all        run every test, the slow ones too, and write docs/limits.md
 # make check   lint, check types (of a user's file too: tests/typing), check that README and docs agree with the code
-# make docs    write every generated page, then build the site in build/docs; warnings are errors
+# make docs    write every generated page, then `make site`: it builds the site in build/docs; warnings are errors
 # make bench   measure speed, memory and import time, write docs/speed.md (QUICK=1: check the promised limits, write nothing)
 # make mutants break the package in 300 small ways; at least 95 % must fail a test (SAMPLE, SEED, FILES)
 # make test-arm    compare the C loops for ARM with lanes of one number, under an emulator (gcc-aarch64-linux-gnu, qemu-user)
@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE  # with it, each of the hundred processes of th
 
 run = $(VENV)/bin/python
 
-.PHONY: demo test test-programs test-all check docs bench mutants test-arm test-versions
+.PHONY: demo test test-programs test-all check docs site bench mutants test-arm test-versions
 
 demo:
 	@scripts/environment.sh $(VENV) report
@@ -54,6 +54,10 @@ docs:
 	$(run) scripts/list_ops.py
 	$(run) scripts/torch_inventory.py
 	$(run) scripts/generate_docs.py --ops
+	@$(MAKE) --no-print-directory site
+
+site:
+	@scripts/environment.sh $(VENV) dev
 	$(run) -m sphinx -b html --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 	@echo "the site: build/docs/index.html"
 

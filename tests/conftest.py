@@ -41,14 +41,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give all cases of a test function to one process. pytest-xdist takes 20 s to distribute 16,000 cases one by one."""
+    """Give all cases of a test function to one process: pytest-xdist takes 20 s to distribute 16,000 cases one by one. Programs are few."""
     from xdist.scheduler import LoadGroupScheduling
 
     class ByFunction(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return super()._split_scope(nodeid).partition("[")[0]
 
-    return ByFunction(config, log) if config.getoption("dist") == "loadgroup" else None
+    is_by_function = config.getoption("dist") == "loadgroup" and not config.getoption("--programs")
+    return ByFunction(config, log) if is_by_function else None
 
 
 @pytest.hookimpl(wrapper=True)

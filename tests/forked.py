@@ -28,6 +28,8 @@ from pseudograd.listen.program import follow as program
 from pseudograd.listen.program import process
 from pseudograd_upgrade.routes.question import CPU, ENVIRONMENTS
 
+from .pages.folder import OTHER_NAME
+
 begun = program._process  # in a process of its own
 _compile = torch.compile  # Lightning, where a test imports it, puts another in its place
 _PYTHON = program.command_of("", (), False)[:-1]
@@ -41,7 +43,7 @@ def run(
     """As program._process. A program of another python, or with what python or torch reads at its start, is a process of its own."""
     others = {name for name, value in {*environment.items()} ^ {*os.environ.items()}} - _MAY_DIFFER
     can_copy = sys.platform.startswith("linux") and not torch.accelerator.is_available()
-    if others or seconds or not can_copy or list(command[: len(_PYTHON)]) != _PYTHON:
+    if others or seconds or not can_copy or not _is_this_python(command):
         return begun(command, environment, stdin, is_quiet, seconds)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -54,6 +56,13 @@ def run(
         for file in (out, errors):
             file.seek(0)
         return status if status >= 0 else 128 - status, out.read(), errors.read()
+
+
+def _is_this_python(command: Sequence[str]) -> bool:
+    """Also by its other name, as on the pages."""
+    with open(command[0], "rb") as file:
+        is_other_name = file.read(len(OTHER_NAME)) == OTHER_NAME.encode()
+    return [sys.executable if is_other_name else command[0], *command[1 : len(_PYTHON)]] == _PYTHON
 
 
 def _status(words: Sequence[str], environment: Mapping[str, str], stdin: Any, outputs: Sequence[int]) -> int:

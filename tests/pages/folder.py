@@ -94,6 +94,7 @@ FILES = {
     "tests/test_gate.py": "import torch\n\n\ndef test_gate():\n    assert torch.clamp(torch.ones(2), 0, 1).sum() == 2\n",
     "package/module.py": "import torch\n\n\ndef function(x):\n    return torch.clamp(x, -1, 1)\n",
 }  # fmt: skip
+OTHER_NAME = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
 INTERPRETERS = ("old/bin/python", "new/bin/python")
 
 
@@ -105,7 +106,7 @@ def filled(folder: Path) -> Path:
     for name in INTERPRETERS:
         file = folder / name
         file.parent.mkdir(parents=True)
-        file.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+        file.write_text(OTHER_NAME, encoding="utf-8")
         file.chmod(0o755)
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=lambda _, names: set(names) - {"margin_ranking.py"})
     return folder

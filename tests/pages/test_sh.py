@@ -70,7 +70,7 @@ STATUSES = {
 }
 
 
-@pytest.mark.usefixtures("table_as_it_was")
+@pytest.mark.usefixtures("table_as_it_was", "in_copies")
 @pytest.mark.parametrize("page", slow_but(QUICK, PAGES, pytest.mark.program))
 def test_the_commands_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
