@@ -297,6 +297,21 @@ def _in_front_of_a_choice(a: nn.Module, b: nn.Module) -> Tensor:
     return b(functional.one_hot(h.argmax(-1), 3).float())
 
 
+def _written_as_an_average(a: nn.Module, b: nn.Module) -> Tensor:
+    with torch.no_grad():
+        for mean, weight in zip(b.parameters(), a.parameters(), strict=True):
+            mean.lerp_(weight, 0.1)  # cut
+    return b(X)
+
+
+def _an_exit(a: nn.Module, b: nn.Module) -> Tensor:
+    return b(X) * a(X).sum().item()  # cut
+
+
+def _over_one_entry(a: nn.Module, b: nn.Module) -> Tensor:
+    return b(X) * a(X)[:, :1].softmax(-1)  # cut
+
+
 def _reentrant(a: nn.Module, b: nn.Module) -> Tensor:
     return b(checkpoint(a, X, use_reentrant=True))  # cut
 
@@ -307,6 +322,9 @@ CUT: dict[Callable[[nn.Module, nn.Module], Tensor], tuple[str, str]] = {
     _a_view_under_no_grad: ("", "Compute it outside of"),
     _drawn: ("", "pseudograd.straight"),
     _in_front_of_a_choice: ("its only way to the loss is cut by .detach(), and again behind it", "two edits"),
+    _written_as_an_average: ("", "Let the loss use the parameter itself"),
+    _an_exit: ("nobody can see", "Use the tensor itself"),
+    _over_one_entry: ("is cut by softmax", "the shape and the range"),
     _reentrant: ("", "use_reentrant=False"),
 }
 
@@ -323,7 +341,21 @@ def test_a_cut_has_its_line_and_an_advice_that_fits(loss: Callable[[nn.Module, n
     line, why = cause_of(d, "0.weight")
     assert "# cut" in source[line - first]
     assert CUT[loss][0] in why
-    assert CUT[loss][1] in d.findings[0].next_step
+    assert d.findings[0].next_step.count(CUT[loss][1])
+    assert ("two edits" in d.findings[0].next_step) == (loss is _in_front_of_a_choice)
+
+
+def test_where_a_copy_gets_the_gradient_the_advice_says_so() -> None:
+    teacher, student = nn.Linear(3, 3), nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(teacher.parameters(), 0.1)
+    with diagnose() as d:
+        for _ in range(3):
+            with torch.no_grad():
+                target = teacher(X)
+            (student(X) - target).square().mean().backward()
+            optimizer.step()
+    add = 'optimizer.add_param_group({"params": student.parameters()})'
+    assert [add in finding.next_step for finding in d.findings] == [True]
 
 
 def test_a_reentrant_checkpoint_that_works_is_no_cut() -> None:

@@ -92,6 +92,17 @@ def _clamp_thrown_away(net: nn.Sequential) -> Tensor:
     return functional.cross_entropy(net[2](h), Y)
 
 
+def _sum_thrown_away(net: nn.Sequential) -> Tensor:
+    loss = error(net)
+    loss + 0.1 * net[0].get_parameter("weight").square().mean()  # next: loss = loss + 0.1 * net[0]
+    return loss
+
+
+def _detached_twice(net: nn.Sequential) -> Tensor:
+    spread = net(X).detach().std()
+    return error(net) + 0.1 * spread.detach()  # next: net(X)  # in place of net(X).detach()
+
+
 def _penalty_that_nobody_reads(net: nn.Sequential) -> Tensor:
     penalty = 0.1 * net[0].get_parameter("weight").square().mean()  # noqa: F841  # next: loss = loss + penalty
     return error(net)
@@ -99,7 +110,7 @@ def _penalty_that_nobody_reads(net: nn.Sequential) -> Tensor:
 
 FAULTS = (
     *(_item, _item_before, _detached, _detached_behind_an_index, _without_grad, _compared, _factor_0),
-    *(_function_thrown_away, _clamp_thrown_away, _penalty_that_nobody_reads),
+    *(_function_thrown_away, _clamp_thrown_away, _penalty_that_nobody_reads, _sum_thrown_away, _detached_twice),
 )
 
 
@@ -110,6 +121,7 @@ def test_a_term_without_effect_is_one_finding_at_its_line(loss: Loss) -> None:
     assert (codes(d), finding.number) == (["no-effect"], "PG213")
     line = Path(__file__).read_text().splitlines()[int(finding.where.rpartition(":")[2]) - 1]
     assert finding.next_step.startswith(line.partition("# next: ")[2]), line
+    assert ("cut as well at" in finding.evidence) == (loss is _detached_twice)
 
 
 # --- on purpose ----------------------------------------------------------------------------------------
@@ -125,6 +137,20 @@ def _metrics(net: nn.Sequential) -> Tensor:
 def _surrogate(net: nn.Sequential) -> Tensor:
     soft, hard = net(X).softmax(-1)[:, 0].mean(), (net(X).argmax(-1) == 0).float().mean()
     return error(net) + soft + (hard - soft).detach()
+
+
+def _sums_that_nobody_runs(net: nn.Sequential) -> Tensor:
+    loss = error(net)
+    if not torch.is_grad_enabled():
+        loss + 1 / loss
+        return loss
+    for _ in range(2):
+        loss = loss * 2
+        if loss > 0:
+            continue
+        loss - error(net)
+        loss.backward()
+    return loss
 
 
 def _for_ranks(net: nn.Sequential) -> Tensor:
@@ -162,7 +188,16 @@ def _entropy_of_a_teacher(net: nn.Sequential, teacher: list[nn.Module] = []) -> 
 
 @pytest.mark.parametrize(
     "loss",
-    [_metrics, _surrogate, _for_ranks, _weight_from_0, _made_for_what_they_do, _in_place, _entropy_of_a_teacher],
+    [
+        _metrics,
+        _surrogate,
+        _sums_that_nobody_runs,
+        _for_ranks,
+        _weight_from_0,
+        _made_for_what_they_do,
+        _in_place,
+        _entropy_of_a_teacher,
+    ],
     ids=lambda loss: loss.__name__,
 )
 def test_what_is_meant_has_no_finding(loss: Loss) -> None:

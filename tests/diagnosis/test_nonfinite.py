@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -275,6 +276,19 @@ def test_the_report_of_a_program_that_dies_of_it_stands() -> None:
     finding = only(d, "nonfinite")
     assert finding.expression == "torch.linalg.eigh(net(x) * 0 + torch.eye(4))"
     assert "eigenvalues" in finding.cause
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_an_epsilon_that_is_0_in_float16_is_named_and_the_advice_mends_it(kind: type[torch.optim.Adam]) -> None:
+    net, x = nn.Linear(4, 3).half(), torch.randn(8, 4).half()
+    x[:, 0] = 0
+    weights = copy.deepcopy(net.state_dict())
+    d = steps(None, lambda: net(x).square().mean(), 3, kind(net.parameters(), 1e-3))
+    finding = only(d, "nonfinite")
+    assert f"of {kind.__name__} is 0 in float16" in finding.cause
+    net.load_state_dict(weights)
+    optimizer = eval(f"kind(net.parameters(), 1e-3, {finding.next_step.partition('#')[0]})")
+    assert codes(steps(None, lambda: net(x).square().mean(), 3, optimizer)) == []
 
 
 # --- the steps ----------------------------------------------------------------------------------------------------------

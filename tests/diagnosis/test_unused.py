@@ -49,6 +49,12 @@ def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
+@torch.no_grad()
+def average_in(average: nn.Module, net: nn.Module) -> None:
+    for mean, parameter in zip(average.parameters(), net.parameters(), strict=True):
+        mean.lerp_(parameter, 0.1)
+
+
 def sgd(*parts: nn.Module) -> torch.optim.SGD:
     return torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], 0.1)
 
@@ -90,6 +96,38 @@ def _a_copy_is_trained(mend: str) -> Diagnosis:
     optimizer = sgd(base)
     net = copy.deepcopy(base)
     return train(net, optimizer, lambda: error(net), mend)
+
+
+class Late(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.last is None:
+            self.last = nn.Linear(8, 3)
+        return self.last(self.first(x))
+
+
+def _made_by_forward(mend: str) -> Diagnosis:
+    net = Late()
+    if mend:
+        net(X)
+    return train(net, sgd(net), lambda: error(net))
+
+
+def _its_moving_average_is_given(mend: str) -> Diagnosis:
+    net = mlp()
+    average = copy.deepcopy(net)
+    optimizer = sgd(average)
+    paste(mend, optimizer=optimizer, net=net)
+    with diagnose() as d:
+        for _ in range(4):
+            optimizer.zero_grad()
+            error(net).backward()
+            optimizer.step()
+            average_in(average, net)
+    return d
 
 
 def _a_parameter_of_the_loss(mend: str) -> Diagnosis:
@@ -175,6 +213,8 @@ MISTAKES: dict[Steps, str] = {
     _layers_in_a_list: "self.blocks = [",
     _parameters_in_a_dict: "self.gains = {",
     _a_copy_is_trained: "optimizer.step()",
+    _made_by_forward: "optimizer.step()",
+    _its_moving_average_is_given: "optimizer = sgd(average)",
     _a_parameter_of_the_loss: "optimizer.step()",
     _the_last_weight_is_left_out: "optimizer.step()",
     _unfrozen_later: "optimizer = ",
@@ -261,6 +301,18 @@ def _penalised() -> Diagnosis:
     return train(net, sgd(net), loss)
 
 
+def _moved_as_an_average() -> Diagnosis:
+    net = mlp()
+    average, optimizer = copy.deepcopy(net), sgd(net)
+    with diagnose() as d:
+        for _ in range(4):
+            optimizer.zero_grad()
+            (error(net) + error(average)).backward()
+            optimizer.step()
+            average_in(average, net)
+    return d
+
+
 def _hidden_in_a_list() -> Diagnosis:
     class Net(Stack):
         def __init__(self) -> None:
@@ -284,7 +336,7 @@ def _phases() -> Diagnosis:
 
 MEANT = (
     *(_the_other_half_of_a_gan, _an_optimiser_outside, _a_head_alone_is_tuned, _the_first_layer_is_left_alone),
-    *(_steps_by_hand, _attacked, _penalised, _hidden_in_a_list, _phases),
+    *(_steps_by_hand, _attacked, _penalised, _moved_as_an_average, _hidden_in_a_list, _phases),
 )
 
 

@@ -115,6 +115,7 @@ class Cut:
         self.is_last = False
         # lines that read what a comparison has made of its value, and a tensor that learns
         self.decides_at: set[str] = set()
+        self.again: set[str] = set()  # lines that detach its value once more, or hand it out of torch
         self.upstream = 0
         self.reaches_loss: bool | None = False
 
@@ -226,6 +227,10 @@ class Influence:
                 cut.decides_at.add(line)
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
+        if blocked and (name in _DETACHING or name in _EXITS):
+            again = named(self._locations.here(3).call)
+            for cut in self._cuts_among(blocked):
+                cut.again.add(again)
         if blocked and (name in _DETACHING or not is_grad_enabled()):
             marks &= ~(blocked if name in _DETACHING else blocked & ~self._open_without_grad)
         if learning:

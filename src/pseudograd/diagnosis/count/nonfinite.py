@@ -106,10 +106,9 @@ class Nonfinite:
             weights = [leaf for leaf in leaves if is_broken(leaf.tensor())]
             self.has_spread = bool(weights)
             if weights and not self.reached:
-                near, backward = weights[0].name, self._recorder.backwards
-                self._add(
-                    Birth(None, "", WEIGHTS, backward, 0, 0, "", False, torch.float32, 0, is_forward=True, near=near)
-                )
+                near, backward, tensor = weights[0].name, self._recorder.backwards, weights[0].tensor()
+                dtype = torch.float32 if tensor is None else tensor.dtype
+                self._add(Birth(None, "", WEIGHTS, backward, 0, 0, "", False, dtype, 0, is_forward=True, near=near))
         behind = list(behind)
         if self.is_unplaced:
             self._place(behind)

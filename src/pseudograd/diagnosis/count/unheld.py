@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
@@ -35,6 +36,7 @@ class Unheld:
         self.containers: dict[Leaf, Container] = {}
         self.variables: dict[object, str] = {}  # the names in the program of nets and optimisers, by the net or the id
         self.alone: set[Owner] = set()  # nets with parameters of their own alone, as the module of a loss
+        self.of_forward: set[Leaf] = set()  # those of an attribute that a `forward` sets
         self._first: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
         self._changed: dict[Leaf, Flag] = {}
         self._held: set[Leaf] = set()  # by an optimiser that took no step here
@@ -109,10 +111,20 @@ class Unheld:
             module = owner.module()
             if module is None or type(module).__module__.startswith("torch."):
                 continue
+            made = {id(tensor) for part in module.modules() for tensor in _made_by_forward(part)}
+            self.of_forward.update(leaf for leaf in leaves if id(leaf.tensor()) in made)
             if all("." not in name for name, _ in module.named_parameters()):
                 self.alone.add(owner)
         for key, name in names.items():
             self.variables[nets.get(key, key)] = name
+
+
+def _made_by_forward(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters of the attributes that the `forward` of a module sets."""
+    code = getattr(type(module).forward, "__code__", None)
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"} if code else ()
+    for value in (module._modules.get(name, module._parameters.get(name)) for name in names):
+        yield from value.parameters() if isinstance(value, nn.Module) else () if value is None else (value,)
 
 
 def _items(value: object, depth: int = 2) -> Iterator[object]:

@@ -79,6 +79,8 @@ def look_at(site: Site) -> str:
     """The advice where no rule is known to help."""
     if site.op == HOOK:
         return "Let the hook return what should pass, or remove it: its handle has remove()."
+    if site.op in ("softmax", "logSoftmax"):
+        return "Print the shape and the range of what enters here: over one entry it is a constant, and far apart it is flat."
     return site.own_remedy or "Look at the values that enter here: print their range."
 
 
@@ -97,26 +99,28 @@ def clip(value: Values, evidence: Evidence) -> str | None:
         return None
     if not value.reads_leaf or leaf is None or not leaf.is_stepped or value.form.switches[0] != "clamp":
         return None
-    project = _project(value, leaf, evidence)
-    return f"{project}  # once, after the optimizer was made; then read the parameter itself here, without the clamp"
+    return f"{_project(value, leaf, evidence)}; then read the parameter itself here, without the clamp"
 
 
 def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
-    """The line that clips a parameter after each step."""
+    """The line that clips a parameter after each step, and where to write it."""
     name = leaf.variable if leaf.variable and "(" not in leaf.variable else "parameter"
-    if evidence.leaves.names.owner_of(leaf) is not None:
-        name = f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})"
+    owner, of_owner = evidence.leaves.names.owner_of(leaf), ""
+    if owner is not None:
+        name, of_owner = (
+            f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})",
+            f" of the {owner.kind} `model`",
+        )
     known = next((known for known in evidence.recorder.optimisers.all if leaf in known.leaves), None)
     optimizer = "optimizer" if known is None else known.name or name_of_optimiser(expression_at(known.location))
-    return f"pseudograd.optim.project({optimizer}, {{{name}: ({value.pair})}})"
+    return f"pseudograd.optim.project({optimizer}, {{{name}: ({value.pair})}})  # once, after the optimizer{of_owner} was made"
 
 
 def lead_inside(value: Values, evidence: Evidence) -> str:
     """The advice for a value that winds up outside its bounds."""
     leaves = evidence.leaves.named(value.leaf or value.detached)
     if leaves:
-        project = _project(value, leaves[0], evidence)
-        return f"{project}  # once, after the optimizer was made; or rule={DEFAULT_RULE!r} here"
+        return f"{_project(value, leaves[0], evidence)}; or rule={DEFAULT_RULE!r} here"
     low, high = value.bounds
     ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
     return f"pseudograd.clamp(x, {ends or 'low, high'}, rule={DEFAULT_RULE!r})  # in place of what passes the gradient outside"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ....listen.frames import named
+from ....listen.frames import format_location, named
 from ....wording import counted
 from ...count.influence import WITHOUT_GRAD, Cut, Idle
 from ...records import Finding, Site
 from ...sites import expression_at
-from ..statements import find_loss, find_unread, lines_of_addend
+from ..statements import find_loss, find_lost_sums, find_unread, lines_of_addend
 from .kind import Evidence, Kind
 
 _FEWEST_PASSES = 3
@@ -49,15 +49,21 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
     cuts = {cut for cut in cuts if cut.upstream & evidence.recorder.reached and named(cut.location.call) not in blamed}
     if not cuts:
         return
-    cut = min(cuts, key=_order)
+    cut, *others = sorted(cuts, key=_order)
     place, source = named(cut.location.call), expression_at(cut.location)
     mended = source.replace(".item()", "").replace(".detach()", "").replace(".data", "")
     next_step = f"{mended}  # in place of {source}" + ("" if place == line else f" at {place}")
     if mended == source:
         next_step = f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
+    others += [other for other in evidence.recorder.influence.cuts.values() if place in other.again]
+    call = idle.location.call
+    made = {line, *(format_location(call.code, number) for number in (lines_of_addend(call) if call else ()))}
+    again = {there for other in (cut, *others) for there in other.again & made}
+    more = sorted(again | {named(other.location.call) for other in others if _takes_away(other)} - {place})
+    elsewhere = f"; cut as well at {', '.join(more[:4])}" if more else ""
     yield KIND.call_finding(
         idle.location,
-        f"a term without a gradient is added to the loss in {counted(idle.passes, 'backward pass', 'backward passes')}",
+        f"a term without a gradient is added to the loss in {counted(idle.passes, 'backward pass', 'backward passes')}{elsewhere}",
         f"it is made of what learns, and {cut.kind} takes its gradient away ({place}), so the term changes no step",
         next_step,
         module=idle.location.module,
@@ -67,9 +73,12 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
 
 def _order(cut: Cut) -> tuple[bool, str, int]:
     """An index, a choice or a sample never has a gradient: a detach of the same term comes before it, then the order of the lines."""
-    takes_away = cut.kind.startswith(".") or cut.kind.endswith((WITHOUT_GRAD, "()"))
     call = cut.location.call
-    return not takes_away, named(call), call.instruction if call else 0
+    return not _takes_away(cut), named(call), call.instruction if call else 0
+
+
+def _takes_away(cut: Cut) -> bool:
+    return cut.kind.startswith(".") or cut.kind.endswith((WITHOUT_GRAD, "()"))
 
 
 def _cuts_of_number(idle: Idle, evidence: Evidence) -> set[Cut]:
@@ -94,6 +103,14 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
         return
     backwards = [location.call for location in evidence.recorder.losses if location.call is not None]
     reported = set()
+    points = [*backwards, *(tally.location.call for tally in evidence.recorder.tallies.values())]
+    for point in points:
+        for (where, source), kept in find_lost_sums(point) if point is not None else ():
+            if where not in reported:
+                reported.add(where)
+                yield KIND.finding(
+                    where, source, "this line adds to the loss, and nobody keeps the sum", "it is thrown away", kept
+                )
     for tally in evidence.recorder.tallies.values():
         call = tally.location.call
         if tally.calls or call is None or call != tally.location.program or named(call) in reported:

@@ -114,12 +114,28 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
     return KIND.call_finding(
         location,
         f"{born}; {_describe_reach(known)}",
-        _explain(birth),
-        _advise(birth, expression),
+        *(_explain_eps(evidence, birth) or (_explain(birth), _advise(birth, expression))),
         share=birth.entries / (birth.elements or 1) or 1.0,
         module=location.module,
         parameters=tuple(leaf.name for leaf in known.reached),
         is_muted=location is not NOWHERE and evidence.deliberate.location(location),
+    )
+
+
+def _explain_eps(evidence: Evidence, birth: Birth) -> tuple[str, str] | None:
+    """The cause and the next step where a step made weights not finite, as the epsilon of the optimiser is 0 in their dtype."""
+    if birth.kind != "weights" or not birth.dtype.is_floating_point:
+        return None
+    leaf = next((leaf for _, leaf in evidence.leaves if leaf.name == birth.near), None)
+    known = next((known for known in evidence.recorder.optimisers.all if leaf in known.leaves), None)
+    if leaf is None or known is None or leaf.stepped_after in (None, birth.backward):
+        return None
+    if not isinstance(known.eps, float) or float(torch.tensor(known.eps, dtype=birth.dtype)):
+        return None
+    dtype, works = str(birth.dtype).removeprefix("torch."), 1e-4 if birth.dtype is torch.float16 else 1e-8
+    return (
+        f"eps={known.eps:g} of {known.kind} is 0 in {dtype}, so a step divides by 0 where the square of the gradient is 0 there, too",
+        f"eps={works:g}  # of {known.kind}; or keep the weights in float32, and compute under torch.autocast",
     )
 
 
@@ -169,7 +185,7 @@ def _advise(birth: Birth, expression: str) -> str:
         "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
         "minus infinity": "Leave such entries out of the loss, or mask them with torch.finfo(x.dtype).min in place of -inf.",
         "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",
-        "weights": "[name for name, p in model.named_parameters() if not p.isfinite().all()]  # before each step: the first",
+        "weights": "Before each step, look for the first parameter that is not finite: bool(p.isfinite().all()) is False.",
         "row": "x.masked_fill(mask, torch.finfo(x.dtype).min)  # in place of -inf: a row that is all masked becomes uniform",
         "other": "Print the values that enter here, and their smallest and largest.",
     }.get(birth.kind)

@@ -14,7 +14,7 @@ from ..dead_units import are_chosen_out, group_dead
 from ..starving import NO_PATH, RETURNS_NONE, ZEROED
 from .edge import is_cut_by_its_era, passing_era, step_behind
 from .kind import Evidence, Kind
-from .unused import find_replaced
+from .unused import advise_twin, find_replaced
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
             "" if first.cause is None else first.cause.expression,
             f"{counted(len(names), 'parameter')} got {first.gradient} in every backward{reached}: {shortened(names)}{elsewhere}",
             first.why,
-            _advise(first, evidence),
+            _advise(first, names, evidence),
             module=_module(first.cause),
             parameters=tuple(names),
             is_muted=first.cause is not None and first.cause.is_deliberate,
@@ -82,7 +82,7 @@ def _module(cause: Site | Structural | None) -> str | None:
     return cause.module if isinstance(cause, Site) else None
 
 
-def _advise(starved: Starved, evidence: Evidence) -> str:
+def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> str:
     cause = starved.cause
     if starved.gradient == ZEROED:
         return (
@@ -107,6 +107,9 @@ def _advise(starved: Starved, evidence: Evidence) -> str:
         if cause.is_second:
             return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
         return advice.try_rule(cause) or advice.look_at(cause)
+    twin = advise_twin(evidence, parameters)
+    if twin is not None:
+        return twin
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
@@ -114,8 +117,10 @@ def _advise(starved: Starved, evidence: Evidence) -> str:
             return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
         if cause.kind == NEEDS_NOTHING:
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
-        if not cause.is_last:
+        if cause.reaches_loss and not cause.is_last:
             return "Should it learn, two edits are needed: use the tensor itself here, and mend the cut or the choice behind it."
+        if cause.kind.endswith(f"_{WITHOUT_GRAD}"):
+            return "Let the loss use the parameter itself, if it should learn: here its value is written into another tensor."
         if cause.kind.endswith(WITHOUT_GRAD):
             return "Compute it outside of torch.no_grad, if this parameter should learn from it."
         return "Use the tensor itself where the loss is computed, if this parameter should learn from it."

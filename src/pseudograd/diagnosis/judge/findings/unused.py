@@ -25,6 +25,8 @@ from .kind import Evidence, Kind
 _MOST_NAMED = 4  # parameters in a line to paste
 _MINORITY = 0.25  # of the parameters of a net: more are frozen on purpose, more likely
 _FEWEST_MADE = 3  # in as many backward passes
+_BY_FORWARD = "forward assigns this attribute, and the optimiser was made without them"
+_ANOTHER_MODULE = "the optimiser holds those of another module, as of a copy, and the loss does not use that"
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -51,6 +53,23 @@ def find_replaced(evidence: Evidence) -> set[str]:
     new = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) and unheld.stays(leaf)]
     groups = judge.nets([leaf for leaf in new if not evidence.deliberate.parameter(leaf.name)])
     return {leaf.name for group in groups.values() for leaf in judge.find_replaced(group)}
+
+
+def advise_twin(evidence: Evidence, parameters: Sequence[str]) -> str | None:
+    """The advice where these parameters of an optimiser starve, and a net of the same shapes gets the gradients and is in no optimiser."""
+    unheld = evidence.recorder.optimisers.unheld
+    if unheld is None:
+        return None
+    judge = _Judge(evidence, unheld)
+    shapes = sorted(leaf.shape for _, leaf in evidence.leaves if leaf.name in parameters and leaf.is_in_optimizer)
+    for owner, group in judge.nets(
+        [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) and unheld.stays(leaf)]
+    ).items():
+        if owner is not None and shapes == sorted(leaf.shape for leaf in group):
+            add = judge.add_group(group)
+            which = f"One of the same shapes gets the gradients, and no optimiser holds it: {add}{judge.say_net(group[0], add)}"
+            return f"Which net should learn? {which}. Or compute this one with its gradient."
+    return None
 
 
 def _is_unheld(leaf: Leaf) -> bool:
@@ -127,11 +146,18 @@ class _Judge:
                 yield self._report([*(leaf for leaf in beside if leaf not in group), *group], cause)
 
     def nets(self, leaves: Sequence[Leaf]) -> dict[Owner | None, list[Leaf]]:
-        """The parameters by net, but those in a list. None is for those of no net, unless the program itself reads their gradients."""
+        """The parameters by net, but those in a list and those of a net that something else moves, as a moving average.
+
+        None is for those of no net, unless the program itself reads their gradients.
+        """
         nets: dict[Owner | None, list[Leaf]] = {}
+        others = [leaf for _, leaf in self._evidence.leaves if _is_unheld(leaf) and not self._unheld.stays(leaf)]
+        moved = {self._names.owner_of(leaf) for leaf in others} - {None}
         for leaf in leaves:
             owner, call = self._names.owner_of(leaf), leaf.used_at and leaf.used_at.call
-            if leaf not in self._unheld.containers and (owner is not None or not (call and reads_gradient(call))):
+            if owner in moved or leaf in self._unheld.containers:
+                continue
+            if owner is not None or not (call and reads_gradient(call)):
                 nets.setdefault(owner, []).append(leaf)
         return nets
 
@@ -142,10 +168,15 @@ class _Judge:
 
     def _cause(self, owner: Owner | None, group: Sequence[Leaf]) -> str:
         """The mistake that left them out; "" where it may be meant."""
-        if self.find_replaced(group):
+        old = self.find_replaced(group)
+        if any(self._names.owner_of(leaf) not in (None, owner) for leaf in old):
+            return _ANOTHER_MODULE
+        if old:
             return "they were made, or put in the place of others, after the optimiser was made"
         if owner is None:
             return "the optimiser was made without them, and they are in no module"
+        if self._unheld.of_forward.issuperset(group):
+            return _BY_FORWARD
         others = [
             leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner and leaf not in group
         ]
@@ -174,9 +205,12 @@ class _Judge:
         )
         where, expression, optimizer = self.optimiser
         next_step = f"{expression}  # once more, after the net is complete"
-        if not old or not re.match(rf"{re.escape(optimizer)}\b[^=(]*=", expression):
-            add = f'{optimizer}.add_param_group({{"params": {self._expression(group, optimizer)}}})'
-            next_step = f"{add}  # before the loop; or requires_grad_(False)"
+        if cause == _ANOTHER_MODULE or not old or not re.match(rf"{re.escape(optimizer)}\b[^=(]*=", expression):
+            add = self.add_group(group)
+            instead_of = "let the loss use the other module" if cause == _ANOTHER_MODULE else "requires_grad_(False)"
+            next_step = f"{add}  # before the loop; or {instead_of}{self.say_net(group[0], add)}"
+        if cause == _BY_FORWARD:
+            next_step = "Make it in __init__; or run the net once, and make the optimiser after that."
         return KIND.finding(
             where,
             expression,
@@ -186,6 +220,11 @@ class _Judge:
             next_step,
             parameters=tuple(names),
         )
+
+    def add_group(self, group: Sequence[Leaf]) -> str:
+        """The call that gives these parameters to the optimiser."""
+        name = self.optimiser[2]
+        return f'{name}.add_param_group({{"params": {self._expression(group, name)}}})'
 
     @cached_property
     def optimiser(self) -> tuple[str, str, str]:
@@ -223,11 +262,19 @@ class _Judge:
         owner = self._names.owner_of(leaf)
         return (self._unheld.variables.get(owner) if owner is not None else None) or "model"
 
+    def say_net(self, leaf: Leaf, advice: str) -> str:
+        """The class of the net, where the advice needs a name that nobody knows."""
+        owner = self._names.owner_of(leaf)
+        is_unknown = owner is not None and "model." in advice and not self._unheld.variables.get(owner)
+        return f"; model is the {owner.kind}" if owner is not None and is_unknown else ""
+
     def _report_container(self, container: Container, group: Sequence[Leaf]) -> Finding:
         names, attribute = [leaf.name for leaf in group], f"self.{container.attribute}"
         what = "Module" if container.holds_modules else "Parameter"
         right = f"torch.nn.{what}{'Dict' if container.kind == 'dict' else 'List'}"
         where, expression = _line_of(container.owner, container.attribute)
+        own = re.search(rf"(\w+)\.{re.escape(container.attribute)}\b[^=]*=", expression)
+        edited = attribute if own is None else f"{own[1]}.{container.attribute}"
         return KIND.finding(
             where,
             expression,
@@ -235,7 +282,7 @@ class _Judge:
             f"{shortened(names)}",
             f"{attribute} of {container.owner.__name__} is a {container.kind}: parameters() does not give what is in it, nor do to(), "
             "state_dict() and train() reach it",
-            f"{attribute} = {right}({attribute})  # in __init__, after this line",
+            f"{edited} = {right}({edited})  # in __init__, after this line",
             parameters=tuple(names),
         )
 
