@@ -225,6 +225,42 @@ _SOURCES: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
         "born in backward 1: 128 of 128 entries that leave are not finite",
         "_Infinite.apply(net(x))",
     ),
+    "a target beside it": (
+        lambda net, x: (net(x) + torch.full((8,), math.inf)).square().mean(),
+        "128 of 128 entries that leave are not finite, where x is inf, and all that arrive",
+        "(net(x) + torch.full((8,), math.inf)).square()",
+    ),
+    "a product": (
+        lambda net, x: torch.baddbmm(torch.zeros(1, 16, 16), net(x)[None] * 1e30, net(x).T[None] * 1e30).mean(),
+        "256 of 256 entries of the result are not finite, and so is the loss",
+        "torch.baddbmm(torch.zeros(1, 16, 16), net(x)[None] * 1e30, net(x).T[None] * 1e30)",
+    ),
+    "a loss": (
+        lambda net, x: nn.functional.mse_loss(net(x) * 1e30, torch.zeros(16, 8)),
+        "1 of 1 entries of the result are not finite",
+        "nn.functional.mse_loss(net(x) * 1e30, torch.zeros(16, 8))",
+    ),
+    "two steps": (  # a product has its line from a later backward
+        lambda net, x: ((net(x) * 1e30) @ (net(x).T * 1e30)).mean(),
+        "256 of 256 entries of the result are not finite",
+        "(net(x) * 1e30) @ (net(x).T * 1e30)",
+    ),
+    **{
+        f"the forward of a checkpoint, {name}": (
+            lambda net, x, is_reentrant=is_reentrant: (
+                checkpoint(
+                    lambda x: (net(x) * 900).exp().tanh() + (net(x) * 900).exp(),
+                    x.requires_grad_(),
+                    use_reentrant=is_reentrant,
+                )
+                .square()
+                .mean()
+            ),
+            "entries of the result are not finite",
+            "(net(x) * 900).exp()",
+        )
+        for name, is_reentrant in (("run again", False), ("reentrant", True))
+    },
     "a checkpoint": (  # its own backward returns what the one inside of it made
         lambda net, x: checkpoint(lambda x: (net(x) * 0).sqrt(), x.requires_grad_(), use_reentrant=True).mean(),
         "born in backward 1: 128 of 128 entries that leave are not finite",
@@ -244,6 +280,14 @@ def test_it_says_where_it_came_from(loss: Callable[[nn.Module, Tensor], Tensor],
     assert finding.expression == expression
     assert "parameters got it" in finding.evidence
     assert "the step after backward 1 used it" in finding.evidence
+
+
+def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters() -> None:
+    net, x = nn.Linear(4, 8), torch.randn(16, 4)
+    d = steps(net, lambda: _SOURCES["a target beside it"][0](net, x), 1, torch.optim.SGD(net.parameters(), 0.1))
+    finding = only(d, "nonfinite")
+    assert finding.cause == "a value that enters is not finite: it came in with the forward, from an op before it"
+    assert "clamp" not in finding.next_step
 
 
 def test_what_is_detached_is_named_at_the_call_that_gets_it() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import optimizer as torch_optimizer
+from torch.utils.checkpoint import checkpoint
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
@@ -376,3 +377,12 @@ def test_a_backward_that_ends_with_an_error_is_the_cause() -> None:
     finding = only(d, "starved")
     assert finding.cause == "3 backwards ended with an error before its gradient came"
     assert {"0.weight", "0.bias"} <= set(finding.parameters)
+
+
+def test_a_cut_in_a_checkpoint_that_ends_with_an_error_has_its_line() -> None:
+    layer = nn.Linear(4, 4)
+    with diagnose(layer) as d, pytest.raises(RuntimeError, match="requires_grad=True"):
+        checkpoint(lambda x: layer(x).argmax(1) * 1.0, x().requires_grad_(), use_reentrant=True).sum().backward()
+    finding = only(d, "starved")
+    assert finding.expression == "layer(x).argmax(1)"
+    assert "straight_through" in finding.next_step

@@ -54,6 +54,7 @@ class Site:
     own_remedy: str = field(default="", repr=False)
     is_second: bool = field(default=False, repr=False)  # of a second derivative: a backward made it
     joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
+    is_of_one: bool = field(default=False, repr=False)  # it normalises one number
     ends_behind: bool = field(default=False, repr=False)  # an op behind it cuts whatever passes at a bound
     is_clip: bool = field(default=False, repr=False)  # a minimum or maximum chooses between it and its own input
     is_hinge: bool = field(
@@ -108,6 +109,7 @@ class Structural:
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_last: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
+    is_again: bool = field(default=False, repr=False)  # a backward made it
     decides_at: frozenset[str] = field(default=frozenset(), repr=False)  # lines that a comparison of its value decides
 
 

@@ -49,6 +49,7 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
         is_hinge=tally.is_hinge,
         ends_behind=bool(tally.ends_behind),
         joins=tally.joins,
+        is_of_one=tally.is_of_one,
         is_second=tally.is_second,
         order=tally.order,
         upstream=tally.leaves,
@@ -68,6 +69,7 @@ def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Stru
         is_deliberate=is_deliberate,
         upstream=cut.upstream,
         is_last=cut.is_last,
+        is_again=cut.is_again,
         decides_at=frozenset(cut.decides_at),
     )
 

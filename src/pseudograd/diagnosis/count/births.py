@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 # the kinds of a birth
 ROOT, DIVISION, LOG, ARC, OVERFLOW, ROW, FACTOR = "root", "division", "log", "arc", "overflow", "row", "factor"
 HALF, RESULT, FUNCTION, MATRIX = "half", "half result", "function", "matrix"
-DATA, WEIGHTS, OTHER = "data", "weights", "other"
+DATA, WEIGHTS, ENTERED, OTHER = "data", "weights", "entered", "other"
 PRODUCT, MINUS_INFINITY = "product", "minus infinity"
+_OF_MATRICES = "Mm Addmm Bmm Baddbmm Addbmm Mv Addmv Dot Addr Convolution"  # no entry of x decides
 _KINDS = {
     ROOT: "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
     DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
@@ -31,23 +32,34 @@ _KINDS = {
     OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh",
     ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     FACTOR: "Mul Addcmul",
-    PRODUCT: "Mm Addmm Bmm Baddbmm Convolution Prod Cumprod",
+    PRODUCT: f"{_OF_MATRICES} Prod Cumprod",
 }
 KIND_OF: dict[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # the position of the edge of a saved input, where it is not the first
-_SECOND = "other weight exponent target mat2 mat1 x2 tensor1 key"
-_EDGES = {**dict.fromkeys(_SECOND.split(), 1), "tensor2": 2, "value": 2, "bias": 2, "attn_mask": 3}
+_SECOND = "other weight exponent target mat2 mat1 batch1 mat vec vec1 tensor x2 tensor1 key"
+_THIRD = "tensor2 batch2 vec2 value bias"
+_EDGES = {**dict.fromkeys(_SECOND.split(), 1), **dict.fromkeys(_THIRD.split(), 2), "attn_mask": 3}
+_WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES.split()))
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # the saved value that an op has its slope from
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
 _LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}  # of the largest number of a dtype
-# the saved inputs of the ops whose result can be computed once more
-_UNARY = "Log Log2 Log10 Log1P Logit Acos Asin Acosh Atanh Erfinv Sinh Cosh"
+# a function that computes the result of an op once more, or its larger part, and the saved inputs that it needs
+_FUNCTIONS = (
+    "log: self; log2: self; log10: self; log1p: self; logit: self; acos: self; asin: self; acosh: self; atanh: self; erfinv: self; "
+    "sinh: self; cosh: self; mul: self other; div: self other; xlogy: self other; pow: self exponent; mm: self mat2; bmm: self mat2; "
+    "mv: self vec; dot: self tensor"
+)
 _INPUTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_UNARY.split(), ("self",)),
-    **dict.fromkeys(("Mul", "Div", "Xlogy"), ("self", "other")),
-    **dict.fromkeys(("Mm", "Bmm"), ("self", "mat2")),
-    **{"Addmm": ("mat1", "mat2"), "Pow": ("self", "exponent")},
+    function.capitalize(): (function, *names.split())
+    for function, names in (part.split(": ") for part in _FUNCTIONS.split("; "))
+} | {
+    "Log1P": ("log1p", "self"),
+    "Addmm": ("mm", "mat1", "mat2"),
+    "Baddbmm": ("bmm", "batch1", "batch2"),
+    "Addbmm": ("bmm", "batch1", "batch2"),
+    "Addmv": ("mv", "mat", "vec"),
+    "Addr": ("outer", "vec1", "vec2"),
 }
 
 
@@ -57,7 +69,8 @@ class Birth:
 
     tally: None where nobody saw the call. values: of x, where it happened. is_masked: is all that arrives at these entries 0? origin:
     the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. factor: how
-    often the largest exceeds the range of its dtype; 0 where nobody knows. line: the losses of the line that ran the backward.
+    often the largest exceeds the range of its dtype; 0 where nobody knows. line: the losses of the line that ran the backward. place: the
+    number of the node among those of its op in that backward, and how many there are.
     """
 
     tally: Tally | None
@@ -77,6 +90,7 @@ class Birth:
     factor: float = 0.0
     backwards: int = 1
     line: Losses | None = None
+    place: tuple[int, int] = (0, 0)
 
 
 def is_broken(value: object) -> bool:
@@ -136,7 +150,7 @@ def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> str:
 
 def position_of(node: GraphNode, name: str) -> int:
     """The position of the edge of a saved input."""
-    return _EDGES.get(name, 0) + (name == "mat2" and nodes.name_of(node).startswith(("Add", "Badd")))
+    return _EDGES.get(name, 0) + (name in ("mat2", "vec") and nodes.name_of(node).startswith("Add"))
 
 
 def _is_small(node: GraphNode) -> bool:
@@ -152,13 +166,16 @@ def _exponent(node: GraphNode) -> float:
 
 def recompute(op: str, node: GraphNode) -> Tensor | None:
     """The result of an op from its saved inputs; None if they are not known."""
-    values: list[Tensor | float | None] = [saved_value(node, name) for name in _INPUTS.get(op, ())]
+    if op not in _INPUTS:
+        return None
+    function, *names = _INPUTS[op]
+    values: list[Tensor | float | None] = [saved_value(node, name) for name in names]
     if op == "Pow" and values[1] is None:
         values[1] = _exponent(node)
-    if not values or any(value is None for value in values):
+    if any(value is None for value in values):
         return None
     try:
-        result: Tensor = getattr(torch, "mm" if op == "Addmm" else op.lower())(*values)
+        result: Tensor = getattr(torch, function)(*values)
         return result
     except RuntimeError:
         return None
@@ -168,10 +185,12 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
 
 
 def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
-    """The values of x where something that is not finite leaves, and whether all are ordinary numbers, as far as they are known."""
+    """The values of x where something that is not finite leaves, and whether none of them, as far as they are known, is one at which the op
+    itself makes such a value of a number.
+    """
     results, inputs = saved_results(node), saved_inputs(node)
     x = inputs.get(_DECIDING.get(op, "self"))
-    if op in ("Softmax", "LogSoftmax", "Logsumexp"):
+    if op in _WITHOUT_VALUES:
         return "", False
     if op in _LIMITS and results:
         at = _chosen(results[0], mask)
@@ -186,7 +205,7 @@ def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
     at = _chosen(x, mask)
     if at.is_complex():
         return _counts({"0": at == 0}, at), not bool((at == 0).any())
-    groups = {"0": at == 0, "inf": at == torch.inf, "-inf": at == -torch.inf, "nan": at.isnan()}
+    groups = {"0": at == 0}
     if op == "Log1P":
         groups = {"-1": at == -1}
     if op in ("Acos", "Asin", "Atanh", "Erfinv", "Acosh"):
@@ -195,8 +214,10 @@ def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
         groups = {"0": at == 0, "1": at == 1, "outside of [0, 1]": (at < 0) | (at > 1)}
     elif op == "Log" or (op == "Pow" and _exponent(node) % 1):
         groups["below 0"] = at < 0
-    if any(bool(group.any()) for group in groups.values()):
-        return _counts(groups, at), False
+    is_ordinary = not any(bool(group.any()) for group in groups.values())
+    groups |= {"inf": at == torch.inf, "-inf": at == -torch.inf, "nan": at.isnan()}
+    if text := _counts(groups, at):
+        return text, is_ordinary
     return f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if at.numel() else "", True
 
 

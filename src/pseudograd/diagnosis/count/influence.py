@@ -18,7 +18,7 @@ from torch import Tensor, is_grad_enabled
 from ...listen import hooks, nodes
 from ...listen.frames import Location, Locations, named
 from ...listen.harmless import forget
-from ...torch_table.private import is_wrapped
+from ...torch_table.private import backward_pass, is_wrapped
 from ...torch_table.records import Arguments, Keywords
 from .leaves import Leaves
 
@@ -105,14 +105,15 @@ def _address(value: object) -> int | None:
 
 class Cut:
     """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch. is_last: does
-    its value reach a loss with no further cut behind it, so that a gradient would come if this one were not there?
+    its value reach a loss with no further cut behind it, so that a gradient would come if this one were not there? is_again: was it made
+    in a backward, as by a checkpoint that computes its forward once more?
     """
 
     def __init__(self, kind: str, location: Location, bit: int) -> None:
         self.kind, self.location = kind, location
         self.bits = 0b11 << bit  # a value that the loss depends on, and one that no further cut has met
         self.calls = 0
-        self.is_last = False
+        self.is_last = self.is_again = False
         # lines that read what a comparison has made of its value, and a tensor that learns
         self.decides_at: set[str] = set()
         self.again: set[str] = set()  # lines that detach its value once more, or hand it out of torch
@@ -346,6 +347,7 @@ class Influence:
             if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
+        cut.is_again |= backward_pass() >= 0
         if is_compared:
             self._compared |= cut.bits
         cut.upstream |= upstream

@@ -20,10 +20,12 @@ from ...torch_table.private import current_node
 from ...wording import counted
 from .births import (
     DATA,
+    ENTERED,
     FACTOR,
     FUNCTION,
     HALF,
     KIND_OF,
+    MINUS_INFINITY,
     OTHER,
     OVERFLOW,
     PRODUCT,
@@ -44,9 +46,11 @@ from .births import (
     words_of,
 )
 from .grads import Leaving, are_readable
+from .influence import tensors_in
 from .leaf import MOST_IN_WARM_UP, Leaf
 
 if TYPE_CHECKING:
+    from torch.autograd.graph import GradientEdge
     from torch.optim import Optimizer
 
     from ...listen.harmless import Errors
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
     from .tally import Tally
 
 _MOST_BIRTHS = 16
+_NAMES_OF_VIEWS = "View UnsafeView Reshape T Transpose Permute Alias Unsqueeze Squeeze Clone"
+_VIEWS = frozenset(_NAMES_OF_VIEWS.split())
 
 
 class Recorder(Protocol):
@@ -83,8 +89,13 @@ class Nonfinite:
         self.skipped = self.mended = 0  # steps
         self.has_spread = False  # do weights hold it?
         self._are_weights_known = False
-        self._is_searching = self._is_of_forward = self._is_inner = False
-        self._frontier: dict[GraphNode, None] = {}  # nodes of this backward whose result may be it
+        self._is_searching = self._is_of_forward = self._is_inner = self._is_computed_again = False
+        # The nodes of this backward whose result may be it, each with that result, if it is known to be it.
+        self._frontier: dict[GraphNode, Tensor | None] = {}
+        self._behind: list[GraphNode] = []  # the nodes of this backward
+        self._heard: Birth | None = (
+            None  # the first call in a backward that makes it, as where checkpoint computes once more
+        )
         # The last op of the forward whose result is it, and of which the input is not known.
         self._candidate: Birth | None = None
         # The first op of a backward that makes it, where the loss was not finite either.
@@ -97,7 +108,7 @@ class Nonfinite:
 
     # --- a backward ---------------------------------------------------------------------------------------------------
 
-    def begin(self, starts: Iterable[GraphNode | None], behind: Iterable[GraphNode], is_loss_finite: bool) -> None:
+    def begin(self, roots: Sequence[Tensor | GradientEdge], behind: list[GraphNode], is_loss_finite: bool) -> None:
         """A backward begins: attach hooks to its nodes, if there is something to search for."""
         self._settle()
         if not self._are_weights_known and not self.has_spread:
@@ -109,13 +120,19 @@ class Nonfinite:
                 near, backward, tensor = weights[0].name, self._recorder.backwards, weights[0].tensor()
                 dtype = torch.float32 if tensor is None else tensor.dtype
                 self._add(Birth(None, "", WEIGHTS, backward, 0, 0, "", False, dtype, 0, is_forward=True, near=near))
-        behind = list(behind)
         if self.is_unplaced:
             self._place(behind)
-        self._is_of_forward = not is_loss_finite
+        self._is_of_forward, self._is_computed_again = not is_loss_finite, False
         if self.has_spread or not (self._is_of_forward or self._is_searching):
             return
-        self._frontier = {node: None for node in starts if node is not None} if self._is_of_forward else {}
+        if self._is_of_forward:
+            starts = zip(nodes.starts(roots), roots, strict=True)
+            self._frontier = {
+                node: root if isinstance(root, Tensor) and is_broken(root) else None
+                for node, root in starts
+                if node is not None
+            }
+        self._behind = behind
         for node in behind:
             if nodes.name_of(node) != nodes.LEAF:
                 node.register_hook(partial(self._look_again))
@@ -125,28 +142,36 @@ class Nonfinite:
         """Is the line of an op not known? Nodes that hand on what arrives have none, unless the recorder attaches hooks to them, too."""
         oldest = self._recorder.backwards - 8  # an op that does not come again is not waited for
         births = self.births.values()
-        return any(birth.tally is None and birth.near and birth.op and birth.backward > oldest for birth in births)
+        return any(birth.tally is None and birth.op and birth.backward > oldest for birth in births)
 
     def _place(self, behind: Sequence[GraphNode]) -> None:
-        """Look for the lines in the graph of a later backward of the same line: those of the ops with the same parameter."""
+        """Look for the lines in the graph of a later backward of the same line: those of the ops with the same parameter, or in the same
+        place among the ops of their kind.
+        """
         for birth in self.births.values():
-            if birth.tally is not None or not birth.near or birth.line is not self._recorder.line:
+            if birth.tally is not None or not birth.op or birth.line is not self._recorder.line:
                 continue
-            alike = [node for node in behind if op_of(node) == birth.op and self._near(node) == birth.near]
+            alike = [node for node in behind if op_of(node) == birth.op]
+            if birth.near:
+                alike = [node for node in alike if self._near(node) == birth.near]
+            else:
+                alike = alike[birth.place[0] :][:1] if len(alike) == birth.place[1] else []
             broken = [node for node in alike if is_broken(saved_inputs(node).get(birth.broken))]
             for node in broken or alike:
                 birth.tally = self._recorder.tally_of(node)
+
+    def _place_of(self, node: GraphNode) -> tuple[int, int]:
+        alike = [other for other in self._behind if op_of(other) == op_of(node)]
+        return (alike.index(node), len(alike)) if node in alike else (0, 0)
 
     @quiet("what is not finite")
     def _look_again(self, leaving: Leaving, arriving: Leaving) -> None:
         node = current_node()
         if node is None:
             return
-        if self._is_of_forward:
-            if node in self._frontier:
-                del self._frontier[node]
-                self._follow(node)
-        else:
+        if self._is_of_forward and node in self._frontier:
+            self._follow(node, self._frontier.pop(node))
+        if self._fallback is None:
             self.look(self._recorder.tally_of(node), node, leaving, arriving)
 
     def look(self, tally: Tally | None, node: GraphNode, leaving: Leaving, arriving: Leaving) -> None:
@@ -186,13 +211,13 @@ class Nonfinite:
 
     def end(self) -> None:
         """A backward has ended."""
-        self._frontier = {}
+        self._frontier, self._behind, self._is_of_forward = {}, [], False
         hit = dict(self._leaves.broken)
         self._leaves.broken.clear()
         backward = self._recorder.backwards
         if not self.births:
-            self._add(self._candidate or self._fallback)
-        self._candidate = self._fallback = None
+            self._add(self._heard or self._candidate or self._fallback)
+        self._heard = self._candidate = self._fallback = None
         self._is_searching = bool(hit) and not self.births
         if not hit:
             return
@@ -274,11 +299,12 @@ class Nonfinite:
         kind = kind_of(op, node, is_ordinary)
         if tally is not None and tally.function is not None:
             kind = FUNCTION
+        elif broken and (is_ordinary or kind == PRODUCT) and kind not in (FACTOR, ROW, MINUS_INFINITY):
+            kind = ENTERED
         elif dtype is torch.float16 and kind in (OVERFLOW, PRODUCT, FACTOR, OTHER) and not (is_masked or origin):
             kind = HALF
         if kind == FACTOR:
             kind, values = (FACTOR, words) if broken else (PRODUCT, "")
-        values = "" if op in ("Mm", "Addmm", "Bmm", "Baddbmm", "Convolution") else values
         return Birth(
             tally,
             op,
@@ -294,6 +320,7 @@ class Nonfinite:
             origin="" if kind == ROW else origin,
             broken=broken,
             near=self._near(node) if tally is None else "",
+            place=self._place_of(node) if tally is None else (0, 0),
             factor=excess(op, node, grad) if kind == HALF else 0.0,
         )
 
@@ -302,7 +329,8 @@ class Nonfinite:
         for name, value in saved_inputs(node).items():
             if is_broken(value):
                 words = words_of(value)
-                source = self._source(edge_of(node, name)) or "a value that needs no gradient"
+                edge = edge_of(node, name)
+                source = "a value that needs no gradient" if edge is None else self._source(edge) or "an op before it"
                 return source, name, f"a factor is {words}"
         return "", "", ""
 
@@ -323,8 +351,22 @@ class Nonfinite:
 
     # --- a loss that is not finite -----------------------------------------------------------------------------------
 
-    def _follow(self, node: GraphNode) -> None:
-        """The result of this node is not finite, or may be so: is its op the first that made it?"""
+    def after_call(self, args: Iterable[object], result: object) -> None:
+        """The program called torch in a backward, as the forward of a checkpoint does, which is computed once more."""
+        if not (self._is_of_forward and self._heard is None and isinstance(result, Tensor) and result.requires_grad):
+            return
+        self._is_computed_again = True
+        node, result = (
+            nodes.node_of(result),
+            result.detach(),
+        )  # a checkpoint would count what we make of the result itself
+        if node is None or not is_broken(result) or any(map(is_broken, tensors_in(args))):
+            return
+        if op_of(node) in KIND_OF or bool(result.isnan().any()):  # any other op was told to make infinity
+            self._heard = self._note_origin(node, result)
+
+    def _follow(self, node: GraphNode, result: Tensor | None) -> None:
+        """The result of this node is not finite, or may be so: is its op the first that made it? result: where it is known to be it."""
         op, inputs, results = op_of(node), saved_inputs(node), saved_results(node)
         if results and not any(map(is_broken, results)):
             return
@@ -333,19 +375,28 @@ class Nonfinite:
             self._go_behind(node, name, inputs[name])
         if broken:
             return
+        known = {position_of(node, name) for name in inputs}
+        ahead = [
+            other
+            for position, (other, _) in enumerate(node.next_functions)
+            if other is not None and position not in known
+        ]
         y = recompute(op, node)
         if y is None and results:
             y = results[0]
             # What entered may have been it, too: always so of an infinite root.
             if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
                 self._candidate, y = self._note_origin(node, y), None
+        elif y is None and result is not None:
+            if inputs and all(nodes.name_of(other) == nodes.LEAF for other in ahead):
+                y = result
+            elif self._is_computed_again and not inputs and op in KIND_OF:  # up to this op, and every call was finite
+                self._candidate = self._note_origin(node, result)
         if y is not None:
             self._add(self._note_origin(node, y))
             return
-        known = {position_of(node, name) for name in inputs}
-        for position, (other, _) in enumerate(node.next_functions):
-            if other is not None and position not in known:
-                self._frontier[other] = None
+        for other in ahead:
+            self._frontier[other] = result if op in _VIEWS else self._frontier.get(other)
 
     def _note_origin(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y; None if that is finite."""
@@ -361,7 +412,7 @@ class Nonfinite:
         """An input of this node is not finite: follow the node that made it, or note that no node did."""
         other = edge_of(node, name)
         if other is not None and nodes.name_of(other) != nodes.LEAF:
-            self._frontier[other] = None
+            self._frontier[other] = value
             return
         entries = int(torch.count_nonzero(~value.isfinite()))
         values = "nan" if bool(value.isnan().any()) else "inf"

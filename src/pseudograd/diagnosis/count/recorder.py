@@ -399,6 +399,8 @@ class Recorder(Subscriber):
                 self.influence.note_sum(args, result)
             if function is _REGISTER_HOOK:
                 self._register_after(args[0])
+            if local.backwards and "nonfinite" in vars(self):
+                self.nonfinite.after_call((args, kwargs or ()), result)
 
     def _find_nodes(self, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int) -> None:
         """Attach hooks to the nodes that the call made."""
@@ -548,7 +550,7 @@ class Recorder(Subscriber):
             behind = self._attach_behind(nodes.starts(roots), can_expect)
             if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
                 with quietly():
-                    self.nonfinite.begin(nodes.starts(roots), behind, self.is_loss_finite)
+                    self.nonfinite.begin(roots, behind, self.is_loss_finite)
             if is_outermost:
                 self.leaves.name_new(self.backwards)
         if is_outermost and self.asking is not None and not transforms_are_active():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import threading
 from cmath import isfinite
@@ -21,7 +22,7 @@ from ...ops.steps import SLOPES
 from ...rewrite.entered_contexts import NO_FAMILY, families_of_torch
 from ...rule import Call
 from ...torch_table import forms as torch_forms
-from ...torch_table.private import base_of, current_node, function_of, is_batched, is_view, is_wrapped, physical
+from ...torch_table.private import base_of, current_node, function_of, is_batched, is_view, is_wrapped, physical, saved
 from ...torch_table.records import Form
 from .grads import (
     COUNTS,
@@ -87,6 +88,7 @@ class Tally:
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
+        self.is_of_one = False  # does it normalise one number?
         self.is_hinge = False  # is 0, or a number that guards against it, its only bound, and a lower one?
         self.is_clip = False  # is it a clamp beside its own input, of which a minimum or maximum chooses one?
         # Does an op behind this clamp cut whatever passes exactly at a bound? None where nothing stood there.
@@ -180,6 +182,7 @@ class Tally:
         if node is not None:
             if is_first:
                 self.form = form
+                self.is_of_one = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm")) and _normalised(node) == 1
                 self.joins = sum(other is not None for other, _ in node.next_functions) > 1
                 is_usual = self.function is None and not is_slice and self.op != OWN_NODE
                 self.usual = self._kernel if is_usual and (form is None or not is_full) else None
@@ -288,6 +291,14 @@ class Tally:
         for counts in () if self._kernel is None else self._kernel.read():
             parts.append(add_inside(dict(counts)))
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
+
+
+def _normalised(node: GraphNode) -> int:
+    """How many numbers does a normalisation take together?"""
+    shape = saved(node, "normalized_shape", None)
+    if shape is None:
+        return int(saved(node, "C", 0) * saved(node, "HxW", 0) // saved(node, "group", 1))
+    return math.prod(shape)
 
 
 Waiting = tuple[Tally, Leaving, Leaving, GraphNode | None]  # a call: what left, what arrived, and its node

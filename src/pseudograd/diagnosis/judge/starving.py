@@ -206,13 +206,18 @@ class Starving:
         if cuts:
             why = f"its value left torch through {cuts[0].kind}; whether the loss depends on it nobody can see"
             return cuts[0], why
-        if not self._recorder.reached & bit:
+        raised, is_reached = self._recorder.raised, self._recorder.reached & bit
+        ended = f"{counted(raised, 'backward')} ended with an error before its gradient came"
+        again = next((cut for cut in self._structural if cut.is_again and cut.upstream & bit), None)
+        if raised and again is not None:
+            return again, f"{ended}, and {again.kind} cuts it in a forward that was computed once more"
+        if not is_reached and raised < self._recorder.backwards:
             return None, f"it is {NO_PATH}"
         site = self._last_stop(bit)
         if site is not None:
             return site, f"the backward of {site.op} hands nothing on"
-        if self._recorder.raised:
-            return None, f"{counted(self._recorder.raised, 'backward')} ended with an error before its gradient came"
+        if raised:
+            return None, ended
         why = "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others"
         return None, why
 
@@ -225,7 +230,10 @@ class Starving:
                 return at, f"the window of jumprelu is too narrow: bandwidth={window.bandwidth:g}"
         site = self._last_stop(bit)
         if site is not None:
-            return site, f"all of the gradient is cut by {site.op}"
+            return (
+                site,
+                f"all of the gradient is cut by {site.op}{', which normalises one number alone' if site.is_of_one else ''}",
+            )
         cause = self._recorder.zeros.cause(bit, self._sites, site_of)
         if cause is not None:
             return cause

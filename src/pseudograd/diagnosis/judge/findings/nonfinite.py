@@ -108,7 +108,12 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
         beside = f" of what is put in with {birth.near}" if birth.near else f" of {birth.broken!r} here"
         born = f"{count}{beside} are {birth.values} in backward {birth.backward}, and so is the loss: it came in from outside of the graph"
     elif birth.is_forward and not birth.origin:
-        born = f"it came in with the forward of backward {birth.backward}: {count} of the result are not finite{values}, and so is the loss"
+        whose = f" with {birth.near}" if birth.near else ""
+        result = (
+            "the result" if birth.tally is not None else f"the result of {birth.op[:1].lower()}{birth.op[1:]}{whose}"
+        )
+        came = f"it came in with the forward of backward {birth.backward}"
+        born = f"{came}: {count} of {result} are not finite{values}, and so is the loss"
     else:
         born = f"born in backward {birth.backward}: {count} that leave are not finite{values}, and all that arrive are finite"
     return KIND.call_finding(
@@ -169,7 +174,8 @@ def _explain(birth: Birth) -> str:
     if birth.dtype is torch.float16 and birth.kind in _LEAST:
         why += f"; an epsilon below {_LEAST_HALF:.0e} is 0 in float16"
     if birth.origin:
-        why += f"; a value that enters is not finite: it came in with the forward, from {birth.origin}"
+        entered = f"a value that enters is not finite: it came in with the forward, from {birth.origin}"
+        why = entered if birth.kind == "entered" else f"{why}; {entered}"
     return f"{why}{_MASKED if birth.is_masked else ''}"
 
 
@@ -187,7 +193,7 @@ def _advise(birth: Birth, expression: str) -> str:
         "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",
         "weights": "Before each step, look for the first parameter that is not finite: bool(p.isfinite().all()) is False.",
         "row": "x.masked_fill(mask, torch.finfo(x.dtype).min)  # in place of -inf: a row that is all masked becomes uniform",
-        "other": "Print the values that enter here, and their smallest and largest.",
+        **dict.fromkeys(("other", "entered"), "Print the values that enter here, and their smallest and largest."),
     }.get(birth.kind)
     if plain is not None:
         return plain

@@ -36,7 +36,8 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
         path = [site for site in evidence.sites if site.upstream >> bit & 1 and site.arrived and not site.nonfinite]
         for number, site in enumerate(path):
             arrives, behind = _size(site), max([sizes.mean, *map(_size, path[number + 1 :])])
-            if site.op in _CANCELLING and (site.joins or site.op != "div") and behind < _ROUNDING * arrives:
+            cancels = site.op in _CANCELLING and (site.joins or site.op != "div") and behind < _ROUNDING * arrives
+            if cancels or site.is_of_one:
                 key = site.op, site.where, site.expression
                 at.setdefault(key, site)
                 left.setdefault(key, []).append((leaf.name, sizes.mean))
@@ -46,16 +47,21 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
         site = at[key]
         names, most = [name for name, _ in rows], max(norm for _, norm in rows)
         value, slash, _ = site.expression.partition(" / ")
+        leave = "Leave this op out, if these should learn: "
+        step = leave + "what is divided by itself, or by its own norm, is a constant."
+        if site.is_of_one:
+            step = leave + "a number that is normalised alone is a constant. Or let it take several numbers together."
+        elif slash and value.isidentifier():
+            step = f"{value}  # in place of {site.expression}, if these should learn"
         noise = ", and Adam divides it by its own size: full steps of noise" if adaptive else ""
         yield KIND.site_finding(
             site,
             f"gradients of {_size(site):.2g} in all arrive at this {site.op} in each backward, and a norm of {most:.2g} is left for "
             f"{shortened(names)}",
-            f"its terms cancel, as where a value is divided by itself, so the loss does not depend on its size: rounding is left{noise}",
-            f"{value}  # in place of {site.expression}, if these should learn"
-            if slash and value.isidentifier()
-            else "Leave this op out, if these should learn: what is divided by itself, or by its own norm, is a constant.",
-            1 - most / _size(site),
+            f"{'one number is normalised alone' if site.is_of_one else 'its terms cancel, as where a value is divided by itself'}, so the "
+            f"loss does not depend on its size: rounding is left{noise}",
+            step,
+            1 - most / (_size(site) or math.inf),
         )
 
 
