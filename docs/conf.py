@@ -43,5 +43,7 @@ html_title = "pseudograd"
 html_static_path = ["_static"]
 html_extra_path = ["playground.html", "kinks_table.html"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_theme_options = {"top_of_page_buttons": []}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -14,7 +14,7 @@ _START = """# The command line
 `pseudograd COMMAND --help` prints the help of a command. `python -m pseudograd` is the same. A wrong call ends with status 2 and one line
 that says what is wrong. Ctrl-C ends with status 130, SIGTERM with 143, a closed pipe with 141.
 
-| command | |
+| command | what it does |
 |---|---|
 """
 
@@ -32,7 +32,7 @@ def _section(name: str, constants: dict[str, object]) -> Iterator[str]:
     sentence = str(constants["HELP"])
     sentence = sentence[0].upper() + sentence[1:] + ("" if sentence.endswith("?") else ".")
     yield from (f"## {name}", "", sentence, "", "```sh", str(constants["EXAMPLE"]), "```", "")
-    yield from ("| argument | |", "|---|---|")
+    yield from ("| argument | meaning |", "|---|---|")
     for action in _command(name)._actions:
         if not isinstance(action, argparse._HelpAction):
             yield f"| `{_call(action)}` | {_escape((action.help or '') % {'default': action.default})} |"

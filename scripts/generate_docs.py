@@ -156,7 +156,7 @@ def _packages() -> str:
     of_scorer = [column["pairs in order"] for column in columns]
     ranking = "`F.margin_ranking_loss`, on a scorer that starts with zeros: share of pairs that it ranks right"
     return f"""\
-| | torch {before} | torch {after} | torch {after}, `pin_edge({CLOSED_ERA!r})` |
+| measured | torch {before} | torch {after} | torch {after}, `pin_edge({CLOSED_ERA!r})` |
 |---|---|---|---|
 | torchao, 2-bit weights: final losses of three seeds | {" | ".join(of_torchao)} |
 | x-transformers, polar positions: parameters that never train | {" | ".join(starving)} |
@@ -214,7 +214,7 @@ def _diagnosis() -> str:
 
 def _kinds() -> str:
     """The kinds of findings, by their numbers."""
-    rows = ["| code | | the finding |", "|---|---|---|"]
+    rows = ["| code | name | the finding |", "|---|---|---|"]
     for kind in sorted(KINDS, key=lambda kind: kind.number):
         first = kind.meaning.partition(". ")[0]
         rows.append(f"| [{kind.number}](codes.md#{kind.number.lower()}) | `{kind.code}` | {first} |")

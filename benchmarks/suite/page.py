@@ -89,7 +89,7 @@ def _promises(run: Run) -> list[str]:
     for record in run.promises:
         key = record["case"].op, record["route"], record["against"], record["limit"], record["quantity"]
         groups.setdefault(key, []).append(record)
-    lines = ["| what | at most | where | closest to its limit | |", "|---|---|---|---|---|"]
+    lines = ["| what | at most | where | closest to its limit | verdict |", "|---|---|---|---|---|"]
     for (op, route, against, limit, quantity), members in groups.items():
         what = f"{route_name(route, op)} ({op})" if op.startswith("clamp,") else route_name(route, op)
         unit = f"x {route_name(against, op)}" if against else quantity
