@@ -51,11 +51,29 @@ def test_commits_are_checked_by_the_ruff_of_the_project() -> None:
     assert f"ruff-pre-commit\n    rev: v{pinned} " in _text(".pre-commit-config.yaml")
 
 
+@pytest.mark.parametrize(
+    ("tag", "source", "answer"),
+    [
+        ("v1.0", "https://pseudograd.invalid", "the tag is v1.0, and pyproject.toml has the version 1.1."),
+        ("v1.1", "https://pseudograd.invalid", "these addresses are a stand-in"),
+        ("v1.1", "https://example.org", "CHANGELOG.md has no section 1.1."),
+    ],
+)
+def test_a_release_is_refused(tmp_path: Path, tag: str, source: str, answer: str) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "release.sh", tmp_path / "scripts")
+    (tmp_path / "pyproject.toml").write_text(f'version = "1.1"\nSource = "{source}"\n', encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text("## 1.0 - 2026-01-01\n", encoding="utf-8")
+    done = subprocess.run(["bash", tmp_path / "scripts" / "release.sh", tag], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert answer in done.stderr
+
+
 def test_contributing_names_every_section_and_folders_that_are_there() -> None:
     text = _text("CONTRIBUTING.md")
     linked = set(re.findall(r"\]\(contributing/([^)]+)\)", text))
     sections = re.findall(r"^## (.*)$", _text("contributing/adding.md"), re.MULTILINE)
-    assert {f"adding.md#{section.lower().replace(' ', '-')}" for section in sections} | {"upstream.md"} == linked
+    assert {f"adding.md#{section.lower().replace(' ', '-')}" for section in sections} | {"releasing.md", "upstream.md"} == linked
     for name in re.findall(r"\| (?:a file|a row, ?|a row) in `([^`]+)`", text):
         folders = (ROOT / "src" / "pseudograd", ROOT / "src")
         assert any((folder / name).exists() for folder in folders), name
