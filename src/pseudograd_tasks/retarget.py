@@ -116,13 +116,13 @@ def _finding(rows: World) -> str:
     of_eras = {era: values[era] for era in eras() if era in values}
     if sentences.are_alike(*of_eras.values()):
         first = next(iter(of_eras.values()))
-        theirs = f"With torch.clamp the photo {_came(first)} ({first:.1f} dB), whichever torch is installed"
+        theirs = f"With torch.clamp the photo {_came(first)} ({first:.0f} dB), whichever torch is installed"
     else:
-        each = [f"{_came(value)} {sentences.where(era)} ({value:.1f} dB)" for era, value in of_eras.items()]
+        each = [f"{_came(value)} {sentences.where(era)} ({value:.0f} dB)" for era, value in of_eras.items()]
         theirs = f"With torch.clamp the photo {listed(each)}"
     ours = values[OURS]
     best = sentences.best(values)
-    also = "" if best == OURS else f" The best variant was {best}, at {values[best]:.1f} dB."
+    also = "" if best == OURS else f" The best variant was {best}, at {values[best]:.0f} dB."
     if best == NO_CLAMP:
         also += (
             " This loss can do without a clamp, because it is defined outside the range too. "
@@ -130,7 +130,7 @@ def _finding(rows: World) -> str:
         )
     return (
         "The optimiser Adam changed a photo into a flower with more contrast than a screen can show, and then back into the photo. "
-        f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.1f} dB). "
+        f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.0f} dB). "
         f"These runs differ only in the backward rule of the clamp.{also} "
         "The dB are the peak signal-to-noise ratio between the result and the photo: the higher, the more alike."
     )

@@ -132,7 +132,7 @@ def test_the_strip_has_a_picture_of_every_era() -> None:
     assert titles == [*map(display_name, THREE), "inward"]
     assert display_name("zero/half") == f"torch.clamp, {NEXT}"
     assert (
-        "With torch.clamp the photo came back in part where the gradient at a bound passes (20.0 dB), did not come back where it does not "
-        "(8.0 dB) and did not come back where half of it does (12.0 dB). With inward the photo came back (40.0 dB)."
+        "With torch.clamp the photo came back in part where the gradient at a bound passes (20 dB), did not come back where it does not "
+        "(8 dB) and did not come back where half of it does (12 dB). With inward the photo came back (40 dB)."
     ) in sentence
     assert strip_of(8.0, 8.2, 8.1)[0] == ["torch.clamp, on any torch", "inward"]

@@ -90,9 +90,9 @@ def test_the_opening_is_computed(results: Results) -> None:
     )
     assert first is not None
     for part in (
-        "did not come back where the gradient at a bound passes (8.0 dB) and came back in part where it does not",
-        "With inward the photo did not come back (12.0 dB). These runs differ only in the backward rule of the clamp. "
-        "The best variant was zero/open, at 20.0 dB.",
+        "did not come back where the gradient at a bound passes (8 dB) and came back in part where it does not",
+        "With inward the photo did not come back (12 dB). These runs differ only in the backward rule of the clamp. "
+        "The best variant was zero/open, at 20 dB.",
     ):
         assert part in first.sentence
     closed, opened = (display_name(era, results.era) for era in ("zero/closed", "zero/open"))
@@ -101,8 +101,8 @@ def test_the_opening_is_computed(results: Results) -> None:
     assert len({tile.picture.shape for tile in first.tiles}) == 1
     second = strip(set_decibels(results, 1.0, zero_closed=8.0, zero_open=8.0, inward=45.0))
     assert second is not None
-    assert [tile.text for tile in second.tiles][2:] == ["torch.clamp, on any torch, 8.0 dB", "inward, 45.0 dB"]
-    part = "With torch.clamp the photo did not come back (8.0 dB), whichever torch is installed. With inward the photo came back"
+    assert [tile.text for tile in second.tiles][2:] == ["torch.clamp, on any torch, 8 dB", "inward, 45 dB"]
+    part = "With torch.clamp the photo did not come back (8 dB), whichever torch is installed. With inward the photo came back"
     assert part in second.sentence
     assert "best variant" not in second.sentence
 

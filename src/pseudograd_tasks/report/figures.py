@@ -93,15 +93,19 @@ def strip(results: Results) -> Strip | None:
 
 
 def _compared_tiles(subject: Subject, rows: World, era: str) -> list[Tile]:
-    key = subject.headline[0]
+    """In whole numbers: the tenths depend on the processor."""
+    key, unit = subject.headline
     values = {name: outcome.numbers[key] for name, outcome in remove_installed(rows).items()}
-    compared = [_tile(subject, name, rows, era) for name in eras_in(rows)]
+
+    def tile(name: str) -> Tile:
+        return _tile(subject, name, rows, era)._replace(note=f"{values[name]:.0f} {unit}")
+
+    compared = [tile(name) for name in eras_in(rows)]
     if are_alike(*(values[name] for name in eras_in(rows))):
         compared = [compared[0]._replace(title="torch.clamp, on any torch")]
-    compared.append(_tile(subject, OURS, rows, era))
+    compared.append(tile(OURS))
     if (first := best(values)) != OURS:
-        tile = _tile(subject, first, rows, era)
-        compared.append(tile._replace(title=f"best here: {tile.title}"))
+        compared.append(tile(first)._replace(title=f"best here: {display_name(first, era)}"))
     return compared
 
 
@@ -144,10 +148,10 @@ def _gallery(count: int, width: float, height: float, columns: int = 4) -> tuple
 
 def strip_figure(strip: Strip) -> Figure:
     """The pictures that a report opens with, side by side."""
-    figure, panels = _gallery(len(strip.tiles), 3.2, 2.75, columns=len(strip.tiles))
+    figure, panels = _gallery(len(strip.tiles), 3.2, 2.85, columns=len(strip.tiles))
     for panel, tile in zip(panels, strip.tiles, strict=True):
         panel.imshow(pixels(tile.picture), interpolation="nearest")
-        panel.set_title("\n".join(textwrap.wrap(f"{tile.title}   {tile.note}", 38)), fontsize=11)
+        panel.set_title("\n".join([*textwrap.wrap(tile.title, 26), *filter(None, [tile.note])]), fontsize=16)
         panel.set_xticks([])
         panel.set_yticks([])
         for side in panel.spines.values():
