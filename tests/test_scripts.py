@@ -64,7 +64,9 @@ def test_a_release_is_refused(tmp_path: Path, tag: str, source: str, answer: str
     shutil.copy(ROOT / "scripts" / "release.sh", tmp_path / "scripts")
     (tmp_path / "pyproject.toml").write_text(f'version = "1.1"\nSource = "{source}"\n', encoding="utf-8")
     (tmp_path / "CHANGELOG.md").write_text("## 1.0 - 2026-01-01\n", encoding="utf-8")
-    done = subprocess.run(["bash", tmp_path / "scripts" / "release.sh", tag], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", tmp_path / "scripts" / "release.sh", tag], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert answer in done.stderr
 
@@ -73,7 +75,10 @@ def test_contributing_names_every_section_and_folders_that_are_there() -> None:
     text = _text("CONTRIBUTING.md")
     linked = set(re.findall(r"\]\(contributing/([^)]+)\)", text))
     sections = re.findall(r"^## (.*)$", _text("contributing/adding.md"), re.MULTILINE)
-    assert {f"adding.md#{section.lower().replace(' ', '-')}" for section in sections} | {"releasing.md", "upstream.md"} == linked
+    assert {f"adding.md#{section.lower().replace(' ', '-')}" for section in sections} | {
+        "releasing.md",
+        "upstream.md",
+    } == linked
     for name in re.findall(r"\| (?:a file|a row, ?|a row) in `([^`]+)`", text):
         folders = (ROOT / "src" / "pseudograd", ROOT / "src")
         assert any((folder / name).exists() for folder in folders), name
