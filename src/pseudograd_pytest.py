@@ -1,36 +1,71 @@
-"""pytest's way into pseudograd: the fixture `diagnosed`, `--pseudograd-pin EDGE` for a whole suite, and a marker for one test.
+"""pytest's way into pseudograd: the fixture `diagnosed`, `--pseudograd-pin EDGE` for a whole suite, a marker for one test, and a line
+about the pinned calls at the end.
 
 It stands beside the package, because pytest imports its plugins in every project, and the package imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-_OPTION, _MARKER = "--pseudograd-pin", "pseudograd_pin"
+from pseudograd_notices.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from pseudograd.integrations.pytest import PinnedTests
+
+_OPTION, _MARKER, _NO_PIN = "--pseudograd-pin", "pseudograd_pin", "none"
+_Calls = tuple[str, str, str]  # their kind, their line, and why the pin did not reach them
+_KINDS, _CRASHED = ("pinned", "compiled", "missed"), ("crashed", "", "")
+_SETTINGS, _CONTEXTS = pytest.StashKey[Settings](), pytest.StashKey[dict[str, "PinnedTests"]]()
+_OF_WORKERS, _OUTPUT = pytest.StashKey[Counter[_Calls]](), "pseudograd_pins"
+_SHOWN = 5  # lines
+
+
+class _Node(Protocol):
+    """A worker of pytest-xdist, in the process that started it."""
+
+    config: pytest.Config
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pseudograd")
-    group.addoption(_OPTION, metavar="EDGE", help="run every test under pin_edge(EDGE), such as 'torch<=2.13'")
+    group.addoption(
+        _OPTION,
+        metavar="EDGE",
+        help="run every test under pin_edge(EDGE), such as 'torch<=2.13'; none: no pin (default: that of pyproject.toml)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{_MARKER}(edge): run this test under pseudograd.pin_edge(edge)")
-    edge = config.getoption(_OPTION)
-    if edge is not None:
-        _pin(edge)  # its error, before any test
+    try:
+        config.stash[_SETTINGS] = settings = read_settings("pytest")
+        if config.getoption(_OPTION) is not None:
+            _pin(config, config.getoption(_OPTION))  # its error, before any test
+        elif settings.pin:
+            settings.make_pin("pytest", lambda edge: _pin(config, edge))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _edge(config: pytest.Config) -> str:
+    """The pin of the suite."""
+    edge: str | None = config.getoption(_OPTION)
+    return edge or config.stash[_SETTINGS].pin or _NO_PIN
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    edge = config.getoption(_OPTION)
-    return None if edge is None else f"pseudograd: every test runs under pin_edge({edge!r})"
+    edge, settings = _edge(config), config.stash[_SETTINGS]
+    source = "" if config.getoption(_OPTION) else f", by {settings.argument('pin')}"
+    return None if edge == _NO_PIN else f"pseudograd: every test runs under pin_edge({edge!r}){source}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The errors of markers, before any test."""
     for item in items:
         marker = item.get_closest_marker(_MARKER)
@@ -40,32 +75,82 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(
                     f"{_MARKER}: there must be one argument, {got}. Name the edge, as 'torch<=2.13'."
                 )
-            _pin(marker.args[0])
+            try:
+                _pin(config, marker.args[0])
+            except ValueError as error:
+                raise pytest.UsageError(str(error)) from error
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Around the fixtures of a test, too: models are often trained in them. The marker of a test goes before the option."""
     marker = item.get_closest_marker(_MARKER)
-    edge = item.config.getoption(_OPTION) if marker is None else marker.args[0]
-    if edge is None:
-        return (yield)
-    with _pin(edge):
+    with _pin(item.config, _edge(item.config) if marker is None else marker.args[0]):
         return (yield)
 
 
-def _pin(edge: str) -> AbstractContextManager[object]:
-    from pseudograd import pin_edge
+def _pin(config: pytest.Config, edge: str) -> AbstractContextManager[object]:
+    """The context of a pinned test. ValueError for an unknown edge."""
+    if edge == _NO_PIN:
+        return nullcontext()
+    contexts = config.stash.setdefault(_CONTEXTS, {})
+    if edge not in contexts:
+        from pseudograd.integrations.pytest import PinnedTests
 
-    try:
-        return pin_edge(edge)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
+        contexts[edge] = PinnedTests(edge)
+    return contexts[edge]
+
+
+# --- what was pinned --------------------------------------------------------------------------------------------------
+
+
+def _count_calls(config: pytest.Config) -> Counter[_Calls]:
+    """The calls under the pins of this process and of the workers that it had."""
+    counts = Counter(config.stash.get(_OF_WORKERS, {}))
+    for context in config.stash.get(_CONTEXTS, {}).values():
+        counts.update(context.count_calls())
+    return counts
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands its counts over."""
+    output: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[_OUTPUT] = [[*calls, count] for calls, count in _count_calls(session.config).items()]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: _Node) -> None:
+    """A worker that crashed has no counts."""
+    counts = node.config.stash.setdefault(_OF_WORKERS, Counter())
+    for kind, where, why, count in getattr(node, "workeroutput", {}).get(_OUTPUT, [[*_CRASHED, 1]]):
+        counts[kind, where, why] += count
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counts = _count_calls(config)
+    pinned, compiled, missed = ({calls: counts[calls] for calls in counts if calls[0] == kind} for kind in _KINDS)
+    if not (pinned or compiled or missed):
+        return
+    text = f"{_describe_number(pinned)} pinned"
+    text += f", {sum(compiled.values()):,} traced into compiled code" if compiled else ""
+    if missed:
+        places = [f"{where}, {why}" for _, where, why in missed]
+        more = f"; and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+        text += f"; {_describe_number(missed)} not: {'; '.join(places[:_SHOWN])}{more}"
+    text += "; a worker that crashed is not counted" if counts[_CRASHED] else ""
+    terminalreporter.write_line(f"pseudograd: {text}")
+
+
+def _describe_number(counts: Mapping[_Calls, int]) -> str:
+    calls, lines = sum(counts.values()), len({where for _, where, _ in counts})
+    words = "call", "calls", "line", "lines"
+    return f"{calls:,} {words[calls != 1]} at {lines:,} {words[2 + (lines != 1)]} {'was' if calls == 1 else 'were'}"
 
 
 @pytest.fixture
-def diagnosed() -> Callable[..., AbstractContextManager[object]]:
+def diagnosed(pytestconfig: pytest.Config) -> Callable[..., AbstractContextManager[object]]:
     """`with diagnosed(model, fail_on="starved"):` around training steps; see pseudograd.integrations.pytest."""
-    from pseudograd.integrations.pytest import diagnosed
+    from pseudograd.integrations.pytest import diagnosed_by
 
-    return diagnosed
+    return diagnosed_by(pytestconfig.stash[_SETTINGS])

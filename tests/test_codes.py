@@ -15,7 +15,7 @@ import pseudograd as pg
 from pseudograd.diagnosis.judge.findings import CODES
 from pseudograd_lint.check import check, parse
 from pseudograd_lint.rules import CODES as LINT
-from pseudograd_notices.code import Code
+from pseudograd_notices.code import Code, drop_codes_of_others
 from pseudograd_notices.command_line import main
 
 from .choices import folded
@@ -36,6 +36,15 @@ def run_example(program: str, file: Path) -> Names:
     names: Names = {"__name__": "example"}
     exec(compile(program, str(file), "exec"), names)
     return names
+
+
+def test_settings_may_name_the_codes_of_both_commands() -> None:
+    """Each knows the numbers and names of the other, whose files are only read."""
+    words = [text for code in TABLE for text in (code.number, code.name)]
+    for own in (LINT, CODES):
+        mine = [text for code in own for text in (code.number, code.name)]
+        assert drop_codes_of_others([*words, "default", "PG1", "PG2"], own) == [*mine, "default", f"PG{mine[0][2]}"]
+        assert drop_codes_of_others(["cutt", "PG9", "a.py:5"], own) == ["cutt", "PG9", "a.py:5"]
 
 
 def test_every_code_has_an_example() -> None:

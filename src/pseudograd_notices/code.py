@@ -5,11 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 _MISREAD = str.maketrans("OIL", "011")
 _NUMBER = re.compile(r"PG\d*", re.IGNORECASE)
+_GROUPS = ("all", "default")
+# A code in the files of a table: the head of its section, or the fields of its row.
+_ROW = re.compile(r"^# (PG\d{3}) (\S+)$|\b(?:code=\"([a-z-]+)\",\s*)?number=\"(PG\d{3})\"", re.MULTILINE)
 
 
 class Code(NamedTuple):
@@ -55,10 +59,35 @@ def select_codes(where: str, argument: str, words: Sequence[str], codes: Sequenc
             for code in codes
             if word in ("all", code.name) or (word == "default" and code.is_default) or code.number.startswith(start)
         }
-        if not matches and word not in ("all", "default"):
+        if not matches and word not in _GROUPS:
             raise unknown_code(where, argument, codes, word)
         numbers |= matches
     return numbers
+
+
+def drop_codes_of_others(words: Sequence[str], codes: Sequence[Code]) -> list[str]:
+    """The words of a list that all commands read, without those that name codes of other commands alone."""
+    own = [text for code in codes for text in (code.number, code.name)]
+
+    def names(word: str, texts: Iterable[str]) -> bool:
+        is_number = _NUMBER.fullmatch(word) is not None
+        return any(text.startswith(word.upper()) if is_number else text == word for text in texts)
+
+    if all(word in _GROUPS or names(word, own) for word in words):
+        return list(words)
+    every = list(_texts_of_all())
+    return [word for word in words if word in _GROUPS or names(word, own) or not names(word, every)]
+
+
+def _texts_of_all() -> Iterator[str]:
+    """The numbers and the names of the codes of all commands. Their files are only read, as some of them need torch."""
+    from .command_line import command_files, literals
+
+    constants = map(literals, command_files().values())
+    for module in {str(values["CODES"]) for values in constants if "CODES" in values}:
+        for file in Path(__file__).parents[1].joinpath(*module.split(".")).glob("*.*"):
+            for groups in _ROW.findall(file.read_text(encoding="utf-8")):
+                yield from filter(None, groups)
 
 
 def unknown_code(where: str, argument: str, codes: Sequence[Code], word: str) -> ValueError:

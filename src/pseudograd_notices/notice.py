@@ -7,8 +7,9 @@ whose line moves stays known; a copy of it is new.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -52,6 +53,13 @@ class Notice(NamedTuple):
         """What a baseline knows the notice by. The path has the slashes of every system, and layout does not count."""
         return PurePath(self.path).as_posix().removeprefix("./"), self.code, " ".join(self.expression.split())
 
+    def rebase(self, root: Path | None) -> Notice:
+        """With the path from this folder on, if the file lies in it: the same in every working folder."""
+        if root is None or not os.path.exists(self.path):
+            return self
+        path = Path(os.path.abspath(self.path))
+        return self._replace(path=str(path.relative_to(root))) if path.is_relative_to(root) else self
+
 
 class Problem(NamedTuple):
     """A file that could not be read, and why."""
@@ -65,14 +73,23 @@ class Problem(NamedTuple):
         return f"{self.path}:{self.line}" if self.line else self.path
 
 
-def baseline_text(notices: Iterable[Notice]) -> str:
-    counts = sorted(Counter(notice.key for notice in notices).items())
-    rows = [{**dict(zip(_KEY, key, strict=True)), "count": count} for key, count in counts]
+def baseline_text(notices: Iterable[Notice], numbers: Collection[str], file: Path, root: Path | None = None) -> str:
+    """The text for a baseline in `file`. The findings of other codes that the file knows stay, as commands may share it.
+
+    numbers: the codes of the command. root: the folder from which paths count.
+    """
+    try:
+        before = read_baseline("", "", file)
+    except ValueError:  # there is none yet
+        before = Counter()
+    counts = Counter({key: count for key, count in before.items() if key[1] not in numbers})
+    counts.update(notice.rebase(root).key for notice in notices)
+    rows = [{**dict(zip(_KEY, key, strict=True)), "count": count} for key, count in sorted(counts.items())]
     return json.dumps({"kind": _KIND, "version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
-def read_baseline(where: str, file: Path) -> Counter[Key]:
-    """Raises ValueError for a file that is no baseline."""
+def read_baseline(where: str, argument: str, file: Path) -> Counter[Key]:
+    """Raises ValueError for a file that is no baseline. argument: what names it."""
     remedy = f"Write one with --write-baseline {file}."
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
@@ -81,16 +98,17 @@ def read_baseline(where: str, file: Path) -> Counter[Key]:
         return Counter({tuple(row[name] for name in _KEY): int(row["count"]) for row in stored["findings"]})
     except (OSError, KeyError, TypeError, ValueError) as error:
         file_kind = "can be read" if isinstance(error, OSError) else "--write-baseline wrote"
-        raise ValueError(f"{where}: --baseline must be a file that {file_kind}, got {str(file)!r}. {remedy}") from error
+        raise ValueError(f"{where}: {argument} must be a file that {file_kind}, got {str(file)!r}. {remedy}") from error
 
 
-def new_notices(notices: Sequence[Notice], known: Counter[Key]) -> list[Notice]:
+def new_notices(notices: Sequence[Notice], known: Counter[Key], root: Path | None = None) -> list[Notice]:
     """The notices that are not known. Of equal notices the first are known, as many as the baseline counts."""
     left = Counter(known)
     new = []
     for notice in notices:
-        if left[notice.key] > 0:
-            left[notice.key] -= 1
+        key = notice.rebase(root).key
+        if left[key] > 0:
+            left[key] -= 1
         else:
             new.append(notice)
     return new

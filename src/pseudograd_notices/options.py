@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
-from .code import Code, select_codes
+from .code import Code, drop_codes_of_others, select_codes
 from .formats import FORMATS, Report
-from .notice import Notice, baseline_text, new_notices, read_baseline
+from .notice import Key, Notice, baseline_text, new_notices, read_baseline
+from .settings import Settings, is_file, read_settings
 
 
 def add_program(command: argparse.ArgumentParser) -> None:
@@ -50,11 +53,13 @@ def split_words(texts: Iterable[str]) -> list[str]:
 _CODE = re.compile(r"PG\d\w*|PG|[a-z]+(-[a-z]+)+")
 
 
-def split_ignore(where: str, texts: Sequence[str], codes: Sequence[Code]) -> tuple[set[str], list[str]]:
+def split_ignore(
+    where: str, texts: Sequence[str], codes: Sequence[Code], argument: str = "--ignore"
+) -> tuple[set[str], list[str]]:
     """Of `--ignore` the numbers of the codes, and all other words: patterns for lines and, in a run, for parameters."""
     words = split_words(texts)
     names = [word for word in words if _CODE.fullmatch(word)]
-    return select_codes(where, "--ignore", names, codes), [word for word in words if word not in names]
+    return select_codes(where, argument, names, codes), [word for word in words if word not in names]
 
 
 def is_at(notice: Notice, pattern: str) -> bool:
@@ -68,13 +73,89 @@ def is_at(notice: Notice, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(path, ending) for ending in (file, f"*/{file}"))
 
 
-def apply_baseline(where: str, notices: Sequence[Notice], options: argparse.Namespace) -> list[Notice]:
-    """The notices that `--baseline` does not know. Writes `--write-baseline`, and then all are known."""
-    known = None if options.baseline is None else read_baseline(where, options.baseline)
+class Chosen(NamedTuple):
+    """What the command line and the settings of the project choose. numbers: the codes to report. patterns: lines and, in a run, parameters
+    to leave out. files: the codes to leave out in files, by their patterns. exclude: files and folders to leave out, unless they are named.
+    own: all codes of the command.
+    """
+
+    own: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
+    patterns: tuple[str, ...] = ()
+    files: tuple[tuple[str, frozenset[str]], ...] = ()
+    exclude: tuple[str, ...] = ()
+    settings: Settings = Settings()
+
+    def excludes(self, path: str) -> bool:
+        """Do the settings leave out this file, also if it is named?"""
+        return self.exclude == self.settings.exclude and self.settings.excludes(path)
+
+    def leaves_out(self, notice: Notice) -> bool:
+        notices = notice, notice.rebase(self.settings.root)
+        return any(is_at(same, pattern) for same in notices for pattern in self.patterns) or any(
+            notice.code in numbers and is_file(notice.path, pattern) for pattern, numbers in self.files
+        )
+
+    @property
+    def ignore(self) -> list[str]:
+        """What is left out, for the argument `ignore` of a diagnosis."""
+        files = [f"{number} in {pattern}" for pattern, ignored in self.files for number in sorted(ignored)]
+        return [*self.patterns, *sorted(self.own - self.numbers), *files]
+
+
+NO_CHOICE = Chosen()
+
+
+def choose(
+    where: str,
+    codes: Sequence[Code],
+    options: argparse.Namespace,
+    default: str = "default",
+    settings: Settings | None = None,
+) -> Chosen:
+    """What `--select`, `--ignore` and `--exclude` of a command choose; where one of them is not given, the settings decide.
+
+    default: for a list of settings that names no code of this command.
+    """
+    settings = read_settings(where) if settings is None else settings
+    if options.select:
+        numbers = select_codes(where, "--select", split_words(options.select), codes)
+    else:
+        words = drop_codes_of_others(settings.select, codes) or [default]
+        numbers = select_codes(where, settings.argument("select"), words, codes)
+    if options.ignore:
+        ignored, patterns = split_ignore(where, options.ignore, codes)
+    else:
+        words = drop_codes_of_others(settings.ignore, codes)
+        ignored, patterns = split_ignore(where, words, codes, settings.argument("ignore"))
+    files = []
+    for pattern, texts in settings.per_file_ignores:
+        words = drop_codes_of_others(texts, codes)
+        inside = frozenset(select_codes(where, settings.argument("per-file-ignores"), words, codes))
+        files += [(path, inside) for path in settings.file_patterns(pattern)]
+    own = frozenset(code.number for code in codes)
+    exclude = tuple(split_words(vars(options).get("exclude", ()))) or settings.exclude
+    return Chosen(own, frozenset(numbers - ignored), tuple(patterns), tuple(files), exclude, settings)
+
+
+def known_notices(where: str, options: argparse.Namespace, settings: Settings) -> Counter[Key] | None:
+    """The notices of `--baseline` or, if neither it nor `--write-baseline` is given, of the baseline of the settings."""
+    if options.baseline is not None:
+        return read_baseline(where, "--baseline", options.baseline)
+    if options.write_baseline is not None or settings.baseline_file is None:
+        return None
+    return read_baseline(where, settings.argument("baseline"), settings.baseline_file)
+
+
+def apply_baseline(where: str, notices: Sequence[Notice], options: argparse.Namespace, chosen: Chosen) -> list[Notice]:
+    """The notices that no baseline knows. Writes `--write-baseline`, and then all are known."""
+    root = chosen.settings.root
+    known = known_notices(where, options, chosen.settings)
     if options.write_baseline is not None:
-        _write(where, "--write-baseline", options.write_baseline, baseline_text(notices))
+        text = baseline_text(notices, chosen.own, options.write_baseline, root)
+        _write(where, "--write-baseline", options.write_baseline, text)
         return []
-    return list(notices) if known is None else new_notices(notices, known)
+    return list(notices) if known is None else new_notices(notices, known, root)
 
 
 def render(where: str, report: Report, options: argparse.Namespace) -> str:

@@ -213,6 +213,29 @@ def test_select_and_ignore_choose_the_findings(
     assert places(write_report(capfd, *options)) == [known[code] for code in codes]
 
 
+# The codes that are left, and the status of `--fail-on cut>0.1`.
+SETTINGS = {
+    'ignore = ["PG204", "PG203", "era-guard"]': ([], 2),
+    'select = ["cut", "PG101"]': (["PG204"], 4),
+    'select = ["PG101"]': (["PG204", "PG203"], 4),
+    'per-file-ignores = { "train.py" = ["cut"] }': (["PG203"], 0),
+    'per-file-ignores = { "src/train.py" = ["cut"] }': (["PG204", "PG203"], 4),
+    'baseline = "known.json"': (["PG203"], 0),
+    'exclude = ["train.py"]\npin = "half"': (["PG204", "PG203"], 4),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings_are_those_of_lint(setting: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A baseline of the settings alone does not change the exit status: `--baseline` and `--fail-on` do."""
+    known = {"path": "train.py", "code": "PG204", "expression": "gain.clamp(0.1, 2.0)", "count": 1}
+    Path("known.json").write_text(json.dumps({"kind": "pseudograd baseline", "version": 1, "findings": [known]}))
+    Path("pyproject.toml").write_text(f"[tool.pseudograd]\n{setting}\n")
+    assert run(capfd, "--output-format", "json", "--output-file", "report.json", "train.py")[0] == 0
+    codes = [finding["code"] for finding in json.loads(Path("report.json").read_text())["findings"]]
+    assert (codes, run(capfd, "--fail-on", "cut>0.1", "train.py")[0]) == SETTINGS[setting]
+
+
 def test_a_baseline_passes_what_is_known_and_fails_what_is_new(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--write-baseline", "known.json", "--fail-on", "any", "train.py")[0] == 0
     assert run(capfd, "--fail-on", "cut>0.01", "train.py")[0] == 4

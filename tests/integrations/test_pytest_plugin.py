@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -139,6 +140,101 @@ def test_however_a_test_ends_the_next_one_has_the_pin_of_the_suite(pytester: pyt
     done = _run(pytester, f"--pseudograd-pin={edge}", "--doctest-modules")
     done.assert_outcomes(passed=4, failed=2, skipped=1, xfailed=1, errors=1)
     done.stdout.fnmatch_lines(["*in its teardown*"])
+
+
+_COUNTED = """
+import threading, pytest, torch
+
+def gate(x):
+    return x.clamp(0, 1)
+
+def train():
+    x = torch.zeros(1, requires_grad=True)
+    gate(x).sum().backward()
+    return x.grad.item()
+
+@pytest.mark.parametrize("n", range(3))
+def test_gate(n):
+    assert train() == 0.5
+
+def test_in_a_thread():
+    slopes = []
+    thread = threading.Thread(target=lambda: slopes.append(train()))
+    thread.start()
+    thread.join()
+    with torch.no_grad():
+        gate(torch.ones(1))  # no gradient, so nothing to pin
+    assert slopes != [0.5]
+
+@pytest.mark.pseudograd_pin("none")
+def test_without_a_pin():
+    assert train() != 0.5
+"""
+_COUNTS = "pseudograd: 3 calls at 1 line were pinned; 1 call at 1 line was not: test_counted.py:4, in a thread that a test started"
+
+
+@pytest.mark.parametrize("options", ["", "-q", "-qq"])
+def test_the_end_says_which_calls_were_pinned(pytester: pytest.Pytester, options: str) -> None:
+    pytester.makepyfile(test_counted=_COUNTED)
+    pytester.makepyprojecttoml('[tool.pseudograd]\npin = "half"\n')
+    done = _run(pytester, *options.split())
+    assert done.ret == 0, done.stdout.str()
+    done.stdout.fnmatch_lines([_COUNTS])
+    if not options:
+        header = "by pin of [[]tool.pseudograd] in pyproject.toml"
+        done.stdout.fnmatch_lines([f"pseudograd: every test runs under pin_edge('half'), {header}"])
+
+
+@pytest.mark.parametrize("pin", ["none", "torch<=2.13", "torch>=2.14"])
+def test_the_end_is_silent_where_nothing_was_pinned(pytester: pytest.Pytester, pin: str) -> None:
+    """A thread is not named where the pin asks for what torch does anyway."""
+    pytester.makepyfile(_COUNTED.replace("assert", "assert train() is not None or"))
+    pytester.makepyprojecttoml('[tool.pseudograd]\npin = "half"\n')
+    done = _run(pytester, f"--pseudograd-pin={pin}")
+    is_pinned = pin not in ("none", installed_era())
+    assert (" pinned" in done.stdout.str(), done.ret) == (is_pinned, 0)
+
+
+def test_settings_are_an_error_before_any_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    for setting, text in (
+        ('pin = "opne"', "pytest: pin of [[]tool.pseudograd] in pyproject.toml must be an edge, got 'opne'. *'open'?"),
+        ("pins = 1", "pytest: a key of [[]tool.pseudograd] in pyproject.toml must be one of *, got 'pins'. *'pin'?"),
+    ):
+        pytester.makepyprojecttoml(f"[tool.pseudograd]\n{setting}\n")
+        done = _run(pytester)
+        assert done.ret == pytest.ExitCode.USAGE_ERROR
+        done.stderr.fnmatch_lines([f"*{text}*"])
+
+
+def test_the_fixture_leaves_out_what_the_settings_leave_out(pytester: pytest.Pytester) -> None:
+    """By codes, by codes in files, and by a baseline. `ignore` of a test goes first."""
+    pytester.makepyfile(test_suite=_SUITE)
+    known = {"path": "test_suite.py", "code": "PG203", "expression": "self.gain.clamp(0, 1)", "count": 1}
+    baseline = {"kind": "pseudograd baseline", "version": 1, "findings": [known]}
+    pytester.path.joinpath("known.json").write_text(json.dumps(baseline))
+    for setting, failed in (
+        ('ignore = ["PG203", "born-on-bound"]', 0),
+        ('select = ["PG101", "PG202"]', 0),
+        ('baseline = "known.json"', 0),
+        ('per-file-ignores = { "test_*.py" = ["starved"] }', 0),
+        ('per-file-ignores = { "src/*" = ["starved"] }', 1),
+        ('select = ["PG101"]', 1),
+    ):
+        pytester.makepyprojecttoml(f"[tool.pseudograd]\n{setting}\n")
+        _run(pytester, "-q").assert_outcomes(passed=2 - failed, failed=failed)
+
+
+@pytest.mark.slow
+def test_the_controller_sums_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_counted=_COUNTED)
+    pytester.makepyprojecttoml('[tool.pseudograd]\npin = "half"\n')
+    is_installed = any(entry.value == "pseudograd_pytest" for entry in entry_points(group="pytest11"))
+    plugin = [] if is_installed else ["-p", "pseudograd_pytest"]
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", *plugin, "-n2")
+    done.assert_outcomes(passed=5)
+    done.stdout.fnmatch_lines([_COUNTS])
 
 
 @pytest.mark.slow

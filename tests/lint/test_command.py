@@ -119,6 +119,111 @@ def test_a_baseline_knows_what_moves_and_not_what_is_new(capsys: pytest.CaptureF
     assert run(capsys, "lint", ".", "--baseline", "a.py") == (2, "", f"pseudograd: lint: {text}\n")
 
 
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "": ("a.py", "lib/a.py", "src/a.py"),
+    'select = ["PG101", "cut"]': (),
+    'select = ["cut", "PG2"]': ("a.py", "lib/a.py", "src/a.py"),
+    'ignore = ["era-guard"]': (),
+    'ignore = ["src/a.py:5", "nonfinite", "PG204"]': ("a.py", "lib/a.py"),
+    'exclude = ["src", "lib/*.py"]': ("a.py",),
+    'per-file-ignores = { "lib/**" = ["PG102", "PG204"] }': ("a.py", "src/a.py"),
+    'per-file-ignores = { "**/a.py" = ["all"] }': (),
+    'baseline = "known/b.json"': ("a.py", "lib/a.py"),
+}
+
+
+@pytest.mark.parametrize("folder", [".", "src"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings_of_the_project_hold_in_each_of_its_folders(
+    setting: str, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a file that is named, as pre-commit names all of them, and for the standard input."""
+    for name in ("src", "lib", "known"):
+        Path(name).mkdir()
+        Path(name, "a.py").write_text(BAD)
+    Path("known/a.py").unlink()
+    rows = [{"path": "src/a.py", "code": "PG102", "expression": "x.clamp(min=0).sqrt()", "count": 1}]
+    Path("known/b.json").write_text(json.dumps({"kind": "pseudograd baseline", "version": 1, "findings": rows}))
+    Path("pyproject.toml").write_text(f"[tool.pseudograd]\n{setting}\n")
+    Path("src/pyproject.toml").write_text("[tool.other]\nselect = 1\n")
+    root, expected = Path.cwd(), SETTINGS[setting]
+    monkeypatch.chdir(folder)
+
+    def relative(document: dict[str, Any]) -> list[str]:
+        paths = [Path(finding["path"]).resolve() for finding in document["findings"]]
+        return sorted(path.relative_to(root).as_posix() for path in paths)
+
+    names = [os.path.relpath(root / name) for name in ("a.py", "lib/a.py", "src/a.py")]
+    assert relative(lint(capsys, os.path.relpath(root))) == relative(lint(capsys, *names)) == list(expected)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(read=lambda: BAD.encode())))
+    assert len(lint(capsys, "-", "--stdin-filename", names[2])["findings"]) == ("src/a.py" in expected)
+
+
+def test_the_command_line_goes_before_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for setting, option in (
+        ('select = ["PG101"]', "--select default"),
+        ('ignore = ["PG102"]', "--ignore PG101"),
+        ('exclude = ["a.py"]', "--exclude b.py"),
+        ('baseline = "nowhere.json"', "--baseline empty.json"),
+        ('baseline = "nowhere.json"', "--write-baseline nowhere.json"),
+    ):
+        Path("empty.json").write_text('{"kind": "pseudograd baseline", "version": 1, "findings": []}')
+        Path("pyproject.toml").write_text(f"[tool.pseudograd]\n{setting}\n")
+        assert len(lint(capsys, "a.py", *option.split())["findings"]) == ("write" not in option), option
+
+
+def test_a_baseline_keeps_what_another_command_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"path": "a.py", "code": code, "expression": "x", "count": 2} for code in ("PG101", "PG204")]
+    Path("b.json").write_text(json.dumps({"kind": "pseudograd baseline", "version": 1, "findings": rows}))
+    assert run(capsys, "lint", "a.py", "--write-baseline", "b.json")[0] == 0
+    codes = [(row["code"], row["count"]) for row in json.loads(Path("b.json").read_text())["findings"]]
+    assert codes == [("PG102", 1), ("PG204", 2)]
+
+
+IN_FILE = "of [tool.pseudograd] in pyproject.toml must be"
+WRONG_SETTINGS = {
+    '[tool.pseudograd]\nselct = ["PG101"]': (
+        "a key of [tool.pseudograd] in pyproject.toml must be one of baseline, exclude, ignore, per-file-ignores, pin, select, "
+        "got 'selct'. Did you mean 'select'?"
+    ),
+    "[tool.pseudograd]\nselect = 3": f'select {IN_FILE} a list of texts, got 3. Write it as in select = ["default", "PG104"].',
+    '[tool.pseudograd]\nignore = ["PG102", 3]': f"ignore {IN_FILE} a list of texts, got ['PG102', 3].",
+    '[tool.pseudograd]\nselect = ["PG9O1"]': f"select {IN_FILE} a code such as PG101 or born-on-bound, got 'PG9O1'.",
+    '[tool.pseudograd]\nignore = ["late-gard"]': "got 'late-gard'. Did you mean 'late-guard'?",
+    '[tool.pseudograd]\nper-file-ignores = ["a.py"]': f"per-file-ignores {IN_FILE} a table of lists of codes, got ['a.py'].",
+    '[tool.pseudograd.per-file-ignores]\n"a.py" = ["PG9"]': f"per-file-ignores {IN_FILE} a code such as PG101",
+    '[tool.pseudograd]\nbaseline = "none.json"': f"baseline {IN_FILE} a file that can be read, got '",
+    "[tool]\npseudograd = 3": "tool.pseudograd in pyproject.toml must be a table, got 3. Write [tool.pseudograd].",
+    "[tool.pseudograd]\nselect = [": "pyproject.toml must be TOML, got what cannot be read: ",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_SETTINGS)
+def test_wrong_settings_name_file_key_value_and_remedy(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pyproject.toml").write_text(text)
+    status, out, err = run(capsys, "lint", "a.py")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("pseudograd: lint: ")
+    assert WRONG_SETTINGS[text] in err
+
+
+def test_settings_are_read_by_any_parser_of_toml(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Python 3.11 by tomli. A file without the table needs none, also if it is broken."""
+    loads = pytest.importorskip("tomllib").loads
+    monkeypatch.setitem(sys.modules, "tomllib", None)
+    Path("pyproject.toml").write_text('[project]\ndependencies = ["pseudograd"]\nbroken')
+    assert run(capsys, "lint", "a.py")[0] == 1
+    Path("pyproject.toml").write_text('[ tool . "pseudograd" ]\nignore = ["PG102"]')
+    monkeypatch.setitem(sys.modules, "tomli", None)
+    status, _, err = run(capsys, "lint", "a.py")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "must be read by a parser of TOML, got none. Install tomli, or run this with Python 3.11 or later." in err
+    monkeypatch.setitem(sys.modules, "tomli", SimpleNamespace(loads=loads))
+    assert run(capsys, "lint", "a.py")[0] == 0
+
+
 def test_github(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "lint", "a.py", "--output-format", "github")
     assert out.startswith("::warning file=a.py,line=5,endLine=5,col=12,endColumn=33,title=PG102 era-guard::the bound 0")

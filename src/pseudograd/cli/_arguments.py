@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from pseudograd_notices.command_line import literals
+from pseudograd_notices.settings import read_settings
 
 
 def name_rules() -> tuple[str, str]:
@@ -62,7 +63,7 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
 def add_change(command: argparse.ArgumentParser) -> None:
     default, example = name_rules()
     edges = "pin the gradient at bounds: closed, open, half, 'torch<=2.13', 'torch>=2.14', jax or tensorflow"
-    command.add_argument("--pin", metavar="EDGE", help=edges)
+    command.add_argument("--pin", metavar="EDGE", help=f"{edges} (default, without --override: that of pyproject.toml)")
     command.add_argument(
         "--override",
         metavar="FAMILY=RULE",
@@ -70,6 +71,18 @@ def add_change(command: argparse.ArgumentParser) -> None:
         default=[],
         help=f"give a family of functions another rule: clamp={default}, 'clamp={example}'; may be repeated",
     )
+
+
+def choose_pin(where: str, options: argparse.Namespace) -> str | None:
+    """The value of `--pin`; without it and without `--override` the pin of the project."""
+    if options.pin is not None or options.override:
+        return str(options.pin) if options.pin is not None else None
+    settings = read_settings(where)
+    if settings.pin:
+        from ..rewrite.pin_edge import pin_edge
+
+        settings.make_pin(where, pin_edge)
+    return settings.pin or None
 
 
 def import_named(where: str, argument: str, name: str, got: str) -> ModuleType:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pseudograd_notices.options import add_program
 
-from ._arguments import add_change
+from ._arguments import add_change, choose_pin
 
 PLACE = 70
 HELP = "which line decides how a program behaves under another edge or rule?"
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         answer = bisect(
             options.program,
             options.arguments,
-            pin=options.pin,
+            pin=choose_pin("bisect", options),
             overrides=options.override,
             is_module=options.is_module,
             checked_by=options.check,

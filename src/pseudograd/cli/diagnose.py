@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pseudograd_notices.notice import read_baseline
-from pseudograd_notices.options import add_output, add_program, check_format
+from pseudograd_notices.options import Chosen, add_output, add_program, check_format, known_notices
 
 from ._arguments import name_rules
 
@@ -64,10 +63,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.steps is not None and options.steps < 1:
         raise ValueError(must("diagnose", "--steps", "be at least 1", options.steps))
-    output = _output(options)
+    chosen = program_run.choose_codes(options)
+    output = _output(options, chosen)
     fail_on = options.fail_on or ("any" if options.baseline is not None else None)
     fails = None if fail_on is None else program_run.condition(fail_on, output.is_known)
-    ignore = program_run.ignore_of(options.select, options.ignore, options.fail_on)
     every = (
         options.side_by_side or options.sensitivity if options.sensitivity_every is None else options.sensitivity_every
     )
@@ -79,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
             {
                 "whatif": options.whatif,
                 "detail": "counts" if options.counts else "full",
-                "ignore": ignore,
+                "ignore": chosen.ignore,
                 "sensitivity": every,
             },
             steps=options.steps,
@@ -91,13 +90,14 @@ def run(options: argparse.Namespace) -> int:
         )
 
 
-def _output(options: argparse.Namespace) -> Output:
+def _output(options: argparse.Namespace, chosen: Chosen) -> Output:
     from ..diagnosis.tell.notices import Output
 
     return Output(
         options.program,
         check_format("diagnose", options.output_format),
         options.output_file,
-        None if options.baseline is None else read_baseline("diagnose", options.baseline),
+        known_notices("diagnose", options, chosen.settings),
         options.write_baseline,
+        chosen,
     )

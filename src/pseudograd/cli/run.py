@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pseudograd_notices.options import add_program
 
-from ._arguments import add_change, add_import, import_named
+from ._arguments import add_change, add_import, choose_pin, import_named
 
 PLACE = 50
 HELP = "run a program, unedited, with another edge or rule in torch's own functions"
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
             options.program,
             options.arguments,
             options.is_module,
-            {"pin": options.pin, "overrides": options.override, "imports": options.imports},
+            {"pin": choose_pin("run", options), "overrides": options.override, "imports": options.imports},
             json_file=options.json,
             requires=options.require,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
 import re
@@ -13,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from pseudograd_notices.code import select_codes
-from pseudograd_notices.options import split_ignore, split_words
+from pseudograd_notices.options import Chosen, choose
 
 from ..errors import must
 from ..listen.harmless import quietly
@@ -94,18 +94,15 @@ def gate(conditions: str | Sequence[str]) -> Callable[[Report], str]:
     return says
 
 
-def ignore_of(select: Sequence[str], ignore: Sequence[str], fail_on: str | None) -> list[str]:
-    """The argument `ignore` of `diagnose`: patterns and the numbers of codes. `--fail-on` must not name a code that is left out."""
-    known = findings.CODES
-    chosen = select_codes("diagnose", "--select", split_words(select) or ["all"], known)
-    numbers, patterns = split_ignore("diagnose", ignore, known)
-    numbers |= {code.number for code in known} - chosen
+def choose_codes(options: argparse.Namespace) -> Chosen:
+    """What `--select`, `--ignore` and the settings choose. `--fail-on` must not name a code that is left out."""
+    chosen, fail_on = choose("diagnose", findings.CODES, options, "all"), options.fail_on
     name = None if fail_on is None else fail_on.partition(">")[0].strip()
-    if any(code.name == name and code.number in numbers for code in known):
+    if any(code.name == name and code.number not in chosen.numbers for code in findings.CODES):
         remedy = "Select it, or ask for another"
         must_be = "name a code that --select and --ignore leave in"
         raise ValueError(must("diagnose", "--fail-on", must_be, fail_on, remedy))
-    return [*patterns, *sorted(numbers)]
+    return chosen
 
 
 def run(

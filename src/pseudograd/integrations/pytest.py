@@ -1,25 +1,41 @@
-"""What a test suite asks of gradients: `with diagnosed(model):` fails with the finding and its line."""
+"""What a test suite asks of gradients: `with diagnosed(model):` fails with the finding and its line. And the pinned tests of the plugin."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from unittest import mock
 
+import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from ..diagnosis import diagnose
-from ..diagnosis.context import Diagnosis
-from ..diagnosis.run import gate
+from pseudograd_notices.options import choose, known_notices
+from pseudograd_notices.settings import Settings
+
+from .. import engine
+from ..listen import frames
+from ..rewrite.edges import pinned_edge
+from ..rewrite.pin_edge import pin_edge
+from ..torch_table.forms import SPELLINGS
+from ..torch_table.records import EDGE, Arguments, Function, Keywords
+
+if TYPE_CHECKING:
+    from ..diagnosis.context import Diagnosis
 
 
-@contextlib.contextmanager
 def diagnosed(
     model: nn.Module | None = None,
     *,
     fail_on: str | Sequence[str] = "any",
     ignore: Sequence[str] = (),
     detail: str = "full",
-) -> Iterator[Diagnosis]:
+) -> contextlib.AbstractContextManager[Diagnosis]:
     """Diagnose the training steps inside, and fail where a finding is there.
 
     Args:
@@ -34,12 +50,113 @@ def diagnosed(
         ...     net(torch.ones(1, 2)).sum().backward()
     Source: new in pseudograd.
     """
+    return _diagnosed(Settings(), model, fail_on=fail_on, ignore=ignore, detail=detail)
+
+
+def diagnosed_by(settings: Settings) -> Callable[..., contextlib.AbstractContextManager[Diagnosis]]:
+    """`diagnosed` in a project with these settings. `ignore` goes before that of the settings."""
+    return partial(_diagnosed, settings)
+
+
+@contextlib.contextmanager
+def _diagnosed(
+    settings: Settings,
+    model: nn.Module | None = None,
+    *,
+    fail_on: str | Sequence[str] = "any",
+    ignore: Sequence[str] = (),
+    detail: str = "full",
+) -> Iterator[Diagnosis]:
+    # A suite that is only pinned does not wait for these.
+    from ..diagnosis import diagnose
+    from ..diagnosis.judge import findings
+    from ..diagnosis.processes import ProgramReport, fields_of
+    from ..diagnosis.run import gate
+    from ..diagnosis.tell.notices import Output
+
     failures = gate(fail_on)
-    with diagnose(model, ignore=ignore, detail=detail) as d:
+    options = argparse.Namespace(select=[], ignore=[], baseline=None, write_baseline=None)
+    chosen = choose("diagnosed", findings.CODES, options, "all", settings._replace(ignore=()) if ignore else settings)
+    output = Output("?", known=known_notices("diagnosed", options, settings), chosen=chosen)
+    left_out = chosen.ignore
+    with diagnose(model, ignore=[*ignore, *left_out] if left_out else ignore, detail=detail) as d:
         yield d
     if not d.backwards:
         raise AssertionError(
             "diagnosed: no backward pass was seen, so nothing is known to pass. Train inside the context."
         )
-    if says := failures(d):
+    if says := failures(d if output.known is None else output.new(ProgramReport(fields_of(d)))):
         raise AssertionError(f"diagnosed: {says}\n{d}")
+
+
+# --- the pinned tests of the plugin -----------------------------------------------------------------------------------
+
+
+class PinnedTests:
+    """The context of every test under `pin_edge(edge)`. In threads that a test starts it counts the calls that the pin does not reach."""
+
+    def __init__(self, edge: str) -> None:
+        self.pin = pin_edge(edge)
+        is_idle = not self.pin.replacements or self.pin.report().is_torchs_own
+        self._start = None if is_idle else self._make_start()
+        self._patches: list[contextlib.AbstractContextManager[object]] = []
+        self._missed: Counter[str] = Counter()
+
+    def __enter__(self) -> None:
+        self.pin.__enter__()
+        patch = mock.patch.object(threading.Thread, "start", self._start) if self._start else contextlib.nullcontext()
+        patch.__enter__()
+        self._patches.append(patch)
+
+    def __exit__(self, *exception: object) -> None:
+        self._patches.pop().__exit__(None, None, None)
+        self.pin.__exit__(*exception)
+
+    def _make_start(self) -> Callable[[threading.Thread], None]:
+        """`threading.Thread.start` for these tests."""
+        start_thread = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            run, own = thread.run, vars(thread)
+            before = {name: own[name] for name in ("run",) if name in own}
+
+            def run_counted() -> None:
+                own.pop("run")
+                own.update(before)
+                with _Counting(self._missed, lambda: bool(self._patches)):
+                    run()
+
+            own["run"] = run_counted
+            start_thread(thread)
+
+        return start
+
+    def count_calls(self) -> Counter[tuple[str, str, str]]:
+        """The calls: pinned, traced while they were compiled, or missed; their line; and why the pin did not reach them."""
+        report = self.pin.report()
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for calls in report.rewritten:
+            counts["compiled" if calls.compiled else "pinned", calls.where, ""] += calls.calls
+        for missed in report.missed:
+            counts["missed", missed.where, missed.why] += missed.calls
+        for where, number in list(self._missed.items()):
+            counts["missed", where, "in a thread that a test started"] += number
+        return counts
+
+
+class _Counting(TorchFunctionMode):
+    """Counts the calls, by their line, that the pin of an edge would reach. It changes none."""
+
+    def __init__(self, counts: Counter[str], is_on: Callable[[], bool]) -> None:
+        super().__init__()
+        self.counts, self.is_on = counts, is_on
+
+    def __torch_function__(
+        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        if not torch.compiler.is_compiling() and self.is_on() and (spelling := SPELLINGS.get(func)) is not None:
+            call = spelling.read(args, kwargs) if EDGE in spelling.form.switches and not spelling.form.hides else None
+            if call is not None and engine.is_recording(*call[1]) and pinned_edge(*call[:2]) is not None:
+                self.counts[frames.named(frames.point(frames.calling_frame()))] += 1
+        return func(*args, **kwargs)

@@ -5,21 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from pseudograd_notices.code import select_codes
 from pseudograd_notices.formats import Report
 from pseudograd_notices.notice import Notice, Problem
-from pseudograd_notices.options import (
-    add_output,
-    apply_baseline,
-    check_format,
-    is_at,
-    render,
-    split_ignore,
-    split_words,
-)
+from pseudograd_notices.options import Chosen, add_output, apply_baseline, check_format, choose, render
 from pseudograd_notices.workers import end_with_parent
 
 from ..rules import CODES as TABLE
@@ -52,14 +42,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 clean, 1 findings, 2 for a wrong call or a file that cannot be read."""
-    numbers = select_codes("lint", "--select", split_words(options.select) or ["default"], TABLE)
-    ignored, patterns = split_ignore("lint", options.ignore, TABLE)
+    chosen = choose("lint", TABLE, options)
     if check_format("lint", options.output_format) != "text" and options.statistics:
         raise ValueError(f"lint: --statistics must go with text, got {options.output_format!r}. Leave one of them out.")
     _check_paths(options)
-    notices, problems, count = _check_all(options, sorted(numbers - ignored))
-    notices = [notice for notice in notices if not any(is_at(notice, pattern) for pattern in patterns)]
-    new = apply_baseline("lint", notices, options)
+    notices, problems, count = _check_all(options, chosen)
+    notices = [notice for notice in notices if not chosen.leaves_out(notice)]
+    new = apply_baseline("lint", notices, options, chosen)
     report = Report("lint", new, problems, TABLE, count, len(notices) - len(new), options.statistics)
     print(render("lint", report, options), end="")
     return 2 if problems else int(bool(new) and not options.exit_zero)
@@ -74,11 +63,13 @@ def _check_paths(options: argparse.Namespace) -> None:
             raise ValueError(f"lint: PATH must exist, got {path!r}{remedy}")
 
 
-def _check_all(options: argparse.Namespace, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem], int]:
+def _check_all(options: argparse.Namespace, chosen: Chosen) -> tuple[list[Notice], list[Problem], int]:
     """The notices, the problems, and how many files were read."""
-    paths = list(files(list(dict.fromkeys(options.paths)), split_words(options.exclude)))
+    paths = list(files(list(dict.fromkeys(options.paths)), chosen.exclude))
+    paths = [path for path in paths if not chosen.excludes(options.stdin_filename if path == "-" else path)]
+    numbers = sorted(chosen.numbers)
     results: list[tuple[list[Notice], list[Problem]]] = []
-    if "-" in options.paths:
+    if "-" in paths:
         results.append(check_bytes(sys.stdin.buffer.read(), options.stdin_filename, numbers))
         paths.remove("-")
     jobs = options.jobs or (2 if len(paths) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1 else 1)

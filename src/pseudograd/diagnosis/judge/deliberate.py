@@ -11,21 +11,31 @@ from ...listen.frames import Location, Point, is_same_line, lines_of, named, spa
 
 _COMMENT = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
 _LINE = re.compile(r".*:(\d+|\*)")
-_CODE = re.compile(r"PG\d+")
+_CODE = re.compile(r"(PG\d+)(?: in (.+))?")  # with a pattern for files
 
 
 class Deliberate:
     """What a person declared deliberate: by the patterns of `ignore=[...]`, or by a comment `# pseudograd: deliberate`.
 
-    `parameter`, `line` and `location` answer whether that is so of one of them.
+    `parameter`, `line`, `location` and `code` answer whether that is so of one of them.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         if isinstance(patterns, str) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
             remedy = "Give parameters and lines, such as ['teacher.*', 'losses.py:12']"
             raise ValueError(must("diagnose", "ignore", "be a list of patterns", patterns, remedy))
-        self.codes = frozenset(filter(_CODE.fullmatch, patterns))
-        self._patterns = [pattern for pattern in patterns if pattern not in self.codes]
+        matches = [(pattern, _CODE.fullmatch(pattern)) for pattern in patterns]
+        self._patterns = [pattern for pattern, match in matches if match is None]
+        self._codes = [(match[1], match[2]) for _, match in matches if match is not None]
+
+    def code(self, number: str, where: str) -> bool:
+        """Is the code left out, or left out in the file of this file:line?"""
+        patterns = [pattern for code, pattern in self._codes if code == number]
+        if not patterns or None in patterns:
+            return bool(patterns)
+        from pseudograd_notices.settings import is_file
+
+        return any(is_file(where.rpartition(":")[0], pattern) for pattern in patterns)
 
     def parameter(self, *names: str) -> bool:
         """Does a pattern match one of the names of this parameter?"""

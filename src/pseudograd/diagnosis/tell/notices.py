@@ -10,6 +10,7 @@ from pathlib import Path
 from pseudograd_notices.formats import FORMATS
 from pseudograd_notices.formats import Report as Notices
 from pseudograd_notices.notice import Key, Notice, Problem, baseline_text, new_notices
+from pseudograd_notices.options import NO_CHOICE, Chosen
 
 from ..judge import findings
 from ..processes import ProgramReport
@@ -18,16 +19,22 @@ from ..records import Finding
 
 @dataclass(frozen=True)
 class Output:
-    """The values of `--baseline`, `--write-baseline`, `--output-format` and `--output-file`. program: the script or module."""
+    """The values of `--output-format`, `--output-file` and `--write-baseline`, the baseline, and the chosen codes. program: the script or
+    module.
+    """
 
     program: str
     format: str = "text"
     file: Path | None = None
     known: Counter[Key] | None = None
     to_be_known: Path | None = None
+    chosen: Chosen = NO_CHOICE
 
     def is_known(self, number: str, where: str, expression: str) -> bool:
-        return self.known is not None and self.known[self._notice(number, "", where, "", expression).key] > 0
+        """Does the baseline know it, or is it left out in its file?"""
+        notice = self._notice(number, "", where, "", expression)
+        is_in_baseline = self.known is not None and self.known[notice.rebase(self.chosen.settings.root).key] > 0
+        return is_in_baseline or self.chosen.leaves_out(notice)
 
     def _notice(self, number: str, code: str, where: str, text: str, subject: str) -> Notice:
         """A finding without a line is a notice about the program itself."""
@@ -48,7 +55,7 @@ class Output:
         if self.known is None:
             return report
         notices = self._notices(report)
-        new = set(map(id, new_notices(notices, self.known)))
+        new = set(map(id, new_notices(notices, self.known, self.chosen.settings.root)))
         pairs = zip(report.findings, notices, strict=True)
         return report.drop_known(tuple(finding for finding, notice in pairs if id(notice) not in new))
 
@@ -63,4 +70,5 @@ class Output:
         return FORMATS[self.format](Notices("diagnose", notices, problems, findings.CODES, known=len(report.known)))
 
     def as_baseline(self, report: ProgramReport) -> str:
-        return baseline_text(self._notices(report))
+        assert self.to_be_known is not None
+        return baseline_text(self._notices(report), self.chosen.own, self.to_be_known, self.chosen.settings.root)

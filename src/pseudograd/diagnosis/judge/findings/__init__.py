@@ -34,8 +34,11 @@ class Results(Evidence):
     def _all_findings(self) -> Iterable[Finding]:
         """Findings that somebody declared deliberate are among them, muted."""
         findings = [finding for kind in KINDS for finding in kind.find(self)]
-        codes = self.deliberate.codes
-        return [replace(finding, is_muted=True) if finding.number in codes else finding for finding in findings]
+        is_left_out = self.deliberate.code
+        return [
+            replace(finding, is_muted=True) if is_left_out(finding.number, finding.where) else finding
+            for finding in findings
+        ]
 
     @part
     def findings(self) -> Iterable[Finding]:
