@@ -28,6 +28,7 @@ SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 class Answer:
     """kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: by run, one for each backward.
     cut: the call that differs, as a program of its own. convention: the change of a convention that differs here without an effect.
+    pin: the era to which the newer torch was pinned and ended as the older one.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     cut: Cut | None = None
     convention: str = ""
+    pin: str = ""
 
     @property
     def survives(self) -> bool:

@@ -101,6 +101,20 @@ def compare_events(
     return Comparison(None, largest, count, tuple(other_ops))
 
 
+def find_other_ops(old: Recording, new: Recording) -> Difference | None:
+    """The events that each run alone has, behind all that both have: of two runs without another difference."""
+    steps = old.steps.keys() & new.steps.keys()
+    if not steps:
+        return None
+    common = {event.key for event in old.steps[max(steps)]} & {event.key for event in new.steps[max(steps)]}
+    ends = []
+    for run in (old, new):
+        events = _drop_leaves(run.steps[max(steps)])
+        seen = [at for at, event in enumerate(events) if event.key in common]
+        ends.append(tuple(events[seen[-1] + 1 if seen else 0 :]))
+    return Difference(max(steps), ends[0][0], ends[1][0], math.inf, *ends) if all(ends) else None
+
+
 def _drop_leaves(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.origin.kind != LEAF]
 

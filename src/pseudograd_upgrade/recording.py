@@ -112,27 +112,44 @@ def _load_events(origins: list[Origin], rows: Iterable[tuple[int, str, list[tupl
 # --- a suite of tests -------------------------------------------------------------------------------------------------
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+XFAILED, XPASSED, NOT_COLLECTED, NOT_RUN = "xfailed", "xpassed", "not collected", "not run"
+_STATUS = {FAILED: 1, XFAILED: 2, XPASSED: 3, NOT_RUN: 4}  # of a program that a test would be
 
 
 @dataclass(frozen=True)
 class SuiteTest:
-    """outcome: passed, failed or skipped. message: in one line why. packed: what torch did in it, None if it ran before torch came."""
+    """outcome: a constant above; files alone are not collected. message: in one line why. parts: what torch did, packed: in fixtures that
+    the test shares, and last in the test itself; empty if torch did nothing.
+    """
 
     outcome: str
     message: str = ""
-    packed: bytes | None = field(default=None, repr=False)
+    parts: tuple[bytes, ...] = field(default=(), repr=False)
 
     @property
-    def content(self) -> tuple[str, bytes | None]:
+    def content(self) -> tuple[str, tuple[bytes, ...]]:
         """All but the message, which may have an address or a time."""
-        return self.outcome, self.packed
+        return self.outcome, self.parts
 
     def recording(self, torch: str) -> Recording:
-        """Of a program that ends with status 1 where the test fails."""
-        content: Content = {"origins": [], "steps": {}, "losses": []}
-        if self.packed is not None:
-            content = pickle.loads(zlib.decompress(self.packed))
-        return load_recording({"torch": torch, **content}, int(self.outcome == FAILED))
+        """Of a program that ends with the message."""
+        contents = [pickle.loads(zlib.decompress(part)) for part in self.parts if part]
+        content = {"torch": torch, **_join(contents)}
+        return load_recording(content, _STATUS.get(self.outcome, 0), filter(None, [self.message]))
+
+
+def _join(contents: Iterable[Content]) -> Content:
+    """One content of several that follow each other. Events behind the last backward of one are in the first step of the next."""
+    origins: list[object] = []
+    losses: list[object] = []
+    steps: dict[int, list[object]] = {}
+    for content in contents:
+        for step, events in content["steps"].items():
+            rows = steps.setdefault(step + len(losses), [])
+            rows += [(origin + len(origins), *event) for origin, *event in events]
+        origins += content["origins"]
+        losses += content["losses"]
+    return {"origins": origins, "steps": steps, "losses": losses}
 
 
 @dataclass(frozen=True)
@@ -158,7 +175,7 @@ def load_suite(torch: str, status: int, contents: Iterable[Content], ending: tup
     for content in contents:
         torch = content["torch"]
         for name, (outcome, message) in content["endings"].items():
-            tests[name] = SuiteTest(outcome, message, content["tests"].get(name))
+            tests[name] = SuiteTest(outcome, message, content["tests"].get(name, ()))
         running += [content["running"]] * bool(content["running"])
         errors.update(dict.fromkeys(content["errors"]))
     return SuiteRun(torch, status, tests, tuple(running), tuple(errors), ending)

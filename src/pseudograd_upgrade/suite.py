@@ -6,23 +6,26 @@ same one get it together, with pytest limited to them.
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pseudograd.torch_table.eras import era_of
 from pseudograd.wording import counted
 
-from .answer import SAME, Answer, location_lines, origin_to_name
-from .pins import Pinned, find_better
-from .recording import FAILED, SKIPPED, Recording, Schedule, SuiteRun, SuiteTest
+from .answer import FAILS, MAGNIFIED, OWN, SAME, Answer
+from .differences import compare_events, find_other_ops
+from .pins import Pinned, find_better, may_hide_convention
+from .recording import FAILED, NOT_COLLECTED, SKIPPED, UPDATE, Recording, Schedule, SuiteRun, SuiteTest
 from .runs import Interpreter, LimitError, Runner, find_interpreter, list_other_packages
+from .suite_answer import COLLECTED, UNEXPLAINED, Pair, SuiteAnswer, cause_key, list_causes
 from .upgrade import Question, indented
 
-_SHOWN = 5  # tests of one cause
-_UNEXPLAINED = "different, and not explained in --max-runs"
+_SCHEDULE, _ALL_STEPS = Schedule(first=30), Schedule(first=1_000)
+_STOPPED = 128 + 15  # the status of a run that its limit ended
+_SEED = "seed what it draws, and let it not depend on other tests; then ask again"
+_LASTING = re.compile(r"\b(Attribute|Import|ModuleNotFound|Name|NotImplemented|Type)Error\b")  # no accident
 
 
 class _MissingRunError(Exception):
@@ -61,103 +64,71 @@ class SuiteTestQuestion(Question):
     """Compares two runs of one test."""
 
     is_test = True
+    schedule = _SCHEDULE
+
+    def answer(self) -> Answer:
+        self.shorten_both()
+        answer = self.explain()
+        return self._explain_ending(answer) if answer.survives and self.old.status != self.new.status else answer
+
+    def is_without_effect(self) -> bool:
+        return self.old.status == self.new.status and super().is_without_effect()
+
+    def ends_as_old(self, run: Recording) -> bool:
+        """Where the two end otherwise, the end alone decides."""
+        return run.status == self.old.status and (run.status != self.new.status or self.trains_as_old(run))
+
+    def may_be_shaken(self) -> bool:
+        """After steps of an optimiser alone."""
+        return any(event.origin.kind == UPDATE for events in self.old.steps.values() for event in events)
+
+    def window(self, step: int) -> Schedule:
+        return _ALL_STEPS  # the steps of a test go on from those of its fixtures
+
+    def _explain_ending(self, answer: Answer) -> Answer:
+        """For a test that fails under one of the two, though the events that were kept do not differ."""
+        old, new = self.old, self.new
+        if (first := find_other_ops(old, new)) is not None:
+            return self.explain_difference(replace(compare_events(old, new, self.noises), first=first), first)
+        if self.schedule != _ALL_STEPS and max(len(old.losses), len(new.losses)) > self.schedule.first:
+            question = SuiteTestQuestion(self.runner, self.old_python, self.new_python)
+            question.schedule = _ALL_STEPS
+            return question.answer()
+        comparison = compare_events(old, new)
+        if any(map(may_hide_convention, (old, new))) and (pinned := self.answer_pinned(comparison)) is not None:
+            return pinned
+        run, python = (new, self.new_python) if new.status else (old, self.old_python)
+        if not any(map(_LASTING.search, run.ending)):
+            again = self.run(python.but(is_repeated=True))
+            if again.status != run.status:
+                why, step = f"the same run twice under torch {run.torch} ends in two ways", _SEED
+                return self.make_answer(OWN, comparison, [why], [step])
+        if answer.kind == MAGNIFIED:
+            return replace(answer, kind=FAILS)
+        by = f"differs by rounding alone, by up to {comparison.largest:.1e}" if comparison.largest else "is the same"
+        return replace(answer, kind=FAILS, why=(f"what torch computes in it {by}",))
 
     def _explain_by_program(self) -> Answer | None:
         answer = super()._explain_by_program()
         if answer is None:
             return None
         why = f"under torch {self.old.torch} alone it differs from run to run, or with the tests that run before it"
-        step = "seed what it draws, and let it not depend on other tests; then ask again"
-        return replace(answer, why=(why,), next_steps=(step,))
+        return replace(answer, why=(why,), next_steps=(_SEED,))
 
     def find_pin(self, first: object, run_pinned: Callable[[tuple[str, ...]], Pinned]) -> Pinned:
         """A suite is pinned as a whole, or test by test."""
         return run_pinned(())
 
     def describe_pinned(self, pinned: Pinned, line: str, to_the_bit: bool) -> str:
-        return f"under the pin it ends as under torch {self.old.torch}, with the same gradients"
+        same = ", with the same gradients" if self.trains_as_old(pinned.run) else ""
+        return f"under the pin it ends as under torch {self.old.torch}{same}"
 
     def pin_steps(self, pinned: Pinned) -> list[str]:
+        """Why not to pin it, if its losses say so. `Cause` gives the steps for all of its tests."""
+        if self.old.status != self.new.status:
+            return []
         better, reason = find_better(self.old, self.new)
-        if better is None:
-            return [reason]
-        era = era_of(better.torch)
-        marker = f"@pytest.mark.pseudograd_pin({era!r})  # or one test"
-        if better is self.new:
-            return [f"{reason}: keep its convention", marker]
-        return [f"pytest --pseudograd-pin {shlex.quote(era)}  # the whole suite", marker]
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What makes tests differ: their answers have the same kind and line. endings: by the name of a test, how it ends under each torch."""
-
-    answer: Answer
-    endings: Mapping[str, tuple[SuiteTest, SuiteTest]]
-
-    def lines(self, total: int) -> list[str]:
-        answer = self.answer
-        lines = [f"  {len(self.endings)} of {counted(total, 'test')}: {answer.kind}"]
-        if answer.difference is not None:
-            lines += [f"  {line}" for line in location_lines(answer.difference)]
-        for name, (old, new) in list(self.endings.items())[:_SHOWN]:
-            lines.append(f"    {name}: {_describe_pair(old, new, answer.torch)}")
-        if len(self.endings) > _SHOWN:
-            lines.append(f"    and {len(self.endings) - _SHOWN} more")
-        return [*lines, *(f"    {line}" for line in answer.why), *(f"    next: {line}" for line in answer.next_steps)]
-
-    def to_json(self) -> dict[str, object]:
-        tests = {
-            name: {"old": [old.outcome, old.message], "new": [new.outcome, new.message]}
-            for name, (old, new) in self.endings.items()
-        }
-        return {**self.answer.to_json(), "tests": tests}
-
-
-def _describe_pair(old: SuiteTest, new: SuiteTest, torches: tuple[str, str]) -> str:
-    if old.outcome == new.outcome:
-        return f"{old.outcome} under both"
-    failed, torch = (old, torches[0]) if old.outcome == FAILED else (new, torches[1])
-    return f"{failed.outcome} under torch {torch} alone{failed.message and f': {failed.message}'}"
-
-
-@dataclass(frozen=True)
-class SuiteAnswer:
-    """counts: tests by the kind of their answer. causes: of the tests that differ beyond rounding, or that end otherwise."""
-
-    torch: tuple[str, str]
-    runs: int
-    total: int
-    counts: Mapping[str, int]
-    causes: tuple[Cause, ...]
-    notes: tuple[str, ...] = ()
-    cut = None  # no call of a suite is cut out
-
-    @property
-    def survives(self) -> bool:
-        return not (self.causes or self.counts[_UNEXPLAINED])
-
-    def __str__(self) -> str:
-        old, new = self.torch
-        summary = ", ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
-        lines = [
-            f"upgrade: torch {old} -> {new}: {counted(self.total, 'test')}: {summary}; {counted(self.runs, 'run')}"
-        ]
-        for cause in self.causes:
-            lines += cause.lines(self.total)
-        return "\n".join([*lines, *(f"upgrade: {note}" for note in self.notes)])
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "kind": "pseudograd upgrade of a suite",
-            "survives": self.survives,
-            "torch": self.torch,
-            "runs": self.runs,
-            "tests": self.total,
-            "counts": self.counts,
-            "causes": [cause.to_json() for cause in self.causes],
-            "notes": self.notes,
-        }
+        return [f"{reason}: keep its convention" if better is self.new else reason] if better is not self.old else []
 
 
 def compare_suites(runner: Runner, old: str, new: str) -> SuiteAnswer:
@@ -175,38 +146,51 @@ class Suite:
         self.runner, self.pythons = runner, (old_python, new_python.but(side="new"))
 
     def answer(self) -> SuiteAnswer:
-        old, new = (self.runner.run_suite(python, Schedule()) for python in self.pythons)
-        for run, argument in ((old, "--from"), (new, "--to")):
-            if not run.tests:
-                raise ValueError(f"upgrade: a test must run under {argument}, got none.{indented(run.ending)}")
-        common = [name for name in old.tests if name in new.tests]
-        differing = [name for name in common if old.tests[name].content != new.tests[name].content]
-        counts = {"the same to the last bit": len(common) - len(differing), "the same but for rounding": 0}
-        compared = [name for name in differing if not _is_skipped(old.tests[name], new.tests[name])]
+        runs = old, new = self._run_all()
+        names = {
+            name: tuple(run.tests.get(name, SuiteTest(COLLECTED)) for run in runs) for name in (*old.tests, *new.tests)
+        }
+        files = {name: pair for name, pair in names.items() if NOT_COLLECTED in (pair[0].outcome, pair[1].outcome)}
+        pairs = {
+            name: (old.tests[name], new.tests[name]) for name in old.tests if name in new.tests and name not in files
+        }
+        differing = {name: pair for name, pair in pairs.items() if pair[0].content != pair[1].content}
+        compared = [name for name, pair in differing.items() if SKIPPED not in (pair[0].outcome, pair[1].outcome)]
         answers = self._answer_all(compared, old, new)
+        counts = {"the same to the last bit": len(pairs) - len(differing), "the same but for rounding": 0}
         groups: dict[object, dict[str, Answer]] = defaultdict(dict)
         for name, answer in answers.items():
-            pair = old.tests[name], new.tests[name]
-            if answer.survives and pair[0].outcome == pair[1].outcome:
+            if answer.survives and pairs[name][0].outcome == pairs[name][1].outcome:
                 counts["the same to the last bit" if answer.kind == SAME else "the same but for rounding"] += 1
             else:
-                groups[_key(answer, *pair)][name] = answer
+                groups[cause_key(answer, *pairs[name])][name] = answer
         counts["different"] = sum(map(len, groups.values()))
         counts["skipped under one alone"] = len(differing) - len(compared)
-        counts[_UNEXPLAINED] = len(compared) - len(answers)
-        failing = [name for name in common if old.tests[name].outcome == new.tests[name].outcome == FAILED]
-        notes = []
-        if failing:
-            first = f"{failing[0]}: {old.tests[failing[0]].message}".removesuffix(": ")
-            notes = [f"{counted(len(failing), 'test')} failing under both, such as {first}"]
-        causes = [
-            Cause(_summarize(list(group.values())), {name: (old.tests[name], new.tests[name]) for name in group})
-            for group in groups.values()
-        ]
-        causes.sort(key=lambda cause: -len(cause.endings))
-        torch = (old.torch, new.torch)
-        notes += filter(None, [*_notes(old, new), list_other_packages(*self.pythons)])
-        return SuiteAnswer(torch, self.runner.count, len(common), counts, tuple(causes), tuple(notes))
+        counts[UNEXPLAINED] = len(compared) - len(answers)
+        for name, pair in files.items():
+            if pair[0].outcome != pair[1].outcome:
+                answer = Answer(FAILS, (old.torch, new.torch), self.runner.count, 0)
+                groups[cause_key(answer, *pair)][name] = answer
+        if not (pairs or groups):
+            raise ValueError(f"upgrade: a test must run under both, got none.{indented(old.ending)}")
+        notes = [_note_both(pairs, FAILED, "test"), _note_both(files, NOT_COLLECTED, "file"), *_notes(old, new)]
+        return SuiteAnswer(
+            (old.torch, new.torch),
+            self.runner.count,
+            len(pairs),
+            counts,
+            list_causes(groups.values(), {**pairs, **files}),
+            tuple(filter(None, [*notes, list_other_packages(*self.pythons)])),
+            not (old.running or new.running),
+        )
+
+    def _run_all(self) -> tuple[SuiteRun, SuiteRun]:
+        old, new = (self.runner.run_suite(python, _SCHEDULE) for python in self.pythons)
+        for run, argument in ((old, "--from"), (new, "--to")):
+            if not run.tests:
+                stopped = " --time-limit stopped it before a test ended." if run.status == _STOPPED else ""
+                raise ValueError(f"upgrade: a test must run under {argument}, got none.{stopped}{indented(run.ending)}")
+        return old, new
 
     def _answer_all(self, names: Sequence[str], old: SuiteRun, new: SuiteRun) -> dict[str, Answer]:
         """Asks each question until it misses a run, makes the runs that are missing, and asks again. Without an answer stay tests whose
@@ -215,7 +199,7 @@ class Suite:
         answers: dict[str, Answer] = {}
         runs: dict[_Request, dict[str, Recording]] = defaultdict(dict)
         for python, run in zip(self.pythons, (old, new), strict=True):
-            runs[_Request(python, Schedule(), ())] = {name: run.recording(name) for name in names}
+            runs[_Request(python, _SCHEDULE, ())] = {name: run.recording(name) for name in names}
         waiting = list(names)
         while waiting:
             needed: dict[_Request, list[str]] = defaultdict(list)
@@ -226,40 +210,34 @@ class Suite:
                 except _MissingRunError:
                     assert known.missing is not None
                     needed[known.missing].append(name)
-            for request, tests in needed.items():
-                options: dict[str, Any] = dict(request.options)
-                try:
-                    done = self.runner.run_suite(request.interpreter, request.schedule, tests, **options)
-                except LimitError:
-                    return answers
-                runs[request] |= {name: done.recording(name) for name in tests}
+            if not needed:
+                break
+            # A pinned run waits for the tests that still need another one before.
+            request = min(needed, key=lambda request: "pin" in dict(request.options))
+            options: dict[str, Any] = dict(request.options)
+            try:
+                done = self.runner.run_suite(request.interpreter, request.schedule, needed[request], **options)
+            except LimitError:
+                break
+            runs[request] |= {name: done.recording(name) for name in needed[request]}
             waiting = [name for tests in needed.values() for name in tests]
         return answers
 
 
-def _is_skipped(old: SuiteTest, new: SuiteTest) -> bool:
-    """Under one of the two."""
-    return SKIPPED in (old.outcome, new.outcome)
-
-
-def _summarize(answers: Sequence[Answer]) -> Answer:
-    """The answer to the first of the tests, with the reasons that hold for all, without the end and the losses of a single one."""
-    own = ("it ends with status", "the last loss")
-    shared = (line for line in answers[0].why if all(line in answer.why for answer in answers))
-    return replace(answers[0], why=tuple(line for line in shared if not line.startswith(own)), losses={})
-
-
-def _key(answer: Answer, old: SuiteTest, new: SuiteTest) -> object:
-    """Equal for tests with the same cause: the line that differs; without one, the line and the text of the error."""
-    if answer.difference is not None:
-        return answer.kind, origin_to_name(answer.difference).where
-    return answer.kind, (old if old.outcome == FAILED else new).message
+def _note_both(pairs: Mapping[str, Pair], outcome: str, noun: str) -> str:
+    names = [name for name, (old, new) in pairs.items() if old.outcome == new.outcome == outcome]
+    if not names:
+        return ""
+    doing = {FAILED: "failing"}.get(outcome, outcome)
+    return f"{counted(len(names), noun)} {doing} under both, such as {names[0]}: {pairs[names[0]][0].message}".removesuffix(
+        ": "
+    )
 
 
 def _notes(old: SuiteRun, new: SuiteRun) -> tuple[str, ...]:
     notes = []
     for run, other in ((old, new), (new, old)):
-        alone = [name for name in run.tests if name not in other.tests]
+        alone = [name for name in run.tests if name not in other.tests and run.tests[name].outcome != NOT_COLLECTED]
         if alone:
             notes.append(f"{counted(len(alone), 'test')} ended only under torch {run.torch}, such as {alone[0]}")
         notes += [f"under torch {run.torch} the suite ended during {name}" for name in run.running]

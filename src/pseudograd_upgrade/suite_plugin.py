@@ -1,79 +1,150 @@
-"""A plugin of pytest in each run of a suite: which tests run, which one runs now, and how each ends. It imports no torch."""
+"""A plugin of pytest in each run of a suite: which tests and wider fixtures run now, and how each test ends. It imports no torch."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from .recording import FAILED, NOT_COLLECTED, PASSED, SKIPPED, XFAILED, XPASSED
+
 TESTS = "PSEUDOGRAD_UPGRADE_TESTS"  # in the environment: a file with the names of the tests to run, as JSON
+RUNS_TESTS = "PSEUDOGRAD_UPGRADE_RUNS_TESTS"  # in the environment: the last process that does
 
 
 class Ending(NamedTuple):
-    """passed, failed, skipped or not run; and in one line why."""
+    """How a test ended, as `SuiteTest` has it, and in one line why."""
 
     outcome: str
     message: str = ""
 
 
 class Watch:
-    """The tests of this process. on_begin, on_end: called with the name of a test, once torch is there."""
+    """The tests of this process. open: what runs now: a test, and inside it fixtures that several tests share. on_begin, on_end: called
+    with the name of each of these, once torch is there. shared: by test, the fixtures that it shares.
+    """
 
     def __init__(self) -> None:
         self.endings: dict[str, Ending] = {}
-        self.running = ""
+        self.shared: dict[str, list[str]] = {}
+        self.open: list[str] = []
         self.on_begin: Callable[[str], None] | None = None
         self.on_end: Callable[[str], None] | None = None
+        self._fixtures: dict[Any, str] = {}  # the name of the last set-up of each, in their order
+        self._count = 0
+
+    @property
+    def running(self) -> str:
+        return self.open[0] if self.open else ""
+
+    def begin(self, name: str) -> None:
+        self.open.append(name)
+        if self.on_begin is not None:
+            self.on_begin(name)
+
+    def end(self) -> None:
+        if self.on_end is not None:
+            self.on_end(self.open[-1])
+        self.open.pop()
+
+    def name_fixture(self, fixture: Any) -> str:
+        self._count += 1
+        self._fixtures.pop(fixture, None)
+        self._fixtures[fixture] = f"fixture {self._count}"
+        return self._fixtures[fixture]
+
+    def note_shared(self, fixtures: set[Any]) -> None:
+        self.shared[self.running] = [name for fixture, name in self._fixtures.items() if fixture in fixtures]
 
 
 watch = Watch()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Files that are collected are compared; and pytest-randomly has one order, unless the command line names another."""
+    config.option.continue_on_collection_errors = True
+    if getattr(config.option, "randomly_seed", None) == "default":
+        config.option.randomly_seed = 0
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """In further runs, files without a test to run are not imported."""
+    names = _read_tests()
+    if names is None or collection_path.is_dir() or collection_path.name in ("conftest.py", "__init__.py"):
+        return None
+    return None if collection_path in {config.rootpath / name.partition("::")[0] for name in names} else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    file = os.environ.get(TESTS)
-    if file:
-        names = {*json.loads(Path(file).read_text(encoding="utf-8"))}
+    names = _read_tests()
+    if names is not None:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
         items[:] = [item for item in items if item.nodeid in names]
+
+
+@functools.cache
+def _read_tests() -> set[str] | None:
+    file = os.environ.get(TESTS)
+    return {*json.loads(Path(file).read_text(encoding="utf-8"))} if file else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if watch.running:  # a suite inside a test
         return (yield)
-    watch.running = item.nodeid
-    if watch.on_begin is not None:
-        watch.on_begin(item.nodeid)
+    os.environ[RUNS_TESTS] = str(os.getpid())
+    watch.begin(item.nodeid)
     try:
         return (yield)
     finally:
-        if watch.on_end is not None:
-            watch.on_end(item.nodeid)
-        watch.running = ""
+        watch.end()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(fixturedef: Any) -> Generator[None, object, object]:
+    if fixturedef.scope == "function" or not watch.running:
+        return (yield)
+    watch.begin(watch.name_fixture(fixturedef))
+    try:
+        return (yield)
+    finally:
+        watch.end()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if item.nodeid == watch.running:
+        watch.note_shared({*getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()})
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.nodeid == watch.running and (report.when == "call" or report.outcome != "passed"):
+    if report.nodeid == watch.running and (report.when == "call" or report.outcome != PASSED):
         known = watch.endings.get(report.nodeid)
-        if known is None or known.outcome != "failed":
-            watch.endings[report.nodeid] = Ending(report.outcome, _describe(report))
+        if known is None or known.outcome != FAILED:
+            has_mark, marked = hasattr(report, "wasxfail"), {SKIPPED: XFAILED, PASSED: XPASSED}
+            outcome = marked.get(report.outcome, report.outcome) if has_mark else report.outcome
+            watch.endings[report.nodeid] = Ending(outcome, _describe(report))
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    if report.outcome == "failed":
-        watch.endings[report.nodeid] = Ending("failed", f"not collected: {_describe(report)}")
+    if report.outcome == FAILED:
+        watch.endings[report.nodeid] = Ending(NOT_COLLECTED, _describe(report))
 
 
 def _describe(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The error of a test that failed, and its line."""
-    if report.outcome != "failed":
-        return ""
+    """The error of a test that failed, and the line where pytest's own text of it ends."""
     crash = getattr(report.longrepr, "reprcrash", None)
+    if report.outcome != FAILED:
+        return ""
     if crash is None:
         lines = str(report.longrepr).strip().splitlines() or [""]
         return next((line[1:].strip() for line in reversed(lines) if line.startswith("E ")), lines[-1])
-    return f"{os.path.relpath(crash.path)}:{crash.lineno}: {crash.message.splitlines()[0]}"
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
+    end = next((entry.reprfileloc for entry in reversed(entries) if getattr(entry, "reprfileloc", None)), crash)
+    return f"{os.path.relpath(end.path)}:{end.lineno}: {crash.message.partition(chr(10))[0]}"

@@ -9,56 +9,79 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pseudograd.listen.frames import Locations
+
 from .recorder import Recorder, Session, Settings, SilentSession, set_seed
 from .recording import Schedule
-from .suite_plugin import watch
+from .suite_plugin import RUNS_TESTS, watch
 
 if TYPE_CHECKING:
     from pseudograd.listen.program.process import Process
 
-_WORKER = "PSEUDOGRAD_UPGRADE_WORKER"
+_MOST_LOCATIONS = 5_000  # that are kept from test to test
+_STATE = ("step", "is_on", "steps", "losses", "_events", "_digests", "_depth")  # of a recorder, without its origins
 
 
 class SuiteRecorder(Recorder):
-    """Begins anew with each test."""
+    """Records parts: tests, and inside a test the fixtures that it shares with others. A node of one part may be called in another."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
         self.is_on = False  # outside of tests
+        self._outer: list[dict[str, object]] = []
 
-    def begin_test(self) -> None:
-        noted, schedule = self.noted, self.schedule
-        Recorder.__init__(self, schedule)
-        self.noted = noted
+    def begin_part(self) -> None:
+        if len(self._by_location) > _MOST_LOCATIONS:
+            self._locations, self._by_location = Locations(), {}
+        self._outer.append({name: getattr(self, name) for name in _STATE})
+        self.step, self.is_on, self.steps, self.losses = 1, self.schedule.has(1), {}, []
+        self._depth = 0
+        self._drop_events()
+        self._ranges.start_afresh()
 
-    def end_test(self) -> bytes:
-        """Its content, packed: two of them are equal only if all of it is."""
-        content = self.content()
-        self.is_on = False
-        return zlib.compress(pickle.dumps({name: content[name] for name in ("origins", "steps", "losses")}))
+    def end_part(self) -> bytes | None:
+        """Its content, packed: two of them are equal only if all of it is. None for a part without any."""
+        try:
+            content = self.content()
+        finally:
+            vars(self).update(self._outer.pop())
+        if not (content["steps"] or content["losses"]):
+            return None
+        known, numbers = tuple(self.origins), dict[int, int]()
+        steps = {
+            step: [(numbers.setdefault(origin, len(numbers)), *event) for origin, *event in events]
+            for step, events in content["steps"].items()
+        }
+        origins = [list(known[origin]) for origin in numbers]
+        return zlib.compress(pickle.dumps({"origins": origins, "steps": steps, "losses": content["losses"]}), 1)
 
 
 class SuiteSession(Session):
-    """Seeds each test by itself, so that it does not depend on the tests before it."""
+    """Seeds each part by itself, so that it does not depend on what ran before it."""
 
     def __init__(self, settings: Settings, process: Process) -> None:
         super().__init__(settings, process)
         self.seed = settings["seed"]
-        self.tests: dict[str, bytes] = {}
-        watch.on_begin, watch.on_end = self._begin_test, self._end_test
-        if watch.running:
-            self._begin_test(watch.running)
+        self.parts: dict[str, bytes | None] = {}
+        watch.on_begin, watch.on_end = self._begin_part, self._end_part
+        for name in watch.open:
+            self._begin_part(name)
 
     def make_recorder(self, schedule: Schedule, settings: Settings) -> SuiteRecorder:
         self.suite_recorder = SuiteRecorder(schedule)
         return self.suite_recorder
 
-    def _begin_test(self, name: str) -> None:
+    def _begin_part(self, name: str) -> None:
         set_seed(self.seed)
-        self.suite_recorder.begin_test()
+        self.suite_recorder.begin_part()
 
-    def _end_test(self, name: str) -> None:
-        self.tests[name] = self.suite_recorder.end_test()
+    def _end_part(self, name: str) -> None:
+        try:
+            self.parts[name] = self.suite_recorder.end_part()
+        except Exception as error:
+            self.suite_recorder.noted.note(f"the end of {name}", error)
+        if watch.running != name:
+            set_seed(self.seed)  # for the test, whether or not it is the first to share this fixture
 
     def content(self) -> dict[str, object]:
         endings = {name: tuple(ending) for name, ending in watch.endings.items()}
@@ -67,9 +90,14 @@ class SuiteSession(Session):
             "torch": torch.__version__,
             "errors": errors,
             "endings": endings,
-            "tests": self.tests,
+            "tests": {name: self._parts_of(name) for name in watch.endings},
             "running": watch.running,
         }
+
+    def _parts_of(self, test: str) -> tuple[bytes, ...]:
+        """The test's own part is the last one."""
+        shared = (self.parts.get(name) for name in watch.shared.get(test, []))
+        return *filter(None, shared), self.parts.get(test) or b""
 
     def forked(self) -> None:
         super().forked()
@@ -77,9 +105,7 @@ class SuiteSession(Session):
 
 
 def begin(job: Settings, process: Process) -> SuiteSession | SilentSession:
-    """In the process of the command, and in a worker of pytest-xdist. A process that a test starts inherits the name of the worker."""
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ and _WORKER not in os.environ
-    if not (process.is_main or is_worker):
-        return SilentSession()
-    os.environ[_WORKER] = str(os.getpid())
-    return SuiteSession(job["settings"], process)
+    """In the process of the command, and in a worker of pytest-xdist, but in no process that a test starts."""
+    own = str(os.getpid())
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ and os.environ.get(RUNS_TESTS, own) == own
+    return SuiteSession(job["settings"], process) if process.is_main or is_worker else SilentSession()

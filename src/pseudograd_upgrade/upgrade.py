@@ -67,6 +67,7 @@ def compare_torches(runner: Runner, old: str, new: str) -> Answer:
 class Question:
     """Compares two runs, and runs the program again only where the earlier runs make it necessary."""
 
+    schedule = Schedule()
     roundings = ROUNDINGS
     sides = "torches"
     # A test may fail under both, or call nothing of torch; and what the precision of the dtypes explains is not asked for again.
@@ -74,7 +75,6 @@ class Question:
 
     def __init__(self, runner: Runner, old_python: Interpreter, new_python: Interpreter) -> None:
         self.runner, self.old_python, self.new_python = runner, old_python, new_python
-        self.schedule = Schedule()
         self._noises: list[Recording] = []
         self._old: Recording | None = None
         self._new: Recording | None = None
@@ -99,7 +99,7 @@ class Question:
             raise ValueError(f"upgrade: the program must call torch under {argument}, got nothing. {reason}.")
         return run
 
-    def _run(self, python: Interpreter, schedule: Schedule | None = None, **options: Any) -> Recording:
+    def run(self, python: Interpreter, schedule: Schedule | None = None, **options: Any) -> Recording:
         """A further run, up to the step in which one of the first two failed."""
         return shorten(self.runner.run(python, schedule or self.schedule, **options), self._most_steps)
 
@@ -138,25 +138,26 @@ class Question:
     def noises(self) -> list[Recording]:
         """Runs of the older torch in which rounding alone differs. The first one has its sums in another order."""
         if not self._noises:
-            self._noises = [self._run(self.old_python, other_order=True)]
+            self._noises = [self.run(self.old_python, other_order=True)]
         return self._noises
 
     def _add_shaken_noise(self) -> None:
         """Adds a run that shows the effect of rounding in later steps."""
-        if len(self.noises) == 1:
-            shaken = self._run(self.old_python.but(is_shaken=True))
+        if len(self.noises) == 1 and self.may_be_shaken():
+            shaken = self.run(self.old_python.but(is_shaken=True))
             self._noises += [shaken] if shaken.status == 0 else []
+
+    def may_be_shaken(self) -> bool:
+        return True
 
     # --- the answer -----------------------------------------------------------------------------------------------------
 
     def answer(self) -> Answer:
         old, new = self.old, self.new
         if not (old.status or new.status):
-            return self._explain()
-        if len(old.losses) != len(new.losses):
-            self._most_steps = min(len(old.losses), len(new.losses))
-            self._old, self._new = (shorten(run, self._most_steps) for run in (old, new))
-        answer = self._explain()
+            return self.explain()
+        self.shorten_both()
+        answer = self.explain()
         if old.status and new.status:
             if answer.survives and not self.is_test:
                 got = f"{old.status} and {new.status}"
@@ -167,12 +168,18 @@ class Question:
         why = [f"it ends with status {failed.status} under torch {failed.torch} alone:", *failed.ending]
         return replace(answer, kind=FAILS if answer.survives else answer.kind, why=(*answer.why, *why))
 
-    def _explain(self) -> Answer:
+    def shorten_both(self) -> None:
+        """To the steps that both runs have, where one failed."""
+        if len(self.old.losses) != len(self.new.losses):
+            self._most_steps = min(len(self.old.losses), len(self.new.losses))
+            self._old, self._new = (shorten(run, self._most_steps) for run in (self.old, self.new))
+
+    def explain(self) -> Answer:
         old, new = self.old, self.new
         comparison = compare_events(old, new)
         is_equal = comparison.largest == 0.0
         if comparison.first is None and (is_equal or self.is_test) and first_loss(old, new) is None:
-            return self._answer(SAME if is_equal else ROUNDING, comparison, _summarize(comparison))
+            return self.make_answer(SAME if is_equal else ROUNDING, comparison, _summarize(comparison))
         comparison = self._compare(new)
         if (answer := self._explain_by_program()) is not None:
             return answer
@@ -182,15 +189,15 @@ class Question:
             comparison, step = self._compare(new), first_loss(old, new, self.noises)
         if step is not None and (comparison.first is None or comparison.first.step > step):
             comparison = self._look_closer(step, comparison)
-        if comparison.first is not None and self._trains_as_old(new):
+        if comparison.first is not None and self.is_without_effect():
             return self._explain_without_effect(comparison, comparison.first)
         if comparison.first is not None:
-            return self._explain_difference(comparison, comparison.first)
+            return self.explain_difference(comparison, comparison.first)
         if step is not None:
-            if (answer := self._answer_pinned(comparison)) is not None:
+            if (answer := self.answer_pinned(comparison)) is not None:
                 return answer
             why = f"the losses part at step {step}, beyond rounding; none of the events that were kept does before"
-            return self._answer(OTHER_OP, comparison, [why])
+            return self.make_answer(OTHER_OP, comparison, [why])
         return self._explain_rounding(comparison, _summarize(comparison))
 
     def _explain_without_effect(self, comparison: Comparison, first: Difference) -> Answer:
@@ -203,16 +210,22 @@ class Question:
         origin = origin_to_name(last.first)
         why = f"apart by {last.first.distance:.1e} there, behind the last backward pass; the training before it is the same"
         next_step = f"compare by hand what {origin.where} computes under both {self.sides}"
-        return self._answer(OTHER_OP, last, [why], [next_step])
+        return self.make_answer(OTHER_OP, last, [why], [next_step])
 
     def _compare(self, new: Recording) -> Comparison:
         return compare_events(self.old, new, self.noises, self.roundings)
 
-    def _trains_as_old(self, run: Recording) -> bool:
+    def trains_as_old(self, run: Recording) -> bool:
         """Strictly: the distance is at most that of another order of sums."""
         return train_alike(self.old, run, self.noises[:1], self.roundings)
 
-    def _answer(self, kind: str, comparison: Comparison, why: Iterable[str], next_steps: Iterable[str] = ()) -> Answer:
+    def is_without_effect(self) -> bool:
+        """Is what differs no part of what the program is for?"""
+        return self.trains_as_old(self.new)
+
+    def make_answer(
+        self, kind: str, comparison: Comparison, why: Iterable[str], next_steps: Iterable[str] = ()
+    ) -> Answer:
         old, new = self.old, self.new
         errors = dict.fromkeys([*old.errors, *new.errors])
         return Answer(
@@ -234,38 +247,42 @@ class Question:
         """An answer if the program does not repeat. It runs again only if another order of sums changes more than rounding."""
         if train_alike(self.old, self.noises[0]):
             return None
-        again = self._run(self.old_python.but(is_repeated=True))
+        again = self.run(self.old_python.but(is_repeated=True))
         if train_alike(self.old, again):
             return None
         why = f"the same run twice under torch {self.old.torch}, with the same seeds, differs there already"
         next_step = "fix its seeds, or what else changes from run to run; then ask again"
-        return self._answer(OWN, compare_events(self.old, again), [why], [next_step])
+        return self.make_answer(OWN, compare_events(self.old, again), [why], [next_step])
+
+    def window(self, step: int) -> Schedule:
+        """Of runs that show what differs in this step."""
+        return Schedule(0, 0, (max(1, step - 1), step))
 
     def _look_closer(self, step: int, comparison: Comparison) -> Comparison:
         """Records all events around the first loss that differs."""
-        window = Schedule(0, 0, (max(1, step - 1), step))
-        old, new = (self._run(python, window) for python in (self.old_python, self.new_python))
-        noises = [self._run(self.old_python, window, other_order=True)]
+        window = self.window(step)
+        old, new = (self.run(python, window) for python in (self.old_python, self.new_python))
+        noises = [self.run(self.old_python, window, other_order=True)]
         if len(self.noises) > 1:
-            noises.append(self._run(self.old_python.but(is_shaken=True), window))
+            noises.append(self.run(self.old_python.but(is_shaken=True), window))
         closer = compare_events(old, new, noises, self.roundings)
         return closer if closer.first is not None else comparison
 
     def _explain_rounding(self, comparison: Comparison, why: Iterable[str]) -> Answer:
-        answer = self._answer_pinned(comparison, to_the_bit=True) if self.old.losses != self.new.losses else None
+        answer = self.answer_pinned(comparison, to_the_bit=True) if self.old.losses != self.new.losses else None
         if answer is not None:
             return answer
         growth = explain_growth(self.old, self.new, self.noises)
         if growth is None:
             origin = None if comparison.first is None else origin_to_name(comparison.first)
             change = "" if origin is None else known_change(origin, self.old, self.new)
-            return replace(self._answer(ROUNDING, comparison, [*why, change]), convention=change)
+            return replace(self.make_answer(ROUNDING, comparison, [*why, change]), convention=change)
         kind = MAGNIFIED if growth.is_rounding else OTHER_OP
-        return self._answer(kind, replace(comparison, first=None), growth.why, growth.next_steps)
+        return self.make_answer(kind, replace(comparison, first=None), growth.why, growth.next_steps)
 
-    def _explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
+    def explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
         old, new = self.old, self.new
-        if (answer := self._answer_pinned(comparison, first)) is not None:
+        if (answer := self.answer_pinned(comparison, first)) is not None:
             return answer
         origin = origin_to_name(first)
         if first.only_old or first.only_new:
@@ -278,15 +295,17 @@ class Question:
             why = [f"apart by {first.distance:.1e} there; all that was seen before it was rounding"]
         next_step = "the line is not known: code that no mode of torch sees"
         if change := known_change(origin, old, new):
-            return self._answer(CONVENTION, comparison, why, [f"{change}, and no pin mends it here: {origin.where}"])
+            return self.make_answer(
+                CONVENTION, comparison, why, [f"{change}, and no pin mends it here: {origin.where}"]
+            )
         if origin.kind == UPDATE and not same_leaves(old, new, self.noises, self.roundings):
             next_step = "the gradients that reach it differ already: look for lines that one of the two runs alone has"
         elif origin.where != "?":
             report = f"report it upstream: {origin.op} of torch {new.torch}"
             next_step = f"if {origin.where} asks both {self.sides} for the same, {report}"
-        return self._answer(OTHER_OP, comparison, why, [next_step])
+        return self.make_answer(OTHER_OP, comparison, why, [next_step])
 
-    def _answer_pinned(
+    def answer_pinned(
         self, comparison: Comparison, first: Difference | None = None, to_the_bit: bool = False
     ) -> Answer | None:
         """An answer if the newer torch trains as the older one under a pin; or if this difference is gone there and another one comes
@@ -303,14 +322,14 @@ class Question:
             if not line or (pinned.lines and line not in pinned.lines):
                 comparison = replace(comparison, first=compare_events(new, pinned.run).first)
             steps = self.pin_steps(pinned)
-            return self._answer(CONVENTION, comparison, [why, last], steps)
+            return replace(self.make_answer(CONVENTION, comparison, [why, last], steps), pin=era_of(old.torch))
         rest = self._compare(pinned.run).first
         if first is None or not line or rest is None or pinned.run.status or not _comes_later(old, first, rest):
             return None
         later = origin_to_name(rest)
         gone = f"pinned everywhere, this difference is gone, and the next is at {later.where}, step {rest.step}: {later.op}"
         step = f"this is a convention of torch, and no pin mends what comes later: look at {later.where}, too"
-        return self._answer(CONVENTION, comparison, [gone, last], [step])
+        return self.make_answer(CONVENTION, comparison, [gone, last], [step])
 
     def find_pin(self, first: Difference | None, run_pinned: Callable[[tuple[str, ...]], Pinned]) -> Pinned:
         return find_pin(first, run_pinned, lambda run: self._compare(run).first)
@@ -328,14 +347,15 @@ class Question:
     def _run_pinned(self, to_the_bit: bool, lines: tuple[str, ...]) -> Pinned:
         """A run under the pin to the older torch."""
         era = era_of(self.old.torch)
-        run = self._run(self.new_python, pin=era, lines=list(lines) or None)
-        is_mended = run.status == self.old.status
-        if is_mended:
-            is_mended = self._trains_as_old(run)
+        run = self.run(self.new_python, pin=era, lines=list(lines) or None)
+        is_mended = self.ends_as_old(run)
         if to_the_bit and is_mended:
             rest = self._compare(run)
             is_mended = rest.first is None and not rest.largest and self.old.losses == run.losses
         return Pinned(lines, run, is_mended)
+
+    def ends_as_old(self, run: Recording) -> bool:
+        return run.status == self.old.status and self.trains_as_old(run)
 
     def compare_last_losses(self, mended: Recording, how: str) -> str:
         """Empty if the program has no loss."""

@@ -55,7 +55,7 @@ def ended(
     *events: tuple[int, float], outcome: str = "passed", message: str = "", losses: tuple[float, ...] = (1.0,)
 ) -> SuiteTest:
     content = {name: run(*events, losses=losses).raw[name] for name in ("steps", "losses")}
-    return SuiteTest(outcome, message, zlib.compress(pickle.dumps({"origins": ORIGINS, **content})))
+    return SuiteTest(outcome, message, (zlib.compress(pickle.dumps({"origins": ORIGINS, **content})),))
 
 
 def gated(slope: float, **named: object) -> SuiteTest:

@@ -83,13 +83,13 @@ class BetweenDevices(Question):
             return ["TensorFloat-32 is off in the run on cuda; with it on, convolutions keep 10 bits of 23"]
         return [] if self.new.status else ["the run on cuda put nothing on a device"]
 
-    def _explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
+    def explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
         again = compare_events(self.new, self.runner.run(self.new_python, self.schedule))
         if again.first is not None:
             why = "the same run twice on cuda, with the same seeds, differs here by more than rounding"
             step = "torch.use_deterministic_algorithms(True) names the calls that do not repeat there; then ask again"
-            return self._answer(OWN, again, [why], [step])
-        answer = super()._explain_difference(comparison, first)
+            return self.make_answer(OWN, again, [why], [step])
+        answer = super().explain_difference(comparison, first)
         return replace(answer, next_steps=(*answer.next_steps, _TIES)) if _may_be_tie(first) else answer
 
 
@@ -111,7 +111,7 @@ class BetweenCompilers(Question):
             return []
         return ["the program compiles nothing: each call of a module from outside of others was compiled"]
 
-    def _explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
+    def explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
         """Names a line of the block if the program trains as in eager mode where that line is left out of what is compiled."""
         window = Schedule(0, 0, (1 if first.step <= _FIRST_STEPS else first.step - 1, first.step))
         old_cut, new_cut = (python.but(is_cut=True) for python in (self.old_python, self.new_python))
@@ -120,7 +120,7 @@ class BetweenCompilers(Question):
         if compare_events(self.old, eager, self.noises, self.roundings).first is not None:
             why = "what Dynamo captures of the code differs already where nothing of it is compiled"
             step = "look for torch.compiler.is_compiling(), and for Python in there that depends on values"
-            return self._answer(OTHER_OP, comparison, [why], [step])
+            return self.make_answer(OTHER_OP, comparison, [why], [step])
         out: list[str] = []
         named: Comparison | None = None
         while len(out) < _MOST_LINES:
@@ -131,7 +131,7 @@ class BetweenCompilers(Question):
             named = named or inner
             out.append(inner.first.old.origin.where)
             left = self.runner.run(self.new_python.but(out=tuple(out)), self.schedule)
-            if left.status == 0 and self._trains_as_old(left):
+            if left.status == 0 and self.trains_as_old(left):
                 return self._explain_lines(named, out, left, eager, noise, window)
         named = named or comparison
         assert named.first is not None
@@ -139,7 +139,7 @@ class BetweenCompilers(Question):
         if computes_in_16_bits(eager):
             return self._answer_16_bits(named, why)
         step = "it may come from how the compiler joins lines: leave out more of it with @torch.compiler.disable"
-        return self._answer(OTHER_OP, named, [why], [step])
+        return self.make_answer(OTHER_OP, named, [why], [step])
 
     def _explain_lines(
         self,
@@ -165,7 +165,7 @@ class BetweenCompilers(Question):
             op, route = named.first.old.origin.op, self.new_python.route
             steps.append(f"report it upstream: {op} compiled by {route}, of torch {self.old.torch}")
         why.append(self.compare_last_losses(left, "left out"))
-        return self._answer(CONVENTION if is_kink else OTHER_OP, named, why, steps)
+        return self.make_answer(CONVENTION if is_kink else OTHER_OP, named, why, steps)
 
     def _is_at_kink(self, noise: Recording, window: Schedule, lines: Sequence[str]) -> bool:
         """Are the gradients of these lines equal when their inputs are moved a little?"""
@@ -179,7 +179,7 @@ class BetweenCompilers(Question):
     def _answer_16_bits(self, comparison: Comparison, why: str) -> Answer:
         narrow = "where it joins lines, a compiler keeps in 32 bits what eager mode rounds to 16: this can be all of it"
         step = "ask again in float32, with autocast off: a kink or another op shows there, too"
-        return self._answer(NARROW, comparison, [why, narrow], [step])
+        return self.make_answer(NARROW, comparison, [why, narrow], [step])
 
 
 def computes_in_16_bits(run: Recording) -> bool:

@@ -1,0 +1,157 @@
+"""The effect of an upgrade on a suite of tests: its causes, each with its tests and what to type."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pseudograd.wording import counted
+
+from .answer import Answer, location_lines, origin_to_name
+from .recording import FAILED, NOT_COLLECTED, PASSED, SuiteTest
+
+COLLECTED = "collected"  # the outcome of a file
+UNEXPLAINED = "different, and not explained in --max-runs"
+_SHOWN = 5  # tests of one cause
+Pair = tuple[SuiteTest, SuiteTest]  # a test under the older and under the newer torch
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What makes tests differ: their answers have the same kind and line. endings: by the name of a test, how it ends under each torch.
+    The answer is that to the first test, with the reasons that hold for all.
+    """
+
+    answer: Answer
+    endings: Mapping[str, Pair]
+
+    @property
+    def ends_otherwise(self) -> bool:
+        return any(old.outcome != new.outcome for old, new in self.endings.values())
+
+    def lines(self, total: int) -> list[str]:
+        answer = self.answer
+        is_of_files = any(NOT_COLLECTED in (old.outcome, new.outcome) for old, new in self.endings.values())
+        count = (
+            counted(len(self.endings), "file") if is_of_files else f"{len(self.endings)} of {counted(total, 'test')}"
+        )
+        lines = [f"  {count}: {answer.kind}"]
+        if answer.difference is not None:
+            lines += [f"  {line}" for line in location_lines(answer.difference)]
+        for name, (old, new) in list(self.endings.items())[:_SHOWN]:
+            lines.append(f"    {name}: {_describe_pair(old, new, answer.torch)}")
+        if len(self.endings) > _SHOWN:
+            lines.append(f"    and {len(self.endings) - _SHOWN} more")
+        return [*lines, *(f"    {line}" for line in answer.why), *(f"    next: {line}" for line in answer.next_steps)]
+
+    def to_json(self) -> dict[str, object]:
+        tests = {
+            name: {"old": [old.outcome, old.message], "new": [new.outcome, new.message]}
+            for name, (old, new) in self.endings.items()
+        }
+        return {**self.answer.to_json(), "tests": tests}
+
+
+def _summarize(answers: Mapping[str, Answer], endings: Mapping[str, Pair]) -> Cause:
+    """The tests that end otherwise come first."""
+    names = sorted(answers, key=lambda name: endings[name][0].outcome == endings[name][1].outcome)
+    own, first = ("it ends with status", "the last loss"), answers[names[0]]
+    shared = (line for line in first.why if all(line in answer.why for answer in answers.values()))
+    why = tuple(line for line in shared if not line.startswith(own))
+    return Cause(replace(first, why=why, losses={}), {name: endings[name] for name in names})
+
+
+def _pin_steps(cause: Cause, reasons: Sequence[tuple[str, ...]], is_for_all: bool) -> tuple[str, ...]:
+    """What to type for a cause that a pin mends. reasons: of each test, why not to pin it. is_for_all: may the suite be pinned?"""
+    answer, pairs = cause.answer, cause.endings.values()
+    if not any(_is_broken(*pair) for pair in pairs):
+        if any(_is_broken(new, old) for old, new in pairs):
+            return (f"they pass under torch {answer.torch[1]}: keep its convention",)
+        if any(reasons):
+            return tuple(dict.fromkeys(step for steps in reasons for step in steps))
+    marker, hint = f"@pytest.mark.pseudograd_pin({answer.pin!r})", "one test"
+    if any(old.parts[:-1] != new.parts[:-1] for old, new in pairs):
+        marker, hint = marker.replace("@", "pytestmark = "), "all tests of a file, which share a fixture"
+    if not is_for_all:
+        return (f"{marker}  # {hint}; not the whole suite: under the pin others fail",)
+    return f"pytest --pseudograd-pin {shlex.quote(answer.pin)}  # the whole suite", f"{marker}  # or {hint}"
+
+
+def _is_broken(old: SuiteTest, new: SuiteTest) -> bool:
+    """Does it fail under the newer torch alone?"""
+    return new.outcome == FAILED != old.outcome
+
+
+def _describe_pair(old: SuiteTest, new: SuiteTest, torches: tuple[str, str]) -> str:
+    if old.outcome == new.outcome:
+        return f"{old.outcome} under both"
+    ends = [(test.outcome, torch, test.message) for test, torch in zip((old, new), torches, strict=True)]
+    others = [end for end in ends if end[0] not in (PASSED, COLLECTED)]
+    text = ", ".join(f"{outcome} under torch {torch}" for outcome, torch, _ in others)
+    message = next((message for _, _, message in reversed(others) if message), "")
+    return f"{text}{' alone' if len(others) == 1 else ''}{message and f': {message}'}"
+
+
+@dataclass(frozen=True)
+class SuiteAnswer:
+    """counts: tests by the kind of their answer. causes: of the tests that differ beyond rounding, or that end otherwise.
+    is_whole: did each run of the whole suite come to its end?
+    """
+
+    torch: tuple[str, str]
+    runs: int
+    total: int
+    counts: Mapping[str, int]
+    causes: tuple[Cause, ...]
+    notes: tuple[str, ...] = ()
+    is_whole: bool = True
+    cut = None  # no call of a suite is cut out
+
+    @property
+    def survives(self) -> bool:
+        return self.is_whole and not (self.causes or self.counts[UNEXPLAINED])
+
+    def __str__(self) -> str:
+        old, new = self.torch
+        summary = ", ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
+        lines = [
+            f"upgrade: torch {old} -> {new}: {counted(self.total, 'test')}: {summary}; {counted(self.runs, 'run')}"
+        ]
+        for cause in self.causes:
+            lines += cause.lines(self.total)
+        return "\n".join([*lines, *(f"upgrade: {note}" for note in self.notes)])
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "kind": "pseudograd upgrade of a suite",
+            "survives": self.survives,
+            "torch": self.torch,
+            "runs": self.runs,
+            "tests": self.total,
+            "counts": self.counts,
+            "causes": [cause.to_json() for cause in self.causes],
+            "notes": self.notes,
+        }
+
+
+def list_causes(groups: Iterable[Mapping[str, Answer]], pairs: Mapping[str, Pair]) -> tuple[Cause, ...]:
+    """Those first that let tests fail."""
+    groups = list(groups)
+    pinned = [name for group in groups for name, answer in group.items() if answer.pin]
+    is_for_all = not any(_is_broken(*pairs[name][::-1]) for name in pinned)
+    causes = []
+    for group in groups:
+        cause = _summarize(group, pairs)
+        if cause.answer.pin:
+            steps = _pin_steps(cause, [answer.next_steps for answer in group.values()], is_for_all)
+            cause = replace(cause, answer=replace(cause.answer, next_steps=steps))
+        causes.append(cause)
+    return tuple(sorted(causes, key=lambda cause: (not cause.ends_otherwise, -len(cause.endings))))
+
+
+def cause_key(answer: Answer, old: SuiteTest, new: SuiteTest) -> object:
+    """Equal for tests with the same cause: the line that differs, and whether a pin mends it; without a line, the text of the error."""
+    if answer.difference is not None:
+        return answer.kind, answer.pin, origin_to_name(answer.difference).where
+    return answer.kind, answer.pin, (old if old.outcome in (FAILED, NOT_COLLECTED) else new).message
