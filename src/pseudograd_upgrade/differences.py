@@ -107,12 +107,13 @@ def find_other_ops(old: Recording, new: Recording) -> Difference | None:
     if not steps:
         return None
     common = {event.key for event in old.steps[max(steps)]} & {event.key for event in new.steps[max(steps)]}
-    ends = []
+    ends: list[tuple[Event, ...]] = []
     for run in (old, new):
         events = _drop_leaves(run.steps[max(steps)])
         seen = [at for at, event in enumerate(events) if event.key in common]
         ends.append(tuple(events[seen[-1] + 1 if seen else 0 :]))
-    return Difference(max(steps), ends[0][0], ends[1][0], math.inf, *ends) if all(ends) else None
+    only_old, only_new = ends
+    return Difference(max(steps), only_old[0], only_new[0], math.inf, only_old, only_new) if all(ends) else None
 
 
 def _drop_leaves(events: Sequence[Event]) -> list[Event]:

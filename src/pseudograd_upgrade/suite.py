@@ -146,10 +146,9 @@ class Suite:
         self.runner, self.pythons = runner, (old_python, new_python.but(side="new"))
 
     def answer(self) -> SuiteAnswer:
-        runs = old, new = self._run_all()
-        names = {
-            name: tuple(run.tests.get(name, SuiteTest(COLLECTED)) for run in runs) for name in (*old.tests, *new.tests)
-        }
+        old, new = self._run_all()
+        gone = SuiteTest(COLLECTED)
+        names = {name: (old.tests.get(name, gone), new.tests.get(name, gone)) for name in (*old.tests, *new.tests)}
         files = {name: pair for name, pair in names.items() if NOT_COLLECTED in (pair[0].outcome, pair[1].outcome)}
         pairs = {
             name: (old.tests[name], new.tests[name]) for name in old.tests if name in new.tests and name not in files

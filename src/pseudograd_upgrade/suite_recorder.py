@@ -42,18 +42,19 @@ class SuiteRecorder(Recorder):
     def end_part(self) -> bytes | None:
         """Its content, packed: two of them are equal only if all of it is. None for a part without any."""
         try:
-            content = self.content()
+            self.content()  # fetches the last events
+            own_steps, losses = self.steps, self.losses
         finally:
             vars(self).update(self._outer.pop())
-        if not (content["steps"] or content["losses"]):
+        if not (own_steps or losses):
             return None
         known, numbers = tuple(self.origins), dict[int, int]()
         steps = {
             step: [(numbers.setdefault(origin, len(numbers)), *event) for origin, *event in events]
-            for step, events in content["steps"].items()
+            for step, events in own_steps.items()
         }
         origins = [list(known[origin]) for origin in numbers]
-        return zlib.compress(pickle.dumps({"origins": origins, "steps": steps, "losses": content["losses"]}), 1)
+        return zlib.compress(pickle.dumps({"origins": origins, "steps": steps, "losses": losses}), 1)
 
 
 class SuiteSession(Session):

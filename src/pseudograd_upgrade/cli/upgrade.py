@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
     from ..answer import Answer
     from ..routes.question import compare_routes, parse_routes
     from ..runs import Limits, open_runner
-    from ..suite import SuiteAnswer, compare_suites
+    from ..suite import compare_suites
+    from ..suite_answer import SuiteAnswer
     from ..upgrade import compare_torches
 
     _check_combination(options)
