@@ -41,20 +41,9 @@ def parameter_tensor(module: Module, node: ast.expr | None) -> ast.expr | None:
     if not isinstance(node, ast.Call) or module.called_name(node) not in _MAKERS or len(node.args) > 1:
         return None
     flag = find_keyword(node, "requires_grad")
-    if flag is not None and not is_constant(flag, True):
+    if flag is not None and is_constant(module.resolve(flag), False):
         return None
     return find_keyword(node, "data") or (node.args[0] if node.args else None)
-
-
-def is_buffer(module: Module, node: ast.expr) -> bool:
-    """Does the class register `self.x` as a buffer?"""
-    owner, key = module.owner(node), key_of(node) or ""
-    return key.startswith("self.") and any(
-        module.owner(load) is owner
-        and isinstance(call := module.above[load], ast.Call)
-        and [getattr(argument, "value", None) for argument in call.args[:1]] == [key.removeprefix("self.")]
-        for load in module.loads["register_buffer"]
-    )
 
 
 def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | None:

@@ -1,7 +1,6 @@
 """Could a gradient come back through a value? By what stands around it, what it is made of, and what becomes of it.
 
-`lint` is silent under no_grad, where a name says that nothing learns, in what is only called from there, and about a value that is
-only compared or detached.
+`lint` is silent under no_grad, where a name says that nothing learns, and about a value that is compared or detached where it stands.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from .calls import read_call
-from .classes import is_buffer, parameter_tensor
+from .classes import parameter_tensor
 from .names import FUNCTIONS, Module, find_keyword, is_constant, is_same, key_of, last_name, leaves, words
 from .values import number, strip_moves
 
@@ -27,7 +26,7 @@ _QUIET_CLASSES = re.compile(
     r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
 )
 _QUIET_NAMES = re.compile(
-    r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate|predict|infer|inference|generate"
+    r"_*(step|update(?=_)|select|sample|initiali[sz]e|diagnostics|log(?!_(prob|lik|haz|det|dens|sum|pdf))|plot|evaluate|calibrate|predict|infer|inference|generate"
     r"|preprocess|visuali[sz]e|draw|validate|test)(_.*)?|.*_(state|stats|std|metrics?)|.*reward.*"
     r"|__(init|repr|str)__|extra_repr|_?reset(_parameters)?|_?init_weights"
 )
@@ -47,8 +46,8 @@ def is_trained(module: Module, node: ast.AST) -> bool:
     return module.is_recorded and is_recorded(module, node) and not is_detached(module, node)
 
 
-def is_recorded(module: Module, node: ast.AST) -> bool:
-    """Could autograd record it?"""
+def is_recorded(module: Module, node: ast.AST, by_name: bool = True) -> bool:
+    """Could autograd record it? by_name: does a function or class whose name says so count as not recorded?"""
     child = node
     for parent in module.parents(node):
         is_off = False
@@ -56,7 +55,7 @@ def is_recorded(module: Module, node: ast.AST) -> bool:
             is_off = _branch_that_learns(parent.test) is (child in parent.orelse)
         elif isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
             is_off = any(_is_no_grad(item.context_expr) for item in parent.items)
-        if is_off or isinstance(parent, ast.Assert) or is_quiet_scope(module, parent):
+        if is_off or isinstance(parent, ast.Assert) or (by_name and is_quiet_scope(module, parent)):
             return False
         if isinstance(child, ast.stmt) and _is_behind_training(module.block(child), child):
             return False
@@ -76,25 +75,7 @@ def is_quiet_scope(module: Module, node: ast.AST) -> bool:
     if not isinstance(node, FUNCTIONS):
         return False
     is_named = _QUIET_NAMES.fullmatch(node.name) is not None
-    return is_named or any(map(_is_no_grad, node.decorator_list)) or _is_quiet_helper(module, node.name)
-
-
-def _is_quiet_helper(module: Module, name: str) -> bool:
-    """Does this module call a private function only where nothing learns, or a function only in an autograd.Function?"""
-    if name not in module.quiet:
-        module.quiet[name] = False  # until it is known: calls may go round
-        loads = [
-            load
-            for load in module.loads[name]
-            if not any(isinstance(up, FUNCTIONS) and up.name == name for up in module.parents(load))
-        ]
-        is_private = name.startswith("_") and not name.endswith("__")
-        module.quiet[name] = bool(loads) and all(
-            (is_private and getattr(module.above[load], "func", None) is load and not is_recorded(module, load))
-            or any(is_function_of_autograd(module, up) for up in module.parents(load))
-            for load in loads
-        )
-    return module.quiet[name]
+    return is_named or any(map(_is_no_grad, node.decorator_list))
 
 
 def class_names(node: ast.ClassDef) -> list[str]:
@@ -132,8 +113,8 @@ _LEAVES_THE_GRAPH = _INDICES | words(
 _DETACHED_ATTRIBUTES = _LEAVES_THE_GRAPH | words("data shape")
 _TAKES_A_VALUE = _LEAVES_THE_GRAPH | words("copy_ fill_ register_buffer info debug")
 _MADE_OF_NOTHING = words(
-    "arange linspace logspace zeros ones full empty tensor as_tensor rand randn randint randperm zeros_like ones_like full_like "
-    "rand_like randn_like empty_like eye from_numpy tril_indices triu_indices bernoulli hann_window hamming_window finfo iinfo"
+    "register_buffer arange linspace logspace zeros ones full empty tensor as_tensor rand randn randint randperm zeros_like ones_like "
+    "full_like rand_like randn_like empty_like eye from_numpy tril_indices triu_indices bernoulli hann_window hamming_window finfo iinfo"
 )
 _PYTHON = words("float int bool len print str round format isinstance repr range")
 
@@ -143,7 +124,7 @@ def may_learn(module: Module, node: ast.expr, depth: int = 8) -> bool:
     node = strip_moves(module, node)
     if depth == 0:
         return True
-    if is_buffer(module, node) or number(module, node) is not None:
+    if number(module, node) is not None:
         return False
     if isinstance(node, (ast.Constant, ast.Compare, ast.JoinedStr, ast.Dict)):
         return False
@@ -230,24 +211,13 @@ class _Use(NamedTuple):
     is_loss: bool
 
 
-def only_chooses(module: Module, node: ast.AST) -> bool:
-    """Is it compared, sorted or printed, and nothing else, as distances are that find neighbours?"""
-    is_compared = False
-    for count, use in enumerate(_uses(module, node), 1):
-        is_followed = use.targets and all(isinstance(target, ast.Name) for target in use.targets)
-        if count >= _MOST_USES or not (use.is_detached or is_followed):
-            return False
-        is_compared = is_compared or use.is_detached or any(key_of(target) == "_" for target in use.targets)
-    return is_compared
-
-
 def reaches_loss(module: Module, node: ast.AST) -> bool:
     """Does a function that is called a loss return it, or is it given to such a name or function? Through calls in the module, too."""
-    return any(use.is_loss and not use.is_detached for use in _uses(module, node, through_calls=True))
+    return any(use.is_loss and not use.is_detached for use in _uses(module, node))
 
 
-def _uses(module: Module, node: ast.AST, through_calls: bool = False) -> Iterator[_Use]:
-    """The nodes that a value gets to, each once: it, and the reads of the names that it is given to."""
+def _uses(module: Module, node: ast.AST) -> Iterator[_Use]:
+    """The nodes that a value gets to, each once: it, the reads of the names that it is given to, and the calls that return it."""
     stack, visited = [node], {node}
     while stack:
         node = stack.pop()
@@ -260,7 +230,7 @@ def _uses(module: Module, node: ast.AST, through_calls: bool = False) -> Iterato
         for name in {target.id for target in use.targets if isinstance(target, ast.Name)}:
             more += _reads_below(module, name, use)
         function = use.function.name if use.function is not None and use.is_returned else ""
-        if through_calls and function != "forward" and not function.endswith("__"):
+        if function != "forward" and not function.endswith("__"):
             calls = (module.above[load] for load in module.loads[function])
             more += [call for call in calls if isinstance(call, ast.Call) and last_name(call) == function]
         for other in more:

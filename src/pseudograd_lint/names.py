@@ -94,10 +94,9 @@ class Module:
         self.above: dict[ast.AST, ast.AST] = {}
         self.loads: defaultdict[str, list[ast.Name | ast.Attribute]] = defaultdict(list)
         self.imports: dict[str, str] = {}  # nobody imports two things under one name
-        self.functions: set[str] = set()
+        self.functions: dict[str, ast.AST] = {}
         self.speaks_of_gradients = self.is_recorded = True  # as far as the whole text, and the path, say
-        self.quiet: dict[str, bool] = {}  # memories of the module `learning`
-        self.uses: dict[ast.AST, object] = {}
+        self.uses: dict[ast.AST, object] = {}  # a memory of the module `learning`
         self._shared: set[str] = set()  # names that are declared global or nonlocal
         self._blocks: dict[ast.AST, Block] = {}
         self._bindings: defaultdict[tuple[ast.AST, str], list[Binding]] = defaultdict(list)  # first part of the name
@@ -242,10 +241,13 @@ class Module:
         elif isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
             self._bind(node, node.name or "", None, (node.lineno, node.col_offset))
             if isinstance(node, FUNCTIONS):
-                self.functions.add(node.name)
+                self.functions[node.name] = node
         elif isinstance(node, ast.arguments):
             self._bind_arguments(node)
         elif isinstance(node, ast.Call):
+            if key_of(node.func) in ("self.register_parameter", "self.register_buffer") and len(node.args) > 1:
+                value = node if last_name(node) == "register_buffer" else node.args[1]
+                self._bind(node, f"self.{getattr(node.args[0], 'value', '')}", value, _end(node))
             for keyword in node.keywords:
                 if keyword.arg == "out":
                     self._bind(node, key_of(keyword.value) or "", None, _end(node))

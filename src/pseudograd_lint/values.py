@@ -34,6 +34,10 @@ def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | No
             right = None if left is None else number(module, node.right, depth - 1)
             value = None if act is None or left is None or right is None else act(left, right)
             return value if isinstance(value, float) else None  # and no complex root
+        if (
+            isinstance(node, ast.Call) and last_name(node) == "get" and len(node.args) == 2
+        ):  # the default of `kwargs.get("eps", 0)`
+            return number(module, node.args[1], depth - 1)
         if isinstance(node, ast.Attribute):
             return _CONSTANTS.get(module.full_name(node))
     except (ArithmeticError, ValueError, TypeError):

@@ -338,7 +338,7 @@ def test_flake8_gets_every_code_once() -> None:
 def test_the_default_rules_are_as_precise_as_they_say() -> None:
     """Each that is told by default was found in a published package, and nothing else is. Every label has its reason."""
     labels = [json.loads(line) for line in Path(__file__).with_name("labels.jsonl").read_text("utf-8").splitlines()]
-    assert sum(label["fresh"] for label in labels) >= 100
+    assert sum(label["fresh"] for label in labels) >= 80
     assert all(label["reason"] and isinstance(label["verdict"], bool) for label in labels)
     default = {code.number for code in LINT if code.is_default}
     groups = [

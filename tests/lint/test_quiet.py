@@ -10,35 +10,6 @@ from ..choices import folded
 from .test_rules import codes
 
 GUARD = "x.clamp(min=0).sqrt()"
-NO_GRAD = "@torch.no_grad()\ndef outer(x):\n    return _inner(x)\n"
-INNER = f"def _inner(x):\n    return {GUARD}\n"
-
-
-HELPERS = [  # the inner function is told of
-    INNER, INNER + NO_GRAD + "def other(x):\n    return _inner(x)\n", NO_GRAD.replace("_inner(x)", "map(_inner, x)") + INNER,
-    NO_GRAD.replace("_inner", "inner") + INNER.replace("_inner", "inner"), INNER.replace("return", "_inner(x - 1)\n    return"),
-    "def outer(x):\n    with torch.enable_grad():\n        y = _inner(x)\n    return y\n" + INNER,
-]  # fmt: skip
-QUIET_HELPERS = [
-    NO_GRAD + INNER, INNER + NO_GRAD, INNER.replace("return", "_inner(x - 1)\n    return") + NO_GRAD,
-    NO_GRAD.replace("_inner", "_middle") + "def _middle(x):\n    return _inner(x)\n" + INNER,
-    "def outer(x):\n    with torch.no_grad():\n        y = _inner(x)\n    return y\n" + INNER,
-]  # fmt: skip
-
-
-@folded
-@pytest.mark.parametrize("text", [*HELPERS, *QUIET_HELPERS])
-def test_a_private_function_is_silent_where_it_is_only_called_without_a_gradient(text: str) -> None:
-    """Others may call what is public, and nobody knows who calls a function that is handed on."""
-    assert codes(text) == (["PG111"] if text in HELPERS else [])
-
-
-def test_a_method_is_called_through_self() -> None:
-    calls = "    def predict(self, x):\n        return self._scale(x)\n"
-    model = f"class M(nn.Module):\n    def _scale(self, x):\n        return {GUARD}\n" + calls
-    assert codes(model) == []
-    assert codes(model + "    def forward(self, x):\n        return self._scale(x)\n") == ["PG111"]
-    assert codes(model + "    def __init__(self):\n        self.scale = self._scale\n") == ["PG111"]
 
 
 TRAINED = [
@@ -74,24 +45,6 @@ def test_what_is_unpacked_is_made_of_what_was_given(argument: str) -> None:
     text += f"    def forward(self, x, y):\n        values, vectors = torch.linalg.eigh({argument})\n"
     text += "        return vectors * values.clamp(min=0).sqrt()\n"
     assert codes(text) == (["PG111"] if argument in LEARNS else [])
-
-
-USED = [
-    "return d", "near = d < 1|return x[near] * d", "least, near = torch.topk(d, 3)|return least", "self.d = d", "out.append(d)",
-]  # fmt: skip
-ONLY_CHOOSES = [
-    "return d < 1", "near = d < 1|return x[near]", "return d.argmin()", "return x[torch.argsort(d)]",
-    "_, near = torch.topk(d, 3)|return x[near]",
-    "_, near = torch.topk(d, 3)|return near", "near = d.topk(3)[1]|return x[near]", "near = d.topk(3).indices|return x[near]",
-    "least, near = torch.topk(d, 3)|score = least.sum(1)|_, best = score.min(0)|return x[best]", "y = d + 1|y = y * 2|return y > x",
-]  # fmt: skip
-
-
-@folded
-@pytest.mark.parametrize("rest", [*USED, *ONLY_CHOOSES])
-def test_a_distance_that_only_finds_neighbours_is_not_told(rest: str) -> None:
-    body = rest.replace("|", "\n    ")
-    assert codes(f"def f(self, x, out):\n    d = {GUARD}\n    {body}\n") == (["PG111"] if rest in USED else [])
 
 
 def test_a_word_that_means_something_else_is_no_word_of_training() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ..calls import read_call, read_clamp
-from ..learning import is_function_of_autograd
+from ..learning import is_function_of_autograd, is_recorded
 from ..names import Module, is_same, last_name, unparse
-from ..values import strip_moves
+from ..values import number, strip_moves
 from . import Rule
 
 # --- x + (y - x).detach() ---------------------------------------------------------------------------------------------
@@ -21,8 +22,19 @@ def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
         call = read_call(module, strip_moves(module, other))
         inner = strip_moves(module, call.arguments[0]) if call is not None and call.name == "detach" else None
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub) and is_same(x, inner.right):
-            return strip_moves(module, inner.left)
+            hard = strip_moves(module, inner.left)
+            return None if _is_exact(module, inner.left, hard) or not is_recorded(module, node, by_name=False) else hard
     return None
+
+
+def _is_exact(module: Module, written: ast.expr, hard: ast.expr) -> bool:
+    """Is x + (hard - x) the hard value, as it is for round, or do the last bits harm nothing, as in a mask or a choice?"""
+    clamp, call = read_clamp(module, hard), read_call(module, hard)
+    if clamp is not None:
+        bounds = [bound for bound in (clamp.low, clamp.high) if bound is not None and number(module, bound) != 0]
+        call = read_call(module, strip_moves(module, clamp.x))
+        return not bounds or (call is not None and call.name == "round")
+    return (call is not None and call.name == "round") or _CHOICE.search(unparse(written).lower()) is not None
 
 
 def _find_inexact_identity(module: Module, node: ast.AST) -> str | None:
@@ -34,13 +46,21 @@ def _find_inexact_identity(module: Module, node: ast.AST) -> str | None:
     )
 
 
+# Functions with such names make codes from indices, and so give the hard value itself.
+_DECODES = re.compile(
+    r"codebook|from_(ind|code)|(indices|ids)_to|codes?_from|embed_code|decode_|dequant|lookup|inference"
+)
+_CHOICE = re.compile(r"hard|one_?hot|mask|log\(")
+
+
 def _find_inexact_straight_through(module: Module, node: ast.AST) -> str | None:
-    hard = _hard_value(module, node)
-    call = None if hard is None else read_call(module, hard)
-    if hard is None or read_clamp(module, hard) or (call and call.name == "round"):  # round is exact for every finite x
+    decoder = next(filter(_DECODES.search, module.functions), None)
+    hard = None if decoder is None else _hard_value(module, node)
+    if hard is None or read_clamp(module, hard):
         return None
     text = unparse(hard)
-    return f"the value of this differs from {text if len(text) < 40 else 'the hard value'} in its last bits, and is NaN where x is infinite"
+    text = text if len(text) < 40 else "the hard value"
+    return f"the value of this differs from {text} in its last bits, and is NaN where x is infinite; {decoder} here may give the exact one"
 
 
 _WORDS = ("detach",)  # a file without these holds no straight-through sum
@@ -59,12 +79,15 @@ def _find_copied_rule(module: Module, node: ast.AST) -> str | None:
         return None
     methods = {method.name: method for method in ast.walk(node) if isinstance(method, ast.FunctionDef)}
     forward, backward = methods.get("forward"), methods.get("backward")
-    if forward is None or backward is None or len(backward.args.args) < 2:
+    if forward is None or backward is None:
         return None
-    gradient = backward.args.args[1].arg
+    gradients = {argument.arg for argument in (*backward.args.args[1:2], backward.args.vararg) if argument is not None}
+    for line in ast.walk(backward):  # `(grad,) = grads`
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Name) and line.value.id in gradients:
+            gradients |= {name.id for target in line.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
     compares_gradient = any(
         getattr(test.comparators[0], "value", None) == 0
-        and any(isinstance(name, ast.Name) and name.id == gradient for name in ast.walk(test.left))
+        and any(isinstance(name, ast.Name) and name.id in gradients for name in ast.walk(test.left))
         for test in ast.walk(backward)
         if isinstance(test, ast.Compare)
     )

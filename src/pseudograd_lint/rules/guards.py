@@ -8,8 +8,8 @@ import operator
 from collections.abc import Iterator
 
 from ..calls import Call, Clamp, Singular, read_call, read_clamp, read_singular, strip_arithmetic
-from ..learning import is_trained, may_learn, only_chooses, reaches_loss
-from ..names import FUNCTIONS, Module, is_same, last_name, unparse, words
+from ..learning import is_recorded, is_trained, may_learn, reaches_loss
+from ..names import Module, is_same, last_name, unparse, words
 from ..values import format_number, number, single, strip_moves
 from . import Rule
 
@@ -25,8 +25,6 @@ def _find_clamps(module: Module, singular: Singular) -> Iterator[tuple[Clamp, fl
 
 # --- the bound is the singular point ----------------------------------------------------------------------------------
 
-_ANGLES = ("acos", "arccos", "asin", "arcsin")
-
 
 def _find_era_guard(module: Module, node: ast.AST) -> str | None:
     message = _era_guard(module, node)
@@ -35,7 +33,7 @@ def _find_era_guard(module: Module, node: ast.AST) -> str | None:
 
 def _find_era_guard_elsewhere(module: Module, node: ast.AST) -> str | None:
     message = _era_guard(module, node)
-    return None if message is None or reaches_loss(module, node) or only_chooses(module, node) else message
+    return None if message is None or reaches_loss(module, node) else message
 
 
 def _era_guard(module: Module, node: ast.AST) -> str | None:
@@ -43,7 +41,7 @@ def _era_guard(module: Module, node: ast.AST) -> str | None:
     singular, call = read_singular(module, node), read_call(module, node)
     if singular is None or singular.name == "div" or (call is not None and call.in_place):
         return None  # a clamp to 0 does not guard a division by 0; code that works in place is not written for a graph
-    if not module.speaks_of_gradients or (singular.name in _ANGLES and _is_in_degrees(module, node)):
+    if not module.speaks_of_gradients:
         return None
     for clamp, position in _find_clamps(module, singular):
         for bound, value in clamp.bounds(module):
@@ -54,13 +52,6 @@ def _era_guard(module: Module, node: ast.AST) -> str | None:
                     f"exactly there torch <= 2.13 gives an infinite or NaN gradient and torch >= 2.14 gives 0{remedy}"
                 )
     return None
-
-
-def _is_in_degrees(module: Module, node: ast.AST) -> bool:
-    """Does the function make an angle that people read? Nothing is trained with it."""
-    function = next((up for up in module.parents(node) if isinstance(up, FUNCTIONS)), node)
-    parts = list(ast.walk(function))
-    return any(last_name(part) in ("rad2deg", "degrees") or getattr(part, "value", None) == 180 for part in parts)
 
 
 ERA_GUARD = Rule("PG102", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_era_guard)
@@ -74,7 +65,8 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
     singular, call = read_singular(module, node), read_call(module, node)
     if call is not None and call.name == "binary_cross_entropy":  # log(p) and log(1 - p)
         singular = Singular(call.name, call.arguments[0], (0.0, 1.0), call.name)
-    for clamp, position in () if singular is None else _find_clamps(module, singular):
+    is_silent = singular is None or "float64" in module.loads or not is_recorded(module, node)
+    for clamp, position in () if is_silent else _find_clamps(module, singular):
         for bound in filter(None, (clamp.low, clamp.high)):
             base = _float32_base(module, bound)
             if base is not None and single(base) == single(position) and not _is_double(module, clamp):
@@ -88,11 +80,13 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
 
 
 def _float32_base(module: Module, bound: ast.expr) -> float | None:
-    """The 1 of `1 - 1e-8`, which is 1 in float32."""
-    node = module.resolve(bound)
+    """The 1 of `1 - 1e-8`, which is 1 in float32, and the 0 that 1e-50 is there."""
+    node, value = module.resolve(bound), number(module, bound)
+    if value and not single(value):
+        return 0.0
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
         return None
-    left, right, value = number(module, node.left), number(module, node.right), number(module, bound)
+    left, right = number(module, node.left), number(module, node.right)
     if not left or not right or value is None:
         return None
     base = max(left, right, key=abs)
@@ -118,7 +112,6 @@ _FINITE = words("sqrt pow acos arccos asin arcsin")
 _POSITIVE = words(
     "exp softplus sigmoid clamp clip clamp_min clamp_max softmax where maximum max relu cosh masked_fill norm add"
 )
-_COMPARISONS = words("eq ne gt lt ge le isclose abs logical_not logical_and")
 _ORDER = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
@@ -126,7 +119,7 @@ _ORDER = {
 
 def _find_late_guard(module: Module, node: ast.AST) -> str | None:
     message = _late_guard(module, node)
-    return None if message is None or not is_trained(module, node) or only_chooses(module, node) else message
+    return message if message is not None and is_trained(module, node) else None
 
 
 def _late_guard(module: Module, node: ast.AST) -> str | None:
@@ -151,17 +144,28 @@ def _guard_behind(module: Module, call: Call, clamp: Clamp | None) -> str | None
     return _late_message(singular, f"{'this ' if clamp else ''}{call.name} stands behind it and") if is_cut else None
 
 
-def _guard_by_where(module: Module, condition: ast.expr, first: ast.expr, second: ast.expr) -> str | None:
-    for branch, chosen in ((first, True), (second, False)):
+def _guard_by_where(module: Module, *arguments: ast.expr) -> str | None:
+    hidden = next(hidden_functions(module, *arguments), None)
+    return hidden and _late_message(hidden[1], "where chooses behind it and")
+
+
+def hidden_functions(
+    module: Module, condition: ast.expr, first: ast.expr, second: ast.expr
+) -> Iterator[tuple[ast.AST, Singular, bool]]:
+    """The functions in the branches of a where that are not chosen where they have no finite slope, and the condition of their branch."""
+    for branch, other, chosen in ((first, second, True), (second, first, False)):
         for part in ast.walk(module.resolve(branch)):
             singular = read_singular(module, part)
-            if singular is None or not _can_be_singular(module, singular.x):
+            if singular is None or not _can_be_singular(module, singular.x) or _has_singular(module, other, singular.x):
                 continue
-            has_x = any(_is_x(module, side, singular.x) for side in _sides(module, condition))
-            values = (_value_at(module, condition, singular.x, point) for point in singular.points)
-            if has_x and any(value is not chosen for value in values):
-                return _late_message(singular, "where chooses behind it and")
-    return None
+            if (not chosen) in (_value_at(module, condition, singular.x, point) for point in singular.points):
+                yield part, singular, chosen
+
+
+def _has_singular(module: Module, branch: ast.expr, x: ast.expr) -> bool:
+    """Is the branch singular in x, too? Then what is chosen there is not finite either."""
+    parts = (read_singular(module, part) for part in ast.walk(module.resolve(branch)))
+    return any(part is not None and _is_x(module, part.x, x) for part in parts)
 
 
 def _late_message(singular: Singular, guard: str) -> str:
@@ -186,34 +190,30 @@ def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
         return call.name not in _POSITIVE
     if not isinstance(x, ast.Call):
         return True
-    # The output of a network: `net(x)`, where `net` is a variable and not a function of this module.
-    return isinstance(x.func, ast.Name) and x.func.id not in module.functions and module.definition(x.func) is not None
-
-
-def _sides(module: Module, condition: ast.expr, depth: int = 6) -> Iterator[ast.expr]:
-    """The expressions that a condition compares."""
-    node = strip_moves(module, condition)
-    call = read_call(module, node)
-    parts = list(call.arguments) if call is not None and call.name in _COMPARISONS else []
-    yield from [node.left, *node.comparators] if isinstance(node, ast.Compare) else parts
-    if isinstance(node, (ast.BinOp, ast.BoolOp, ast.UnaryOp)):
-        parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
-    for part in parts if depth else ():
-        yield from _sides(module, part, depth - 1)
+    if not isinstance(x.func, ast.Name):
+        return False
+    if (function := module.functions.get(x.func.id)) is not None:  # what it returns
+        values = [line.value for line in ast.walk(function) if isinstance(line, ast.Return) and line.value]
+        return any(_can_be_singular(module, value, depth - 1) for value in values)
+    return module.definition(x.func) is not None  # the output of a network: `net(x)`, where `net` is a variable
 
 
 def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) -> bool | None:
-    """The value of the condition where x is `point`: True for `x < 1` at 0. None unless it is one comparison of x with a number."""
+    """The value of the condition where x is `point`: True for `x < 1` at 0. None unless it is one comparison of x.
+
+    A bound that is not known counts as a small positive number, and as the point behind == and !=.
+    """
     node = strip_moves(module, condition)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _ORDER:
         return None
     left, right = node.left, node.comparators[0]
     act = _ORDER[type(node.ops[0])]
-    if _is_x(module, left, x) and (value := number(module, right)) is not None:
-        return bool(act(point, value))
-    if _is_x(module, right, x) and (value := number(module, left)) is not None:
-        return bool(act(value, point))
-    return None
+    unknown = point if act in (operator.eq, operator.ne) else 1e-6
+    if _is_x(module, left, x):
+        value = number(module, right)
+        return bool(act(point, unknown if value is None else value))
+    value = number(module, left)
+    return bool(act(unknown if value is None else value, point)) if _is_x(module, right, x) else None
 
 
 def _is_x(module: Module, side: ast.expr, x: ast.expr) -> bool:

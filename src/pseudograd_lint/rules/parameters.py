@@ -39,9 +39,10 @@ BORN_ON_BOUND = Rule("PG101", (ast.Call,), ("clamp", "clip", "relu"), _find_born
 
 def _find_clamped_parameter(module: Module, node: ast.AST) -> str | None:
     clamp, parameter = _clamped_parameter(module, node) or (None, None)
-    if clamp is None or parameter is None or not clamp.has_eras:
+    if clamp is None or parameter is None:
         return None
-    return f"once outside its bounds {parameter.name} gets no gradient from this {clamp.name}: at most weight decay leads it back"
+    side = "outside its bounds" if clamp.has_eras else "below 0"
+    return f"once {side} {parameter.name} gets no gradient from this {clamp.name}: at most weight decay leads it back"
 
 
 CLAMPED_PARAMETER = Rule("PG151", (ast.Call,), ("Parameter", "requires_grad"), _find_clamped_parameter)
