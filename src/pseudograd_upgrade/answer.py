@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from pseudograd.wording import counted
 
 from .cutting.cut import Cut
 from .differences import Difference
+from .environments import describe_packages
 from .recording import BACKWARD, UPDATE, Origin
 
 SAME, ROUNDING, MAGNIFIED, CONVENTION, OTHER_OP, OWN, FAILS, UNKNOWN, NARROW = (
@@ -29,6 +31,7 @@ class Answer:
     """kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: by run, one for each backward.
     cut: the call that differs, as a program of its own. convention: the change of a convention that differs here without an effect.
     pin: the era to which the newer torch was pinned and ended as the older one.
+    packages: the two versions of each that differs.
     """
 
     kind: str
@@ -43,6 +46,7 @@ class Answer:
     cut: Cut | None = None
     convention: str = ""
     pin: str = ""
+    packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def survives(self) -> bool:
@@ -53,6 +57,7 @@ class Answer:
         size = f"{counted(self.runs, 'run')}, {counted(self.steps, 'backward pass', 'backward passes')} each"
         beside = ", and a kink's convention without effect on the training" if self.convention else ""
         lines = [f"upgrade: torch {old} -> {new}: {self.kind}{beside}; {size}"]
+        lines += [f"  {line}" for line in filter(None, [describe_packages(self.packages)])]
         if self.difference is not None:
             lines += location_lines(self.difference)
         lines += [f"  {line}" for line in self.why]
@@ -75,6 +80,8 @@ def location_lines(difference: Difference) -> list[str]:
         lines.append(f"    {origin.expression}")
     if origin.user_where not in ("?", origin.where):
         lines.append(f"    in the program: {origin.user_where}")
+    if origin is difference.old.origin and difference.new.origin.where != origin.where:
+        lines.append(f"    in the newer environment: {difference.new.origin.where}")
     return lines
 
 

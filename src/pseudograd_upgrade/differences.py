@@ -95,7 +95,7 @@ def compare_events(
             other_ops.update(dict.fromkeys(event.origin.where for event in only_old))
             passed_by.update(event.key for event in (*only_old, *only_new))
             for events, own in zip(earlier, (only_old, only_new), strict=True):
-                events[:] = [each for each in (*events, *own) if each.origin.where != event.origin.where]
+                events[:] = [each for each in (*events, *own) if each.line != event.line]
             only_old, position = [], at + 1
         harmless |= passed_by
     return Comparison(None, largest, count, tuple(other_ops))

@@ -14,6 +14,7 @@ from pseudograd.wording import counted
 
 from .differences import ALIKE_LOSSES, Difference, last_loss, leaves_of
 from .recording import BACKWARD, UPDATE, Origin, Recording
+from .runs import parse_version
 
 _MOST_LINES = 3  # that are pinned together
 # The nodes whose gradient a version of torch changed, the version and the points; and calls that make such a node.
@@ -57,7 +58,7 @@ def known_change(origin: Origin, old: Recording, new: Recording) -> str:
     if op.startswith(_OF_QUANTILE):
         events = (event.origin for events in old.steps.values() for event in events)
         op = next((event.op for event in events if event.where == origin.where and "quantile" in event.op), op)
-    old_version, new_version = (tuple(map(int, run.torch.split("+")[0].split(".")[:2])) for run in (old, new))
+    old_version, new_version = (parse_version(run.torch) for run in (old, new))
     for node, since, points in _CHANGES:
         if node.match(op) and (old_version < since) != (new_version < since):
             return f"torch {since[0]}.{since[1]} changed this gradient {points}"
@@ -75,15 +76,15 @@ def find_pin(
     """
     if first is None or not is_at_line(first):
         return run_pinned(())
-    pinned = run_pinned((first.old.origin.where,))
+    pinned = run_pinned((first.new.origin.where,))
     if pinned.is_mended:
         return pinned
     everywhere = run_pinned(())
     while everywhere.is_mended and len(pinned.lines) < _MOST_LINES:
         rest = find_rest(pinned.run)
-        if rest is None or not is_at_line(rest) or rest.old.origin.where in pinned.lines:
+        if rest is None or not is_at_line(rest) or rest.new.origin.where in pinned.lines:
             break
-        pinned = run_pinned((*pinned.lines, rest.old.origin.where))
+        pinned = run_pinned((*pinned.lines, rest.new.origin.where))
         if pinned.is_mended:
             for line in pinned.lines[:-1]:  # without the last one it was no mend
                 fewer = run_pinned(tuple(other for other in pinned.lines if other != line))

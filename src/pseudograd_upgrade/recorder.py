@@ -59,6 +59,7 @@ class Recorder(Subscriber):
         self._events: list[tuple[int, str, list[tuple[str, digests.Digest]]]] = []
         self._digests = 0  # in these events
         self._depth = 0
+        self.is_ended = False  # by us, after its last step
 
     # --- events ---------------------------------------------------------------------------------------------------------
 
@@ -181,6 +182,7 @@ class Recorder(Subscriber):
             take_off(listener)
         self._end_step()
         if self._depth == 0 and self.schedule.is_over(self.step):
+            self.is_ended = True
             raise Enough
 
     @harmless("the end of a backward")
@@ -200,7 +202,7 @@ class Recorder(Subscriber):
                 self._fetch_events()
         origins = [list(key) for key in self.origins]
         head = {"torch": torch.__version__, "origins": origins, "errors": self.noted.lines}
-        return {**head, "steps": self.steps, "losses": self.losses}
+        return {**head, "steps": self.steps, "losses": self.losses, "is_ended": self.is_ended}
 
 
 class CallListener(Listener):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 MOST_DIGESTS = 20_000  # in one step; later events of the step are not recorded
@@ -20,13 +20,14 @@ FORWARD, BACKWARD, UPDATE, LEAF = "forward", "backward", "update", "leaf"
 class Schedule(NamedTuple):
     """The steps whose events are recorded: steps 1 to `first` and one in `every`, or the steps of `window` alone.
 
-    A program ends after its window. Losses are recorded in every step, and so are the calls without gradients behind the last backward.
-    every=0: neither these calls nor a step after `first`.
+    A program ends after its window, or after step `last`. Losses are recorded in every step, and so are the calls without gradients behind
+    the last backward. every=0: neither these calls nor a step after `first`.
     """
 
     first: int = 6
     every: int = 25
     window: tuple[int, int] | None = None
+    last: int | None = None
 
     def has(self, step: int) -> bool:
         if self.window is not None:
@@ -34,7 +35,8 @@ class Schedule(NamedTuple):
         return step <= self.first or (self.every > 0 and step % self.every == 0)
 
     def is_over(self, step: int) -> bool:
-        return self.window is not None and step > self.window[1]
+        last = self.last if self.window is None else self.window[1]
+        return last is not None and step > last
 
 
 LOSSES_ALONE = Schedule(0, 0)
@@ -58,17 +60,20 @@ class Digest(NamedTuple):
 
 
 class Event(NamedTuple):
-    """The tensors of one call. options: its other arguments, as text. occurrence: 1 for the second such call of a step, and so on."""
+    """The tensors of one call. options: its other arguments, as text. occurrence: 1 for the second such call of a step, and so on.
+    line: its line in the older environment.
+    """
 
     origin: Origin
     options: str
     tensors: tuple[Digest, ...]
     occurrence: int
+    line: str
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for the same event of two runs."""
-        return (*self.origin[:3], *(tensor.shape for tensor in self.tensors), self.occurrence)
+        return (*self.origin[:2], self.line, *(tensor.shape for tensor in self.tensors), self.occurrence)
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,32 @@ def load_recording(
 
 
 def _load_events(origins: list[Origin], rows: Iterable[tuple[int, str, list[tuple[str, list[float]]]]]) -> list[Event]:
-    counts: dict[tuple[object, ...], int] = {}
     events = []
     for number, options, tensors in rows:
         digests = tuple(Digest(shape, tuple(numbers)) for shape, numbers in tensors)  # type: ignore[arg-type]
-        first = Event(origins[number], options, digests, 0)
-        occurrence = counts[first.key] = counts.get(first.key, -1) + 1
-        events.append(first._replace(occurrence=occurrence))
-    return events
+        events.append(Event(origins[number], options, digests, 0, origins[number].where))
+    return _count_occurrences(events)
+
+
+def _count_occurrences(events: Iterable[Event]) -> list[Event]:
+    """events: with occurrence 0."""
+    counts: dict[tuple[object, ...], int] = {}
+    numbered = []
+    for event in events:
+        occurrence = counts[event.key] = counts.get(event.key, -1) + 1
+        numbered.append(event._replace(occurrence=occurrence))
+    return numbered
+
+
+def align(run: Recording, lines: Mapping[str, str]) -> Recording:
+    """The run, with the older line of each line that moved."""
+    steps = {
+        step: _count_occurrences(
+            event._replace(occurrence=0, line=lines.get(event.origin.where, event.line)) for event in events
+        )
+        for step, events in run.steps.items()
+    }
+    return replace(run, steps=steps)
 
 
 # --- a suite of tests -------------------------------------------------------------------------------------------------

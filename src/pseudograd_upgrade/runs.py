@@ -22,22 +22,24 @@ from pseudograd.wording import counted
 
 from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, SuiteRun, load_recording, load_suite
 
-_OLDEST_PYTHON, _OLDEST_TORCH = (3, 10), (2, 8)
+_OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 8)
 _SECONDS = 60
-_MOST_PACKAGES = 8  # that a note lists
+# Of one answer: two runs, three of rounding, four around the first loss that differs; then pins and the call alone, or lines left out.
+MOST_RUNS, MOST_RUNS_OF_ROUTES = 16, 21
 _LAST_LINES = 12  # that an answer shows
 _DESCRIBE = """
-import importlib.metadata, importlib.util, json, sys
-packages = {str(part.metadata["Name"]).lower(): part.version for part in importlib.metadata.distributions()}
+import importlib.metadata, importlib.util, json, re, sys
+packages = {}
+for part in importlib.metadata.distributions():
+    packages.setdefault(re.sub("[-_.]+", "-", str(part.metadata["Name"])).lower(), part.version)
 def version(name):
     try:
         return importlib.metadata.version(name) if importlib.util.find_spec(name) else None
     except importlib.metadata.PackageNotFoundError:
         return None
 facts = {"python": sys.version_info[:2], "torch": version("torch"), "extensions": version("typing_extensions")}
-print(json.dumps({**facts, "packages": packages}))
+print(json.dumps({**facts, "packages": packages, "folders": [folder for folder in sys.path if folder]}))
 """
-_WITH_TORCH = ("torch", "triton", "pytorch-triton", "nvidia-", "cuda-")  # beginnings of the names of what torch brings
 # Other vector instructions and another number of threads change the order of sums.
 _OTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 # The text about each setting of a recorder, in the line about a run.
@@ -56,8 +58,8 @@ class Interpreter:
     """A python with its torch, and how the program runs there.
 
     path: absolute; a link into a virtual environment stays a link. recorder: the module that records. settings: of the recorder.
-    environment: more variables of a run. route: the route through torch, if the question is about routes. packages: versions of all that is
-    installed, by name.
+    environment: more variables of a run. route: the route through torch, if the question is about routes. python: its version. packages:
+    versions of all that is installed, by name. folders: where it looks for modules.
     """
 
     path: str
@@ -66,7 +68,9 @@ class Interpreter:
     settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     route: str = ""
+    python: tuple[int, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    folders: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def but(self, recorder: str = "", **settings: object) -> Interpreter:
         return replace(self, recorder=recorder or self.recorder, settings={**self.settings, **settings})
@@ -98,27 +102,20 @@ def find_interpreter(argument: str, name: str) -> Interpreter:
         raise error("be a python that can be run") from reason
     if torch is None:
         raise error("have torch", "Its python found none. Install it there")
-    version = tuple(int(part) for part in torch.split("+")[0].split(".")[:2])
     for is_enough, requirement, remedy in (
         (python >= _OLDEST_PYTHON, "be Python 3.10 or later", f"It is {python[0]}.{python[1]}"),
         (extensions is not None, "have typing_extensions", "Install it there"),
-        (version >= _OLDEST_TORCH, "have torch 2.8 or later", f"It has {torch}"),
+        (parse_version(torch) >= OLDEST_TORCH, "have torch 2.8 or later", f"It has {torch}"),
     ):
         if not is_enough:
             raise error(requirement, remedy)
-    return Interpreter(path, torch, packages=facts["packages"])
+    folders = tuple(facts["folders"])
+    return Interpreter(path, torch, python=python, packages=facts["packages"], folders=folders)
 
 
-def list_other_packages(old: Interpreter, new: Interpreter) -> str:
-    """The packages whose versions differ, beside torch and what it brings; empty if none does."""
-    names = sorted(name for name in old.packages.keys() & new.packages.keys() if not name.startswith(_WITH_TORCH))
-    changed = [
-        f"{name} {old.packages[name]} -> {new.packages[name]}"
-        for name in names
-        if old.packages[name] != new.packages[name]
-    ]
-    rest = f", and {len(changed) - _MOST_PACKAGES} more" if len(changed) > _MOST_PACKAGES else ""
-    return f"other packages differ, too: {', '.join(changed[:_MOST_PACKAGES])}{rest}" if changed else ""
+def parse_version(torch: str) -> tuple[int, ...]:
+    """Its first two numbers."""
+    return tuple(int(part) for part in torch.split("+")[0].split(".")[:2])
 
 
 def run_python(path: str, program: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
@@ -153,11 +150,14 @@ class LimitError(Exception):
 
 
 class Limits(NamedTuple):
-    """seconds: of one run, which then ends with status 143. runs: of the command. is_verbose: what the program prints is shown."""
+    """seconds: of one run, which then ends with status 143. runs: of the command. is_verbose: what the program prints is shown.
+    steps: backward passes, after which a run ends.
+    """
 
     seconds: float | None = None
     runs: int | None = None
     is_verbose: bool = False
+    steps: int | None = None
 
 
 class _Job(NamedTuple):
@@ -193,6 +193,7 @@ class Runner:
 
     def __post_init__(self) -> None:
         self._stdin = StandardInput()
+        self._seconds = 0.0  # that the last run took
 
     def run(
         self,
@@ -206,6 +207,7 @@ class Runner:
         job = _Job(interpreter, schedule, other_order, pin, lines)
         self.announce(str(job))
         done = self.launch(job)
+        self._announce_cost(MOST_RUNS_OF_ROUTES if interpreter.route else MOST_RUNS)
         nothing = {"torch": interpreter.torch, "origins": [], "steps": {}, "losses": []}
         content = next((part.content for part in done.parts if part.is_main and part.content), nothing)
         recording = load_recording(content, done.status, done.last_lines(_LAST_LINES), dict.fromkeys(done.errors))
@@ -232,6 +234,7 @@ class Runner:
             environment["PSEUDOGRAD_UPGRADE_TESTS"] = str(file)
         recording = replace(interpreter.but("pseudograd_upgrade.suite_recorder"), environment=environment)
         done = self.launch(_Job(recording, schedule, other_order, pin, lines))
+        self._announce_cost(None)
         contents = [part.content for part in done.parts if part.content]
         return load_suite(interpreter.torch, done.status, contents, done.last_lines(_LAST_LINES))
 
@@ -249,18 +252,32 @@ class Runner:
         if other_order:
             threads = 1 if os.environ.get("OMP_NUM_THREADS") != "1" else min(2, os.cpu_count() or 1)
             environment |= {**_OTHER_ORDER, "OMP_NUM_THREADS": str(threads)}
-        settings = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
+        steps = list(schedule._replace(last=self.limits.steps))
+        settings = {"seed": self.seed, "threads": threads, "schedule": steps, "pin": pin, "lines": lines}
         recorder = {"module": interpreter.recorder, "settings": {**settings, **interpreter.settings}}
         with self._stdin.open_for_run() as stdin:
             command = [interpreter.path, *self.program]
             began = time.monotonic()
             limit = self.limits.seconds
             done = programs.run(command, recorder, stdin=stdin, is_quiet=True, environment=environment, seconds=limit)
+            self._seconds = time.monotonic() - began
         if self.limits.is_verbose:
             for text in (done.stdout, done.stderr):
                 print(text.decode(errors="replace").rstrip(), file=sys.stderr, flush=True)
-        if self.count == 1:
-            took = f"{time.monotonic() - began:.0f} s"
-            expected = "2 where nothing differs, 3 or 4 for rounding, about 6 for a line that differs"
-            print(f"upgrade: a run takes {took}; runs: {expected}", file=sys.stderr, flush=True)
         return done
+
+    def _announce_cost(self, most: int | None) -> None:
+        """After the first run. most: runs of an answer; None for a suite, whose tests decide."""
+        if self.count != 1:
+            return
+        least, most_allowed = 2, min(filter(None, (most, self.limits.runs)), default=None)
+        texts = [f"at least {least} runs, about {self._minutes(least)}"]
+        if most_allowed is not None:
+            texts.append(f"at most {most_allowed}, about {self._minutes(most_allowed)}")
+        if most is None:
+            texts.append("runs after the second have only the tests that differ")
+        print(f"upgrade: the first run took {self._seconds:.0f} s: {'; '.join(texts)}", file=sys.stderr, flush=True)
+
+    def _minutes(self, runs: int) -> str:
+        minutes = runs * self._seconds / 60
+        return f"{max(minutes, 0.1):.1f} minutes" if minutes < 10 else f"{minutes:.0f} minutes"

@@ -16,9 +16,10 @@ from pseudograd.wording import counted
 
 from .answer import FAILS, MAGNIFIED, OWN, SAME, Answer
 from .differences import compare_events, find_other_ops
+from .environments import compare_packages, find_environments
 from .pins import Pinned, find_better, may_hide_convention
 from .recording import FAILED, NOT_COLLECTED, SKIPPED, UPDATE, Recording, Schedule, SuiteRun, SuiteTest
-from .runs import Interpreter, LimitError, Runner, find_interpreter, list_other_packages
+from .runs import Interpreter, LimitError, Runner
 from .suite_answer import COLLECTED, UNEXPLAINED, Pair, SuiteAnswer, cause_key, list_causes
 from .upgrade import Question, indented
 
@@ -131,13 +132,12 @@ class SuiteTestQuestion(Question):
         return [f"{reason}: keep its convention" if better is self.new else reason] if better is not self.old else []
 
 
-def compare_suites(runner: Runner, old: str, new: str) -> SuiteAnswer:
+def compare_suites(runner: Runner, old: str | None, new: str | None) -> SuiteAnswer:
     """Runs a suite of pytest under two torches, and explains the tests that differ.
 
     Raises: ValueError for an interpreter that cannot be used, or a suite of which no test runs.
     """
-    pythons = (find_interpreter("--from", old), find_interpreter("--to", new))
-    return Suite(runner, *pythons).answer()
+    return Suite(runner, *find_environments(old, new)).answer()
 
 
 class Suite:
@@ -179,8 +179,9 @@ class Suite:
             len(pairs),
             counts,
             list_causes(groups.values(), {**pairs, **files}),
-            tuple(filter(None, [*notes, list_other_packages(*self.pythons)])),
+            tuple(filter(None, notes)),
             not (old.running or new.running),
+            compare_packages(*self.pythons),
         )
 
     def _run_all(self) -> tuple[SuiteRun, SuiteRun]:

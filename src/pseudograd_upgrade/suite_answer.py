@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pseudograd.wording import counted
 
 from .answer import Answer, location_lines, origin_to_name
+from .environments import describe_packages
 from .recording import FAILED, NOT_COLLECTED, PASSED, SuiteTest
 
 COLLECTED = "collected"  # the outcome of a file
@@ -96,7 +97,7 @@ def _describe_pair(old: SuiteTest, new: SuiteTest, torches: tuple[str, str]) -> 
 @dataclass(frozen=True)
 class SuiteAnswer:
     """counts: tests by the kind of their answer. causes: of the tests that differ beyond rounding, or that end otherwise.
-    is_whole: did each run of the whole suite come to its end?
+    is_whole: did each run of the whole suite come to its end? packages: the two versions of each that differs.
     """
 
     torch: tuple[str, str]
@@ -106,6 +107,7 @@ class SuiteAnswer:
     causes: tuple[Cause, ...]
     notes: tuple[str, ...] = ()
     is_whole: bool = True
+    packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     cut = None  # no call of a suite is cut out
 
     @property
@@ -118,6 +120,7 @@ class SuiteAnswer:
         lines = [
             f"upgrade: torch {old} -> {new}: {counted(self.total, 'test')}: {summary}; {counted(self.runs, 'run')}"
         ]
+        lines += [f"  {line}" for line in filter(None, [describe_packages(self.packages)])]
         for cause in self.causes:
             lines += cause.lines(self.total)
         return "\n".join([*lines, *(f"upgrade: {note}" for note in self.notes)])
@@ -132,6 +135,7 @@ class SuiteAnswer:
             "counts": self.counts,
             "causes": [cause.to_json() for cause in self.causes],
             "notes": self.notes,
+            "packages": self.packages,
         }
 
 

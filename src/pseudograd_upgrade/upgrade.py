@@ -44,6 +44,8 @@ from .differences import (
     shorten,
     train_alike,
 )
+from .environments import compare_packages, find_environments
+from .moved import MovedLines
 from .pins import Pinned, find_pin, is_at_line, known_change, may_hide_convention, pin_steps
 from .recording import (
     UPDATE,
@@ -51,15 +53,15 @@ from .recording import (
     Recording,
     Schedule,
 )
-from .runs import Interpreter, LimitError, Runner, find_interpreter, list_other_packages
+from .runs import Interpreter, LimitError, Runner
 
 
-def compare_torches(runner: Runner, old: str, new: str) -> Answer:
+def compare_torches(runner: Runner, old: str | None, new: str | None) -> Answer:
     """Runs the program under two torches, each in its interpreter, and names the first difference.
 
     Raises: ValueError for an interpreter that cannot be used, or a program that fails under both.
     """
-    question = Question(runner, find_interpreter("--from", old), find_interpreter("--to", new))
+    question = Question(runner, *find_environments(old, new))
     with question.keeps_known():
         return question.cut_out(question.answer())
 
@@ -75,6 +77,7 @@ class Question:
 
     def __init__(self, runner: Runner, old_python: Interpreter, new_python: Interpreter) -> None:
         self.runner, self.old_python, self.new_python = runner, old_python, new_python
+        self.moved_lines = MovedLines(old_python.folders, new_python.folders)
         self._noises: list[Recording] = []
         self._old: Recording | None = None
         self._new: Recording | None = None
@@ -90,7 +93,8 @@ class Question:
     @property
     def new(self) -> Recording:
         if self._new is None:
-            self._new = self._require_events(self.runner.run(self.new_python, self.schedule), "--to")
+            run = self._require_events(self.runner.run(self.new_python, self.schedule), "--to")
+            self._new = self.moved_lines.align(run)
         return self._new
 
     def _require_events(self, run: Recording, argument: str) -> Recording:
@@ -101,7 +105,9 @@ class Question:
 
     def run(self, python: Interpreter, schedule: Schedule | None = None, **options: Any) -> Recording:
         """A further run, up to the step in which one of the first two failed."""
-        return shorten(self.runner.run(python, schedule or self.schedule, **options), self._most_steps)
+        run = self.runner.run(python, schedule or self.schedule, **options)
+        is_new = python.path == self.new_python.path
+        return shorten(self.moved_lines.align(run) if is_new else run, self._most_steps)
 
     @contextlib.contextmanager
     def keeps_known(self) -> Iterator[None]:
@@ -237,11 +243,12 @@ class Question:
             tuple(next_steps),
             comparison.first,
             {"old": [sum(loss) for loss in old.losses], "new": [sum(loss) for loss in new.losses]},
-            (*(f"not heard: {error}" for error in errors), *self._list_notes()),
+            (*(f"not heard: {error}" for error in errors), *self._list_notes(), *_list_ends(old, new)),
+            packages={} if self.is_test else compare_packages(self.old_python, self.new_python),
         )
 
     def _list_notes(self) -> list[str]:
-        return list(filter(None, [list_other_packages(self.old_python, self.new_python)]))
+        return []
 
     def _explain_by_program(self) -> Answer | None:
         """An answer if the program does not repeat. It runs again only if another order of sums changes more than rounding."""
@@ -315,7 +322,7 @@ class Question:
         if era_of(old.torch) == era_of(new.torch) or (to_the_bit and not may_hide_convention(new)):
             return None
         pinned = self.find_pin(first, partial(self._run_pinned, to_the_bit))
-        line = first.old.origin.where if first is not None and is_at_line(first) else ""
+        line = first.new.origin.where if first is not None and is_at_line(first) else ""
         last = self.compare_last_losses(pinned.run, "pinned")
         if pinned.is_mended:
             why = self.describe_pinned(pinned, line, to_the_bit)
@@ -377,6 +384,14 @@ class Question:
             cause = "the difference came with its arguments, or with a setting of torch"
             steps = (f"look at what reaches {origin.where}: {cause}",)
         return replace(answer, cut=program, runs=self.runner.count, next_steps=steps)
+
+
+def _list_ends(*runs: Recording) -> list[str]:
+    """A note if --steps ended a run."""
+    steps = [len(run.losses) for run in runs if run.raw.get("is_ended")]
+    return (
+        [f"--steps ended the runs after {steps[0]} backward passes: what comes later was not compared"] if steps else []
+    )
 
 
 def _comes_later(run: Recording, first: Difference, other: Difference) -> bool:

@@ -267,4 +267,5 @@ def test_a_schedule_has_the_first_steps_and_one_in_many() -> None:
     window = Schedule(0, 0, (4, 5))
     assert [step for step in range(1, 9) if window.has(step)] == [4, 5]
     assert [window.is_over(step) for step in (4, 5, 6)] == [False, False, True]
+    assert [Schedule(last=5).is_over(step) for step in (1, 5, 6)] == [False, False, True]
     assert not any(LOSSES_ALONE.has(step) for step in range(1, 99))

@@ -13,7 +13,7 @@ from pseudograd_upgrade import upgrade
 from pseudograd_upgrade.answer import CONVENTION, FAILS, NARROW, OTHER_OP, OWN, ROUNDING, SAME, Answer
 from pseudograd_upgrade.recording import Recording, Schedule
 from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices, make_route
-from pseudograd_upgrade.runs import Interpreter
+from pseudograd_upgrade.runs import MOST_RUNS, MOST_RUNS_OF_ROUTES, Interpreter
 from pseudograd_upgrade.upgrade import Question
 
 from .made_runs import run
@@ -63,7 +63,9 @@ class Runner:
 
 def ask(kind: type[Question], old: Interpreter, new: Interpreter, record: Record) -> tuple[Answer, Runner]:
     runner = Runner(record)
-    return kind(runner, old, new).answer(), runner
+    answer = kind(runner, old, new).answer()
+    assert runner.count <= (MOST_RUNS_OF_ROUTES if old.route else MOST_RUNS - 1)  # one more cuts the call out
+    return answer, runner
 
 
 def compare_torches(record: Record, new: str = "2.15.0") -> tuple[Answer, Runner]:

@@ -225,6 +225,7 @@ def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], wor
     status, out, err = upgrade(capfd, *words)
     assert status == 1, out + err
     document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
+    assert "; runs after the second have only the tests that differ\n" in err
     (cause,) = document["causes"]
     assert document["tests"] == 6
     assert document["counts"]["the same to the last bit"] == 5

@@ -18,6 +18,7 @@ import torch
 import pseudograd
 from pseudograd.torch_table.eras import era_of, installed_era
 from pseudograd_upgrade.recorder import describe_options
+from pseudograd_upgrade.runs import Limits, Runner
 
 from ..commands import answer
 from .planted import planted
@@ -65,6 +66,8 @@ def upgrade(capfd: pytest.CaptureFixture[str], *arguments: str, new: str = PY) -
 def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = upgrade(capfd, "--json", "answer.json", write_program("h = F.gelu(h)"))
     assert status == 0, out + err
+    cost = r"upgrade: the first run took \d+ s: at least 2 runs, about .+ minutes; at most 16, about .+ minutes"
+    assert [bool(re.fullmatch(cost, line)) for line in err.splitlines()] == [False, True, False]
     assert ": nothing differs; 2 runs, 4 backward passes each" in out.splitlines()[0]
     document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
     assert (document["survives"], document["answer"]) == (True, "nothing differs")
@@ -119,6 +122,39 @@ def test_a_difference_between_the_recorded_steps_is_found(capfd: pytest.CaptureF
     assert "steps 8 to 9" in err
     assert "train.py:13  step 9, forward of gelu" in out
     assert "called with approximate='none' and with approximate='tanh'" in out
+
+
+@pytest.mark.program
+def test_runs_end_after_some_steps_and_the_answer_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    """A difference of the third step, which is not compared."""
+    name = write_program("h = h * (0.5 if NEW and at == 2 else 1.0)", {"for _ in": "for at in"})
+    status, out, err = upgrade(capfd, "--steps", "2", name)
+    assert status == 0, out + err
+    assert ": nothing differs; 2 runs, 2 backward passes each\n" in out
+    assert "upgrade: --steps ended the runs after 2 backward passes: what comes later was not compared\n" in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "limit", "cost"),
+    [
+        (30, 16, None, "30 s: at least 2 runs, about 1.0 minutes; at most 16, about 8.0 minutes"),
+        (300, 16, 4, "300 s: at least 2 runs, about 10 minutes; at most 4, about 20 minutes"),
+        (
+            0.2,
+            None,
+            None,
+            "0 s: at least 2 runs, about 0.1 minutes; runs after the second have only the tests that differ",
+        ),
+    ],
+)
+def test_the_first_run_tells_the_cost(
+    capfd: pytest.CaptureFixture[str], seconds: float, most: int | None, limit: int | None, cost: str
+) -> None:
+    runner = Runner([], "", 0, Limits(runs=limit))
+    for runner.count in (1, 2):
+        runner._seconds = seconds
+        runner._announce_cost(most)
+    assert capfd.readouterr().err == f"upgrade: the first run took {cost}\n"
 
 
 @pytest.mark.program
@@ -251,6 +287,10 @@ def test_a_difference_in_the_arguments_is_not_blamed_on_the_op(capfd: pytest.Cap
         (["--from", PY, "--to", "true", "train.py"], "--to must be a python that can be run, got 'true'."),
         (["--from", PY, "train.py"], "--to must be given, got none."),
         (["--from", PY, "--to", PY, "gone.py"], "the script must be a file, got 'gone.py'."),
+        (["--to", "torch==nonsense", "train.py"], "--to must be an interpreter or torch==VERSION, got 'torch==nonsense'."),
+        (["--from", PY, "--to", ".", "train.py"], "--to must be an interpreter that can be run, got '.'."),
+        (["--from", PY, "--to", PY, "--steps", "0", "train.py"], "--steps must be at least 1, got 0."),
+        (["--from", PY, "--to", PY, "--steps", "3", "-m", "pytest"], "--steps must not come with -m pytest, got both."),
     ],
 )  # fmt: skip
 def test_a_wrong_call_gets_one_line(capfd: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:

@@ -10,13 +10,23 @@ from pseudograd_notices.options import add_program
 
 PLACE = 75
 HELP = "will this training survive the new torch? Which line differs first?"
-EXAMPLE = "pseudograd upgrade --from old/bin/python --to new/bin/python train.py"
+EXAMPLE = "pseudograd upgrade --to torch==2.15.0 train.py --epochs 1"
 STATUS = "0 if the training survives, 1 if not"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--from", dest="old", metavar="PY", help="Python interpreter with the torch that you use now")
-    command.add_argument("--to", dest="new", metavar="PY", help="Python interpreter with the torch to upgrade to")
+    command.add_argument(
+        "--from",
+        dest="old",
+        metavar="PY",
+        help="Python interpreter with the torch that you use now; this one beside --to torch==2.15.0",
+    )
+    command.add_argument(
+        "--to",
+        dest="new",
+        metavar="PY",
+        help="Python interpreter with the torch to upgrade to; torch==2.15.0 makes one with the packages of --from",
+    )
     command.add_argument(
         "--routes",
         metavar="ONE,OTHER",
@@ -25,9 +35,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of random, numpy and torch (default: 0)"
     )
+    command.add_argument("--steps", type=int, metavar="N", help="end each run after N backward passes")
     command.add_argument("--time-limit", type=float, metavar="SECONDS", help="stop each run after this time")
     command.add_argument("--max-runs", type=int, metavar="N", help="run the program at most this often, 2 or more")
-    command.add_argument("-v", "--verbose", action="store_true", help="show the output of the program")
+    command.add_argument(
+        "-v", "--verbose", action="store_true", help="show the output of the program, and all packages that differ"
+    )
     command.add_argument("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
     command.add_argument(
         "--cut-out",
@@ -43,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     from pseudograd.listen.program.signals import stoppable
 
     from ..answer import Answer
+    from ..environments import describe_packages
     from ..routes.question import compare_routes, parse_routes
     from ..runs import Limits, open_runner
     from ..suite import compare_suites
@@ -55,18 +69,20 @@ def run(options: argparse.Namespace) -> int:
     for name in ("json", "cut_out"):
         if (file := getattr(options, name)) is not None:
             files[name] = checked_file("upgrade", f"--{name.replace('_', '-')}", file)
-    limits = Limits(options.time_limit, options.max_runs, options.verbose)
+    limits = Limits(options.time_limit, options.max_runs, options.verbose, options.steps)
     answer: Answer | SuiteAnswer
     with (
         stoppable(),
         open_runner(options.program, options.arguments, options.is_module, options.seed, limits) as runner,
     ):
-        if routes is None and options.is_module and options.program == "pytest":
+        if routes is None and _is_suite(options):
             answer = compare_suites(runner, options.old, options.new)
         elif routes is None:
             answer = compare_torches(runner, options.old, options.new)
         else:
             answer = compare_routes(runner, options.old or sys.executable, routes)
+    if options.verbose and answer.packages:
+        print(f"upgrade: {describe_packages(answer.packages, len(answer.packages))}", file=sys.stderr)
     if "cut_out" in files and answer.cut is not None and answer.cut.program:
         write("upgrade", "--cut-out", files["cut_out"], answer.cut.file(answer.torch))
     if "json" in files:
@@ -75,16 +91,26 @@ def run(options: argparse.Namespace) -> int:
     return 0 if answer.survives else 1
 
 
+def _is_suite(options: argparse.Namespace) -> bool:
+    return bool(options.is_module and options.program == "pytest")
+
+
 def _check_combination(options: argparse.Namespace) -> None:
     if options.time_limit is not None and not options.time_limit > 0:
         raise ValueError(f"upgrade: --time-limit must be above 0, got {options.time_limit}.")
     if options.max_runs is not None and options.max_runs < 2:
         raise ValueError(f"upgrade: --max-runs must be at least 2, got {options.max_runs}.")
+    if options.steps is not None and options.steps < 1:
+        raise ValueError(f"upgrade: --steps must be at least 1, got {options.steps}.")
+    if options.steps is not None and _is_suite(options):
+        raise ValueError("upgrade: --steps must not come with -m pytest, got both. --time-limit stops a suite.")
     if options.routes is not None:
         for name, value in (("to", options.new), ("cut-out", options.cut_out)):
             if value is not None:
                 raise ValueError(f"upgrade: --routes must not come with --{name}, got both. It asks about one torch.")
         return
-    for name, value in (("from", options.old), ("to", options.new)):
-        if value is None:
+    from ..environments import is_requirement
+
+    for name, value, other in (("from", options.old, options.new), ("to", options.new, options.old)):
+        if value is None and not is_requirement(other):
             raise ValueError(f"upgrade: --{name} must be given, got none. Name an interpreter with its torch.")

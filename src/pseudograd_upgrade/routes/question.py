@@ -16,8 +16,9 @@ from ..differences import (
     compare_events,
     explain_equality,
 )
+from ..environments import find_environment
 from ..recording import BACKWARD, FORWARD, Recording, Schedule
-from ..runs import Interpreter, Runner, find_interpreter, run_python
+from ..runs import Interpreter, Runner, run_python
 from ..upgrade import Question
 from .segments import EAGER
 
@@ -54,7 +55,7 @@ def parse_routes(text: str) -> tuple[str, str]:
 
 def compare_routes(runner: Runner, python: str, routes: tuple[str, str]) -> Answer:
     """Runs the program on two routes through one torch and names the first difference. ValueError as for `compare_torches`."""
-    interpreter = find_interpreter("--from", python)
+    interpreter = find_environment("--from", python)
     if CUDA in routes and not has_cuda(interpreter):
         remedy = f"Torch {interpreter.torch} finds no such device here"
         raise ValueError(must("upgrade", _ARGUMENT, "name a device that is there", CUDA, remedy))

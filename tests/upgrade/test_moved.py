@@ -1,0 +1,109 @@
+"""Lines of a package whose two versions differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pseudograd_upgrade.answer import CONVENTION, OTHER_OP, SAME
+from pseudograd_upgrade.moved import match_lines
+from pseudograd_upgrade.recording import Recording, load_recording
+from pseudograd_upgrade.runs import Interpreter
+from pseudograd_upgrade.upgrade import Question
+
+from .made_runs import ORIGINS, run
+from .test_questions import Run, ask
+
+OLD = """\
+import torch
+
+def soft(g, x):
+    h = torch.relu(x)
+    return (h * 0 + g).clamp(0, 1)
+
+def hard(x):
+    return x.sign()
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "moved"),
+    [
+        ({"": ""}, None),
+        ({"import torch\n": "# a comment\n\nimport torch\n"}, {6: 4, 7: 5, 10: 8}),
+        ({"def soft": "def gentle"}, {4: 4, 5: 5, 8: 8}),
+        ({"def soft": "\n\ndef gentle"}, {6: 4, 7: 5, 10: 8}),
+        ({"clamp(0, 1)": "clamp(\n        0,\n        1,\n    )"}, {4: 4, 5: 5, 6: 5, 11: 8}),
+        ({"clamp(0, 1)": "clamp(0.0, 1.0)", "import": "\nimport"}, {5: 4, 6: 5, 9: 8}),
+        ({"    return (h": "    h = h.abs()\n    return (h"}, {4: 4, 5: None, 6: 5, 9: 8}),
+        ({"    h = torch.relu(x)\n": "", "h * 0": "x * 0"}, {7: 8}),
+        ({"    h = torch.relu(x)": "    if x.any():\n        h = torch.relu(x)"}, {4: None, 5: 4, 6: 5}),
+        ({OLD: OLD[: OLD.index("def soft")] + OLD[OLD.index("def hard") :] + OLD[OLD.index("def soft") :]}, {4: 8, 6: 4, 7: 5}),
+        ({"import torch": "import torch ("}, None),
+    ],
+    ids=["same", "two lines more", "renamed", "both", "wrapped", "edited", "a call more", "a call less", "nested", "order", "no syntax"],
+)  # fmt: skip
+def test_a_statement_keeps_its_older_line(
+    tmp_path: Path, changes: dict[str, str], moved: dict[int, int | None] | None
+) -> None:
+    text = OLD
+    for old, new in changes.items():
+        text = text.replace(old, new, 1)
+    files = [tmp_path / name for name in ("old.py", "new.py")]
+    for file, content in zip(files, (OLD, text), strict=True):
+        file.write_text(content, encoding="utf-8")
+    lines = match_lines(*map(str, files))
+    assert (lines is None) == (moved is None)
+    assert {number: (lines or {}).get(number) for number in moved or {}} == (moved or {})
+
+
+PACKAGE = "import torch\n\n\n\n\ndef gate(x):\n    return x.clamp(0, 1)\n"  # made_runs calls line 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "kind"),
+    [
+        ({"import": "# one\n# two\nimport"}, 9, CONVENTION),
+        ({"def gate": "def soft_gate"}, 7, CONVENTION),
+        ({"def gate": "\n\ndef soft_gate"}, 9, CONVENTION),
+        ({"def gate": "\n\ndef gate", "clamp": "clip"}, 9, CONVENTION),
+        ({"    return": "    x = x.abs()\n    return"}, 8, OTHER_OP),
+        ({"import": "# one\nimport"}, 8, SAME),
+    ],
+    ids=["two lines more", "renamed", "both", "edited", "a call more", "no difference"],
+)
+def test_a_call_at_another_line_is_no_other_op(tmp_path: Path, changes: dict[str, str], line: int, kind: str) -> None:
+    text = PACKAGE
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    pythons = []
+    for name, content, torch in (("old", PACKAGE, "2.13.0"), ("new", text, "2.15.0")):
+        file = tmp_path / name / "site-packages" / "package" / "gate.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(content, encoding="utf-8")
+        pythons.append(Interpreter(name, torch, folders=("/nowhere", str(file.parents[1]))))
+
+    def record(asked: Run) -> Recording:
+        is_equal = asked.is_old or kind == SAME or (asked.pin is not None and kind == CONVENTION)
+        slope = 1.0 if is_equal else 0.0
+        raw = run((0, 1.0), (8, slope), (3, slope), (4, 3.0), losses=(1.0, 2.0 - slope)).raw
+        if asked.is_old:
+            return load_recording(raw)
+        origins = [[*origin[:2], origin[2].replace("gate.py:7", f"gate.py:{line}"), *origin[3:]] for origin in ORIGINS]
+        rows = raw["steps"][1]
+        if kind == OTHER_OP:
+            origins.append(["forward", "abs", "package/gate.py:7", "train.py:6", "x.abs()"])
+            rows = [rows[0], (len(ORIGINS), "", rows[0][2]), *rows[1:]]
+        return load_recording({**raw, "origins": origins, "steps": {1: rows}})
+
+    answer, runner = ask(Question, *pythons, record)
+    assert answer.kind == kind
+    if answer.difference is not None:
+        shown = "7  step 1, forward of abs" if kind == OTHER_OP else "7  step 1, backward of ClampBackward1"
+        assert f"\n  package/gate.py:{shown}\n" in f"{answer}"
+        is_moved = kind == CONVENTION and line != 7
+        assert (f"\n    in the newer environment: package/gate.py:{line}\n" in f"{answer}") == is_moved
+    if kind == CONVENTION:
+        assert [request.lines for request in runner.all if request.pin] == [[f"package/gate.py:{line}"]]
+        assert answer.why[0].startswith("this line pinned")
