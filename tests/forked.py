@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import runpy
 import stat
@@ -63,6 +64,12 @@ def _is_this_python(command: Sequence[str]) -> bool:
     with open(command[0], "rb") as file:
         is_other_name = file.read(len(OTHER_NAME)) == OTHER_NAME.encode()
     return [sys.executable if is_other_name else command[0], *command[1 : len(_PYTHON)]] == _PYTHON
+
+
+def load_compilers() -> None:
+    """Each copy that compiles would load them for two to four seconds. Nothing may be compiled here: threads do not live on in a copy."""
+    for name in ("compile_fx", "codegen.cpp", "cpp_builder", "scheduler"):
+        importlib.import_module(f"torch._inductor.{name}")
 
 
 def _status(words: Sequence[str], environment: Mapping[str, str], stdin: Any, outputs: Sequence[int]) -> int:

@@ -84,6 +84,10 @@ def test_the_commands_of_a_page_run(
         if any(part in str(command) for part in NOT_RUN):
             continue
         arguments = ours(command.words) or []
+        if "--routes" in arguments:
+            from .. import forked
+
+            forked.load_compilers()
         status, out, err = answer(capfd, *arguments)
         assert status in STATUSES.get(arguments[0], {0}), f"{command.where}: {command}\n{out}{err}"
         assert "Traceback" not in err, command.where

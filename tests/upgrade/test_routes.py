@@ -136,6 +136,9 @@ INFINITE = "F.soft_margin_loss(scores - 200.0, torch.ones_like(scores))"
 
 
 def ask(capfd: pytest.CaptureFixture[str], routes: str, program: str) -> tuple[int, str, str]:
+    from .. import forked  # it imports Dynamo
+
+    forked.load_compilers()
     Path("train.py").write_text(program, encoding="utf-8")
     return answer(capfd, "upgrade", "--routes", routes, "train.py")
 
