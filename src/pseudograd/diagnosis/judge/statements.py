@@ -6,6 +6,7 @@ import ast
 import dis
 import functools
 import re
+from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 from types import CodeType
@@ -32,21 +33,33 @@ def _tree(point: Point) -> ast.Module | None:
     return _parsed("".join(lines_of(point.code.co_filename)))
 
 
+def _nodes_around(outer: ast.AST | None, line: int) -> Iterator[ast.AST]:
+    """What stands around a line, from outside inwards. A file has a hundred times as many nodes."""
+    todo = deque([] if outer is None else [outer])
+    while todo:
+        node = todo.popleft()
+        first, last = getattr(node, "lineno", line), getattr(node, "end_lineno", None)
+        first = min([first, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+        if node is outer or first <= line <= (last or line):
+            yield node
+            todo.extend(ast.iter_child_nodes(node))
+
+
 def scope_of(point: Point) -> ast.AST | None:
     """The innermost function around a line, or the module; None where there is no source."""
     scope: ast.AST | None = _tree(point)
-    for node in ast.walk(scope) if scope is not None else ():
-        if isinstance(node, _SCOPES) and node.lineno <= point.line <= (node.end_lineno or node.lineno):
-            scope = node  # the walk goes from outside inwards
+    for node in _nodes_around(scope, point.line):
+        if isinstance(node, _SCOPES) and node.lineno <= point.line:
+            scope = node
     return scope
 
 
 def statement_at(point: Point) -> ast.stmt | None:
     """The innermost statement around a call."""
-    span, scope = span_at(point.code, point.instruction), scope_of(point)
+    span = span_at(point.code, point.instruction)
     start, end = ((point.line, 0), (point.line, 0)) if span is None else ((span[0], span[2]), (span[1], span[3]))
     inner = None
-    for node in ast.walk(scope) if scope is not None else ():
+    for node in _nodes_around(scope_of(point), start[0]):
         if not isinstance(node, ast.stmt):
             continue
         last = node.end_lineno or node.lineno, node.end_col_offset or 0
@@ -56,9 +69,17 @@ def statement_at(point: Point) -> ast.stmt | None:
     return inner
 
 
+def _source(point: Point, node: ast.stmt | ast.expr) -> str:
+    """Of its own lines: `ast.get_source_segment` would read the file from its start for each node."""
+    lines = lines_of(point.code.co_filename)[node.lineno - 1 : node.end_lineno]
+    alone = ast.copy_location(ast.Pass(), node)
+    alone.lineno, alone.end_lineno = 1, len(lines)
+    return ast.get_source_segment("".join(lines), alone) or ""
+
+
 def _place(point: Point, node: ast.stmt) -> Place:
-    text = ast.get_source_segment("".join(lines_of(point.code.co_filename)), node) or ""
-    return format_location(point.code, node.lineno), " ".join(line.strip() for line in text.splitlines())
+    text = " ".join(line.strip() for line in _source(point, node).splitlines())
+    return format_location(point.code, node.lineno), text
 
 
 def _assignments(scope: ast.AST | None) -> Iterator[tuple[ast.stmt, list[ast.expr], ast.expr]]:
@@ -149,10 +170,9 @@ def find_unread(point: Point, is_number: bool) -> str | None:
     """
     statement, text = statement_at(point), point.expression
     value = getattr(statement, "value", None)
-    source = "".join(lines_of(point.code.co_filename))
     if not isinstance(value, ast.expr) or any(isinstance(node, (ast.Yield, ast.Await)) for node in ast.walk(value)):
         return None
-    is_whole = " ".join((ast.get_source_segment(source, value) or "").split()) == " ".join(text.split())
+    is_whole = " ".join(_source(point, value).split()) == " ".join(text.split())
     if isinstance(statement, ast.Expr):
         return _keep(value, text) if is_whole else None
     targets = statement.targets if isinstance(statement, ast.Assign) else []
