@@ -64,6 +64,7 @@ def test_a_jump_has_a_value_before_at_and_behind_it() -> None:
 
 
 @needs_browser
+@pytest.mark.program
 def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
     script = """
     const said = () => document.getElementById('said').textContent;

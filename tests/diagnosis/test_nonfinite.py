@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.tell.text import head
 
-from ..choices import folded
+from ..choices import folded, slow_but
 from .checks import codes, only
 from .trainers import steps
 
@@ -65,9 +66,14 @@ def _run(program: str, file: Path) -> tuple[Diagnosis, Tensor]:
     return d, grad
 
 
+_DTYPES = ("float32", "float16", "bfloat16", "float64")
+_IN_TURNS = {(line, dtype) for at, line in enumerate(_LINES) for dtype in (_DTYPES[0], _DTYPES[at % 4])}
+
+
 @folded
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("line", _LINES)
+@pytest.mark.parametrize(
+    ("line", "dtype"), slow_but(_IN_TURNS, itertools.product(_LINES, _DTYPES), pytest.mark.program)
+)
 def test_the_line_of_the_next_step_ends_it(line: str, dtype: str, tmp_path: Path) -> None:
     program = _PROGRAM.format(dtype=dtype, line=f"y = {line}")
     d, grad = _run(program, tmp_path / "fault.py")

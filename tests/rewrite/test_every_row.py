@@ -110,9 +110,9 @@ class Way(NamedTuple):
         return Result([result.detach() for result in results], list(gradients))
 
 
-def ways_of(form: Form) -> list[Way]:
-    """Every spelling with all choices of arguments that torch takes; at least one of each."""
-    every_way: list[Way] = []
+def ways_of(form: Form) -> list[tuple[Way, Result]]:
+    """Every spelling with all choices of arguments that torch takes, at least one of each, and what torch gives."""
+    every_way: list[tuple[Way, Result]] = []
     for function, spelling in SPELLINGS.items():
         if spelling.form is not form:
             continue
@@ -123,9 +123,9 @@ def ways_of(form: Form) -> list[Way]:
             for number, choice in enumerate(itertools.product(*(ARGUMENTS[name] for name in [*form.takes][:count])))
             if count > 1 or not is_by_name
         ]
-        refusals = {way: _refusal(way) for way in ways}
-        taken = [way for way, refusal in refusals.items() if not refusal]
-        has_derivative = not any("derivative" in refusal for refusal in refusals.values())
+        outcomes = [(way, _outcome(way)) for way in ways]
+        taken = [(way, outcome) for way, outcome in outcomes if isinstance(outcome, Result)]
+        has_derivative = not any(isinstance(outcome, str) and "derivative" in outcome for _, outcome in outcomes)
         assert taken or not has_derivative, f"torch takes none of the arguments for {function}: {form.takes}"
         every_way += taken
     return every_way
@@ -135,13 +135,12 @@ def _built(choice: tuple[Callable[[], Any], ...]) -> list[Any]:
     return [build() for build in choice]
 
 
-def _refusal(way: Way) -> str:
-    """What torch says; nothing where it takes the call."""
+def _outcome(way: Way) -> Result | str:
+    """Torch's own, or what it says where it refuses the call."""
     try:
-        way.run()
+        return way.run()
     except (RuntimeError, TypeError, ValueError) as error:
         return str(error)
-    return ""
 
 
 def rules_of(switch: str) -> Iterator[RuleLike]:
@@ -202,8 +201,8 @@ class ByFormula(torch.autograd.Function):
 def check(form: Form, switch: str) -> int:
     """One function of the row under every rule of the switch, each other call under one of them; returns how many calls."""
     calls = 0
-    for at, way in enumerate(ways_of(form)):
-        plain, contexts = way.run(), list(contexts_of(switch))
+    for at, (way, plain) in enumerate(ways_of(form)):
+        contexts = list(contexts_of(switch))
         for context, replacement in contexts if at == 0 else [contexts[at % len(contexts)]]:
             with context:
                 result = way.run()

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -190,9 +191,14 @@ def small_results() -> Results:
     return run_tasks(["curve"], ["inward"], Settings(loss=torch.square, loss_name="y²"))
 
 
+@pytest.fixture(scope="module")
+def small_report(small_results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(small_results, tmp_path_factory.mktemp("small") / "report").parent
+
+
 @pytest.fixture
-def copied(small_results: Results, tmp_path: Path) -> Path:
-    return write(small_results, tmp_path / "report").parent
+def copied(small_report: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(small_report, tmp_path / "report")
 
 
 def test_an_older_report_of_equal_numbers_is_replaced(copied: Path, small_results: Results) -> None:
