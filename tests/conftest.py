@@ -31,7 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from .contract.matrix_page import Collector
 
         config.pluginmanager.register(Collector(config.getoption("--matrix")), "value matrix")
-    if not torch.accelerator.is_available():  # torch.manual_seed seeds every kind, and notes the traceback for one that is not there
+    if (
+        not torch.accelerator.is_available()
+    ):  # torch.manual_seed seeds every kind, and notes the traceback for one that is not there
         for kind in (torch.cuda, torch.xpu):
             kind.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]
     # torch itself warns when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
