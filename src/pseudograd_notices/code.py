@@ -36,7 +36,7 @@ class Code(NamedTuple):
 
     @property
     def command(self) -> str:
-        return "lint" if self.from_source else "diagnose"
+        return {"1": "lint", "2": "diagnose", "3": "upgrade", "4": "bisect"}[self.number[2]]
 
     @property
     def sentence(self) -> str:

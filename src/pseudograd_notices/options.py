@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -33,9 +34,13 @@ def add_output(command: argparse.ArgumentParser, example: str = "PG101", pattern
     add_list("--ignore", metavar="WHAT", help=ignored)
     add_file("--baseline", help="report only findings that this file does not have")
     add_file("--write-baseline", help="write the findings to FILE, for --baseline in later runs")
+    add_format(command)
+
+
+def add_format(command: argparse.ArgumentParser) -> None:
     formats = f"one of {', '.join(FORMATS)} (default: text)"
     command.add_argument("--output-format", metavar="FORMAT", default="text", help=formats)
-    add_file("--output-file", help="write to FILE and not to the terminal")
+    command.add_argument("--output-file", type=Path, metavar="FILE", help="write to FILE and not to the terminal")
 
 
 def check_format(where: str, name: str) -> str:
@@ -156,6 +161,19 @@ def apply_baseline(where: str, notices: Sequence[Notice], options: argparse.Name
         _write(where, "--write-baseline", options.write_baseline, text)
         return []
     return list(notices) if known is None else new_notices(notices, known, root)
+
+
+def print_answer(where: str, answer: object, report: Report, options: argparse.Namespace) -> None:
+    """The answer as text, and in another format: where one of them goes to the standard output, the other goes elsewhere."""
+    if options.output_format == "text":
+        if options.output_file is None:
+            print(answer)
+        else:
+            _write(where, "--output-file", options.output_file, f"{answer}\n")
+        return
+    rendered = render(where, report, options)
+    print(rendered, end="")
+    print(answer, file=sys.stderr if rendered else sys.stdout)
 
 
 def render(where: str, report: Report, options: argparse.Namespace) -> str:

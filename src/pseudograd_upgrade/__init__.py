@@ -25,5 +25,6 @@ USES = (
     "pseudograd.torch_table.eras",
     "pseudograd.torch_table.private",
     "pseudograd.wording",
+    "pseudograd_notices.answers",
     "pseudograd_notices.options",
 )

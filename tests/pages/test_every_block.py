@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from pseudograd_notices.settings import Settings
+
 from .blocks import BLOCKS, ROOT
 from .checked import DATA, ELSEWHERE, PYTHON, SHELL, SHOWN, checker
 
@@ -32,7 +34,7 @@ def test_every_exception_is_needed() -> None:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_settings_have_their_format_and_the_hook_of_pre_commit_is_ours() -> None:
+def test_settings_have_their_format_and_what_they_name_of_ours_is_there() -> None:
     yaml = pytest.importorskip("yaml")
     parsers = {"json": json.loads, "toml": pytest.importorskip("tomllib").loads, "yaml": yaml.safe_load}  # Python 3.11
     settings = [(block, parsers[block.language](block.text)) for block in BLOCKS if block.language in DATA]
@@ -41,3 +43,10 @@ def test_settings_have_their_format_and_the_hook_of_pre_commit_is_ours() -> None
     hooks = [repo["hooks"] for block, parsed in settings if "hooks:" in block.text for repo in parsed]
     assert hooks
     assert {hook["id"] for several in hooks for hook in several} <= ours
+    inputs = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]
+    jobs = [job for block, parsed in settings if "jobs:" in block.text for job in parsed["jobs"].values()]
+    steps = [step for job in jobs for step in job["steps"] if "/pseudograd@" in step.get("uses", "")]
+    assert steps
+    assert all({"to"} <= step["with"].keys() <= inputs.keys() for step in steps)
+    (table,) = [parsed["tool"]["pseudograd"] for block, parsed in settings if "[tool.pseudograd]" in block.text]
+    assert table.keys() == {field.replace("_", "-") for field in Settings._fields[1:]}

@@ -167,6 +167,40 @@ def test_a_set_of_lines_is_run_once_and_what_decides_again(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("train")
+def test_the_answer_has_the_formats_of_lint(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a file, or on the standard output; then the text goes to the standard error."""
+    _instead_of_processes(monkeypatch, lambda changed: "c" in changed)
+    command, answer, known = (
+        ("bisect", "--pin", "open"),
+        "of 4 this line decides:\n  clamp        c\n",
+        "::warning file=train.py",
+    )
+    for options, streams in (
+        ("", (answer,)),
+        ("--output-format github", (known, answer)),
+        ("--output-format github --output-file found.txt", (answer, "", known)),
+        ("--output-file found.txt", ("", "", answer)),
+    ):
+        assert main((*command, *options.split(), "train.py")) == 0
+        out, err = capsys.readouterr()
+        file = Path("found.txt")
+        texts = (out, err, file.read_text() if file.exists() else "")
+        assert all(
+            (part in text) if part else not text or text is err for part, text in zip(streams, texts, strict=False)
+        ), options
+        assert ("::" in out) == (streams[0] == known)
+        file.unlink(missing_ok=True)
+    for options, error in (
+        ("--output-format xml", "bisect: --output-format must be one of text, json, github, sarif, got 'xml'."),
+        ("--output-file no/x", "bisect: --output-file must lie where files can be written, got 'no/x'."),
+    ):
+        assert main((*command, *options.split(), "train.py")) == 2
+        assert error in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("train")
 @pytest.mark.parametrize(
     ("runs", "known"),
     [

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pseudograd_notices.answers import report_upgrade
+from pseudograd_notices.formats import FORMATS
 from pseudograd_upgrade.answer import CONVENTION, FAILS, OTHER_OP, OWN
 from pseudograd_upgrade.recording import Schedule, SuiteRun, SuiteTest
 from pseudograd_upgrade.runs import Interpreter, LimitError
@@ -103,6 +105,35 @@ def test_tests_of_one_line_are_one_cause_and_share_their_runs() -> None:
     assert "under the pin it ends as under torch 2.13.0" in text
     assert "pytest --pseudograd-pin 'torch<=2.13'  # the whole suite" in text
     assert not answer.survives
+
+
+def test_a_cause_is_an_annotation_and_what_was_not_compared_is_an_error() -> None:
+    """At the line of the package, if it lies here; else at the program's own line, or at the first test."""
+    Path("tests").mkdir()
+    Path("tests/test_it.py").write_text("")
+
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        is_mended = run.is_old or run.pin
+        end = {} if is_mended else {"outcome": "failed", "message": "tests/test_it.py:9: assert 0 == 1"}
+        gone = {"outcome": "failed", "message": "AttributeError: gone"} if not run.is_old else {}
+        tests = {f"tests/test_it.py::test[{n}]": gated(1.0 if is_mended else 0.0, **end) for n in range(7)}
+        alone = {"u": ended((0, 1.0))} if run.is_old else {}
+        return {**tests, "tests/test_it.py::test_gone": ended((0, 1.0), **gone), **alone}  # type: ignore[arg-type]
+
+    answer, _ = ask(record)
+    text = json.dumps({**answer.to_json(), "notes": ["not heard: an error", "other packages differ"]})
+    for file, place in (("", "tests/test_it.py"), ("train.py", "train.py,line=6,endLine=6")):
+        if file:
+            Path(file).write_text("")
+        kink, gone, error = FORMATS["github"](report_upgrade(text, "pytest")).splitlines()
+        assert kink.startswith(f"::warning file={place},title=PG301 other-convention::torch 2.13.0 -> 2.15.0: a kink's")
+        assert "x.clamp(0, 1) at package/gate.py:7%0Anext: pytest --pseudograd-pin 'torch<=2.13'" in kink
+        assert (
+            "%0Atests/test_it.py::test[0]: passed under torch 2.13.0, failed under torch 2.15.0: tests/test_it" in kink
+        )
+        assert "%0Aand 2 more tests" in kink
+        assert gone.startswith("::warning file=tests/test_it.py,title=PG304 fails-in-one::")
+        assert error == "::error file=pytest,title=not read::not heard: an error"
 
 
 def test_the_page_shows_an_answer() -> None:
@@ -221,9 +252,22 @@ def test_after():
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
 def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], workers: tuple[str, ...]) -> None:
     Path("test_it.py").write_text(SUITE, encoding="utf-8")
-    words = ("--json", "answer.json", "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, "test_it.py")
+    words = (
+        "--json",
+        "answer.json",
+        "--output-format",
+        "github",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *workers,
+        "test_it.py",
+    )
     status, out, err = upgrade(capfd, *words)
     assert status == 1, out + err
+    assert out.startswith("::warning file=test_it.py,line=19,endLine=19,title=PG302 other-op::torch ")
     document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
     assert "; runs after the second have only the tests that differ\n" in err
     (cause,) = document["causes"]

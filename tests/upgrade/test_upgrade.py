@@ -64,7 +64,8 @@ def upgrade(capfd: pytest.CaptureFixture[str], *arguments: str, new: str = PY) -
 
 
 def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out, err = upgrade(capfd, "--json", "answer.json", write_program("h = F.gelu(h)"))
+    formats = ["--json", "answer.json", "--output-format", "json", "--output-file", "found.json"]
+    status, out, err = upgrade(capfd, *formats, write_program("h = F.gelu(h)"))
     assert status == 0, out + err
     cost = r"upgrade: the first run took \d+ s: at least 2 runs, about .+ minutes; at most 16, about .+ minutes"
     assert [bool(re.fullmatch(cost, line)) for line in err.splitlines()] == [False, True, False]
@@ -73,6 +74,8 @@ def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[st
     assert (document["survives"], document["answer"]) == (True, "nothing differs")
     assert document["losses"]["old"] == document["losses"]["new"]
     assert len(document["losses"]["old"]) == 4
+    found = json.loads(Path("found.json").read_text(encoding="utf-8"))
+    assert (found["command"], found["findings"], found["problems"]) == ("upgrade", [], [])
 
 
 CHECKPOINT = {"import os": "from torch.utils.checkpoint import checkpoint\nimport os"}
@@ -286,6 +289,8 @@ def test_a_difference_in_the_arguments_is_not_blamed_on_the_op(capfd: pytest.Cap
         (["--from", "nowhere", "--to", PY, "train.py"], "--from must be an interpreter that can be run, got 'nowhere'."),
         (["--from", PY, "--to", "true", "train.py"], "--to must be a python that can be run, got 'true'."),
         (["--from", PY, "train.py"], "--to must be given, got none."),
+        (["--from", PY, "--to", PY, "--output-format", "xml", "train.py"], "--output-format must be one of text, json, "),
+        (["--from", PY, "--to", PY, "--output-file", "no/x", "train.py"], "--output-file must lie where files can be"),
         (["--from", PY, "--to", PY, "gone.py"], "the script must be a file, got 'gone.py'."),
         (["--to", "torch==nonsense", "train.py"], "--to must be an interpreter or torch==VERSION, got 'torch==nonsense'."),
         (["--from", PY, "--to", ".", "train.py"], "--to must be an interpreter that can be run, got '.'."),

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pseudograd_notices.options import add_program
+from pseudograd_notices.options import add_format, add_program, check_format, print_answer
 
 from ._arguments import add_change, choose_pin
 
@@ -14,6 +14,7 @@ PLACE = 70
 HELP = "which line decides how a program behaves under another edge or rule?"
 EXAMPLE = 'pseudograd bisect --pin "torch<=2.13" train.py'
 STATUS = "0 if it found the lines that decide, 1 if not"
+CODES = "pseudograd_notices.answers"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -22,15 +23,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--check", metavar="CMD", help="judge each run by the exit status of this command, not by that of the program"
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
+    add_format(command)
     add_program(command)
 
 
 def run(options: argparse.Namespace) -> int:
+    from pseudograd_notices.answers import report_bisection
+
     from ..listen.program.files import checked_file, json_text, write
     from ..listen.program.signals import stoppable
     from ..rewrite.bisect import FOUND, bisect
 
-    target = None if options.json is None else checked_file("bisect", "--json", options.json)
+    check_format("bisect", options.output_format)
+    files = {"--json": options.json, "--output-file": options.output_file}
+    targets = {name: checked_file("bisect", name, file) for name, file in files.items() if file is not None}
+    options.output_file = targets.get("--output-file")
     with stoppable():
         answer = bisect(
             options.program,
@@ -45,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
                 flush=True,
             ),
         )
-    if target is not None:
-        write("bisect", "--json", target, json_text(answer.to_json()))
-    print(answer)
+    text = json_text(answer.to_json())
+    if "--json" in targets:
+        write("bisect", "--json", targets["--json"], text)
+    print_answer("bisect", answer, report_bisection(text, options.program), options)
     return 0 if answer.outcome == FOUND else 1

@@ -10,7 +10,7 @@ from ..code import Code, explain, find_code, list_codes, unknown_code
 from ..command_line import command_files, literals
 
 PLACE = 66
-HELP = "explain a code that lint or diagnose prints, and say what to do"
+HELP = "explain a code that a command prints, and say what to do"
 EXAMPLE = "pseudograd explain PG101"
 
 
@@ -22,6 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     codes: list[Code] = []
+    ranges = []
     error: ImportError | None = None
     for module in _tables():
         try:
@@ -34,8 +35,9 @@ def run(options: argparse.Namespace) -> int:
             print(explain(code), end="")
             return 0
         codes += table
+        ranges.append(f"{table[0].number} to {table[-1].number}")
     if error is not None and options.code is not None:
-        names = f"{codes[0].number} to {codes[-1].number}"
+        names = " or ".join(ranges)
         raise ValueError(f"explain: {options.code!r} is none of {names}, and every other code needs torch: {error}.")
     if options.code is not None:
         raise unknown_code("explain", "code", codes, options.code)

@@ -6,12 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from pseudograd_notices.options import add_program
+from pseudograd_notices.options import add_format, add_program, check_format, print_answer
 
 PLACE = 75
 HELP = "will this training survive the new torch? Which line differs first?"
 EXAMPLE = "pseudograd upgrade --to torch==2.15.0 train.py --epochs 1"
 STATUS = "0 if the training survives, 1 if not"
+CODES = "pseudograd_notices.answers"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -48,12 +49,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a program of ten lines that shows the difference to FILE, if one exists",
     )
+    add_format(command)
     add_program(command)
 
 
 def run(options: argparse.Namespace) -> int:
     from pseudograd.listen.program.files import checked_file, json_text, write
     from pseudograd.listen.program.signals import stoppable
+    from pseudograd_notices.answers import report_upgrade
 
     from ..answer import Answer
     from ..environments import describe_packages
@@ -64,9 +67,10 @@ def run(options: argparse.Namespace) -> int:
     from ..upgrade import compare_torches
 
     _check_combination(options)
+    check_format("upgrade", options.output_format)
     routes = None if options.routes is None else parse_routes(options.routes)
     files: dict[str, Path] = {}
-    for name in ("json", "cut_out"):
+    for name in ("json", "cut_out", "output_file"):
         if (file := getattr(options, name)) is not None:
             files[name] = checked_file("upgrade", f"--{name.replace('_', '-')}", file)
     limits = Limits(options.time_limit, options.max_runs, options.verbose, options.steps)
@@ -85,9 +89,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"upgrade: {describe_packages(answer.packages, len(answer.packages))}", file=sys.stderr)
     if "cut_out" in files and answer.cut is not None and answer.cut.program:
         write("upgrade", "--cut-out", files["cut_out"], answer.cut.file(answer.torch))
+    text = json_text(answer.to_json())
     if "json" in files:
-        write("upgrade", "--json", files["json"], json_text(answer.to_json()))
-    print(answer)
+        write("upgrade", "--json", files["json"], text)
+    options.output_file = files.get("output_file")
+    print_answer("upgrade", answer, report_upgrade(text, options.program), options)
     return 0 if answer.survives else 1
 
 

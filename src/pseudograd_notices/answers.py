@@ -1,0 +1,190 @@
+"""The answers of `upgrade` and `bisect` as notices, each at the line of the project that differs or decides. They are read as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypedDict
+
+from .code import Code
+from .formats import Report
+from .notice import Notice, Problem
+
+_SHOWN = 5  # tests of one cause
+CODES = (
+    Code(
+        "PG301",
+        "other-convention",
+        "two versions of torch choose another gradient at a kink or a tie, and this training differs from there on",
+        "A pin to the older torch mends it: `upgrade` has tried that.",
+        "Paste the pin or the marker that the message names, or start elsewhere than exactly at the bound.",
+        "",
+        "",
+    ),
+    Code(
+        "PG302",
+        "other-op",
+        "two versions of torch compute something else here, by more than rounding",
+        "",
+        "Look at the line. If it asks both for the same, report it upstream; `--cut-out FILE` writes the program for that.",
+        "",
+        "",
+    ),
+    Code(
+        "PG303",
+        "no-repeat",
+        "two equal runs under one torch differ here",
+        "A difference between two versions of torch cannot be seen behind it.",
+        "Seed what the program or the test draws, and ask again.",
+        "",
+        "",
+    ),
+    Code(
+        "PG304",
+        "fails-in-one",
+        "the program or the test fails under one torch alone, and up to there torch computes the same in it",
+        "",
+        "Read the error in the message. Often a function is gone, or a version is compared.",
+        "",
+        "",
+    ),
+    Code(
+        "PG401",
+        "decides",
+        "the change of a rule or an edge at this line decides how the program ends",
+        "`bisect` ran the program with the change at fewer and fewer lines; without this one it is not enough.",
+        "Put the pin or the override around this line alone.",
+        "",
+        "",
+    ),
+)
+_NAMES = {code.number: code.name for code in CODES}
+_NUMBERS = {
+    "a kink's convention": "PG301",
+    "another op": "PG302",
+    "the program's own": "PG303",
+    "fails in one of them": "PG304",
+}
+_MISSING = ("under torch", "not heard")  # beginnings of notes about what was not compared
+_TRACEBACK, _MESSAGE = re.compile(r'File "(.+)", line (\d+)'), re.compile(r"(\S.*?):(\d+): ")
+
+
+class Difference(TypedDict):
+    kind: str  # forward, backward or update
+    where: str
+    user_where: str
+    expression: str
+    op: str
+    step: int
+
+
+class Answer(TypedDict, total=False):
+    """What `upgrade` says of a program or, with `tests`, of a cause in a suite; or of the suite, with `causes`."""
+
+    answer: str
+    survives: bool
+    torch: Sequence[str]
+    why: Sequence[str]
+    next_steps: Sequence[str]
+    difference: Difference | None
+    notes: Sequence[str]
+    tests: Mapping[str, Mapping[str, Sequence[str]]]
+    causes: Sequence[Answer]
+    counts: Mapping[str, int]
+
+
+class Site(TypedDict):
+    op: str
+    where: str
+    user_where: str
+    expression: str
+    callers: Sequence[str]
+
+
+class Bisection(TypedDict):
+    change: str
+    outcome: str
+    passes: Sequence[bool]
+    decide: Sequence[Site]
+    is_alone: bool
+
+
+def report_upgrade(text: str, program: str) -> Report:
+    """A notice for each cause. What was not compared is a problem, so that an empty report does not pass. text: the answer as JSON."""
+    answer: Answer = json.loads(text)
+    notices, problems = [], [note for note in answer["notes"] if note.startswith(_MISSING)]
+    for cause in answer.get("causes", [answer]):
+        if cause["answer"] in _NUMBERS:
+            notices.append(_describe_cause(cause, answer, program))
+        elif not cause["survives"]:
+            problems.append("; ".join([cause["answer"], *cause["why"], *cause.get("tests", ())]))
+    counts = answer.get("counts", {}).items()
+    problems += [f"{count} of the tests: {kind}" for kind, count in counts if "not explained" in kind and count]
+    return Report("upgrade", notices, [Problem(program, 0, message) for message in problems], CODES)
+
+
+def _describe_cause(cause: Answer, answer: Answer, program: str) -> Notice:
+    """Without a line of torch that differs, the notice stands at the line where the program or the first test fails."""
+    number, difference, tests = _NUMBERS[cause["answer"]], cause.get("difference"), cause.get("tests", {})
+    old, new = answer["torch"]
+    head, expression, places = f"torch {old} -> {new}: {cause['answer']}", "", []
+    if difference is not None:
+        expression = difference["expression"]
+        way = f"{difference['kind']} of {difference['op']}, step {difference['step']}"
+        head += f", {way}: {expression}" if expression else f", {way}"
+        places = [difference["where"], difference["user_where"]]
+    else:
+        places = [f"{file}:{line}" for text in reversed(cause["why"]) for file, line in _TRACEBACK.findall(text)]
+        messages = [message for pair in tests.values() for _, message in pair.values()]
+        places += [f"{match[1]}:{match[2]}" for message in messages if (match := _MESSAGE.match(message))]
+    places += [f"{name.partition('::')[0]}:0" for name in tests]
+    lines = [*(f"next: {step}" for step in cause["next_steps"]), *_describe_tests(tests, old, new), *cause["why"]]
+    return _make_notice(number, head, lines, expression, places, program)
+
+
+def _describe_tests(tests: Mapping[str, Mapping[str, Sequence[str]]], old: str, new: str) -> Iterator[str]:
+    for name, ends in list(tests.items())[:_SHOWN]:
+        (before, message), (after, new_message) = ends["old"], ends["new"]
+        text = f"{before} under both" if before == after else f"{before} under torch {old}, {after} under torch {new}"
+        yield ": ".join(filter(None, [name, text, new_message or message]))
+    if len(tests) > _SHOWN:
+        yield f"and {len(tests) - _SHOWN} more tests"
+
+
+def report_bisection(text: str, program: str) -> Report:
+    """A notice for each line that decides. text: the answer as JSON."""
+    answer: Bisection = json.loads(text)
+    before, after = ("passes" if passes else "fails" for passes in answer["passes"])
+    head = f"as it is the program {before}, with {answer['change']} everywhere it {after}; "
+    rest = len(answer["decide"]) - 1
+    head += "this line decides" if not rest else f"this line decides, together with {rest} more"
+    notices = []
+    for site in answer["decide"]:
+        lines = [f"reached by way of {caller}" for caller in site["callers"]]
+        lines += [] if answer["is_alone"] else ["the change is enough here, and it is enough elsewhere"]
+        places = [site["where"], *site["callers"], site["user_where"]]
+        notices.append(_make_notice("PG401", f"{head}: {site['op']}", lines, site["expression"], places, program))
+    does_repeat = answer["outcome"] != "the program does not repeat"
+    problems = (
+        [] if does_repeat else [Problem(program, 0, f"the same run passed once and failed once: {answer['outcome']}")]
+    )
+    return Report("bisect", notices, problems, CODES)
+
+
+def _make_notice(
+    number: str, head: str, lines: Iterable[str], expression: str, places: Sequence[str], program: str
+) -> Notice:
+    """At the first of the places that lies in the working folder: a line of an installed package is named in the text."""
+    path, line = next(filter(None, map(_find_file, places)), (program, 0))
+    if places and places[0] not in (f"{path}:{line}", "?"):
+        head += f" at {places[0]}"
+    return Notice(number, _NAMES[number], path, line, 0, line, 0, "\n".join([head, *lines]), expression)
+
+
+def _find_file(place: str) -> tuple[str, int] | None:
+    file, _, line = place.rpartition(":")
+    path = os.path.relpath(file) if os.path.isabs(file) else file
+    is_inside = os.path.isfile(path) and not path.startswith(os.pardir) and "site-packages" not in path
+    return (path, int(line)) if is_inside and line.isdigit() else None
