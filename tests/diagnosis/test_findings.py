@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torch.nn import functional
 
 import pseudograd
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.judge.findings.edge import is_cut_behind
+from pseudograd.diagnosis.tell import text
 from pseudograd.torch_table.eras import ERAS, OPEN_ERA, installed_era
 
 from .checks import codes, follow, line_of, number_of, only, site_of, starved
@@ -139,6 +143,11 @@ def test_zeros_of_a_last_layer_before_a_relu_are_a_kink() -> None:
     assert set(starved(d)) == {"weight", "bias"}
 
 
+def test_no_line_breaks_within_a_word() -> None:
+    for word in ("a" * 200, f"{'a' * 60}-{'b' * 60}"):
+        assert text._narrow(f"{word} and more") == [word, "and more"]
+
+
 # --- guard, edge, cut -------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +232,21 @@ def test_a_guard_keeps_what_no_parameter_got(function: Callable[[Tensor], Tensor
     if is_pinned:
         assert is_kept != ("yet p got gradients that are not finite" in d.findings[-1].cause)
         assert "pin_edge('torch>=2.14')" in d.findings[-1].next_step
+
+
+def test_a_guard_is_told_beside_another_parameter_whose_gradient_is_infinite() -> None:
+    p, q = nn.Parameter(torch.full((3,), -1.0)), nn.Parameter(torch.zeros(3))
+    with diagnose() as d:
+        (p.clamp(min=0).sqrt() + q.sqrt()).sum().backward()
+    assert sorted(codes(d)) == ["guard", "nonfinite"]
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_where_this_torch_passes_most_already_no_era_reaches_a_leaf_that_starves(passes: bool) -> None:
+    starving = SimpleNamespace(starves=True)
+    evidence: Any = SimpleNamespace(leaves=SimpleNamespace(named=lambda upstream: [starving]), sites=())
+    site: Any = SimpleNamespace(eras={installed_era(): 1.0} if passes else {}, upstream=1, ends_behind=False)
+    assert is_cut_behind(site, evidence) == passes
 
 
 def test_an_op_that_cuts_finite_gradients_and_passes_others_is_no_guard() -> None:

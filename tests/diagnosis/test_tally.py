@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from pseudograd.diagnosis.count import grads, tally
 from pseudograd.diagnosis.count.leaf import Entries, Leaf, has_numbers
+from pseudograd.diagnosis.count.leaves import Leaves
 from pseudograd.diagnosis.count.names import Names
 from pseudograd.diagnosis.count.norms import Sizes
+from pseudograd.diagnosis.count.zeros import Zeros
 from pseudograd.kernels import native
 from pseudograd.kernels.native import counts
 from pseudograd.listen.frames import NOWHERE
@@ -179,6 +182,31 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
             expected[name] += float(value)
     assert_close(sums.totals(), expected)
     assert sums.totals()["elsewhere"] == 3
+
+
+@pytest.mark.parametrize(
+    ("grad", "is_small"),
+    [
+        (None, False),
+        (torch.ones(2**14), True),
+        (torch.ones(2**14 + 1), False),
+        (torch.ones(1, dtype=torch.float16), False),  # sums of it overflow soon
+    ],
+    ids=["none", "small", "large", "half"],
+)
+def test_small_gradients_alone_wait_for_others(grad: Tensor | None, is_small: bool) -> None:
+    sums = tally.Tally("MulBackward0", NOWHERE)
+    sums.note_usual(grad, None, Leaves("key", {}))
+    assert (sums.calls, sums.may_wait) == (1, is_small and counts.can_add_together())
+
+
+def test_a_node_that_hands_no_gradient_to_an_input_notes_nothing_of_it() -> None:
+    """As a custom Function whose backward returns None, or a gradient for an input that asks for none."""
+    note, behind = tally.Tally("TwiceBackward", NOWHERE), SimpleNamespace(metadata={})
+    for leaving, following in (((None,), behind), ((torch.ones(2),), None)):
+        node: Any = SimpleNamespace(metadata={"key": note}, next_functions=((following, 0),))
+        Zeros(Leaves("key", {}), "key", frozenset()).look(node, leaving, (torch.ones(2),), suspects=1)
+    assert (note.passed, note.zeroed) == (0, 0)
 
 
 def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way: str) -> None:

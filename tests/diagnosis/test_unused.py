@@ -232,7 +232,9 @@ def test_a_mistake_has_a_finding_at_its_line_and_a_mend(training: Steps) -> None
     (finding,) = d.findings
     assert (codes(d), finding.number, d.calm) == (["unused"], "PG212", [])
     assert finding.expression.startswith(MISTAKES[training])
-    if training is not _made_in_the_loss:  # whose line has to be moved
+    if training is _made_in_the_loss:  # whose line has to be moved
+        assert '{"params": [scale]}' in finding.next_step
+    else:
         mended = training(finding.next_step)
         assert [finding for finding in mended.findings if finding.code == "unused"] == []
 

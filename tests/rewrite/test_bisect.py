@@ -282,6 +282,12 @@ def test_a_check_is_a_shell_command_that_nobody_sees(
     assert capfd.readouterr() == ("", "")
 
 
+def test_an_error_of_ours_in_the_program_is_told(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "run", lambda *_, **__: programs.Run(0, (), errors=("it broke",)))
+    with pytest.raises(ValueError, match=r"bisect: the change must reach the program, got an error there\. it broke"):
+        bisect(str(train), pin="open")
+
+
 # --- the standard input -----------------------------------------------------------------------------------------------
 
 

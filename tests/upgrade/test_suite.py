@@ -7,8 +7,11 @@ import pickle
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from pseudograd_notices.answers import report_upgrade
 from pseudograd_notices.formats import FORMATS
@@ -16,6 +19,8 @@ from pseudograd_upgrade.answer import CONVENTION, FAILS, OTHER_OP, OWN
 from pseudograd_upgrade.recording import Schedule, SuiteRun, SuiteTest
 from pseudograd_upgrade.runs import Interpreter, LimitError
 from pseudograd_upgrade.suite import Suite, SuiteAnswer
+from pseudograd_upgrade.suite_plugin import watch
+from pseudograd_upgrade.suite_recorder import SuiteSession
 
 from ..pages.blocks import ROOT
 from .made_runs import ORIGINS, run
@@ -246,6 +251,23 @@ def test_skipped(): ...
 def test_after():
     assert torch.randn(1).item() == pytest.approx(1.5409961)  # each test is seeded by itself
 """
+
+
+def test_a_session_records_each_test_by_itself_under_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("on_begin", "on_end"):
+        monkeypatch.setattr(watch, name, None)
+    monkeypatch.setattr(SuiteSession, "prepare", lambda *_: None)  # it compiles nothing in this process, to its end
+    process: Any = SimpleNamespace(mark=lambda: None)
+    session = SuiteSession({"seed": 0, "threads": None, "schedule": [*Schedule()]}, process)
+    try:
+        for name in ("first", "second"):
+            watch.on_begin(name)  # type: ignore[misc]
+            torch.randn(3, requires_grad=True).exp().sum().backward()
+            watch.on_end(name)  # type: ignore[misc]
+    finally:
+        session.listening.__exit__(None, None, None)
+    assert session.parts["first"] == session.parts["second"] != b""
+    assert pickle.loads(zlib.decompress(session.parts["first"] or b""))["steps"]
 
 
 @pytest.mark.program

@@ -15,7 +15,6 @@ class StandardInput:
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
-        self._start = 0
         self._chunks: list[bytes] = []
         self._has_ended = False
         self._reader: threading.Thread | None = None
@@ -27,13 +26,12 @@ class StandardInput:
         self._is_file = kind is not None and stat.S_ISREG(kind)
         self._is_pipe = kind is not None and (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind))
         self._is_closed = kind is None
-        if self._is_file:
-            self._start = os.lseek(descriptor, 0, os.SEEK_CUR)
+        self._start = os.lseek(descriptor, 0, os.SEEK_CUR) if self._is_file else None
 
     @contextlib.contextmanager
     def open_for_run(self) -> Iterator[int | None]:
         """What subprocess takes as stdin; None: this process's own."""
-        if self._is_file:
+        if self._start is not None:
             os.lseek(self._descriptor, self._start, os.SEEK_SET)
         if not self._is_pipe:
             yield subprocess.DEVNULL if self._is_closed else None
