@@ -292,6 +292,10 @@ def _drawn(a: nn.Module, b: nn.Module) -> Tensor:
     return b(functional.one_hot(drawn, 3).float())
 
 
+def _a_sample(a: nn.Module, b: nn.Module) -> Tensor:
+    return b(torch.distributions.Normal(a(X), 1.0).sample())  # cut
+
+
 def _in_front_of_a_choice(a: nn.Module, b: nn.Module) -> Tensor:
     h = a(X).detach()  # cut
     return b(functional.one_hot(h.argmax(-1), 3).float())
@@ -321,6 +325,7 @@ CUT: dict[Callable[[nn.Module, nn.Module], Tensor], tuple[str, str]] = {
     _under_no_grad: ("", "Compute it outside of"),
     _a_view_under_no_grad: ("", "Compute it outside of"),
     _drawn: ("", "pseudograd.straight"),
+    _a_sample: ("", "torch.distributions.Normal(a(X), 1.0).rsample()"),
     _in_front_of_a_choice: ("its only way to the loss is cut by .detach(), and again behind it", "two edits"),
     _written_as_an_average: ("", "Let the loss use the parameter itself"),
     _an_exit: ("nobody can see", "Use the tensor itself"),
@@ -356,6 +361,22 @@ def test_where_a_copy_gets_the_gradient_the_advice_says_so() -> None:
             optimizer.step()
     add = 'optimizer.add_param_group({"params": student.parameters()})'
     assert [add in finding.next_step for finding in d.findings] == [True]
+
+
+def test_a_loss_of_0_is_named_where_nothing_comes_from_it() -> None:
+    net = nn.Linear(3, 1)
+    with diagnose(net) as d:
+        functional.relu(net(X) - 100).mean().backward()
+    assert "the loss is 0 in every pass" in d.findings[0].evidence
+
+
+def test_an_input_of_a_batch_is_no_parameter() -> None:
+    net = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with diagnose(net) as d:
+        net(X.clone().requires_grad_()).mean().backward()
+        optimizer.step()
+    assert d.parameters == ["weight", "bias"]
 
 
 def test_a_reentrant_checkpoint_that_works_is_no_cut() -> None:

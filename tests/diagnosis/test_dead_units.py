@@ -101,7 +101,7 @@ def test_rows_that_no_batch_looks_up_are_a_calm_line() -> None:
     for model, batch, name in zip((words, positions), batches, ("0.weight", "table"), strict=True):
         d = train(model, lambda batch=batch: batch)
         assert d.findings == []
-        expected = f"not looked up, so without a gradient: 81 of 100 rows of {name}"
+        expected = f"not looked up, and without a gradient: 81 of 100 rows of {name}"
         if name == "table":
             line = line_of("return self.out(x + self.table")
             expected = (
@@ -131,6 +131,7 @@ DROPS: dict[str, tuple[Callable[[Any], Tensor], str]] = {
     "maskedFill": (lambda m: m.rows.masked_fill(~SEEN[:, None], 0.0).square(), "cuts what arrives for them"),
     "where": (lambda m: torch.where(SEEN, m.layer(X), 0.0).square() + m.rows.sum(), "cuts what arrives for them"),
     "addmm": (lambda m: m.layer(X * (torch.arange(4) < 1)) + m.rows.sum(), "multiplies them with 0"),
+    "mm": (lambda m: m.layer(X[:4] * (torch.arange(4) < 1)) + m.rows.sum(), "multiplies them with 0"),
 }
 
 
@@ -157,7 +158,7 @@ def test_entries_that_a_hook_drops_have_its_line() -> None:
 def test_rows_that_random_batches_look_up_are_judged_by_all_of_them() -> None:
     words = nn.Sequential(nn.Embedding(64, 4, padding_idx=0), nn.Linear(4, 2))
     d = train(words, lambda: torch.randint(0, 40, (30,)), steps=9)
-    assert d.calm[0].startswith("not looked up or padding, so without a gradient: ")
+    assert d.calm[0].startswith("not looked up or padding, and without a gradient: ")
 
 
 def test_a_lookup_that_reads_the_entries_is_no_reason() -> None:
@@ -175,7 +176,7 @@ def test_a_table_whose_loss_is_masked_is_not_said_to_be_not_looked_up() -> None:
     with diagnose(tables := nn.ModuleList([words, nn.Embedding(16, 4)])) as d:  # no further backward to look at
         sum(table(torch.arange(4)).sum() for table in tables).backward()
     rows = "12 of 16 rows of 0.weight, 12 of 16 rows of 1.weight"
-    assert d.calm == [f"not looked up or 0 by value, so without a gradient: {rows}"]
+    assert d.calm == [f"not looked up or 0 by value, and without a gradient: {rows}"]
 
 
 def test_what_a_hook_of_the_program_unpacks_is_not_asked_for_again() -> None:
@@ -244,7 +245,7 @@ def test_a_row_of_padding_that_is_looked_up_is_a_calm_line(kind: Any, row: int) 
     d = train(nn.Sequential(kind(100, 8, padding_idx=row), nn.Linear(8, 2)), lambda: torch.arange(100).reshape(10, 10))
     assert d.findings == []
     text = f"1 of 100 rows of 0.weight (row {row % 100} is its padding)"
-    assert d.calm == [f"not looked up or padding, so without a gradient: {text}"]
+    assert d.calm == [f"not looked up or padding, and without a gradient: {text}"]
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,35 @@ def test_a_choice_is_no_fault(choice: str) -> None:
     assert codes(d) == []
 
 
+# --- a step beside its own input ----------------------------------------------------------------------------------------
+
+BESIDE: dict[str, Callable[[Tensor], Tensor]] = {
+    "x - floor(x)": lambda x: x - x.floor(),
+    "a period": lambda x: x - 5.0 * torch.round(x / 5.0),
+    "an angle by div": lambda x: x - torch.div(x, 2, rounding_mode="floor") * 2,
+    "floor minus x": lambda x: x.trunc() - x,
+    "symlog": lambda x: x.sign() * x.abs().log1p(),
+    "signed root": lambda x: (x.abs() + 1).sqrt() * torch.sgn(x),
+}
+CUTTING: dict[str, Callable[[Tensor], Tensor]] = {
+    "beside another": lambda x: x - (x * x).round(),
+    "behind": lambda x: torch.stack([x.round(), x]),
+    "times another": lambda x: (x + 1).sign() * (x * 2),
+}
+
+
+@pytest.mark.parametrize("is_leaf", [True, False])
+@pytest.mark.parametrize("name", [*BESIDE, *CUTTING])
+def test_a_step_whose_input_goes_on_beside_it_is_no_cut(name: str, is_leaf: bool) -> None:
+    """Another slope would make the gradient wrong, or 0."""
+    w, f = nn.Parameter(torch.linspace(-3, 3, 8)), {**BESIDE, **CUTTING}[name]
+    with diagnose() as d:
+        for _ in range(2):
+            f(w if is_leaf else w * 3).square().sum().backward()
+    assert codes(d) == ([] if name in BESIDE else ["cut"])
+    assert d.calm == []
+
+
 # --- cut and edge ------------------------------------------------------------------------------------------------------
 
 

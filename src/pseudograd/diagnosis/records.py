@@ -56,7 +56,9 @@ class Site:
     joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
     is_of_one: bool = field(default=False, repr=False)  # it normalises one number
     ends_behind: bool = field(default=False, repr=False)  # an op behind it cuts whatever passes at a bound
-    is_clip: bool = field(default=False, repr=False)  # a minimum or maximum chooses between it and its own input
+    is_clip: bool = field(
+        default=False, repr=False
+    )  # its own input stands beside it, as in the loss of a policy, or in x - round(x)
     is_hinge: bool = field(
         default=False, repr=False
     )  # its only bound is a lower one: 0, or a number that guards against 0

@@ -15,7 +15,8 @@ from .leaf import Leaf
 from .leaves import LOOKUPS, Leaves
 from .tally import Tally
 
-PRODUCTS = ("Mul", "Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Linear", "Convolution", "Prod")
+_MATRIX_PRODUCTS = ("Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Linear", "Convolution")
+PRODUCTS = ("Mul", "Prod", *_MATRIX_PRODUCTS)
 CUTS, MULTIPLIES, READS_OTHERS = "cuts what arrives for them", "multiplies them with 0", "reads others alone"
 _NEAR = 12  # nodes behind an op among which its parameter is looked for
 _MOST_NEAR = 3  # parameters behind an op
@@ -147,7 +148,9 @@ def _judge(passing: _Passing, missing: Tensor) -> str:
     arrived, left = passing.arrived, passing.left
     if passing.tally.op in LOOKUPS:
         return READS_OTHERS if _covers(~left, missing) else ""
-    if arrived is not None and _covers(arrived & ~left, missing, arrived, left):
+    # The gradients on the two sides of a matrix product have the same shape by chance alone.
+    is_matrix = passing.tally.op.startswith(_MATRIX_PRODUCTS)
+    if arrived is not None and not is_matrix and _covers(arrived & ~left, missing, arrived, left):
         return CUTS
     is_product = passing.is_next and passing.tally.op.startswith(PRODUCTS)
     if not (is_product and missing.dim() > 1 and _covers(~left, missing)):

@@ -1,8 +1,8 @@
-"""What the shape of a graph says: a factor that starts at 0, as in a LoRA, and a clip beside its own input, as in the loss of a policy."""
+"""What the shape of a graph says: a factor that starts at 0, as in a LoRA, and a clip or step beside its own input."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -25,7 +25,11 @@ _SHAPES = (
 _KEEP_ZERO = frozenset(f"{_SHAPES} Add Sub Neg Div Tanh Sin Sum Mean".split())
 _MOST_STEPS = 24  # from a factor to a parameter
 _CHOICES = ("MinimumBackward0", "MaximumBackward0")
+# The ops whose own slope is left out rightly, by the node that joins their result with x: `x - round(x)`, `sign(x) * f(x)`.
+_STEPS = {"Sub": ("Round", "Floor", "Ceil", "Trunc", "Div"), "Mul": ("Sign", "Sgn")}
+_SCALES = frozenset(f"{_SHAPES} Mul Div Neg".split())
 _NODES_LOOKED_AT = 24  # on each side of a choice
+_MOST_SCALED = 8
 
 
 def _kind(node: GraphNode) -> str:
@@ -95,11 +99,14 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
     return None if None in zeros or not zeros else zeros[0]
 
 
-# --- a clip beside its input ------------------------------------------------------------------------------------------
+# --- a clip or a step beside its input --------------------------------------------------------------------------------
 
 
-def clips_behind(node: GraphNode) -> Iterator[GraphNode]:
-    """The clamps on one side of a minimum or maximum, of a value that the other side has without the clamp."""
+def find_beside(node: GraphNode) -> Iterator[GraphNode]:
+    """The clamps on one side of a minimum or maximum, and the steps on one side of a difference or product, of a value that the other side
+    has without them.
+    """
+    yield from _steps_beside(node)
     if nodes.name_of(node) not in _CHOICES:
         return
     sides = [_near(other) for other in _inputs(node)]
@@ -110,6 +117,31 @@ def clips_behind(node: GraphNode) -> Iterator[GraphNode]:
                 source = clamp.next_functions[0][0]
                 if source is not None and any(before in other_side for before in _near(source)[:3]):
                     yield clamp
+
+
+def _steps_beside(node: GraphNode) -> Iterator[GraphNode]:
+    sides, steps = _inputs(node), _STEPS.get(_kind(node), ())
+    for side, other_side in zip(sides, sides[::-1], strict=True) if steps and len(sides) == 2 else ():
+        chain = _scaled(side)
+        at = next((at for at, before in enumerate(chain) if _is_step(before, steps)), len(chain))
+        near = _near(other_side)[: 3 if "Round" in steps else None]
+        if any(source in near for source in chain[at + 1 :]):
+            yield chain[at]
+
+
+def _is_step(node: GraphNode, steps: Sequence[str]) -> bool:
+    return _kind(node) in steps and (_kind(node) != "Div" or getattr(node, "_saved_rounding_mode", None) is not None)
+
+
+def _scaled(node: GraphNode | None) -> list[GraphNode]:
+    """A node, and those behind it as far as each multiplies or rounds its one input."""
+    chain: list[GraphNode] = []
+    while node is not None and len(chain) < _MOST_SCALED:
+        chain.append(node)
+        inputs = [other for other in _inputs(node) if other is not None]
+        is_scale = _kind(node) in _SCALES or any(_kind(node) in steps for steps in _STEPS.values())
+        node = inputs[0] if is_scale and len(inputs) == 1 else None
+    return chain
 
 
 def _near(start: GraphNode | None) -> list[GraphNode]:

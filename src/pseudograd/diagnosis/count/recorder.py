@@ -287,10 +287,10 @@ class Recorder(Subscriber):
         if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
-            from .graph_shapes import clips_behind  # no node of most programs cuts
+            from .graph_shapes import find_beside  # no node of most programs cuts
 
-            for clamp in () if node is None else clips_behind(node):
-                known = self.tally_of(clamp)
+            for cut in () if node is None else find_beside(node):
+                known = self.tally_of(cut)
                 if known is not None:
                     known.is_clip = True
 

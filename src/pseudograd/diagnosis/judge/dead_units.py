@@ -63,7 +63,7 @@ def calm_lines(partly: Sequence[Partly]) -> list[str]:
     for rows, zero in ((measured, ""), (unsure, " or 0 by value")):
         if rows:
             or_padding = " or padding" if any(row.padding is not None for row in rows) else ""
-            lines.append(f"not looked up{or_padding}{zero}, so without a gradient: {_list(rows, True)}")
+            lines.append(f"not looked up{or_padding}{zero}, and without a gradient: {_list(rows, True)}")
     if others:
         lines.append(f"without a gradient in part, no finding: {_list(others, False)}")
     return lines

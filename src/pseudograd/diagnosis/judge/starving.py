@@ -218,7 +218,10 @@ class Starving:
             return site, f"the backward of {site.op} hands nothing on"
         if raised:
             return None, ended
-        why = "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others"
+        why = (
+            "backward passes run over what uses it, and none brings it a gradient: one returns None, is an autograd.grad of others, or the "
+            "loss is made of derivatives that do not depend on it"
+        )
         return None, why
 
     def _cause_of_zeros(self, bit: int, leaf: Leaf) -> tuple[Cause, str]:

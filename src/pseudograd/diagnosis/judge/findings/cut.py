@@ -22,7 +22,7 @@ RECOVERABLE_SHARE = 0.05  # of what a clamp cuts, leads back inside: below it th
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.suspects:
         share = site.cut_share
-        if site.family in ("round", "sign") and share > DEAD_SHARE:
+        if site.family in ("round", "sign") and share > DEAD_SHARE and not site.is_clip:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
             yield KIND.site_finding(site, count_cut(site), cause, advised, share)
         elif site.family == "clamp" and not site.is_calm_clip and share - _edge_share(site) >= CUT_SHARE:
@@ -84,6 +84,7 @@ KIND = Kind(
     find=_find,
     meaning=f"a clamp cuts {100 * CUT_SHARE:.0f} % or more of what arrives; a round or sign without a surrogate cuts all of it; "
     "a quantiser cuts half or more",
+    details="Not a step beside its own input, as in `x - round(x)` and `sign(x) * f(x)`: their slope is right as it is",
     next_step="`override` at that line, `project` for a parameter itself, or a scale",
     places=_every_clamp,
     bad="""\

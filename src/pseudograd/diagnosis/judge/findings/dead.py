@@ -32,7 +32,8 @@ def _name_slope(site: Site) -> str:
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """An activation saturates as it should, until all of it does. A second derivative may be 0 everywhere, as that of abs is."""
     for site in (site for site in evidence.suspects if not site.is_second):
-        if site.cut_share >= DEAD_SHARE and not site.elsewhere and site.family not in _FAMILIES_OF_CUT:
+        is_meant = site.is_clip or site.elsewhere or site.family in _FAMILIES_OF_CUT
+        if site.cut_share >= DEAD_SHARE and not is_meant:
             them = "each of them" if site.cut == site.arrived else "nearly all of them"
             yield KIND.site_finding(
                 site,

@@ -104,7 +104,7 @@ class Evidence:
             f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as "
             + (policy if site.is_clip else "at a hinge, or at a guard against 0")
             for site in self.sites
-            if site.cut and site.is_calm_clip
+            if site.cut and site.is_calm_clip and site.family == "clamp"
         ]
         more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
         nonfinite = vars(self.recorder).get("nonfinite")
@@ -139,11 +139,14 @@ class Evidence:
 
     @part
     def parameters(self) -> Iterable[str]:
-        return [leaf.name for _, leaf in self.leaves]
+        """Where optimisers step: without the inputs of a batch that require a gradient."""
+        are_all = not self.recorder.optimisers.have_stepped
+        return [leaf.name for _, leaf in self.leaves if are_all or leaf.is_parameter or leaf.is_in_optimizer]
 
     @part
     def idle(self) -> Iterable[str]:
-        return self.starving.idle()
+        known = set(self.parameters)
+        return [name for name in self.starving.idle() if name in known]
 
     @property
     def whatif(self) -> dict[str, list[Change]]:

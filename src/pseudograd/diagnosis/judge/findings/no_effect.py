@@ -53,7 +53,9 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
     place, source = named(cut.location.call), expression_at(cut.location)
     mended = source.replace(".item()", "").replace(".detach()", "").replace(".data", "")
     next_step = f"{mended}  # in place of {source}" + ("" if place == line else f" at {place}")
-    if mended == source:
+    if cut.calls < idle.passes - 1:
+        next_step = f"Compute it anew in each step, with a gradient: {place} ran {counted(cut.calls, 'time')}."
+    elif mended == source:
         next_step = f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
     others += [other for other in evidence.recorder.influence.cuts.values() if place in other.again]
     call = idle.location.call

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING, WITHOUT_GRAD
+from ...count.norms import numbers_of
 from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
@@ -66,6 +67,8 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
         others = list(dict.fromkeys(where for record in records for where in record.others))
         reached = "" if first.is_in_all else f" that reached {'them' if len(names) > 1 else 'it'}"
         elsewhere = f"; cut as well at {', '.join(others[:4])}" if others else ""
+        if isinstance(first.cause, Site) and _is_loss_0(first.cause, evidence):
+            elsewhere += "; the loss is 0 in every pass that was looked at, so leave it if 0 is the aim"
         yield KIND.finding(
             "?" if first.cause is None else first.cause.where,
             "" if first.cause is None else first.cause.expression,
@@ -76,6 +79,11 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
             parameters=tuple(names),
             is_muted=first.cause is not None and first.cause.is_deliberate,
         )
+
+
+def _is_loss_0(site: Site, evidence: Evidence) -> bool:
+    losses = [numbers_of(line.values) for line in evidence.recorder.losses.values() if line.leaves & site.upstream]
+    return bool(losses) and not any(loss for values in losses for _, loss in values)
 
 
 def _module(cause: Site | Structural | None) -> str | None:
@@ -107,7 +115,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if cause.is_second:
             return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
         return advice.try_rule(cause) or advice.look_at(cause)
-    twin = advise_twin(evidence, parameters)
+    twin = None if cause is None or not cause.kind.endswith(WITHOUT_GRAD) else advise_twin(evidence, parameters)
     if twin is not None:
         return twin
     if starved.is_unstepped:
@@ -121,6 +129,9 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
             return "Should it learn, two edits are needed: use the tensor itself here, and mend the cut or the choice behind it."
         if cause.kind.endswith(f"_{WITHOUT_GRAD}"):
             return "Let the loss use the parameter itself, if it should learn: here its value is written into another tensor."
+        if cause.kind.endswith(WITHOUT_GRAD) and ".sample(" in cause.expression:
+            drawn = cause.expression.replace(".sample(", ".rsample(")
+            return f"{drawn}  # a sample with a gradient; or a loss of log_prob, where the distribution has no rsample"
         if cause.kind.endswith(WITHOUT_GRAD):
             return "Compute it outside of torch.no_grad, if this parameter should learn from it."
         return "Use the tensor itself where the loss is computed, if this parameter should learn from it."
@@ -128,9 +139,10 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         return "Print the gradients between it and the loss: h.register_hook(print) on each value h in between."
     if starved.why.endswith(NO_PATH):
         return (
-            "Use it in the loss. If another parameter has replaced it, make the optimiser after that. Else it can go."
+            "Use it in the loss. If another parameter has replaced it, make the optimiser after that. If chance skips it, as a drop path "
+            "does, take more steps."
         )
-    return "Print its .grad after a backward, and look at what computes the gradient on the way."
+    return "Print its .grad after a backward. A constant that is added to an energy has none from its forces: then leave it."
 
 
 def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
