@@ -15,7 +15,7 @@ from pseudograd.diagnosis.count import grads, tally
 from pseudograd.diagnosis.count.leaf import Entries, Leaf, has_numbers
 from pseudograd.diagnosis.count.leaves import Leaves
 from pseudograd.diagnosis.count.names import Names
-from pseudograd.diagnosis.count.norms import Sizes
+from pseudograd.diagnosis.count.norms import Losses, Sizes
 from pseudograd.diagnosis.count.zeros import Zeros
 from pseudograd.kernels import native
 from pseudograd.kernels.native import counts
@@ -207,6 +207,15 @@ def test_a_node_that_hands_no_gradient_to_an_input_notes_nothing_of_it() -> None
         node: Any = SimpleNamespace(metadata={"key": note}, next_functions=((following, 0),))
         Zeros(Leaves("key", {}), "key", frozenset()).look(node, leaving, (torch.ones(2),), suspects=1)
     assert (note.passed, note.zeroed) == (0, 0)
+
+
+def test_the_autocast_of_losses_is_one_that_was_on_in_every_pass() -> None:
+    losses, casts = Losses(), []
+    for step, is_cast in enumerate((True, True, False, True)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+            losses.add(step, torch.ones(()), False)
+        casts.append(losses.cast)
+    assert casts == [("cpu", torch.bfloat16)] * 2 + [None] * 2
 
 
 def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way: str) -> None:

@@ -337,7 +337,9 @@ def _user_gradient(function: UserFormula, grad: Tensor, clip: Clip, edge: str, s
     first = function(grad, torch.exp(clip.log_ratio), clip.advantage, least, most, **settings)
     is_at_rest = (clip.over | clip.is_at_rest(first)) & (grad != 0)
     ratio = torch.exp(torch.where(is_at_rest, 0.0, clip.log_ratio))
-    second = function(torch.where(is_at_rest, 0.0, grad), ratio, clip.advantage, least, most, **settings)
+    second = function(
+        torch.where(is_at_rest, torch.zeros_like(grad), grad), ratio, clip.advantage, least, most, **settings
+    )
     return clip.apply_ceiling(torch.where(is_at_rest, 0.0, second), edge)
 
 
