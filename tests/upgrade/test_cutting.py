@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from pseudograd_upgrade.cutting import cut, worker
 from pseudograd_upgrade.cutting import shrink as shrinking
-from pseudograd_upgrade.cutting import worker
 from pseudograd_upgrade.cutting.call import (
     FUNCTION,
     METHOD,
@@ -24,7 +24,6 @@ from pseudograd_upgrade.cutting.call import (
     own_memory,
     tensor_text,
 )
-from pseudograd_upgrade.cutting.cut import run_program
 from pseudograd_upgrade.cutting.shrink import measure_distances, shrink, spans_within
 
 from ..choices import folded
@@ -54,6 +53,17 @@ class Pair:
         except Exception as error:
             return Outcome(str(error), {})
         return Outcome(None, torch.load(files["outcome"], weights_only=True), answer["is_random"], answer["is_tensor"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="scripts of sh")
+def test_both_workers_get_a_call_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "_SECONDS_TO_SHRINK", 10.0)
+    script = tmp_path / "python"
+    script.write_text("""#!/bin/sh\nread line\necho '{"error": "no such op"}'\nread line\n""", encoding="utf-8")
+    script.chmod(0o755)
+    with cut.Workers([str(script)] * 2) as workers:
+        outcomes = workers.run(Call("forward", FUNCTION, "torch.exp", ("x",), {}, {"x": torch.ones(2)}))
+    assert outcomes == (Outcome("no such op", {}),) * 2
 
 
 def program(owner: object, name: str, changed: Change, call: Call, folder: Path) -> str:
@@ -269,9 +279,9 @@ def test_dimensions_of_one_entry_are_dropped() -> None:
 
 
 def test_a_program_that_fails_alone_is_refused() -> None:
-    assert run_program(sys.executable, "print(1.5)") == "1.5"
+    assert cut.run_program(sys.executable, "print(1.5)") == "1.5"
     with pytest.raises(UnwritableError, match=r"written as a program, it fails: no such thing$"):
-        run_program(sys.executable, "import sys; sys.exit('tried\\nno such thing')")
+        cut.run_program(sys.executable, "import sys; sys.exit('tried\\nno such thing')")
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
