@@ -85,20 +85,6 @@ def test_routes_of_an_op_agree(suite: Any, op: str) -> None:
         assert 0.4 < float((work.x.abs() > 1).float().mean()) < 0.6
 
 
-def test_memory_is_counted_once_and_for_each_call(suite: Any) -> None:
-    x, weight = (torch.ones(1000, requires_grad=True) for _ in range(2))
-    assert suite.measure.saved_bytes(lambda: x * weight * weight) == 12000  # x, weight twice, and their product
-    assert suite.measure.saved_bytes(lambda: x * weight * weight, exists=(x, weight)) == 4000
-    assert suite.measure.saved_bytes(lambda: x + weight) == 0
-    x = x.detach()
-    calls = {"two": lambda: (x + 1) * 2, "none": lambda: x.add_(1), "one": lambda: x.clone()}
-    assert suite.measure.allocations(calls) == {"two": (2, 8000), "none": (0, 0), "one": (1, 4000)}
-    network = suite.measure.measure_network(("no activation", "relu", "native", "inward"), side=8, layers=3)
-    saved = {name: values["saved_bytes"] / (4 * 32 * 8 * 8 * 4) for name, values in network.items()}
-    assert (saved["no activation"], saved["relu"], saved["native"]) == (2, 3, 5)
-    assert saved["inward"] <= 5
-
-
 # --- promises -------------------------------------------------------------------------------------------------------
 
 
@@ -113,24 +99,6 @@ def test_promises_name_what_a_full_run_measures_and_routes_exist(suite: Any) -> 
     known = {"network": suite.routes.ACTIVATIONS, "import": {"pseudograd"}, **suite.routes.ROUTES}
     for question in suite.cases.QUESTIONS.values():
         assert set(question.routes) <= set(known[question.op]), question.name
-
-
-def test_promises_are_judged(suite: Any) -> None:
-    case, network, other = (suite.cases.Case(*of) for of in (("clamp", 100), ("network",), ("import",)))
-    results = {case: {"inward": {"microseconds": 5.0, "over": {"native": 0.4}, "saved_bytes": 25}}}
-    results[network] = {"inward": {"saved_bytes": 3 * 2**20}}
-    for case_, route, against, quantity, value in (
-        (case, "inward", "native", "microseconds", 0.4),
-        (case, "inward", "snippet", "microseconds", None),
-        (case, "sign", "native", "microseconds", None),
-        (case, "inward", None, "bytes per element", 0.25),
-        (network, "inward", None, "MiB", 3.0),
-        (other, "pseudograd", None, "milliseconds", None),
-    ):
-        for limit, holds in ((3.0, True), (0.24, False)):
-            record = suite.promises.Promise(case_, route, against, limit, quantity).judge(results)
-            assert (record["found"], record["holds"]) == (value, None if value is None else holds)
-            assert suite.cases.Case(**record["case"]) == case_
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
@@ -155,25 +123,6 @@ def test_the_page_and_the_readme_say_what_the_newest_results_say(suite: Any, new
     assert suite.figures.names(quick) == []
     assert "speed.png" not in suite.page.text(quick)
     assert suite.page.readme_part(quick) == suite.page.NOT_MEASURED
-
-
-@pytest.mark.program
-def test_a_results_file_is_drawn_without_measuring(
-    suite: Any, newest_run: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(suite.measure, "time_routes", None)
-    assert suite.report.main([str(KEPT), "--folder", str(tmp_path)]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"speed.md", *suite.figures.ALT_TEXTS}
-    bars = suite.figures.cases(newest_run).axes[0]
-    widths = {
-        label.get_text(): bar.get_width() for label, bar in zip(bars.get_yticklabels(), bars.patches, strict=True)
-    }
-    assert widths == suite.figures.ratios_to_native(newest_run)
-    assert bars.get_xlim()[0] == 0
-    times, memory = suite.figures.front(newest_run).axes
-    assert memory.texts[0].get_text() == "198"
-    assert len(times.lines) == 5
 
 
 @pytest.mark.program

@@ -77,18 +77,3 @@ def test_a_picture_of_one_rule_says_what_it_is_drawn_with(call: str, op_pages: A
     name = call.partition("(")[0]
     assert f">{call}</text>" in (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
     assert f"`{call}`" in (FOLDER / f"{op_pages.page_of(name)}.md").read_text(encoding="utf-8")
-
-
-def test_the_picture_of_the_policies_has_a_title_and_each_line_once_in_its_legend(
-    script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figure_module = pytest.importorskip("matplotlib.figure")
-    page = script("policy_page")
-    saved: list[Any] = []
-    monkeypatch.setattr(figure_module.Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
-    page.draw()
-    (figure,) = saved
-    assert "gradient" in figure.get_suptitle()
-    (legend,) = figure.legends
-    shown = [text.get_text() for text in legend.get_texts()]
-    assert shown == ["without a clip", "advantage up, A = 1", "advantage down, A = -1", "bounds of the clip"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -207,6 +207,10 @@ def test_a_node_that_hands_no_gradient_to_an_input_notes_nothing_of_it() -> None
         node: Any = SimpleNamespace(metadata={"key": note}, next_functions=((following, 0),))
         Zeros(Leaves("key", {}), "key", frozenset()).look(node, leaving, (torch.ones(2),), suspects=1)
     assert (note.passed, note.zeroed) == (0, 0)
+
+
+def test_behind_a_node_without_inputs_or_a_variable_is_no_leaf() -> None:
+    assert Leaves("key", {})._joined(cast(Any, SimpleNamespace(next_functions=())), 0, {}) == 0
 
 
 def test_the_autocast_of_losses_is_one_that_was_on_in_every_pass() -> None:
