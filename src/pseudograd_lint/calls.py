@@ -89,8 +89,6 @@ def read_clamp(module: Module, node: ast.AST) -> Clamp | None:
     return Clamp(name, x, low, high, name != "relu", call.in_place)
 
 
-# --- functions whose slope is infinite somewhere ----------------------------------------------------------------------
-
 _SINGULAR = {
     "sqrt": (0.0,), "rsqrt": (0.0,), "log": (0.0,), "log2": (0.0,), "log10": (0.0,), "log1p": (-1.0,), "reciprocal": (0.0,),
     "acos": (-1.0, 1.0), "arccos": (-1.0, 1.0), "asin": (-1.0, 1.0), "arcsin": (-1.0, 1.0), "acosh": (1.0,), "arccosh": (1.0,),

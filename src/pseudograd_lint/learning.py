@@ -19,8 +19,6 @@ from .classes import parameter_tensor
 from .names import FUNCTIONS, Module, find_keyword, is_constant, is_same, key_of, last_name, leaves, words
 from .values import number, strip_moves
 
-# --- where it stands --------------------------------------------------------------------------------------------------
-
 # By their names these run before training, write text, or run without a gradient: schedules, samplers, metrics, bookkeeping, inference.
 _QUIET_CLASSES = re.compile(
     r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
@@ -103,8 +101,6 @@ def _branch_that_learns(test: ast.expr) -> bool | None:
     return True if isinstance(test, ast.Attribute) and test.attr in ("training", "is_grad_enabled") else None
 
 
-# --- what it is made of -----------------------------------------------------------------------------------------------
-
 _INDICES = words("argmax argmin argsort bincount nonzero")
 _LEAVES_THE_GRAPH = _INDICES | words(
     "detach item tolist numpy long int bool short byte char size dim numel isnan isinf isfinite all any eq ne lt gt le ge sign "
@@ -165,10 +161,6 @@ def _call_may_learn(module: Module, node: ast.Call, depth: int) -> bool:
     return any(may_learn(module, part, depth - 1) for part in (*call.arguments, *call.keywords.values()))
 
 
-# --- what becomes of it -----------------------------------------------------------------------------------------------
-
-# They give values and where these were: the second is a choice.
-_CHOOSE = ("topk", "sort", "max", "min", "kthvalue", "median", "mode", "cummax", "cummin")
 _MOST_USES = 100  # as many as a reader would look at
 _LOSS = re.compile(
     r"(.*[._])?[^._]*(loss(es)?|criterion|penalty|penalties|nll|elbo|regulari[sz]er|regularization)([._].*)?"
@@ -192,8 +184,8 @@ def is_detached(module: Module, node: ast.AST) -> bool:
 def _detaches(parent: ast.AST, node: ast.AST) -> bool:
     if isinstance(parent, ast.Attribute):
         return parent.attr in _DETACHED_ATTRIBUTES
-    if isinstance(parent, ast.Subscript):  # an index, and `x.topk(3)[1]`
-        return node is parent.slice or (last_name(parent.value) in _CHOOSE and is_constant(parent.slice, 1))
+    if isinstance(parent, ast.Subscript):
+        return node is parent.slice
     if isinstance(parent, ast.Call) and node is not parent.func:
         return last_name(parent) in (_PYTHON if isinstance(parent.func, ast.Name) else _TAKES_A_VALUE)
     is_test = isinstance(parent, (ast.IfExp, ast.While, ast.If)) and node is parent.test
@@ -254,11 +246,9 @@ def _make_use(module: Module, node: ast.AST) -> _Use:
     function = next((parent for parent in parents if isinstance(parent, FUNCTIONS)), None)
     owner = module.owner(node)
     targets: list[ast.expr] = []
-    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):  # of `values, indices = x.topk(3)` the values
-        chooses = isinstance(statement.value, ast.Call) and last_name(statement.value) in _CHOOSE
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
-            parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-            targets += parts[:1] if len(parts) > 1 and chooses else parts
+            targets += target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
     is_returned = isinstance(statement, ast.Return)
     names = [] if owner is None else class_names(owner)
     is_loss = (

@@ -116,8 +116,6 @@ class Module:
         for bindings in self._bindings.values():
             bindings.sort(key=lambda binding: binding.end)
 
-    # --- what a name stands for ---------------------------------------------------------------------------------------
-
     def definition(self, node: ast.AST) -> ast.expr | None:
         """The expression that a name stands for here; UNKNOWN where nobody can say it, None for what this module does not define."""
         if node not in self._definitions:
@@ -218,8 +216,6 @@ class Module:
             return UNKNOWN if bindings else None
         value = bindings[0][1].value
         return UNKNOWN if value is None or last_name(value).endswith("Parameter") else value
-
-    # --- what the lines say -------------------------------------------------------------------------------------------
 
     def _note_import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):

@@ -57,8 +57,6 @@ def format_number(value: float) -> str:
     return f"{value:g}" if value != round(value, 6) else f"{round(value, 6):g}"
 
 
-# --- tensors ----------------------------------------------------------------------------------------------------------
-
 _ZEROS = words("zero zeros zeros_like new_zeros")
 _ONES = words("ones ones_like new_ones")
 _FILLS = words("full full_like new_full fill constant")

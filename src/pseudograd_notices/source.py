@@ -1,6 +1,15 @@
 """Lines of Python source, and of notebook cells that IPython reads and Python does not."""
 
+from __future__ import annotations
+
+import ast
+import io
+import os
 import re
+import tempfile
+import tokenize
+from collections.abc import Callable
+from pathlib import Path
 
 _MAGIC = re.compile(r"^\s*(?:%|!|\?)|^\s*[\w.]+\s*\?\??\s*$|^\s*[\w, ]+=\s*[%!]")
 _OTHER_LANGUAGES = re.compile("%%(bash|sh|html|javascript|js|latex|markdown|writefile|cython|R|sql|script)")
@@ -27,3 +36,42 @@ def blank_magics(source: str) -> str:
         result.append(f"{indent}pass" if is_magic else line)
         continues = is_magic and line.rstrip().endswith("\\")
     return "\n".join(result)
+
+
+def span(text: str, node: ast.expr) -> slice:
+    """Where the text has the expression; ast counts bytes."""
+    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n|$)", text)
+
+    def position(line: int, column: int) -> int:
+        return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+
+    return slice(
+        position(node.lineno, node.col_offset), position(node.end_lineno or node.lineno, node.end_col_offset or 0)
+    )
+
+
+def edit_file(where: str, path: str, edit: Callable[[str], str]) -> bool:
+    """Does the edit change the file? It is written as a whole or not at all; encoding, line ends, mode and links stay."""
+    file = Path(path).resolve()
+    content = file.read_bytes()
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    edited = edit(content.decode(encoding)).encode(encoding)
+    if edited == content:
+        return False
+    staged = ""
+    try:
+        file.open("ab").close()  # raises where the file may not be written
+        handle, staged = tempfile.mkstemp(dir=file.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(edited)
+        os.chmod(staged, file.stat().st_mode)
+        os.replace(staged, file)
+    except OSError as error:
+        remedy = "Nothing in it changed; see that its folder can be written."
+        raise ValueError(
+            f"{where}: {path} must be a file that can be written, got {error.strerror!r}. {remedy}"
+        ) from error
+    finally:
+        if staged:
+            Path(staged).unlink(missing_ok=True)
+    return True

@@ -21,22 +21,20 @@ EXAMPLE = "pseudograd lint --exclude build src"
 STATUS = "0 without findings or with --exit-zero, 1 with findings, 2 if a file cannot be read"
 CODES = "pseudograd_lint.rules"
 _WORTH_A_PROCESS = 400  # files
+_FIXED = "PG104"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
     add_output(command)
-    add(
-        "--exclude",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="skip these folders and files; may be repeated",
-    )
+    add("--exclude", metavar="PATTERN", action="append", default=[], help="skip such folders and files; repeatable")
     add("--stdin-filename", metavar="FILE", default="<stdin>", help="name of the standard input in findings")
     add("--jobs", type=int, metavar="N", default=0, help="number of processes (default: two for many files)")
     add("--statistics", action="store_true", help="print how often each code was found, below the text")
+    add(
+        "--fix", action="store_true", help="mend what PG104 finds at a where, if no value changes; needs --select PG104"
+    )
     add("--exit-zero", action="store_true", help="exit with 0 even if there are findings")
 
 
@@ -45,9 +43,19 @@ def run(options: argparse.Namespace) -> int:
     chosen = choose("lint", TABLE, options)
     if check_format("lint", options.output_format) != "text" and options.statistics:
         raise ValueError(f"lint: --statistics must go with text, got {options.output_format!r}. Leave one of them out.")
+    if options.fix and (_FIXED not in chosen.numbers or "-" in options.paths):
+        got = "the standard input" if _FIXED in chosen.numbers else "other codes"
+        raise ValueError(
+            f"lint: --fix must go with files and --select {_FIXED}, got {got}. No other code has an exact mend."
+        )
     _check_paths(options)
     notices, problems, count = _check_all(options, chosen)
-    notices = [notice for notice in notices if not chosen.leaves_out(notice)]
+    if options.fix:
+        from ..fix import fix_files
+
+        mended = fix_files(notices)
+        print(f"lint: mended {mended} file{'' if mended == 1 else 's'}", file=sys.stderr)
+        notices, problems, count = _check_all(options, chosen)
     new = apply_baseline("lint", notices, options, chosen)
     report = Report("lint", new, problems, TABLE, count, len(notices) - len(new), options.statistics)
     print(render("lint", report, options), end="")
@@ -78,5 +86,5 @@ def _check_all(options: argparse.Namespace, chosen: Chosen) -> tuple[list[Notice
             results += pool.map(check_file, paths, [numbers] * len(paths), chunksize=32)
     else:
         results += [check_file(path, numbers) for path in paths]
-    notices = [notice for part, _ in results for notice in part]
+    notices = [notice for part, _ in results for notice in part if not chosen.leaves_out(notice)]
     return notices, [problem for _, part in results for problem in part], len(results)

@@ -1,17 +1,16 @@
-"""Rules about forms that people copy: straight-through sums, and classes of old notebooks."""
+"""Rules about forms that people copy, straight-through sums and classes of old notebooks, and about parameters that a forward clamps."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from ..calls import read_call, read_clamp
-from ..learning import is_function_of_autograd, is_recorded
+from ..calls import Clamp, read_call, read_clamp
+from ..classes import Parameter, find_parameter
+from ..learning import is_function_of_autograd, is_recorded, is_trained
 from ..names import Module, is_same, last_name, unparse
-from ..values import number, strip_moves
+from ..values import format_number, number, single, strip_moves
 from . import Rule
-
-# --- x + (y - x).detach() ---------------------------------------------------------------------------------------------
 
 
 def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
@@ -68,8 +67,6 @@ INEXACT_IDENTITY = Rule("PG105", (ast.BinOp,), _WORDS, _find_inexact_identity)
 INEXACT_STRAIGHT_THROUGH = Rule("PG153", (ast.BinOp,), _WORDS, _find_inexact_straight_through)
 
 
-# --- classes ----------------------------------------------------------------------------------------------------------
-
 _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "max", "maximum", "min", "minimum"}
 
 
@@ -106,3 +103,39 @@ def _calls(root: ast.AST) -> set[str]:
 
 
 COPIED_RULE = Rule("PG108", (ast.ClassDef,), ("autograd",), _find_copied_rule)
+
+
+def _clamped_parameter(module: Module, node: ast.AST) -> tuple[Clamp, Parameter] | None:
+    clamp = read_clamp(module, node)
+    if clamp is None or clamp.in_place or not is_trained(module, node):
+        return None
+    parameter = find_parameter(module, clamp.x)
+    return None if parameter is None else (clamp, parameter)
+
+
+def _find_born_on_bound(module: Module, node: ast.AST) -> str | None:
+    clamp, parameter = _clamped_parameter(module, node) or (None, None)
+    if clamp is None or parameter is None:
+        return None
+    for _, value in clamp.bounds(module):
+        if single(value) in parameter.values:
+            who = parameter.name if len(parameter.values) == 1 else f"an entry of {parameter.name}"
+            start = f"{who} starts at {format_number(value)} (line {parameter.line}), exactly on a bound of this {clamp.name}"
+            if clamp.has_eras:
+                return f"{start}: torch >= 2.14 passes it no gradient there; torch <= 2.13 passes all of it"
+            return f"{start}, which passes it no gradient there on any torch"
+    return None
+
+
+BORN_ON_BOUND = Rule("PG101", (ast.Call,), ("clamp", "clip", "relu"), _find_born_on_bound)
+
+
+def _find_clamped_parameter(module: Module, node: ast.AST) -> str | None:
+    clamp, parameter = _clamped_parameter(module, node) or (None, None)
+    if clamp is None or parameter is None:
+        return None
+    side = "outside its bounds" if clamp.has_eras else "below 0"
+    return f"once {side} {parameter.name} gets no gradient from this {clamp.name}: at most weight decay leads it back"
+
+
+CLAMPED_PARAMETER = Rule("PG151", (ast.Call,), ("Parameter", "requires_grad"), _find_clamped_parameter)

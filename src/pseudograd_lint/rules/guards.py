@@ -6,10 +6,11 @@ import ast
 import math
 import operator
 from collections.abc import Iterator
+from functools import partial
 
 from ..calls import Call, Clamp, Singular, read_call, read_clamp, read_singular, strip_arithmetic
 from ..learning import is_recorded, is_trained, may_learn, reaches_loss
-from ..names import Module, is_same, last_name, unparse, words
+from ..names import Module, is_same, key_of, unparse, words
 from ..values import format_number, number, single, strip_moves
 from . import Rule
 
@@ -23,21 +24,7 @@ def _find_clamps(module: Module, singular: Singular) -> Iterator[tuple[Clamp, fl
             yield clamp, position
 
 
-# --- the bound is the singular point ----------------------------------------------------------------------------------
-
-
-def _find_era_guard(module: Module, node: ast.AST) -> str | None:
-    message = _era_guard(module, node)
-    return message if message is not None and reaches_loss(module, node) else None
-
-
-def _find_era_guard_elsewhere(module: Module, node: ast.AST) -> str | None:
-    message = _era_guard(module, node)
-    return None if message is None or reaches_loss(module, node) else message
-
-
-def _era_guard(module: Module, node: ast.AST) -> str | None:
-    """The message of PG102 and PG111. They differ in where the value goes, which is not read here."""
+def _find_era_guard(module: Module, node: ast.AST, is_in_loss: bool) -> str | None:
     singular, call = read_singular(module, node), read_call(module, node)
     if singular is None or singular.name == "div" or (call is not None and call.in_place):
         return None  # a clamp to 0 does not guard a division by 0; code that works in place is not written for a graph
@@ -45,7 +32,7 @@ def _era_guard(module: Module, node: ast.AST) -> str | None:
         return None
     for clamp, position in _find_clamps(module, singular):
         for bound, value in clamp.bounds(module):
-            if value == position and is_trained(module, node):
+            if value == position and is_trained(module, node) and reaches_loss(module, node) is is_in_loss:
                 remedy = "" if bound is None else "; a bound just beside it gives a finite one on both"
                 return (
                     f"the bound {format_number(value)} of this {clamp.name} is the point where {singular.label} has an infinite slope: "
@@ -54,22 +41,21 @@ def _era_guard(module: Module, node: ast.AST) -> str | None:
     return None
 
 
-ERA_GUARD = Rule("PG102", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_era_guard)
-ERA_GUARD_ELSEWHERE = Rule("PG111", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_era_guard_elsewhere)
-
-
-# --- the bound is the singular point in float32 -----------------------------------------------------------------------
+_ERA_GUARDS = (ast.Call, ast.BinOp), ("clamp", "clip")
+ERA_GUARD = Rule("PG102", *_ERA_GUARDS, partial(_find_era_guard, is_in_loss=True))
+ERA_GUARD_ELSEWHERE = Rule("PG111", *_ERA_GUARDS, partial(_find_era_guard, is_in_loss=False))
 
 
 def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
     singular, call = read_singular(module, node), read_call(module, node)
     if call is not None and call.name == "binary_cross_entropy":  # log(p) and log(1 - p)
         singular = Singular(call.name, call.arguments[0], (0.0, 1.0), call.name)
-    is_silent = singular is None or "float64" in module.loads or not is_recorded(module, node)
+    is_double = "float64" in module.loads or any(key_of(load) != "torch.double" for load in module.loads["double"])
+    is_silent = singular is None or is_double or not is_recorded(module, node)
     for clamp, position in () if is_silent else _find_clamps(module, singular):
         for bound in filter(None, (clamp.low, clamp.high)):
             base = _float32_base(module, bound)
-            if base is not None and single(base) == single(position) and not _is_double(module, clamp):
+            if base is not None and single(base) == single(position):
                 assert singular is not None
                 value = format_number(base)
                 return (
@@ -93,14 +79,8 @@ def _float32_base(module: Module, bound: ast.expr) -> float | None:
     return base if value != base and single(value) == single(base) else None
 
 
-def _is_double(module: Module, clamp: Clamp) -> bool:
-    return any(last_name(node) in ("double", "float64") for node in ast.walk(module.resolve(clamp.x)))
-
-
 LOST_EPSILON = Rule("PG103", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_lost_epsilon)
 
-
-# --- the guard stands behind the function -----------------------------------------------------------------------------
 
 # The value at the singular point. A gradient that is cut there arrives as 0, and 0 times an infinite slope is NaN.
 _VALUES = {
@@ -118,21 +98,12 @@ _ORDER = {
 
 
 def _find_late_guard(module: Module, node: ast.AST) -> str | None:
-    message = _late_guard(module, node)
-    return message if message is not None and is_trained(module, node) else None
-
-
-def _late_guard(module: Module, node: ast.AST) -> str | None:
     clamp, call = read_clamp(module, node), read_call(module, node)
-    if call is None or (clamp is not None and clamp.in_place):
+    if call is None or (clamp is not None and clamp.in_place) or not is_trained(module, node):
         return None
     if call.name == "where":
-        return None if call.is_method or len(call.arguments) != 3 else _guard_by_where(module, *call.arguments)
-    return _guard_behind(module, call, clamp)
-
-
-def _guard_behind(module: Module, call: Call, clamp: Clamp | None) -> str | None:
-    """A clamp that cuts the value at the singular point, or nan_to_num."""
+        hidden = next(hidden_functions(module, call), None)
+        return hidden and _late_message(hidden[1], "where chooses behind it and")
     singular = read_singular(module, strip_moves(module, call.arguments[0]))
     if singular is None or not _can_be_singular(module, singular.x):
         return None
@@ -144,28 +115,19 @@ def _guard_behind(module: Module, call: Call, clamp: Clamp | None) -> str | None
     return _late_message(singular, f"{'this ' if clamp else ''}{call.name} stands behind it and") if is_cut else None
 
 
-def _guard_by_where(module: Module, *arguments: ast.expr) -> str | None:
-    hidden = next(hidden_functions(module, *arguments), None)
-    return hidden and _late_message(hidden[1], "where chooses behind it and")
-
-
-def hidden_functions(
-    module: Module, condition: ast.expr, first: ast.expr, second: ast.expr
-) -> Iterator[tuple[ast.AST, Singular, bool]]:
-    """The functions in the branches of a where that are not chosen where they have no finite slope, and the condition of their branch."""
-    for branch, other, chosen in ((first, second, True), (second, first, False)):
+def hidden_functions(module: Module, call: Call) -> Iterator[tuple[ast.AST, Singular, bool]]:
+    """The functions in a branch of a where that is not chosen where they have no finite slope. Is it the first branch?"""
+    condition, *branches = call.arguments if len(call.arguments) == 3 and not call.is_method else (call.arguments[0],)
+    for branch, other, chosen in zip(branches, branches[::-1], (True, False), strict=False):
+        functions = (read_singular(module, part) for part in ast.walk(module.resolve(other)))
+        beside = [function.x for function in functions if function is not None]  # there the value is not finite either
         for part in ast.walk(module.resolve(branch)):
             singular = read_singular(module, part)
-            if singular is None or not _can_be_singular(module, singular.x) or _has_singular(module, other, singular.x):
+            if singular is None or not _can_be_singular(module, singular.x):
                 continue
-            if (not chosen) in (_value_at(module, condition, singular.x, point) for point in singular.points):
+            values = [_value_at(module, condition, singular.x, point) for point in singular.points]
+            if (not chosen) in values and not any(_is_x(module, x, singular.x) for x in beside):
                 yield part, singular, chosen
-
-
-def _has_singular(module: Module, branch: ast.expr, x: ast.expr) -> bool:
-    """Is the branch singular in x, too? Then what is chosen there is not finite either."""
-    parts = (read_singular(module, part) for part in ast.walk(module.resolve(branch)))
-    return any(part is not None and _is_x(module, part.x, x) for part in parts)
 
 
 def _late_message(singular: Singular, guard: str) -> str:
@@ -199,10 +161,7 @@ def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
 
 
 def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) -> bool | None:
-    """The value of the condition where x is `point`: True for `x < 1` at 0. None unless it is one comparison of x.
-
-    A bound that is not known counts as a small positive number, and as the point behind == and !=.
-    """
+    """The value of the condition where x is `point`; None unless it compares x. An unknown bound counts as a small number."""
     node = strip_moves(module, condition)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _ORDER:
         return None
