@@ -27,4 +27,5 @@ USES = (
     "pseudograd.wording",
     "pseudograd_notices.answers",
     "pseudograd_notices.options",
+    "pseudograd_notices.settings",
 )

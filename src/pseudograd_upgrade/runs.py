@@ -134,14 +134,14 @@ def open_runner(
     """A runner of the program. Its interpreters get a folder with our packages and nothing else on their path."""
     programs.check("upgrade", program, is_module)
     home = Path(__file__).resolve().parents[1]
-    packages = [path for path in (home / "pseudograd", *home.glob("pseudograd_*")) if path.is_dir()]
+    packages = [home / "pseudograd", *(path for path in home.glob("pseudograd_*") if path.suffix in ("", ".py"))]
     with tempfile.TemporaryDirectory(prefix="pseudograd-path-") as folder:
         for package in packages:
             link = Path(folder) / package.name
             try:
-                link.symlink_to(package, target_is_directory=True)
+                link.symlink_to(package, target_is_directory=package.is_dir())
             except OSError:  # a system without links
-                shutil.copytree(package, link)
+                (shutil.copytree if package.is_dir() else shutil.copy)(package, link)
         yield Runner([*(["-m"] if is_module else []), program, *arguments], folder, seed, limits or Limits())
 
 

@@ -65,6 +65,14 @@ class Watch:
 watch = Watch()
 
 
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Pins and markers hold in both environments, also if pseudograd is installed in one alone."""
+    names = "pseudograd", "pseudograd_pytest"
+    is_known = any(pluginmanager.has_plugin(name) or pluginmanager.is_blocked(name) for name in names)
+    if not (is_known or "PYTEST_DISABLE_PLUGIN_AUTOLOAD" in os.environ):
+        pluginmanager.import_plugin(names[1])
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Files that are collected are compared; and pytest-randomly has one order, unless the command line names another."""

@@ -15,9 +15,10 @@ import torch
 
 from pseudograd_notices.answers import report_upgrade
 from pseudograd_notices.formats import FORMATS
+from pseudograd_upgrade import suite, suite_plugin
 from pseudograd_upgrade.answer import CONVENTION, FAILS, OTHER_OP, OWN
 from pseudograd_upgrade.recording import Schedule, SuiteRun, SuiteTest
-from pseudograd_upgrade.runs import Interpreter, LimitError
+from pseudograd_upgrade.runs import Interpreter, LimitError, open_runner
 from pseudograd_upgrade.suite import Suite, SuiteAnswer
 from pseudograd_upgrade.suite_plugin import watch
 from pseudograd_upgrade.suite_recorder import SuiteSession
@@ -139,6 +140,25 @@ def test_a_cause_is_an_annotation_and_what_was_not_compared_is_an_error() -> Non
         assert "%0Aand 2 more tests" in kink
         assert gone.startswith("::warning file=tests/test_it.py,title=PG304 fails-in-one::")
         assert error == "::error file=pytest,title=not read::not heard: an error"
+
+
+def test_the_plugin_is_in_both_environments_and_a_pin_of_the_settings_is_named(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where pseudograd is not installed; unless somebody blocked it."""
+    with open_runner("pytest", [], True, 0) as runner:
+        assert Path(runner.home, "pseudograd_pytest.py").is_file()
+    for known, blocked, imported in (("", "", ["pseudograd_pytest"]), ("pseudograd", "", []), ("", "pseudograd", [])):
+        names: list[str] = []
+        manager = SimpleNamespace(has_plugin=known.__eq__, is_blocked=blocked.__eq__, import_plugin=names.append)
+        suite_plugin.pytest_addoption(manager)  # type: ignore[arg-type]
+        assert names == imported
+    same, _ = ask(lambda run: {"u": ended((0, 1.0))})
+    monkeypatch.setattr(suite, "compare_suites", lambda *arguments: same)
+    Path("pyproject.toml").write_text('[tool.pseudograd]\npin = "half"\n', encoding="utf-8")
+    note = "upgrade: the suite ran under the pin 'half', by pin of [tool.pseudograd] in pyproject.toml"
+    assert note in upgrade(capfd, "-m", "pytest")[1]
+    assert note not in upgrade(capfd, "-m", "pytest", "--pseudograd-pin=none")[1]
 
 
 def test_the_page_shows_an_answer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from pseudograd_notices.options import add_format, add_program, check_format, print_answer
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     from pseudograd.listen.program.files import checked_file, json_text, write
     from pseudograd.listen.program.signals import stoppable
     from pseudograd_notices.answers import report_upgrade
+    from pseudograd_notices.settings import read_settings
 
     from ..answer import Answer
     from ..environments import describe_packages
@@ -68,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
     _check_combination(options)
     check_format("upgrade", options.output_format)
+    settings = read_settings("upgrade")
     routes = None if options.routes is None else parse_routes(options.routes)
     files: dict[str, Path] = {}
     for name in ("json", "cut_out", "output_file"):
@@ -81,6 +84,9 @@ def run(options: argparse.Namespace) -> int:
     ):
         if routes is None and _is_suite(options):
             answer = compare_suites(runner, options.old, options.new)
+            if settings.pin and not any(word.startswith("--pseudograd-pin") for word in options.arguments):
+                note = f"the suite ran under the pin {settings.pin!r}, by {settings.argument('pin')}"
+                answer = replace(answer, notes=(*answer.notes, f"{note}; --pseudograd-pin none asks without it"))
         elif routes is None:
             answer = compare_torches(runner, options.old, options.new)
         else:
