@@ -160,9 +160,11 @@ def report_bisection(text: str, program: str) -> Report:
     head = f"as it is the program {before}, with {answer['change']} everywhere it {after}; "
     rest = len(answer["decide"]) - 1
     head += "this line decides" if not rest else f"this line decides, together with {rest} more"
+    contexts = answer["change"].replace(" and ", ", pseudograd.")
+    step = f"with pseudograd.{contexts}: ...  # around it" if answer["passes"][1] else "keep what this line does now"
     notices = []
     for site in answer["decide"]:
-        lines = [f"reached by way of {caller}" for caller in site["callers"]]
+        lines = [f"next: {step}", *(f"reached by way of {caller}" for caller in site["callers"])]
         lines += [] if answer["is_alone"] else ["the change is enough here, and it is enough elsewhere"]
         places = [site["where"], *site["callers"], site["user_where"]]
         notices.append(_make_notice("PG401", f"{head}: {site['op']}", lines, site["expression"], places, program))

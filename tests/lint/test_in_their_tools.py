@@ -117,7 +117,7 @@ def test_flake8_finds_the_plugin() -> None:
 
 def answered(kind: str, where: str = "", **fields: Any) -> Report:
     """The answer of `upgrade train.py` of this kind, with a call at a line of the project or of a package that it uses."""
-    event = Event(Origin("backward", "ClampBackward1", where, "quiet.py:5", "x.clamp(0, 1)"), "", (), 0)
+    event = Event(Origin("backward", "ClampBackward1", where, "quiet.py:5", "x.clamp(0, 1)"), "", (), 0, "0")
     difference = Difference(2, event, event, 0.5) if where else None
     answer = Answer(kind, ("2.13.0", "2.15.0"), 4, 8, difference=difference, **fields)
     return report_upgrade(json_text(answer.to_json()), "losses.py")
@@ -170,7 +170,7 @@ ANNOTATIONS: dict[str, tuple[Callable[[], Report], list[str]]] = {
         lambda: bisected(FOUND),
         [
             "warning file=losses.py,line=5,endLine=5,title=PG401 decides::as it is the program passes, with pin_edge('open') everywhere "
-            "it fails; this line decides: clamp at torchlib/a.py:3%0Areached by way of losses.py:5"
+            "it fails; this line decides: clamp at torchlib/a.py:3%0Anext: keep what this line does now%0Areached by way of losses.py:5"
         ],
     ),
     "nothing decides": (lambda: bisected(SAME), []),
