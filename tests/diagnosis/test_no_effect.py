@@ -153,6 +153,10 @@ def _sums_that_nobody_runs(net: nn.Sequential) -> Tensor:
     return loss
 
 
+def _a_factor_without_a_gradient(net: nn.Sequential) -> Tensor:
+    return error(net) * net[0].get_parameter("weight").norm().item()
+
+
 def _for_ranks(net: nn.Sequential) -> Tensor:
     return error(net) + 0.0 * sum(parameter.sum() for parameter in net.parameters())
 
@@ -192,6 +196,7 @@ def _entropy_of_a_teacher(net: nn.Sequential, teacher: list[nn.Module] = []) -> 
         _metrics,
         _surrogate,
         _sums_that_nobody_runs,
+        _a_factor_without_a_gradient,
         _for_ranks,
         _weight_from_0,
         _made_for_what_they_do,
