@@ -56,7 +56,10 @@ def _guards(module: Module, node: ast.Call) -> Iterator[tuple[ast.expr, bool, st
     condition = None if call is None or call.name != "where" else call.arguments[0]
     if call is None or not isinstance(condition, ast.Compare):
         return
-    is_compared = any(number(module, side) is not None for side in (condition.left, condition.comparators[0]))
+    numbers = [side for side in (condition.left, condition.comparators[0]) if number(module, side) is not None]
+    is_compared = any(
+        not any(isinstance(part, ast.Name) for part in ast.walk(side)) for side in numbers
+    )  # a default may be a tensor
     for part, singular, is_first in hidden_functions(module, call):
         parents = [part, *module.parents(part)]
         inside = parents[: parents.index(node)] if node in parents else []

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from pseudograd_lint.fix import fix_text
-from pseudograd_notices import source
 
 from ..choices import folded
 from ..commands import answer as run
 
-HEAD = "import torch  # a loss\n\n\ndef f(x, y):\n    return "
+HEAD = "import torch  # a loss\n\n\ndef f(x, y, low=0.0):\n    return "
 MENDED = {
     "torch.where(x > 0, torch.log(x), 0)": "torch.where(x > 0, torch.log(torch.where(x > 0, x, 1)), 0)",
     "torch.where(x == 0, 0, y / x)": "torch.where(x == 0, 0, y / torch.where(x == 0, 1, x))",
@@ -26,6 +25,7 @@ MENDED = {
     "torch.where(x > 0, torch.log(x) / x, 0)": "torch.where(x > 0, torch.log(torch.where(x > 0, x, 1)) / torch.where(x > 0, x, 1), 0)",
 }
 LEFT = [
+    "torch.where(x > low, torch.log(x), 0)",
     "torch.where(x > 0, y / torch.log(x), 0)", "torch.where(x > y, torch.log(x), 0)", "torch.where(y[0](x) > 0, torch.log(y[0](x)), 0)",
     "torch.where(x.abs() > 0, 1 / x, 0)", "torch.where(x > 0, x.sqrt().exp(), 0)", "torch.nan_to_num(x.log())", "x.sqrt().clamp(min=1)",
 ]  # fmt: skip
@@ -96,7 +96,7 @@ def test_what_cannot_be_mended_is_left(capsys: pytest.CaptureFixture[str], monke
     Path("a.py").write_text(text)
     Path("broken.py").write_text(text + "def (:\n")
     with monkeypatch.context() as patch:
-        patch.setattr(source.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         status, _, err = run(capsys, "lint", "a.py", "--fix", "--select", "PG104")
     assert (status, err) == (
         2,

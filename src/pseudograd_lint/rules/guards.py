@@ -51,12 +51,12 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
     if call is not None and call.name == "binary_cross_entropy":  # log(p) and log(1 - p)
         singular = Singular(call.name, call.arguments[0], (0.0, 1.0), call.name)
     is_double = "float64" in module.loads or any(key_of(load) != "torch.double" for load in module.loads["double"])
-    is_silent = singular is None or is_double or not is_recorded(module, node)
-    for clamp, position in () if is_silent else _find_clamps(module, singular):
+    if singular is None or is_double or not is_recorded(module, node):
+        return None
+    for clamp, position in _find_clamps(module, singular):
         for bound in filter(None, (clamp.low, clamp.high)):
             base = _float32_base(module, bound)
             if base is not None and single(base) == single(position):
-                assert singular is not None
                 value = format_number(base)
                 return (
                     f"the bound {unparse(bound)} of this {clamp.name} is {value} in float32, where {singular.label} has an infinite slope: "
