@@ -24,18 +24,30 @@ def text() -> str:
     constants = {name: literals(file) for name, file in files.items()}
     names = sorted(files, key=lambda name: (constants[name]["PLACE"], name))
     rows = [f"| [`{name}`](#{name}) | {constants[name]['HELP']} |" for name in names]
-    sections = ["\n".join(_section(name, constants[name])) for name in names]
+    earlier: dict[str, str] = {}
+    sections = ["\n".join(_section(name, constants[name], earlier)) for name in names]
     return _START + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
 
 
-def _section(name: str, constants: dict[str, object]) -> Iterator[str]:
+def _section(name: str, constants: dict[str, object], earlier: dict[str, str]) -> Iterator[str]:
+    """earlier: the command that first has a row. A later command names its arguments in one row."""
     sentence = str(constants["HELP"])
     sentence = sentence[0].upper() + sentence[1:] + ("" if sentence.endswith("?") else ".")
     yield from (f"## {name}", "", sentence, "", "```sh", str(constants["EXAMPLE"]), "```", "")
     yield from ("| argument | meaning |", "|---|---|")
-    for action in _command(name)._actions:
-        if not isinstance(action, argparse._HelpAction):
-            yield f"| `{_call(action)}` | {_escape((action.help or '') % {'default': action.default})} |"
+    rows = {
+        f"| `{_call(action)}` | {_escape((action.help or '') % {'default': action.default})} |": action
+        for action in _command(name)._actions
+        if not isinstance(action, argparse._HelpAction)
+    }
+    first = {row: earlier.setdefault(row, name) for row in rows}
+    for command in dict.fromkeys((name, *first.values())):
+        shared = [row for row in rows if first[row] == command]
+        if command == name or len(shared) == 1:
+            yield from shared
+        else:
+            words = [f"`{(rows[row].option_strings or [rows[row].metavar or rows[row].dest])[-1]}`" for row in shared]
+            yield f"| {', '.join(words)} | as for [`{command}`](#{command}) |"
     if "STATUS" in constants:
         yield from ("", f"Exit status: {constants['STATUS']}.")
 

@@ -49,7 +49,6 @@ FILLED = (
     *(
         DOCS / f"{name}.md"
         for name in (
-            "index",
             "diagnose",
             "your_own_rule",
             "lint",

@@ -61,46 +61,16 @@ def _versions() -> str:
     return "\n".join(f"- {sentences} {_quoted(names)}" for sentences, names in functions.items())
 
 
-def _frameworks() -> str:
-    """By family: the functions for which JAX or TensorFlow differs from the newest torch."""
-    functions: dict[str, dict[str, None]] = {}
-    for point in TABLE.points.values():
-        if any(_differ(point, framework) for framework in FRAMEWORKS[1:]):
-            functions.setdefault(point.family, {})[_function(point)] = None
-    return _list(functions)
-
-
-def _routes() -> str:
-    """By route: the functions that get another gradient on it than in eager mode, on any torch; errors are in the JSON."""
-    functions: dict[str, dict[str, None]] = {}
-    for point in TABLE.points.values():
-        for (framework, route), spans in point.exceptions.items():
-            for span in spans:
-                plain = point.outcome(framework, span.versions.rpartition("-")[2])
-                if framework == "torch" and span.outcome.gradient is not None and plain is not None and plain.gradient:
-                    functions.setdefault(route, {})[_function(point)] = None
-    return _list(functions)
-
-
 def _function(point: Point) -> str:
     """Its name, with an inner function and without other arguments."""
     return re.sub(r"\((?!clamp|relu|round|sqrt)[^()]*\)(\.\w+)?", "", point.id.partition("@")[0])
-
-
-def _list(names_by_heading: dict[str, dict[str, None]]) -> str:
-    return "\n".join(f"- **{heading}**: {_quoted(names)}" for heading, names in names_by_heading.items())
 
 
 def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-PARTS = {
-    "kink_counts": _counts,
-    "kinks_by_version": _versions,
-    "kinks_by_framework": _frameworks,
-    "kinks_by_route": _routes,
-}
+PARTS = {"kink_counts": _counts, "kinks_by_version": _versions}
 
 
 # --- the searchable table ---------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ relu: default rule zero, edge open (or closed, half, inward)
     saves            1 bit or x
     linear in grad   yes
     source           the true gradient; torch.clamp
-    also called      true gradient, tfc disconnected, clipped straight-through
+    also called      true gradient, tensorflow-compression's disconnected, clipped straight-through
   identity
     grad_x outside   grad
     saves            nothing

@@ -203,12 +203,13 @@ def readme_part(run: Run) -> str:
         return NOT_MEASURED
     over = million["over"]
     mib = {route: f"{values['saved_bytes'] / 2**20:.0f}" for route, values in network.items()}
-    ratios = f"{over['native']:.2f} × the time of torch.clamp and {over['snippet']:.2f} × that of the popular snippet"
+    ratios = f"{over['native']:.2f} × the time of torch.clamp and {over['snippet']:.2f} × that of ClampWithGrad"
     return "\n".join(
         [
             f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
-            f"On the CPU, forward and backward of a million elements with `inward` take {ratios}, the class ClampWithGrad that scripts "
-            f"copy. *Two copies*, of x forward and of grad backward, are the unit: here `inward` takes {over['floor']:.2f} × their time. "
+            f"On the CPU, forward and backward of a million elements with `inward` take {ratios}, the class that scripts "
+            f"copy (the *popular snippet*). The unit of the picture is the time of two copies, of x and of grad: `inward` takes "
+            f"{over['floor']:.2f} × that. "
             f"The network of the picture saves {mib['inward']} MiB for its backward pass with `inward` and {mib['native']} MiB with "
             f"torch.clamp. [How fast](docs/speed.md) has more figures. {_count_limits(run)}",
         ]

@@ -214,7 +214,7 @@ _rule(
     source="the true gradient; torch.clamp",
     is_linear=True,
     sides=lambda: (NOTHING, NOTHING),
-    also_called="true gradient, tfc disconnected, clipped straight-through",
+    also_called="true gradient, tensorflow-compression's disconnected, clipped straight-through",
     translates="true clamp_with_grad_that_works disconnected clipped_ste native clipped_straight_through",
 )
 _rule(
