@@ -43,13 +43,15 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import report as speed_report  # noqa: E402  the page of speed, from what `make bench` kept
 
 DOCS = ROOT / "docs"
-REAL_PACKAGES, DIAGNOSES, COMPOSITES = (DOCS / f"{name}.json" for name in ("real_packages", "diagnoses", "composites"))
+_MEASURED = ("real_packages", "diagnoses", "composites", "nan_tools")
+REAL_PACKAGES, DIAGNOSES, COMPOSITES, NAN_TOOLS = (DOCS / f"{name}.json" for name in _MEASURED)
 FILLED = (
     ROOT / "README.md",
     *(
         DOCS / f"{name}.md"
         for name in (
             "diagnose",
+            "ten_ways",
             "your_own_rule",
             "lint",
             "override",
@@ -211,6 +213,23 @@ def _diagnosis() -> str:
     return "\n".join(["```text", *lines, "```"])
 
 
+def _nan_tools() -> str:
+    """What benchmarks/nan_tools.py counted: for each tool the programs of which it names the line, the cause and a mend, and its cost."""
+    found = json.loads(NAN_TOOLS.read_text(encoding="utf-8"))
+    faults, costs = found["faults"].values(), found["costs"]
+    rows = [
+        f"| of {len(faults)} programs | line | cause | mend | {' | '.join(costs)} |",
+        f"|---|---|---|---|{'---|' * len(costs)}",
+    ]
+    for tool in next(iter(costs.values())):
+        counts = [sum(word in said[tool] for said in faults) for word in ("line", "cause", "mend")]
+        rows.append(
+            f"| {tool} | {' | '.join(map(str, counts))} | {' | '.join(f'{cost[tool]:.1f} x' for cost in costs.values())} |"
+        )
+    versions = ", ".join(f"{name} {version.partition('+')[0]}" for name, version in found["versions"].items())
+    return "\n".join([*rows, "", f"Measured with {versions}."])
+
+
 def _kinds() -> str:
     """The kinds of findings, by their numbers."""
     rows = ["| code | name | the finding |", "|---|---|---|"]
@@ -238,6 +257,7 @@ _PARTS: dict[str, Callable[..., str]] = {
     "rules_of": op_pages.rule_table,
     "audit_inward": _audit_inward,
     "kinds": _kinds,
+    "nan_tools": _nan_tools,
     "precision": codes_page.precision,
     "diagnosis": _diagnosis,
     "rules": _rule_table,

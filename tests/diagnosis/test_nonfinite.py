@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import itertools
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +25,15 @@ from .checks import codes, only
 from .trainers import steps
 
 # --- the next step, pasted ----------------------------------------------------------------------------------------------
+
+
+def _faults() -> Any:
+    """The data of benchmarks/nan_tools.py."""
+    folder = str(Path(__file__).parents[2] / "benchmarks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        return importlib.import_module("nan_programs")
+
 
 _PROGRAM = """\
 import torch
@@ -48,6 +60,7 @@ _LINES = {
     "torch.where(z > 0, z.rsqrt(), z)": "x is 0 (1) or below 0 (2)",
     "torch.where(mask, z, torch.log1p(z * 0 - 1))": "x is -1",
     "torch.special.entr(z * (z > 0))": "x is 0",
+    "(z - torch.inf * (mask | ~mask)).log_softmax(0)": "",
     "torch.logit(z - z.detach() + (z.detach() > 0))": "x is 0 (3) or 1 (2)",
     "torch.addcdiv(z, z, z - z.detach())": "x is 0",
     "z / (z - z.detach()).square().sum(0, keepdim=True).sqrt()": "x is 0",
@@ -144,7 +157,21 @@ def test_a_result_beyond_float16_is_no_gradient_that_a_scaler_lowers(tmp_path: P
         "(p * 400).pow(2).sum().sqrt()", p, tmp_path, torch.tensor(math.inf, dtype=p.dtype)
     )
     said = _next_step("(p * 400).pow(2)", p, tmp_path)
-    assert said.startswith("the result is larger than float16 holds: 65,504; Compute it in float32 or torch.bfloat16")
+    assert said.startswith(
+        "the result is larger than float16 holds: 65,504; ((p * 400).float()).pow(2)  # compute it in float32"
+    )
+
+
+def test_a_nan_that_a_mask_keeps_from_every_gradient_is_told_if_the_loss_is_nan() -> None:
+    net, x = nn.Linear(4, 8), torch.randn(16, 4)
+
+    def loss() -> Tensor:
+        return net(x).masked_fill(torch.ones(8, dtype=torch.bool), -math.inf).softmax(1).mean()
+
+    d = steps(net, loss, 2, torch.optim.SGD(net.parameters(), 0.1))
+    assert codes(d)[0] == "nonfinite"
+    assert "the result are not finite, and so is the loss; no parameter got it" in d.findings[0].evidence
+    assert d.findings[0].cause == "every entry of a row is -inf, so that its softmax is 0 / 0"
 
 
 def test_an_op_of_the_forward_is_not_called_its_backward(tmp_path: Path) -> None:
@@ -179,6 +206,21 @@ def test_a_loss_that_is_not_finite_is_told_where_every_gradient_is() -> None:
     where = "tests/diagnosis/test_nonfinite.py:"
     (line,) = [line for line in d.calm if line.startswith(f"the loss at {where}")]
     assert line.endswith("is not finite in 2 of 3 backward passes that were looked at, first in backward 1")
+
+
+@pytest.mark.program
+@folded
+@pytest.mark.parametrize("fault", _faults().FAULTS)
+def test_the_programs_that_tools_are_compared_with_have_their_lines_and_causes(fault: str, tmp_path: Path) -> None:
+    faults, file = _faults(), tmp_path / "train.py"
+    file.write_text(faults.source_of(fault))
+    program: dict[str, Any] = {}
+    exec(compile(file.read_text(), file, "exec"), program)
+    with diagnose(program["net"]) as d:
+        program["train"]()
+    finding = only(d, "nonfinite")
+    assert re.search(faults.FAULTS[fault][1], finding.cause)
+    assert finding.where in [f"{file}:{line}" for line in faults.lines_of(fault)]
 
 
 # --- the forward, the data, the weights -----------------------------------------------------------------------------------

@@ -89,13 +89,13 @@ class Nonfinite:
         self.skipped = self.mended = 0  # steps
         self.has_spread = False  # do weights hold it?
         self._are_weights_known = False
+        self._is_loss_nan = False  # in the last backward
         self._is_searching = self._is_of_forward = self._is_inner = self._is_computed_again = False
         # The nodes of this backward whose result may be it, each with that result, if it is known to be it.
         self._frontier: dict[GraphNode, Tensor | None] = {}
         self._behind: list[GraphNode] = []  # the nodes of this backward
-        self._heard: Birth | None = (
-            None  # the first call in a backward that makes it, as where checkpoint computes once more
-        )
+        # The first call in a backward that makes it, as where checkpoint computes once more.
+        self._heard: Birth | None = None
         # The last op of the forward whose result is it, and of which the input is not known.
         self._candidate: Birth | None = None
         # The first op of a backward that makes it, where the loss was not finite either.
@@ -120,6 +120,8 @@ class Nonfinite:
                 near, backward, tensor = weights[0].name, self._recorder.backwards, weights[0].tensor()
                 dtype = torch.float32 if tensor is None else tensor.dtype
                 self._add(Birth(None, "", WEIGHTS, backward, 0, 0, "", False, dtype, 0, is_forward=True, near=near))
+        roots_known = [root.detach() for root in roots if isinstance(root, Tensor) and not is_loss_finite]
+        self._is_loss_nan = any(bool(root.isnan().any()) for root in roots_known)
         if self.is_unplaced:
             self._place(behind)
         self._is_of_forward, self._is_computed_again = not is_loss_finite, False
@@ -251,6 +253,11 @@ class Nonfinite:
         if self._pending and not any(is_broken(getattr(leaf.tensor(), "grad", None)) for leaf in self._pending):
             self._pending = {}
             self.skipped += 1
+
+    @property
+    def is_told(self) -> bool:
+        """Did gradients get it, or was the last loss nan, as where a mask keeps it from every gradient?"""
+        return not self.is_calm if self.reached else self._is_loss_nan and bool(self.births)
 
     @property
     def is_calm(self) -> bool:

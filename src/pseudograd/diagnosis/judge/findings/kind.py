@@ -109,7 +109,7 @@ class Evidence:
         more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
         nonfinite = vars(self.recorder).get("nonfinite")
         skipped = [] if nonfinite is None else nonfinite.calm()
-        losses = [] if nonfinite is not None and nonfinite.reached else self._losses_not_finite()
+        losses = [] if nonfinite is not None and (nonfinite.reached or nonfinite.is_told) else self._losses_not_finite()
         return [*self.starving.calm(), *skipped, *losses, *calm_lines(self.partly), *clips, *more]
 
     def _losses_not_finite(self) -> Iterable[str]:

@@ -20,6 +20,7 @@ from .kind import Evidence, Kind
 if TYPE_CHECKING:
     from ...count.births import Birth
     from ...count.nonfinite import Nonfinite
+    from ...count.optimisers import Parameters
 
 _LONG = 24  # characters of an operand that is written once
 _WHY = {
@@ -47,6 +48,17 @@ _LEAST = {
 }
 _LEAST_HALF = 3e-8
 _USUAL_LEAST = {"root": 1e-12, "division": 1e-6, "log": 1e-12, "arc": 1e-6}
+# What to write where the line cannot be rewritten, and a remark.
+_CLAUSES = {
+    "row": (
+        "x.masked_fill(mask, torch.finfo(x.dtype).min)",
+        "in place of -inf: a row that is all masked becomes uniform",
+    ),
+    "half result": (
+        "x.float()",
+        "compute it in float32 or torch.bfloat16, or scale x: a GradScaler changes the gradients alone",
+    ),
+}
 _OPERATORS: dict[type, str] = {ast.Div: "Div", ast.Mult: "Mul", ast.Pow: "Pow"}
 
 
@@ -54,14 +66,16 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     known: Nonfinite | None = vars(evidence.recorder).get("nonfinite")
     if known is None:
         yield from _find_late(evidence)
-    elif known.reached and not known.is_calm:
+    elif known.is_told:
         reached = sum(1 << bit for bit, leaf in evidence.leaves if leaf in known.reached)
-        births = [birth for birth in known.births.values() if not birth.upstream or birth.upstream & reached]
+        births = [
+            birth for birth in known.births.values() if not (birth.upstream and reached) or birth.upstream & reached
+        ]
         births = sorted(births, key=_order)
         for birth in births:
             if birth.backward == births[0].backward or not known.taken:  # what comes after a step may come of it
                 yield _finding(evidence, birth, known)
-        if not births:
+        if not births and reached:
             yield from _find_late(evidence, list(known.reached))
 
 
@@ -98,7 +112,8 @@ def _order(birth: Birth) -> tuple[int, int]:
 
 
 def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
-    location = NOWHERE if birth.tally is None else birth.tally.location
+    step = _find_step(evidence, birth)
+    location = step.location if step is not None else NOWHERE if birth.tally is None else birth.tally.location
     expression = expression_at(location)
     count = f"{birth.entries:,} of {birth.elements:,} entries"
     values = f", where {birth.values}" if birth.values else ""
@@ -119,7 +134,7 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
     return KIND.call_finding(
         location,
         f"{born}; {_describe_reach(known)}",
-        *(_explain_eps(evidence, birth) or (_explain(birth), _advise(birth, expression))),
+        *((_explain(birth), _advise(birth, expression)) if step is None else _explain_eps(step, birth.dtype)),
         share=birth.entries / (birth.elements or 1) or 1.0,
         module=location.module,
         parameters=tuple(leaf.name for leaf in known.reached),
@@ -127,8 +142,8 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
     )
 
 
-def _explain_eps(evidence: Evidence, birth: Birth) -> tuple[str, str] | None:
-    """The cause and the next step where a step made weights not finite, as the epsilon of the optimiser is 0 in their dtype."""
+def _find_step(evidence: Evidence, birth: Birth) -> Parameters | None:
+    """The optimiser of which a step made weights not finite, as its epsilon is 0 in their dtype."""
     if birth.kind != "weights" or not birth.dtype.is_floating_point:
         return None
     leaf = next((leaf for _, leaf in evidence.leaves if leaf.name == birth.near), None)
@@ -137,17 +152,22 @@ def _explain_eps(evidence: Evidence, birth: Birth) -> tuple[str, str] | None:
         return None
     if not isinstance(known.eps, float) or float(torch.tensor(known.eps, dtype=birth.dtype)):
         return None
-    dtype, works = str(birth.dtype).removeprefix("torch."), 1e-4 if birth.dtype is torch.float16 else 1e-8
-    return (
-        f"eps={known.eps:g} of {known.kind} is 0 in {dtype}, so a step divides by 0 where the square of the gradient is 0 there, too",
-        f"eps={works:g}  # of {known.kind}; or keep the weights in float32, and compute under torch.autocast",
-    )
+    return known
+
+
+def _explain_eps(known: Parameters, dtype: torch.dtype) -> tuple[str, str]:
+    works, name = 1e-4 if dtype is torch.float16 else 1e-8, str(dtype).removeprefix("torch.")
+    why = "so a step divides by 0 where the square of the gradient is 0 there, too"
+    remark = f"of {known.kind}; or keep the weights in float32, and compute under torch.autocast"
+    return f"eps={known.eps:g} of {known.kind} is 0 in {name}, {why}", f"eps={works:g}  # {remark}"
 
 
 def _describe_reach(known: Nonfinite) -> str:
     """The parameters that got it, and the steps."""
     parameters = [leaf.name for leaf in known.reached if leaf.is_parameter]
     names, taken = parameters or [leaf.name for leaf in known.reached], known.taken
+    if not names:
+        return "no parameter got it"
     text = f"{counted(len(names), 'parameter' if parameters else 'tensor')} got it: {shortened(names, 4)}"
     if taken:
         spread = f"that of {counted(known.spread_to, 'parameter')}" if known.spread_to > len(names) else "it"
@@ -185,20 +205,21 @@ def _explain(birth: Birth) -> str:
 def _advise(birth: Birth, expression: str) -> str:
     plain = {
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
-        "half result": "Compute it in float32 or torch.bfloat16, or scale what enters; a GradScaler changes the gradients alone.",
         "function": "Let its backward return 0, or a bound, where its slope is infinite.",
         "matrix": "Use the eigenvalues alone, not the vectors; or compute it in float64 with a small diagonal added.",
         "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
         "minus infinity": "Leave such entries out of the loss, or mask them with torch.finfo(x.dtype).min in place of -inf.",
         "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",
         "weights": "Before each step, look for the first parameter that is not finite: bool(p.isfinite().all()) is False.",
-        "row": "x.masked_fill(mask, torch.finfo(x.dtype).min)  # in place of -inf: a row that is all masked becomes uniform",
         **dict.fromkeys(("other", "entered"), "Print the values that enter here, and their smallest and largest."),
     }.get(birth.kind)
     if plain is not None:
         return plain
     change = _change_of(birth)
     pasted = _rewrite(expression, birth, change)
+    if birth.kind in _CLAUSES:
+        otherwise, clause = _CLAUSES[birth.kind]
+        return f"{pasted or otherwise}  # {clause}"
     why = "in front of it" if pasted else "for the x that enters here"
     return f"{pasted or change('x')}  # {why}{': what stands behind it comes too late' if birth.is_masked else ''}"
 
@@ -208,6 +229,10 @@ def _change_of(birth: Birth) -> Callable[[str], str]:
     kind, dtype = birth.kind, birth.dtype
     limits = "arc" if birth.op in ("Log1P", "Logit") else kind
     least = _LEAST.get(limits, {}).get(dtype, _USUAL_LEAST.get(limits, 0.0))
+    if kind == "half result":
+        return lambda x: f"{x}.float()"
+    if kind == "row":
+        return lambda x: f"{x}.clamp(min={'-6e4' if dtype is torch.float16 else '-1e30'})"
     if kind == "overflow":
         limit = {torch.float16: 10, torch.float64: 700}.get(dtype, 80)
         return lambda x: f"{x}.clamp(max={limit})"
@@ -256,7 +281,7 @@ def _operand(tree: ast.expr, op: str, position: int) -> ast.expr | None:
         return None if not is_op else tree.right if position or op == "Reciprocal" else tree.left
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute):
         return None
-    if tree.func.attr.rstrip("_").replace("arc", "a") != op.lower().removeprefix("special"):
+    if tree.func.attr.replace("_", "").replace("arc", "a") != op.lower().removeprefix("special"):
         return None
     owner = root = tree.func.value
     while isinstance(root, ast.Attribute):
