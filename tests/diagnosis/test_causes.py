@@ -292,6 +292,14 @@ def _drawn(a: nn.Module, b: nn.Module) -> Tensor:
     return b(functional.one_hot(drawn, 3).float())
 
 
+def _free_bits(a: nn.Module, b: nn.Module) -> Tensor:
+    return b(X).square().mean() + a(X).square().mean().clamp(min=100)  # cut
+
+
+def _times_0(a: nn.Module, b: nn.Module) -> Tensor:
+    return b(X) + 0 * a(X)  # cut
+
+
 def _a_sample(a: nn.Module, b: nn.Module) -> Tensor:
     return b(torch.distributions.Normal(a(X), 1.0).sample())  # cut
 
@@ -325,6 +333,8 @@ CUT: dict[Callable[[nn.Module, nn.Module], Tensor], tuple[str, str]] = {
     _under_no_grad: ("", "Compute it outside of"),
     _a_view_under_no_grad: ("", "Compute it outside of"),
     _drawn: ("", "pseudograd.straight"),
+    _free_bits: ("is cut by clamp", "None, if the clip is meant"),
+    _times_0: ("is cut by mul", "Print the other factor"),
     _a_sample: ("", "torch.distributions.Normal(a(X), 1.0).rsample()"),
     _in_front_of_a_choice: ("its only way to the loss is cut by .detach(), and again behind it", "two edits"),
     _written_as_an_average: ("", "Let the loss use the parameter itself"),

@@ -79,6 +79,8 @@ def look_at(site: Site) -> str:
     """The advice where no rule is known to help."""
     if site.op == HOOK:
         return "Let the hook return what should pass, or remove it: its handle has remove()."
+    if site.op == "mul":
+        return "Print the other factor: it is 0, or so small that the product is."
     if site.op in ("softmax", "logSoftmax"):
         return "Print the shape and the range of what enters here: over one entry it is a constant, and far apart it is flat."
     return site.own_remedy or "Look at the values that enter here: print their range."

@@ -54,8 +54,8 @@ def advise_clamp(site: Site) -> str:
         return advice.override(site, DEFAULT_RULE)
     if not site.recoverable:
         return (
-            "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
-            "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
+            "None, if the clip is meant: what is cut would only lead further outside, as with free bits, or in the clipped loss of a "
+            "policy. There pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
         )
     if site.recoverable_share < RECOVERABLE_SHARE:
         return (

@@ -13,6 +13,7 @@ from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
 from ..dead_units import are_chosen_out, group_dead
 from ..starving import NO_PATH, RETURNS_NONE, ZEROED
+from .cut import RECOVERABLE_SHARE, advise_clamp
 from .edge import is_cut_by_its_era, passing_era, step_behind
 from .kind import Evidence, Kind
 from .unused import advise_twin, find_replaced
@@ -114,6 +115,8 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
             return "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line."
         if cause.is_second:
             return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
+        if cause.family == "clamp" and cause.recoverable is not None and cause.recoverable_share < RECOVERABLE_SHARE:
+            return advise_clamp(cause)
         return advice.try_rule(cause) or advice.look_at(cause)
     twin = None if cause is None or not cause.kind.endswith(WITHOUT_GRAD) else advise_twin(evidence, parameters)
     if twin is not None:
@@ -142,6 +145,8 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
             "Use it in the loss. If another parameter has replaced it, make the optimiser after that. If chance skips it, as a drop path "
             "does, take more steps."
         )
+    if "ended with an error" in starved.why:
+        return "Mend that error first: a backward that ends well brings it a gradient, or says more here."
     return "Print its .grad after a backward. A constant that is added to an energy has none from its forces: then leave it."
 
 
