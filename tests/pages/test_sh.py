@@ -57,6 +57,7 @@ QUICK = ("docs/lint.md", "docs/start/rules.md", "docs/your_own_rule.md")  # in t
 # What is not run, and why: a part of the command.
 NOT_RUN = {
     "nproc-per-node 8": "eight processes; tests/distributed runs two, both ways",
+    "--to torch==": "makes an environment; tests/upgrade/test_environments.py makes one from a folder of packages",
     "--routes cpu,cuda": "needs a device; tests/upgrade/test_devices.py runs it where there is one",
     "--backend inductor": "compiles every point of the table for minutes; tests/kinks compiles some",
 }
