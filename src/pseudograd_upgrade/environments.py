@@ -39,6 +39,8 @@ _LIST = """
 import importlib.metadata, json, sys
 rows = {}
 for part in importlib.metadata.distributions():
+    if not (part.metadata and part.metadata["Name"] and part.version):  # what an uninstallation left
+        continue
     url = part.read_text("direct_url.json")
     row = [part.version, url and json.loads(url), [text for text in part.requires or () if text.startswith("torch")]]
     rows.setdefault(part.metadata["Name"], row)
@@ -56,7 +58,7 @@ def is_requirement(text: str | None) -> bool:
 
 def find_environments(old: str | None, new: str | None) -> tuple[Interpreter, Interpreter]:
     """The interpreters of `--from` and `--to`; without one of them this one. ValueError if one cannot be used."""
-    sides = {"--from": old or sys.executable, "--to": new or sys.executable}
+    sides = {"--from": sys.executable if old is None else old, "--to": sys.executable if new is None else new}
     pythons = {name: find_interpreter(name, text) for name, text in sides.items() if not is_requirement(text)}
     base = next(iter(pythons.values()), None)
     first, second = (pythons.get(name) or find_environment(name, text, base) for name, text in sides.items())
@@ -277,16 +279,17 @@ class _Maker:
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
         with tempfile.TemporaryDirectory(prefix="pseudograd-") as folder:
             log = Path(folder) / "log"
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    start_new_session=True,
-                )
+            process: subprocess.Popen[bytes] | None = None
             try:
+                with hold_signals(), log.open("wb") as output:
+                    process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env=environment,
+                        start_new_session=True,
+                    )
                 while process.poll() is None:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(_SECONDS)
@@ -294,8 +297,9 @@ class _Maker:
                     last = _list_lines(log)[-1:] or ["the installer works"]
                     _tell(f"{self.requirement}: {time.monotonic() - self._began:.0f} s: {last[0][:100]}")
             finally:
-                with hold_signals():
-                    _end(process)
+                if process is not None:
+                    with hold_signals():
+                        _end(process)
             return _describe_error(_list_lines(log)) if process.returncode else ""
 
 

@@ -33,6 +33,8 @@ _VIEW_NODES = "View UnsafeView Reshape ReshapeAlias T Transpose Permute Alias Un
 _VIEW_NAMES = tuple(f"{name}Backward" for name in _VIEW_NODES.split())
 _VIEWS = "view reshape t transpose permute unsqueeze squeeze flatten contiguous clone detach swapaxes movedim"
 _UNWRITTEN = "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_"
+_COPIES = "cpu cuda to float double half bfloat16 type requires_grad_ grad data"
+_COPYING_FUNCTIONS = {*_VIEWS.split(), *_COPIES.split()}
 _VIEW_FUNCTIONS, _UNWRITTEN_FUNCTIONS = {*_VIEWS.split(), "requires_grad_"}, {*_UNWRITTEN.split()}
 ATTACHED = "pseudograd upgrade"  # the mark of a node that has a hook
 Arguments = tuple[object, ...]
@@ -60,6 +62,8 @@ class Recorder(Subscriber):
         self._digests = 0  # in these events
         self._depth = 0
         self.is_ended = False  # by us, after its last step
+        self.has_unheard = False  # calls since the last backward that this schedule leaves out
+        self.full_step: int | None = None  # the first step with events that no digest was taken of
 
     # --- events ---------------------------------------------------------------------------------------------------------
 
@@ -75,7 +79,9 @@ class Recorder(Subscriber):
         """Adds an event: its origin, its options, and for each tensor its type and shape and the position of its digest."""
         tensors = []
         for value in values:
-            if digests.is_readable(value) and self._digests < MOST_DIGESTS:
+            if digests.is_readable(value) and self._digests == MOST_DIGESTS:
+                self.full_step = self.full_step or self.step
+            elif digests.is_readable(value):
                 self._digests += 1
                 shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
                 tensors.append((shape, digests.digest(value)))
@@ -166,6 +172,7 @@ class Recorder(Subscriber):
         self._depth += 1
         with quietly():
             if self._depth == 1:
+                self.has_unheard = False
                 if not self.is_on:
                     self._drop_events()  # of an evaluation between two steps
                 self.losses.append([float(loss.double().sum()) for loss in roots if digests.is_readable(loss)])
@@ -202,13 +209,17 @@ class Recorder(Subscriber):
                 self._fetch_events()
         origins = [list(key) for key in self.origins]
         head = {"torch": torch.__version__, "origins": origins, "errors": self.noted.lines}
-        return {**head, "steps": self.steps, "losses": self.losses, "is_ended": self.is_ended}
+        return {**head, "steps": self.steps, "losses": self.losses, **self._describe_gaps()}
+
+    def _describe_gaps(self) -> dict[str, object]:
+        return {"is_ended": self.is_ended, "has_unheard": self.has_unheard, "full_step": self.full_step}
 
 
 class CallListener(Listener):
     """Hears the calls of its thread, but those of torch's optimisers: their effect shows in the parameters.
 
-    In steps that are not recorded it hears those without gradients: they may be an evaluation behind the last backward.
+    In steps that are not recorded it hears those without gradients: they may be an evaluation behind the last backward. Of the others it
+    only notes that there are some.
     """
 
     subscriber: Recorder
@@ -217,8 +228,13 @@ class CallListener(Listener):
         if _OPTIMISERS in sys._getframe(1).f_code.co_filename:
             return self.run(func, args, kwargs)
         recorder = self.subscriber
-        if recorder.is_on or recorder.schedule.every == 0 or torch.is_grad_enabled():
+        if recorder.is_on or recorder.schedule.every == 0:
             return super().__torch_function__(func, types, args, kwargs)
+        if torch.is_grad_enabled():
+            result = super().__torch_function__(func, types, args, kwargs)
+            if not recorder.has_unheard and isinstance(result, Tensor):
+                recorder.has_unheard = function_name(func) not in _COPYING_FUNCTIONS
+            return result
         recorder.is_on = True
         try:
             return super().__torch_function__(func, types, args, kwargs)

@@ -21,18 +21,20 @@ class Schedule(NamedTuple):
     """The steps whose events are recorded: steps 1 to `first` and one in `every`, or the steps of `window` alone.
 
     A program ends after its window, or after step `last`. Losses are recorded in every step, and so are the calls without gradients behind
-    the last backward. every=0: neither these calls nor a step after `first`.
+    the last backward; with `tail`, the number of the last backward and one, all calls there. every=0: neither these calls nor a step after
+    `first`.
     """
 
     first: int = 6
     every: int = 25
     window: tuple[int, int] | None = None
     last: int | None = None
+    tail: int | None = None
 
     def has(self, step: int) -> bool:
         if self.window is not None:
             return self.window[0] <= step <= self.window[1]
-        return step <= self.first or (self.every > 0 and step % self.every == 0)
+        return step <= self.first or step == self.tail or (self.every > 0 and step % self.every == 0)
 
     def is_over(self, step: int) -> bool:
         last = self.last if self.window is None else self.window[1]

@@ -24,8 +24,8 @@ from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, SuiteRun, load_
 
 _OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 8)
 _SECONDS = 60
-# Of one answer: two runs, three of rounding, four around the first loss that differs; then pins and the call alone, or lines left out.
-MOST_RUNS, MOST_RUNS_OF_ROUTES = 16, 21
+# Of one answer: three runs, three of rounding, four around the first loss that differs; then pins and the call alone, or lines left out.
+MOST_RUNS, MOST_RUNS_OF_ROUTES = 17, 22
 _LAST_LINES = 12  # that an answer shows
 _DESCRIBE = """
 import importlib.metadata, importlib.util, json, re, sys

@@ -35,9 +35,12 @@ from .differences import (
     Comparison,
     Difference,
     compare_events,
+    digest_distance,
     explain_equality,
     explain_growth,
+    find_other_ops,
     first_loss,
+    is_beyond_rounding,
     last_loss,
     may_have_grown,
     same_leaves,
@@ -48,6 +51,8 @@ from .environments import compare_packages, find_environments
 from .moved import MovedLines
 from .pins import Pinned, find_pin, is_at_line, known_change, may_hide_convention, pin_steps
 from .recording import (
+    FORWARD,
+    MOST_DIGESTS,
     UPDATE,
     Event,
     Recording,
@@ -87,7 +92,11 @@ class Question:
     @property
     def old(self) -> Recording:
         if self._old is None:
-            self._old = self._require_events(self.runner.run(self.old_python, self.schedule), "--from")
+            run = self._require_events(self.runner.run(self.old_python, self.schedule), "--from")
+            if run.raw.get("has_unheard") and run.status == 0 and not self.is_test:
+                self.schedule = self.schedule._replace(tail=len(run.losses) + 1)
+                run = self.runner.run(self.old_python, self.schedule)
+            self._old = run
         return self._old
 
     @property
@@ -184,6 +193,8 @@ class Question:
         old, new = self.old, self.new
         comparison = compare_events(old, new)
         is_equal = comparison.largest == 0.0
+        if comparison.first is None and (answer := self._explain_last_calls(comparison)) is not None:
+            return answer
         if comparison.first is None and (is_equal or self.is_test) and first_loss(old, new) is None:
             return self.make_answer(SAME if is_equal else ROUNDING, comparison, _summarize(comparison))
         comparison = self._compare(new)
@@ -211,12 +222,22 @@ class Question:
         self._add_shaken_noise()
         last = compare_events(self.old, self.new, self.noises, self.roundings, since=len(self.old.losses) + 1)
         if last.first is None:
-            why = f"apart by {first.distance:.1e} there, but no loss and no gradient of a parameter is"
-            return self._explain_rounding(comparison, [why])
+            without = f"apart by {first.distance:.1e} there, but no loss and no gradient of a parameter is"
+            return self._explain_rounding(comparison, [without])
         origin = origin_to_name(last.first)
-        why = f"apart by {last.first.distance:.1e} there, behind the last backward pass; the training before it is the same"
+        apart = self._list_only(last.first) or [f"apart by {last.first.distance:.1e} there"]
+        why = [*apart[:-1], f"{apart[-1]}, behind the last backward pass; the training before it is the same"]
         next_step = f"compare by hand what {origin.where} computes under both {self.sides}"
-        return self.make_answer(OTHER_OP, last, [why], [next_step])
+        return self.make_answer(OTHER_OP, last, why, [next_step])
+
+    def _explain_last_calls(self, comparison: Comparison) -> Answer | None:
+        """An answer if the two end with other calls, and get other values by them."""
+        first = find_other_ops(self.old, self.new)
+        if self.is_test or first is None or first.step <= len(self.old.losses) or _end_alike(first):
+            return None
+        next_step = f"compare by hand what {origin_to_name(first).where} computes under both {self.sides}"
+        why = [*self._list_only(first), "no call of both follows; all before it is the same"]
+        return self.make_answer(OTHER_OP, replace(comparison, first=first), why, [next_step])
 
     def _compare(self, new: Recording) -> Comparison:
         return compare_events(self.old, new, self.noises, self.roundings)
@@ -287,13 +308,16 @@ class Question:
         kind = MAGNIFIED if growth.is_rounding else OTHER_OP
         return self.make_answer(kind, replace(comparison, first=None), growth.why, growth.next_steps)
 
+    def _list_only(self, first: Difference) -> list[str]:
+        return _list_ops(self.old, first.only_old) + _list_ops(self.new, first.only_new)
+
     def explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
         old, new = self.old, self.new
         if (answer := self.answer_pinned(comparison, first)) is not None:
             return answer
         origin = origin_to_name(first)
         if first.only_old or first.only_new:
-            why = _list_ops(old, first.only_old) + _list_ops(new, first.only_new)
+            why = self._list_only(first)
         elif first.old.options != first.new.options:
             why = [f"called with {first.old.options or 'nothing'} and with {first.new.options or 'nothing'}"]
         elif first.is_reordered:
@@ -307,6 +331,8 @@ class Question:
             )
         if origin.kind == UPDATE and not same_leaves(old, new, self.noises, self.roundings):
             next_step = "the gradients that reach it differ already: look for lines that one of the two runs alone has"
+        elif origin.kind == FORWARD and not (first.only_old and first.only_new) and (first.only_old or first.only_new):
+            next_step = f"find out why {origin.where} calls {origin.op} under one of the two alone"
         elif origin.where != "?":
             report = f"report it upstream: {origin.op} of torch {new.torch}"
             next_step = f"if {origin.where} asks both {self.sides} for the same, {report}"
@@ -387,11 +413,18 @@ class Question:
 
 
 def _list_ends(*runs: Recording) -> list[str]:
-    """A note if --steps ended a run."""
-    steps = [len(run.losses) for run in runs if run.raw.get("is_ended")]
-    return (
-        [f"--steps ended the runs after {steps[0]} backward passes: what comes later was not compared"] if steps else []
-    )
+    """Notes about the calls that were not compared."""
+    ends = [len(run.losses) for run in runs if run.raw.get("is_ended")]
+    full = [step for run in runs if (step := run.raw.get("full_step"))]
+    notes = [f"--steps ended the runs after {counted(step, 'backward pass', 'backward passes')}" for step in ends[:1]]
+    notes += [f"step {step} has more than {MOST_DIGESTS:,} tensors" for step in full[:1]]
+    return [f"{note}: what comes later was not compared" for note in notes]
+
+
+def _end_alike(first: Difference) -> bool:
+    """Are the last values of the two the same, but for rounding?"""
+    pairs = [*zip(first.only_old[-1].tensors, first.only_new[-1].tensors, strict=False)]
+    return not any(is_beyond_rounding(digest_distance(old, new), old, 0.0, 0.0) for old, new in pairs)
 
 
 def _comes_later(run: Recording, first: Difference, other: Difference) -> bool:

@@ -235,6 +235,50 @@ def test_an_evaluation_behind_the_last_backward_counts(apart: float, is_rounding
         assert answer.next_steps == ("compare by hand what train.py:3 computes under both torches",)
 
 
+@pytest.mark.parametrize("has_unheard", [True, False])
+def test_calls_with_gradients_behind_the_last_backward_cost_one_run_more(has_unheard: bool) -> None:
+    def record(run: Run) -> Recording:
+        tail = made_run((4, 1.0 if run.is_old else 1.5)).steps[1] if run.schedule.has(3) else []
+        training = made_run((0, 1.0), (1, 2.0), losses=(1.0, 1.0), has_unheard=has_unheard)
+        return replace(training, steps={**training.steps, 3: tail})
+
+    answer, runner = compare_torches(lambda run: record(run._replace(schedule=run.schedule._replace(first=2))))
+    assert [run.schedule.tail for run in runner.all[:3]] == ([None, 3, 3] if has_unheard else [None, None])
+    assert answer.kind == (OTHER_OP if has_unheard else SAME)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ([(4, 1.0)], [(4, 1.0), (1, 2.0)], None),  # another call that nothing follows
+        ([(4, 1.0), (0, 3.0)], [(4, 1.0), (1, 3.0)], None),  # the same value by another op
+        ([(4, 1.0), (0, 3.0)], [(4, 1.0), (1, 2.0)], ["2.13.0: linear at train.py:1", "2.15.0: gelu at train.py:2", "no call"]),
+        ([(4, 1.0)], [(1, 2.0), (4, 2.0)], ["2.15.0: gelu at train.py:2, behind the last backward pass"]),
+    ],
+)  # fmt: skip
+def test_calls_that_differ_behind_the_last_backward_are_named(
+    old: list[tuple[int, float]], new: list[tuple[int, float]], why: list[str] | None
+) -> None:
+    def record(run: Run) -> Recording:
+        training = made_run((0, 1.0), (3, 1.0), losses=(1.0,))
+        return replace(training, steps={**training.steps, 2: made_run(*(old if run.is_old else new)).steps[1]})
+
+    answer, _ = compare_torches(record)
+    assert answer.survives == (why is None)
+    assert [text in line for text, line in zip(why or [], answer.why, strict=False)] == [True] * len(why or [])
+    assert all(text in " ".join(answer.why) for text in why or [])
+
+
+def test_a_call_under_one_of_the_two_alone_is_not_to_be_reported() -> None:
+    def record(run: Run) -> Recording:
+        more = [] if run.is_old else [(1, 2.0)]
+        return made_run((0, 1.0), *more, (4, 1.0 if run.is_old else 3.0), losses=(1.0, 1.0 if run.is_old else 3.0))
+
+    answer, _ = compare_torches(record)
+    assert answer.why == ("only under torch 2.15.0: gelu at train.py:2",)
+    assert answer.next_steps == ("find out why train.py:2 calls gelu under one of the two alone",)
+
+
 @pytest.mark.parametrize(
     ("torches", "op", "change"),
     [

@@ -59,6 +59,39 @@ def test_a_recorder_has_every_call_node_leaf_and_update_of_its_steps() -> None:
     assert content["steps"][2][0][1].startswith("lr=0.5, momentum=0, ")
 
 
+@pytest.mark.parametrize(
+    ("end", "is_unheard", "is_recorded"),
+    [
+        (lambda w: w.exp(), True, False),
+        (lambda w: w.sum().item(), True, False),
+        (lambda w: (w.requires_grad, w.grad, w.shape, w[:0].numel(), w.detach().cpu().tolist(), repr(w)), True, False),
+        (lambda w: (w.grad, w.detach().cpu().tolist(), repr(w)), False, False),
+        (lambda w: torch.no_grad()(torch.exp)(w), False, True),
+    ],
+    ids=["a call", "a value", "an entry", "what it is", "without gradients"],
+)
+def test_calls_that_the_schedule_leaves_out_behind_the_last_backward_are_known(
+    end: Callable[[torch.Tensor], object], is_unheard: bool, is_recorded: bool
+) -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    def program() -> None:
+        (w * 2).sum().backward()
+        end(w)
+
+    content = _record(Recorder(Schedule(first=0)), program)
+    assert (content["has_unheard"], bool(content["steps"])) == (is_unheard, is_recorded)
+    content = _record(Recorder(Schedule(first=0, tail=2)), program)
+    assert not content["has_unheard"]
+    assert content["steps"] or not (is_unheard or is_recorded)
+
+
+def test_a_step_with_too_many_tensors_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _record(Recorder(Schedule()), _train)["full_step"] is None
+    monkeypatch.setattr("pseudograd_upgrade.recorder.MOST_DIGESTS", 20)
+    assert _record(Recorder(Schedule()), _train)["full_step"] == 1
+
+
 def _measure_the_era() -> None:
     installed_era.__wrapped__()
 
