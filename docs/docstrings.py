@@ -96,16 +96,20 @@ def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
 def _as_on_the_site(app: Any, name: str, source: list[str]) -> None:
     """On GitHub a page may link to a file outside docs; on the site such a link is the file's name, and the README the first page."""
     up = name.count("/")
-    if name == "index":
-        source[0] = _first_page() + source[0][source[0].index("```{toctree}") :]
+    if name in _OF_THE_ROOT:
+        source[0] = _read_root(_OF_THE_ROOT[name]) + source[0].partition("\n\n")[2]
     source[0] = source[0].replace("](" + "../" * (up + 1) + "README.md)", "](" + "../" * up + "index.md)")
     source[0] = re.sub(r"(```python\n.*?)\n\n```", r"\1\n```", source[0], flags=re.S)  # the end of a doctest
     source[0] = re.sub(r"\[([^\]]+)\]\(" + re.escape("../" * (up + 1)) + r"[^)]+\)", r"\1", source[0])
 
 
-def _first_page() -> str:
-    """README.md. It names the pages of the site by their files; a link to any other file is that link's text."""
-    text = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+# Pages whose first paragraph only names a file of the root: on the site it is that file.
+_OF_THE_ROOT = {"index": "README.md", "changelog": "CHANGELOG.md"}
+
+
+def _read_root(name: str) -> str:
+    """The file names the pages of the site by their paths. A link to any other file is that link's text."""
+    text = Path(__file__).parents[1].joinpath(name).read_text(encoding="utf-8")
     text = re.sub(r"(?<!!)\[([^\]]+)\]\((?!docs/|https?:|#)[^)]+\)", r"\1", text)
     text = re.sub(r"\[([^\]]+)\]\(docs/([\w/]+\.html)\)", r'<a href="\2">\1</a>', text)
     return text.replace("](docs/", "](") + "\n"

@@ -18,14 +18,17 @@ if [ "$tag" != try ]; then
     grep -q "^## $version - " CHANGELOG.md || refuse "CHANGELOG.md has no section $version."
 fi
 
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000} PSEUDOGRAD_NATIVE=0
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
 for folder in dist build/again; do
-    rm -rf "$folder"
-    python -m build --outdir "$folder" . >/dev/null
+    rm -rf "$folder" build/lib build/bdist.*
+    python -m build --sdist --outdir "$folder" . >/dev/null
+    PSEUDOGRAD_NATIVE=0 python -m build --wheel --outdir "$folder" . >/dev/null
 done
 for file in dist/*; do
     cmp "$file" "build/again/${file#dist/}" || refuse "two builds of $file differ."
 done
+missing=$(comm -23 <(git ls-files src | sort) <(tar -tzf dist/*.tar.gz | cut -d/ -f2- | sort))
+[ -z "$missing" ] || refuse "the sdist lacks" $missing
 # An sdist with a part of the tests is one whose tests fail.
 ! tar -tzf dist/*.tar.gz | grep -q '/tests/' || refuse "the sdist has tests. MANIFEST.in leaves them out."
 python -m twine check --strict dist/*
