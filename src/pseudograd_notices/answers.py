@@ -122,7 +122,7 @@ def report_upgrade(text: str, program: str) -> Report:
             problems.append("; ".join([cause["answer"], *cause["why"], *cause.get("tests", ())]))
     counts = answer.get("counts", {}).items()
     problems += [f"{count} of the tests: {kind}" for kind, count in counts if "not explained" in kind and count]
-    return Report("upgrade", notices, [Problem(program, 0, message) for message in problems], CODES)
+    return Report("upgrade", notices, [Problem(program, 0, message) for message in dict.fromkeys(problems)], CODES)
 
 
 def _describe_cause(cause: Answer, answer: Answer, program: str) -> Notice:
