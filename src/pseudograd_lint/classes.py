@@ -52,8 +52,13 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
     if owner is None or not key.startswith("self."):
         return None
     starts = list(_writes_by_calls(module, owner, key))
-    is_parameter = False
-    for _, binding in (*module.attribute_bindings(owner, key), *module.attribute_bindings(owner, f"{key}.data")):
+    is_parameter, bindings = False, module.attribute_bindings(owner, key)
+    flags = [binding.value for _, binding in module.attribute_bindings(owner, f"{key}.requires_grad")]
+    calls = [binding.value for _, binding in bindings if isinstance(binding.value, ast.Call)]
+    flags += [flag for call in calls if last_name(call) == "requires_grad_" for flag in call.args]
+    if any(is_constant(flag, False) for flag in flags):
+        return None
+    for _, binding in (*bindings, *module.attribute_bindings(owner, f"{key}.data")):
         value = binding.value
         tensor = parameter_tensor(module, None if value is None else module.resolve(value))
         is_parameter = is_parameter or tensor is not None

@@ -1,7 +1,6 @@
 """`pseudograd lint --fix`: a mend that changes no value, and no gradient that was finite.
 
-PG104 alone has one: `where(x > 0, log(x), 0)` becomes `where(x > 0, log(where(x > 0, x, 1)), 0)`. It is made where x is compared with a
-number, so that no shape changes, and where nothing between the function and the where makes the 1 infinite.
+PG104 alone has one: `where(x > 0, log(x), 0)` becomes `where(x > 0, log(where(x > 0, x, 1)), 0)`, if no shape and no infinity can differ.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ _LEAVES_THE_GRAPH = _INDICES | words(
     "multinomial allclose isclose equal searchsorted bucketize argwhere indices"
 )
 _DETACHED_ATTRIBUTES = _LEAVES_THE_GRAPH | words("data shape")
-_TAKES_A_VALUE = _LEAVES_THE_GRAPH | words("copy_ fill_ register_buffer info debug")
+_TAKES_A_VALUE = _LEAVES_THE_GRAPH | words("copy_ fill_ register_buffer Parameter info debug")
 _MADE_OF_NOTHING = words(
     "register_buffer arange linspace logspace zeros ones full empty tensor as_tensor rand randn randint randperm zeros_like ones_like "
     "full_like rand_like randn_like empty_like eye from_numpy tril_indices triu_indices bernoulli hann_window hamming_window finfo iinfo"
@@ -188,6 +188,8 @@ def _detaches(parent: ast.AST, node: ast.AST) -> bool:
         return node is parent.slice
     if isinstance(parent, ast.Call) and node is not parent.func:
         return last_name(parent) in (_PYTHON if isinstance(parent.func, ast.Name) else _TAKES_A_VALUE)
+    if isinstance(parent, ast.Assign):
+        return any(last_name(target) in ("data", "grad") for target in parent.targets)
     is_test = isinstance(parent, (ast.IfExp, ast.While, ast.If)) and node is parent.test
     return is_test or isinstance(parent, (ast.Compare, ast.FormattedValue, ast.Assert))
 

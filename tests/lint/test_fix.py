@@ -81,12 +81,12 @@ def test_a_file_keeps_its_encoding_line_ends_mode_and_links(encoding: str, capsy
     for options in ("--ignore a.py", "--ignore PG104,a.py"):
         run(capsys, "lint", "a.py", "--fix", "--select", "PG104,PG101", *options.split())
         assert Path("a.py").read_bytes() == text.encode(encoding)
-    assert run(capsys, "lint", "a.py", "--fix", "--select", "PG104")[::2] == (0, "lint: mended 1 file\n")
+    assert run(capsys, "lint", "a.py", "--fix", "--select", "PG104")[::2] == (0, "lint: files mended: 1\n")
     mended = text.replace("log(x)", "log(torch.where(x > 0, x, 1))")
     assert Path("real.py").read_bytes() == mended.encode(encoding)
     assert Path("a.py").is_symlink()
     assert Path("real.py").stat().st_mode & 0o777 == 0o750
-    assert run(capsys, "lint", "a.py", "--fix", "--select", "PG104")[::2] == (0, "lint: mended 0 files\n")
+    assert run(capsys, "lint", "a.py", "--fix", "--select", "PG104")[::2] == (0, "lint: files mended: 0\n")
     assert sorted(os.listdir()) == ["a.py", "real.py"]
 
 

@@ -82,14 +82,20 @@ def test_what_a_flag_that_is_off_by_default_sets_does_not_count() -> None:
     assert "PG101" not in codes(module(init, "self.p.clamp(-6, 0)", ", spread=True"))
 
 
+FREEZE = ("self.p.requires_grad = False", "self.p.requires_grad_(False)")
+
+
 @pytest.mark.parametrize("clamp", ["self.p.clamp(0, 1)", "F.relu(self.p)"])
 def test_a_clamped_parameter_is_told_unless_it_does_not_learn(clamp: str) -> None:
     """Also in a method that is called `update`; a flag of `__init__` may be on."""
     text = module("self.p = nn.Parameter(0.5 * torch.ones(3), requires_grad=learn)", clamp, ", learn=True")
     for variant in (text, text.replace("forward", "update")):
         assert codes(variant) == ["PG151"]
-    for variant in (text.replace("=learn)", "=False)"), text.replace("learn=True", "learn=False")):
-        assert codes(variant) == []
+    frozen = [text.replace("\n    def forward", f"\n        {line}\n    def forward") for line in FREEZE]
+    stored = [text.replace(clamp, part) for part in (f"nn.Parameter({clamp})", f"{clamp}.detach()")]
+    stored.append(text.replace("return ", "self.p.data = "))
+    for variant in (text.replace("=learn)", "=False)"), text.replace("learn=True", "learn=False"), *frozen, *stored):
+        assert codes(variant) == [], variant
 
 
 def test_the_message_says_what_is_so() -> None:
@@ -223,7 +229,8 @@ SUMS = {
     "x + (x.clamp(0, 1) - x).detach()": "PG105", "(torch.clamp(x, 0, 1) - x).detach() + x": "PG105",
     "x + (x.clamp(0, 1) - x).clone().detach()": "PG105", "x + (x.sign() - x).detach()": "PG153",
     "x + (x.clamp(0, 1) - x).real": None, "x + (x.relu() - x).detach()": None, "x + (x.clamp(min=0) - x).detach()": None,
-    "x + (x.round().clamp(-1, 1) - x).detach()": None, "x + (y_hard - x).detach()": None, "x + (y.log() - x).detach()": None,
+    "x + (x.round().clamp(-1, 1) - x).detach()": None, "x + (y_hard - x).detach()": None, "x + (x.scatter(0, y, 1) - x).detach()": None,
+    "x + (y.log() - x).detach()": None,
     "x + (x.round() - x).detach()": None, "x.clamp(0, 1).detach() + x - x.detach()": None,
     "y + (x.clamp(0, 1) - x).detach()": None,
 }  # fmt: skip

@@ -28,13 +28,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
     add_output(command)
-    add("--exclude", metavar="PATTERN", action="append", default=[], help="skip such folders and files; repeatable")
+    add("--exclude", metavar="PATTERN", action="append", default=[], help="folders and files to skip; repeatable")
     add("--stdin-filename", metavar="FILE", default="<stdin>", help="name of the standard input in findings")
     add("--jobs", type=int, metavar="N", default=0, help="number of processes (default: two for many files)")
     add("--statistics", action="store_true", help="print how often each code was found, below the text")
-    add(
-        "--fix", action="store_true", help="mend what PG104 finds at a where, if no value changes; needs --select PG104"
-    )
+    add("--fix", action="store_true", help="mend PG104 at a where if no value changes; needs --select PG104")
     add("--exit-zero", action="store_true", help="exit with 0 even if there are findings")
 
 
@@ -53,8 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if options.fix:
         from ..fix import fix_files
 
-        mended = fix_files(notices)
-        print(f"lint: mended {mended} file{'' if mended == 1 else 's'}", file=sys.stderr)
+        print(f"lint: files mended: {fix_files(notices)}", file=sys.stderr)
         notices, problems, count = _check_all(options, chosen)
     new = apply_baseline("lint", notices, options, chosen)
     report = Report("lint", new, problems, TABLE, count, len(notices) - len(new), options.statistics)

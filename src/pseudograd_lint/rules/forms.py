@@ -33,7 +33,9 @@ def _is_exact(module: Module, written: ast.expr, hard: ast.expr) -> bool:
         bounds = [bound for bound in (clamp.low, clamp.high) if bound is not None and number(module, bound) != 0]
         call = read_call(module, strip_moves(module, clamp.x))
         return not bounds or (call is not None and call.name == "round")
-    return (call is not None and call.name == "round") or _CHOICE.search(unparse(written).lower()) is not None
+    return (call is not None and call.name == "round") or _CHOICE.search(
+        f"{unparse(written)} {unparse(hard)}".lower()
+    ) is not None
 
 
 def _find_inexact_identity(module: Module, node: ast.AST) -> str | None:
@@ -49,7 +51,7 @@ def _find_inexact_identity(module: Module, node: ast.AST) -> str | None:
 _DECODES = re.compile(
     r"codebook|from_(ind|code)|(indices|ids)_to|codes?_from|embed_code|decode_|dequant|lookup|inference"
 )
-_CHOICE = re.compile(r"hard|one_?hot|mask|log\(")
+_CHOICE = re.compile(r"hard|one_?hot|mask|scatter|log\(")
 
 
 def _find_inexact_straight_through(module: Module, node: ast.AST) -> str | None:
