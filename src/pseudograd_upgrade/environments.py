@@ -322,8 +322,10 @@ def _list_lines(log: Path) -> list[str]:
 
 
 def _describe_error(lines: Sequence[str]) -> str:
-    """The first error that an installer prints, with the two lines behind it."""
-    starts = [at for at, line in enumerate(lines) if re.match(r"error\b|×", line, re.IGNORECASE)] or [len(lines) - 1]
+    """The first error that an installer prints, with the two lines behind it; else the end of a traceback, or the first lines."""
+    is_error = re.compile(r"(error\b(?!: Ignored the following)|×)", re.IGNORECASE)
+    starts = [at for at, line in enumerate(lines) if is_error.match(line)]
+    starts = starts or [len(lines) - 1 if any(line.startswith("Traceback") for line in lines) else 0]
     end = min([starts[0] + 3, *starts[1:]])
     text = " ".join(re.sub(r"^(error: |[×╰─▶│ ]+)", "", line, flags=re.IGNORECASE) for line in lines[starts[0] : end])
     return text[:300].rstrip(".") or "The installer ended without a word"

@@ -93,7 +93,8 @@ def find_interpreter(argument: str, name: str) -> Interpreter:
 
     file = shutil.which(name)
     if file is None:
-        raise error("be an interpreter that can be run")
+        inside = Path(name, "Scripts/python.exe" if os.name == "nt" else "bin/python")
+        raise error("be an interpreter that can be run", f"Name {inside}" if inside.is_file() else None)
     path = os.path.abspath(file)
     try:
         facts = json.loads(run_python(path, _DESCRIBE).stdout)

@@ -171,6 +171,16 @@ def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPa
         find_environment("--to", f"torch=={HERE}", BASE)
 
 
+@posix
+def test_the_folder_of_an_environment_names_its_interpreter() -> None:
+    Path("made", "bin").mkdir(parents=True)
+    Path("made", "bin", "python").symlink_to(PY)
+    with pytest.raises(
+        ValueError, match=r"--to must be an interpreter that can be run, got .made.. Name made/bin/python."
+    ):
+        find_environment("--to", "made")
+
+
 def test_a_torch_that_is_there_needs_no_environment() -> None:
     assert find_environment("--from", f"torch=={HERE}", here := Interpreter(PY, torch.__version__)) is here
     assert find_environment("--from", f"torch=={torch.__version__}", here) is here
@@ -237,6 +247,25 @@ def test_packages_that_differ_are_listed_and_torchs_own_come_last() -> None:
     assert describe_packages(packages, 2) == f"{text}, and 2 more (-v lists them)"
     assert describe_packages(packages) == f"{text}, gone 3 -> none, nvidia-nccl 1 -> 2"
     assert describe_packages({"torch": ("1", "2")}) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (["Collecting a", "ERROR: Ignored the following versions", "ERROR: No version.", "ERROR: None"], "No version"),
+        (
+            ["ERROR: Cannot install.", "The conflict is:", "a needs b", "c"],
+            "Cannot install. The conflict is: a needs b",
+        ),
+        (["× No solution", "╰─▶ Because there is none."], "No solution Because there is none"),
+        (["error: no such folder"], "no such folder"),
+        (["ensurepip is missing.", "Install it."], "ensurepip is missing. Install it"),
+        (["Traceback", "File", "x", "OSError: no space"], "OSError: no space"),
+        ([], "The installer ended without a word"),
+    ],
+)
+def test_the_error_of_an_installer_is_one_line(lines: list[str], error: str) -> None:
+    assert environments._describe_error(lines) == error
 
 
 # --- a package index in a folder --------------------------------------------------------------------------------------
