@@ -3,7 +3,6 @@ document.addEventListener("DOMContentLoaded", () => {
   document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Pages");
   document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
   document.getElementById("search-results")?.before(Object.assign(document.createElement("h1"), { textContent: "Search" }));
-  for (const part of document.querySelectorAll(".sig dl, .sig dd")) part.setAttribute("role", "none");
   for (const caption of document.querySelectorAll(".caption[role=heading]")) caption.setAttribute("aria-level", "2");
   for (const icon of document.querySelectorAll("label[for^=__] .icon, label[for^=toctree] .icon")) {
     const box = document.getElementById(icon.closest("label").htmlFor);
