@@ -397,11 +397,15 @@ def test_a_reentrant_checkpoint_that_works_is_no_cut() -> None:
     assert not any(cut.reaches_loss for cut in d.structural)
 
 
-@pytest.mark.parametrize("how", ["target.data.copy_", "target.detach().copy_", "target.copy_"])
+@pytest.mark.parametrize("how", ["target.data.copy_", "buffer.data.copy_", "target.detach().copy_", "target.copy_"])
 def test_a_value_that_is_written_into_a_parameter_decides(how: str) -> None:
     source, target = nn.Linear(2, 3), nn.Parameter(torch.zeros(3))
     with diagnose(source) as d:
-        if how == "target.data.copy_":
+        if how == "buffer.data.copy_":
+            buffer = torch.zeros(3)
+            buffer.data.copy_(source(torch.ones(2)))
+            (target + buffer).square().sum().backward()
+        elif how == "target.data.copy_":
             target.data.copy_(source(torch.ones(2)))
         elif how == "target.detach().copy_":
             target.detach().copy_(source(torch.ones(2)))

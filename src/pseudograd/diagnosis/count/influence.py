@@ -154,7 +154,7 @@ class Influence:
         self._open = self._open_without_grad = 0  # the upper bits of all cuts, and of those under no_grad
         self._leaves, self._locations = leaves, locations
         self._detached = Marks()  # of a detached tensor: the leaves upstream, and a lowest bit for "it was a leaf"
-        # A detached tensor has the memory of its leaf: a weak reference to itself, and to the leaf.
+        # A detached tensor has the memory of its leaf, or of a tensor without a graph: a weak reference to itself, and to that.
         self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
         self._arrays = Arrays()
         self._local = threading.local()
@@ -218,6 +218,8 @@ class Influence:
             blocked = self._open & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
         learning = [tensor for tensor in continuous if tensor.requires_grad]
         if not (learning or marks):
+            if name == ".data" and isinstance(result, Tensor):
+                self._note_origin(result, inputs[0])
             return
         if name in _COMPARISONS and marks:
             for cut in self._cuts_among(marks):
@@ -303,9 +305,13 @@ class Influence:
     def _note_detached(self, tensor: Tensor, source: Tensor) -> None:
         is_leaf = nodes.node_of(source) is None
         self._detached.add(tensor, self._leaves.upstream_of(source) << 1 | is_leaf)
-        if is_leaf:  # they share one memory as long as both live
-            key, origins = id(tensor), self._origins
-            origins[key] = weakref.ref(tensor, partial(forget, origins, key)), weakref.ref(source)
+        if is_leaf:
+            self._note_origin(tensor, source)
+
+    def _note_origin(self, tensor: Tensor, source: Tensor) -> None:
+        """They share one memory as long as both live."""
+        key, origins = id(tensor), self._origins
+        origins[key] = weakref.ref(tensor, partial(forget, origins, key)), weakref.ref(source)
 
     def _cuts_among(self, marks: int) -> set[Cut]:
         return {cut for bit, cut in enumerate(self._by_bit) if marks >> bit & 1 and isinstance(cut, Cut)}
@@ -316,7 +322,7 @@ class Influence:
         origin = known[1]() if known is not None and known[0]() is changed else None
         if origin is None:
             return
-        own, marks, bits = self._leaves.upstream_of(origin), self._marks.get(changed), 0
+        own, marks, bits = self._leaves.upstream_of(origin) if origin.requires_grad else 0, self._marks.get(changed), 0
         for cut in self._cuts_among(marks):
             if cut.upstream & ~own:
                 bits |= cut.bits
