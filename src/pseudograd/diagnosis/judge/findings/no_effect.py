@@ -59,8 +59,8 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
         next_step = f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
     others += [other for other in evidence.recorder.influence.cuts.values() if place in other.again]
     call = idle.location.call
-    made = {line, *(format_location(call.code, number) for number in (lines_of_addend(call) if call else ()))}
-    again = {there for other in (cut, *others) for there in other.again & made}
+    made = {format_location(call.code, number) for number in lines_of_addend(call)} if call is not None else set()
+    again = {there for other in (cut, *others) for there in other.again & {line, *made}}
     more = sorted(again | {named(other.location.call) for other in others if _takes_away(other)} - {place})
     elsewhere = f"; cut as well at {', '.join(more[:4])}" if more else ""
     yield KIND.call_finding(
