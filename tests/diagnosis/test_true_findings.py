@@ -574,16 +574,19 @@ COMPOSITES: dict[str, Callable[[Tensor], Tensor]] = {  # of x == 0.5: the clamp 
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
-def test_an_override_is_advised_where_it_reaches_inside(name: str) -> None:
+def test_an_override_reaches_inside_and_is_not_advised_where_it_would_pass_nothing(name: str) -> None:
     """Torch runs this as one call too, and contexts write it out."""
     x = nn.Parameter(torch.full((4,), 0.5))
     with diagnose() as d:
         COMPOSITES[name](x).backward()
     (finding,) = [finding for finding in d.findings if finding.code in ("starved", "cut")]
     assert all(site.within is None for site in d.sites)
-    context = eval(finding.next_step.removeprefix("with ").split(": ...")[0], {"pseudograd": pg})
-    with context:
+    assert finding.next_step.startswith("None, if the clip is meant")
+    x.grad = None
+    with pg.override(clamp=lambda site: "inward" if site.is_at(finding.where) else None) as context:
         COMPOSITES[name](x).backward()
+    assert x.grad is not None
+    assert not x.grad.any()
     assert [(site.op, site.calls) for site in context.report().rewritten] == [("clamp_min", 1)]
     assert context.report().missed == ()
 
