@@ -51,7 +51,7 @@ class Recorder(Subscriber):
         self.noted = Errors()
         self.step = 1
         self.is_on = schedule.has(1)
-        self.steps: dict[int, list[tuple[object, ...]]] = {}
+        self.steps: dict[int, list[tuple[int, str, list[tuple[str, tuple[float, ...]]]]]] = {}
         self.losses: list[list[float]] = []
         self.origins: dict[tuple[str, ...], int] = {}  # the fields of an Origin, and its number
         self._locations = frames.Locations()
