@@ -10,6 +10,7 @@ makes a program of the call that differs; `routes` compares two routes through o
 USES = (
     "pseudograd.dynamo",
     "pseudograd.errors",
+    "pseudograd.integrations.pytest",
     "pseudograd.listen.frames",
     "pseudograd.listen.harmless",
     "pseudograd.listen.listener",

@@ -120,11 +120,14 @@ class Recorder(Subscriber):
                 return
             with quietly():
                 location = self._locations.here(3)
-                if name not in _VIEW_FUNCTIONS:
+                if name not in _VIEW_FUNCTIONS and self.hears_values():
                     self._add(self._origin(FORWARD, name, location), tensors, describe_options(args, kwargs or {}))
                 if any(map(is_wrapped, tensors)):  # by a transform of torch.func, which hides the nodes
                     result = [below_wrappers(tensor) for tensor in tensors]
                 self._attach_all(sorted(self._ranges.since(before, result), key=number_of), location)
+
+    def hears_values(self) -> bool:
+        return True
 
     def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], location: frames.Location) -> None:
         for node in new_nodes:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 import zlib
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import torch
 
+from pseudograd.integrations.pytest import thread_starter
+from pseudograd.listen import nodes
 from pseudograd.listen.frames import Locations
 
 from .recorder import Recorder, Session, Settings, SilentSession, set_seed
@@ -17,6 +21,11 @@ from .suite_plugin import RUNS_TESTS, watch
 
 if TYPE_CHECKING:
     from pseudograd.listen.program.process import Process
+
+
+class _Ranges(nodes.Ranges, threading.local):
+    """Those of each thread: torch numbers nodes by thread."""
+
 
 _MOST_LOCATIONS = 5_000  # that are kept from test to test
 _STATE = ("step", "is_on", "steps", "losses", "_events", "_digests", "_depth")  # of a recorder, without its origins
@@ -28,7 +37,13 @@ class SuiteRecorder(Recorder):
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
         self.is_on = False  # outside of tests
+        self._ranges = _Ranges()
+        self._thread = threading.get_ident()
         self._outer: list[dict[str, object]] = []
+
+    def hears_values(self) -> bool:
+        """In threads that a test starts, calls only give the nodes that they make their lines: threads have no order."""
+        return threading.get_ident() == self._thread
 
     def begin_part(self) -> None:
         if len(self._by_location) > _MOST_LOCATIONS:
@@ -64,6 +79,8 @@ class SuiteSession(Session):
         super().__init__(settings, process)
         self.seed = settings["seed"]
         self.parts: dict[str, bytes | None] = {}
+        start = thread_starter(lambda: self.listener(self.suite_recorder))
+        self._threads = mock.patch.object(threading.Thread, "start", start)
         watch.on_begin, watch.on_end = self._begin_part, self._end_part
         for name in watch.open:
             self._begin_part(name)
@@ -75,13 +92,17 @@ class SuiteSession(Session):
     def _begin_part(self, name: str) -> None:
         set_seed(self.seed)
         self.suite_recorder.begin_part()
+        if watch.running == name:
+            self._threads.start()
 
     def _end_part(self, name: str) -> None:
         try:
             self.parts[name] = self.suite_recorder.end_part()
         except Exception as error:
             self.suite_recorder.noted.note(f"the end of {name}", error)
-        if watch.running != name:
+        if watch.running == name:
+            self._threads.stop()
+        else:
             set_seed(self.seed)  # for the test, whether or not it is the first to share this fixture
 
     def content(self) -> dict[str, object]:

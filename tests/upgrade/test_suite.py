@@ -34,7 +34,10 @@ Record = Callable[["Asked"], "dict[str, SuiteTest]"]
 class Asked:
     """A run of a suite. tests: those that were asked for."""
 
-    def __init__(self, python: Interpreter, tests: Sequence[str] | None, options: dict[str, object]) -> None:
+    def __init__(
+        self, python: Interpreter, schedule: Schedule, tests: Sequence[str] | None, options: dict[str, object]
+    ) -> None:
+        self.schedule = schedule
         self.is_old, self.tests, self.options = python.torch == OLD.torch, tests, options
         self.pin, self.is_repeated = options.get("pin"), bool(python.settings.get("is_repeated"))
         self.is_noise = bool(options.get("other_order") or python.settings.get("is_shaken"))
@@ -54,7 +57,7 @@ class Runner:
     def run_suite(
         self, python: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None, **options: object
     ) -> SuiteRun:
-        self.all.append(Asked(python, tests, options))
+        self.all.append(Asked(python, schedule, tests, options))
         made = self.record(self.all[-1])
         return SuiteRun(python.torch, 0, {name: made[name] for name in (made if tests is None else tests)})
 
@@ -207,6 +210,90 @@ def test_a_pin_that_lets_another_test_fail_is_no_mend() -> None:
     assert "pseudograd-pin" not in str(answer)
 
 
+def broken(**named: object) -> SuiteTest:
+    return gated(0.0, outcome="failed", message="t.py:9: assert", **named)
+
+
+def test_tests_that_share_a_fixture_have_the_line_of_its_training() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        trained = gated(1.0 if run.is_old or run.pin else 0.0).parts
+        own = ended((0, 1.0 if run.is_old or run.pin else 2.0), losses=()).parts
+        return {"first": SuiteTest("passed", "", (*trained, *own)), "second": SuiteTest("passed", "", (*trained, b""))}
+
+    answer, _ = ask(record)
+    (cause,) = answer.causes
+    assert cause.answer.difference is not None
+    assert (cause.answer.difference.old.origin.where, [*cause.endings]) == ("package/gate.py:7", ["first", "second"])
+    assert "pytestmark = pytest.mark.pseudograd_pin('torch<=2.13')" in str(answer)
+
+
+def test_a_gradient_that_only_the_assertion_sees_is_tried_under_the_pin() -> None:
+    events = (0, 1.0), (8, 0.0), (3, 1.0)  # the leaf gets the same under both
+    answer, _ = ask(lambda run: {"t": gated(1.0) if run.is_old or run.pin else ended(*events, outcome="failed")})
+    assert [(cause.answer.kind, cause.answer.pin) for cause in answer.causes] == [(CONVENTION, "torch<=2.13")]
+
+
+def test_a_step_that_was_not_recorded_is_recorded_in_a_further_run() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        is_mended = run.is_old or bool(run.pin)
+        test = gated if run.schedule.first > 100 else lambda slope, **named: ended((0, 1.0), **named)
+        end = {} if is_mended else {"outcome": "failed"}
+        return {"t": test(1.0 if is_mended else 0.0, losses=(1.0,) * 40, **end)}
+
+    answer, _ = ask(record)
+    assert [cause.answer.difference is not None for cause in answer.causes] == [True]
+
+
+def test_other_ops_at_the_end_of_a_test_are_the_cause_of_its_failure() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        return {"t": ended((0, 1.0), (1, 1.0)) if run.is_old else ended((0, 1.0), (4, 2.0), outcome="failed")}
+
+    answer, _ = ask(record)
+    assert [cause.answer.kind for cause in answer.causes] == [OTHER_OP]
+    assert "only under torch 2.13.0: gelu at train.py:2" in str(answer)
+
+
+@pytest.mark.parametrize(("message", "kind"), [("assert 1 == 0", OWN), ("TypeError: dim", FAILS)])
+def test_a_failure_that_torch_does_not_explain_is_repeated_unless_its_error_lasts(message: str, kind: str) -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        fails = not (run.is_old or run.is_repeated)
+        return {"t": ended((0, 1.0), **({"outcome": "failed", "message": message} if fails else {}))}  # type: ignore[arg-type]
+
+    answer, runner = ask(record)
+    assert [cause.answer.kind for cause in answer.causes] == [kind]
+    assert runner.count == (3 if kind == OWN else 2)
+
+
+def test_an_expected_failure_that_passes_now_is_different() -> None:
+    answer, _ = ask(lambda run: {"t": gated(1.0, outcome="xfailed") if run.is_old or run.pin else gated(0.0)})
+    assert "t: xfailed under torch 2.13.0 alone" in str(answer)
+
+
+def test_the_suite_is_not_pinned_if_another_test_fails_under_the_pin() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        is_mended = run.is_old or run.pin
+        return {"a": gated(1.0) if is_mended else broken(), "b": gated(0.0) if not is_mended else broken()}
+
+    text = str(ask(record)[0])
+    assert "--pseudograd-pin" not in text
+    assert "not the whole suite: under the pin others fail" in text
+
+
+def test_a_test_that_passes_under_the_newer_torch_alone_keeps_its_convention() -> None:
+    answer, _ = ask(lambda run: {"t": broken() if run.is_old or run.pin else gated(1.0)})
+    assert [cause.answer.next_steps for cause in answer.causes] == [
+        ("they pass under torch 2.15.0: keep its convention",)
+    ]
+
+
+def test_a_file_that_one_torch_does_not_collect_is_a_cause() -> None:
+    lost = {"u.py": SuiteTest("not collected", "u.py:1: ImportError: gone")}
+    answer, _ = ask(lambda run: {"t.py::a": ended((0, 1.0)), **({"u.py::b": ended((0, 1.0))} if run.is_old else lost)})
+    assert not answer.survives
+    assert "  1 file: fails in one of them\n" in str(answer)
+    assert "u.py: not collected under torch 2.15.0 alone: u.py:1: ImportError: gone" in str(answer)
+
+
 @pytest.mark.parametrize(("old", "new"), [("skipped", "passed"), ("failed", "skipped")])
 def test_a_test_that_one_torch_skips_is_counted(old: str, new: str) -> None:
     answer, runner = ask(lambda run: {"t": SuiteTest(old if run.is_old else new), "u": ended((0, 1.0))})
@@ -261,6 +348,20 @@ def test_other_op():
     y.sum().backward()
     assert not IS_NEW, "the sine"
 
+@pytest.fixture(scope="module")
+def trained():
+    x = torch.ones(3, requires_grad=True)
+    (x.exp() if IS_NEW else x.sigmoid()).sum().backward()
+    return x.grad
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_trained(trained, n):
+    assert trained.sum() > 0
+
+@pytest.mark.xfail(not IS_NEW, reason="known")
+def test_expected():
+    assert IS_NEW
+
 def test_that_starts_python():
     import subprocess
     subprocess.run([sys.executable, "-c", "import torch; torch.ones(2)"], check=True)
@@ -294,6 +395,7 @@ def test_a_session_records_each_test_by_itself_under_one_seed(monkeypatch: pytes
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
 def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], workers: tuple[str, ...]) -> None:
     Path("test_it.py").write_text(SUITE, encoding="utf-8")
+    Path("conftest.py").write_text("import torch", encoding="utf-8")  # also in the process that starts the workers
     words = (
         "--json",
         "answer.json",
@@ -312,12 +414,14 @@ def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], wor
     assert out.startswith("::warning file=test_it.py,line=19,endLine=19,title=PG302 other-op::torch ")
     document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
     assert "; runs after the second have only the tests that differ\n" in err
-    (cause,) = document["causes"]
-    assert document["tests"] == 6
+    cause, expected, shared = document["causes"]
+    assert document["tests"] == 9
     assert document["counts"]["the same to the last bit"] == 5
     ends = {"old": ["passed", ""], "new": ["failed", "test_it.py:21: AssertionError: the sine"]}
     assert cause["tests"] == {"test_it.py::test_other_op": ends}
     assert (cause["answer"], cause["difference"]["where"].split("/")[-1]) == (OTHER_OP, "test_it.py:19")
+    assert expected["tests"] == {"test_it.py::test_expected": {"old": ["xfailed", ""], "new": ["passed", ""]}}
+    assert (shared["difference"]["where"].split("/")[-1], len(shared["tests"])) == ("test_it.py:25", 2)
 
 
 @pytest.mark.program
@@ -344,11 +448,15 @@ def test_a_suite_that_turns_red_between_two_torches_has_its_line_and_its_pin(cap
         "import pytest, torch\nfrom gate import gate\n\n"
         "@pytest.mark.parametrize('n', [1, 2])\ndef test_learns(n):\n    x = torch.zeros(n, requires_grad=True)\n"
         "    gate(x).sum().backward()\n    assert x.grad.tolist() == [1.0] * n\n\n"
+        "def test_in_a_thread():\n    import threading\n    x = torch.zeros(2, requires_grad=True)\n"
+        "    thread = threading.Thread(target=lambda: gate(x).sum().backward())\n    thread.start()\n    thread.join()\n"
+        "    assert x.grad.tolist() == [1.0] * 2\n\n"
         "def test_other():\n    torch.randn(3, requires_grad=True).tanh().sum().backward()\n",
         encoding="utf-8",
     )
     _, out, err = upgrade(capfd, "-m", "pytest", "-q", "test_it.py", new=OTHER)
-    assert "2 of 3 tests: a kink's convention" in out, out + err
+    assert "2 of 4 tests: a kink's convention" in out, out + err
     assert "gate.py:2" in out
+    assert "no pin mends it here: gate.py:2" in out
     pin = next(line for line in out.splitlines() if "@pytest.mark.pseudograd_pin" in line or "--pseudograd-pin" in line)
     assert "torch" in pin

@@ -98,7 +98,7 @@ class PinnedTests:
     def __init__(self, edge: str) -> None:
         self.pin = pin_edge(edge)
         is_idle = not self.pin.replacements or self.pin.report().is_torchs_own
-        self._start = None if is_idle else self._make_start()
+        self._start = None if is_idle else thread_starter(lambda: _Counting(self._missed, lambda: bool(self._patches)))
         self._patches: list[contextlib.AbstractContextManager[object]] = []
         self._missed: Counter[str] = Counter()
 
@@ -112,25 +112,6 @@ class PinnedTests:
         self._patches.pop().__exit__(None, None, None)
         self.pin.__exit__(*exception)
 
-    def _make_start(self) -> Callable[[threading.Thread], None]:
-        """`threading.Thread.start` for these tests."""
-        start_thread = threading.Thread.start
-
-        def start(thread: threading.Thread) -> None:
-            run, own = thread.run, vars(thread)
-            before = {name: own[name] for name in ("run",) if name in own}
-
-            def run_counted() -> None:
-                own.pop("run")
-                own.update(before)
-                with _Counting(self._missed, lambda: bool(self._patches)):
-                    run()
-
-            own["run"] = run_counted
-            start_thread(thread)
-
-        return start
-
     def count_calls(self) -> Counter[tuple[str, str, str]]:
         """The calls: pinned, traced while they were compiled, or missed; their line; and why the pin did not reach them."""
         report = self.pin.report()
@@ -142,6 +123,28 @@ class PinnedTests:
         for where, number in list(self._missed.items()):
             counts["missed", where, "in a thread that a test started"] += number
         return counts
+
+
+def thread_starter(
+    context: Callable[[], contextlib.AbstractContextManager[object]],
+) -> Callable[[threading.Thread], None]:
+    """For the place of `threading.Thread.start`: each thread runs in its own context."""
+    start_thread = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        run, own = thread.run, vars(thread)
+        before = {name: own[name] for name in ("run",) if name in own}
+
+        def run_in_context() -> None:
+            own.pop("run")
+            own.update(before)
+            with context():
+                run()
+
+        own["run"] = run_in_context
+        start_thread(thread)
+
+    return start
 
 
 class _Counting(TorchFunctionMode):
