@@ -151,7 +151,7 @@ def list_causes(groups: Iterable[Mapping[str, Answer]], pairs: Mapping[str, Pair
             steps = _pin_steps(cause, [answer.next_steps for answer in group.values()], is_for_all)
             cause = replace(cause, answer=replace(cause.answer, next_steps=steps))
         causes.append(cause)
-    return tuple(sorted(causes, key=lambda cause: (not cause.ends_otherwise, -len(cause.endings))))
+    return tuple(sorted(causes, key=lambda cause: (not cause.ends_otherwise, -len(cause.endings), min(cause.endings))))
 
 
 def cause_key(answer: Answer, old: SuiteTest, new: SuiteTest) -> object:

@@ -81,12 +81,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.randomly_seed = 0
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """In further runs, files without a test to run are not imported."""
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """In further runs no file is imported whose name is that of no test to run."""
     names = _read_tests()
     if names is None or collection_path.is_dir() or collection_path.name in ("conftest.py", "__init__.py"):
         return None
-    return None if collection_path in {config.rootpath / name.partition("::")[0] for name in names} else True
+    return None if collection_path.name in {Path(name.partition("::")[0]).name for name in names} else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

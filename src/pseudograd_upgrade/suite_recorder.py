@@ -90,10 +90,10 @@ class SuiteSession(Session):
         return self.suite_recorder
 
     def _begin_part(self, name: str) -> None:
-        set_seed(self.seed)
         self.suite_recorder.begin_part()
         if watch.running == name:
             self._threads.start()
+        self._set_seed()
 
     def _end_part(self, name: str) -> None:
         try:
@@ -103,7 +103,13 @@ class SuiteSession(Session):
         if watch.running == name:
             self._threads.stop()
         else:
-            set_seed(self.seed)  # for the test, whether or not it is the first to share this fixture
+            self._set_seed()  # for the test, whether or not it is the first to share this fixture
+
+    def _set_seed(self) -> None:
+        try:
+            set_seed(self.seed)
+        except Exception as error:  # a test left torch in pieces
+            self.suite_recorder.noted.note("the seed of a test", error)
 
     def content(self) -> dict[str, object]:
         endings = {name: tuple(ending) for name, ending in watch.endings.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.eras import ERAS
+from pseudograd.torch_table.private import let_dynamo_dispatch
 
 from ..choices import slow_but
 
@@ -288,3 +290,11 @@ def test_the_report_names_compiled_lines() -> None:
         "override(clamp='inward'): 0 calls rewritten at 1 line, 1 traced into compiled code\n"
         f"   compiled  clamp        inward/closed    {site.where}"
     )
+
+
+def test_a_mocked_function_of_torch_does_not_break_the_first_import_of_dynamo() -> None:
+    def refuse() -> set[object]:
+        raise AttributeError("__name__")  # as torch's list of functions does with a mock among them
+
+    listing = SimpleNamespace(get_overridable_functions=refuse)
+    let_dynamo_dispatch(SimpleNamespace(variables=SimpleNamespace(torch=listing)), {})

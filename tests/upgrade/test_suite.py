@@ -391,6 +391,13 @@ def test_a_session_records_each_test_by_itself_under_one_seed(monkeypatch: pytes
     assert pickle.loads(zlib.decompress(session.parts["first"] or b""))["steps"]
 
 
+def test_a_further_run_imports_only_files_with_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"t/test_a.py::A::test", "test_b.py::test[0]"}
+    monkeypatch.setattr(suite_plugin, "_read_tests", lambda: names)
+    files = ["test_a.py", "test_b.py", "conftest.py", "test_c.py"]
+    assert [suite_plugin.pytest_ignore_collect(Path("x") / file) for file in files] == [None, None, None, True]
+
+
 @pytest.mark.program
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
 def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], workers: tuple[str, ...]) -> None:
@@ -411,17 +418,18 @@ def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], wor
     )
     status, out, err = upgrade(capfd, *words)
     assert status == 1, out + err
-    assert out.startswith("::warning file=test_it.py,line=19,endLine=19,title=PG302 other-op::torch ")
+    assert "::warning file=test_it.py,line=19,endLine=19,title=PG302 other-op::torch " in out
     document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
     assert "; runs after the second have only the tests that differ\n" in err
-    cause, expected, shared = document["causes"]
+    *_, shared = document["causes"]
+    cause, expected = sorted(document["causes"][:2], key=lambda cause: cause["difference"] is None)
     assert document["tests"] == 9
     assert document["counts"]["the same to the last bit"] == 5
     ends = {"old": ["passed", ""], "new": ["failed", "test_it.py:21: AssertionError: the sine"]}
     assert cause["tests"] == {"test_it.py::test_other_op": ends}
     assert (cause["answer"], cause["difference"]["where"].split("/")[-1]) == (OTHER_OP, "test_it.py:19")
     assert expected["tests"] == {"test_it.py::test_expected": {"old": ["xfailed", ""], "new": ["passed", ""]}}
-    assert (shared["difference"]["where"].split("/")[-1], len(shared["tests"])) == ("test_it.py:25", 2)
+    assert (shared["difference"]["where"].split("/")[-1], len(shared["tests"])) == ("test_it.py:26", 2)
 
 
 @pytest.mark.program
