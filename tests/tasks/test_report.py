@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -361,14 +362,12 @@ def test_the_terminal_shows_every_number_and_the_sentences_of_the_page(
 def test_each_world_gets_a_line_and_so_do_ten_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
-    on_step = terminal.progress()
-    for variant, done in (("a", 0), ("b", 1)):
-        on_step("curve", "y²", variant, done, 2)
-    on_step("curve", "|y|", "a", 2, 4)
-    assert capsys.readouterr().out == "curve, y² (0 of 2 runs done)\ncurve, |y| (2 of 4 runs done)\n"
-    for seconds, text in ((9.0, ""), (2.0, "curve, |y| (4 of 5 runs done)\n"), (9.0, "")):
-        now += seconds
-        on_step("curve", "|y|", "b", 4, 5)
-        assert capsys.readouterr().out == text
+    monkeypatch.setattr(terminal, "_PATIENCE", 0.3)
+    with terminal.progress() as on_step:
+        for variant, done in (("a", 0), ("b", 1)):
+            on_step("curve", "y²", variant, done, 2)
+        on_step("curve", "|y|", "a", 2, 4)
+        on_step("curve", "|y|", "b", 3, 4)
+        assert capsys.readouterr().out == "curve, y² (0 of 2 runs done)\ncurve, |y| (2 of 4 runs done)\n"
+        time.sleep(0.5)
+    assert capsys.readouterr().out.startswith("curve, |y| (3 of 4 runs done)\n")
