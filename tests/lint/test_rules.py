@@ -213,7 +213,7 @@ LOST = [
 NOT_LOST = [
     "torch.log(x.clamp(1e-8, 1 - 1e-8))", "torch.log(1 - x.clamp(1e-6, 1 - 1e-6))", "torch.log(1 - x.double().clamp(1e-8, 1 - 1e-8))",
     "F.binary_cross_entropy(x.clamp(1e-6, 1.0 - 1e-6), y)", "F.relu(x.clamp(-1 + 1e-9, 1))", "torch.log(x.clamp(0 + 1e-9, 1))",
-    "x.clamp(min=1e-30).log()",
+    "x.clamp(min=1e-30).log()", "x.clamp(min=1e-300).log()",
 ]  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
 def _float32_base(module: Module, bound: ast.expr) -> float | None:
     """The 1 of `1 - 1e-8`, which is 1 in float32, and the 0 that 1e-50 is there."""
     node, value = module.resolve(bound), number(module, bound)
-    if value and not single(value):
+    if value and not single(value) and abs(value) > 1e-250:  # who writes less has float64
         return 0.0
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
         return None
