@@ -352,8 +352,9 @@ class Question:
         last = self.compare_last_losses(pinned.run, "pinned")
         if pinned.is_mended:
             why = self.describe_pinned(pinned, line, to_the_bit)
-            if not line or (pinned.lines and line not in pinned.lines):
-                comparison = replace(comparison, first=compare_events(new, pinned.run).first)
+            is_behind = self.is_test and first is not None and not known_change(first.old.origin, old, new)
+            if not line or is_behind or (pinned.lines and line not in pinned.lines):
+                comparison = replace(comparison, first=compare_events(new, pinned.run).first or comparison.first)
             steps = self.pin_steps(pinned)
             return replace(self.make_answer(CONVENTION, comparison, [why, last], steps), pin=era_of(old.torch))
         rest = self._compare(pinned.run).first

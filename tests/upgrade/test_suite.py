@@ -233,6 +233,18 @@ def test_a_gradient_that_only_the_assertion_sees_is_tried_under_the_pin() -> Non
     assert [(cause.answer.kind, cause.answer.pin) for cause in answer.causes] == [(CONVENTION, "torch<=2.13")]
 
 
+def test_a_kink_below_rounding_is_named_and_not_the_op_that_shows_it() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        if run.pin:  # the node of a pinned call has another name
+            return {"t": ended((0, 1.0), (5, 1.0), (3, 1.0))}
+        slope = 1.0 if run.is_old else 0.5
+        return {"t": ended((0, 1.0), (8, 1.0 + 1e-7 * slope), (5, slope), (3, slope))}
+
+    (cause,) = ask(record)[0].causes
+    assert "package/gate.py:7" in "\n".join(cause.lines(1))
+    assert "train.py:3" not in "\n".join(cause.lines(1))
+
+
 def test_a_step_that_was_not_recorded_is_recorded_in_a_further_run() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         is_mended = run.is_old or bool(run.pin)
