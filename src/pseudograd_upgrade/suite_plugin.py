@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -35,7 +35,7 @@ class Watch:
         self.open: list[str] = []
         self.on_begin: Callable[[str], None] | None = None
         self.on_end: Callable[[str], None] | None = None
-        self._fixtures: dict[Any, str] = {}  # the name of the last set-up of each, in their order
+        self._fixtures: dict[pytest.FixtureDef[object], str] = {}  # the name of the last set-up of each, in their order
         self._count = 0
 
     @property
@@ -52,13 +52,13 @@ class Watch:
             self.on_end(self.open[-1])
         self.open.pop()
 
-    def name_fixture(self, fixture: Any) -> str:
+    def name_fixture(self, fixture: pytest.FixtureDef[object]) -> str:
         self._count += 1
         self._fixtures.pop(fixture, None)
         self._fixtures[fixture] = f"fixture {self._count}"
         return self._fixtures[fixture]
 
-    def note_shared(self, fixtures: set[Any]) -> None:
+    def note_shared(self, fixtures: set[pytest.FixtureDef[object]]) -> None:
         self.shared[self.running] = [name for fixture, name in self._fixtures.items() if fixture in fixtures]
 
 
@@ -115,7 +115,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_fixture_setup(fixturedef: Any) -> Generator[None, object, object]:
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
     if fixturedef.scope == "function" or not watch.running:
         return (yield)
     watch.begin(watch.name_fixture(fixturedef))

@@ -111,15 +111,15 @@ class Unheld:
             module = owner.module()
             if module is None or type(module).__module__.startswith("torch."):
                 continue
-            made = {id(tensor) for part in module.modules() for tensor in _made_by_forward(part)}
-            self.of_forward.update(leaf for leaf in leaves if id(leaf.tensor()) in made)
+            parts = {id(tensor) for part in module.modules() for tensor in _parameters_of_forward(part)}
+            self.of_forward.update(leaf for leaf in leaves if id(leaf.tensor()) in parts)
             if all("." not in name for name, _ in module.named_parameters()):
                 self.alone.add(owner)
         for key, name in names.items():
             self.variables[nets.get(key, key)] = name
 
 
-def _made_by_forward(module: nn.Module) -> Iterator[Tensor]:
+def _parameters_of_forward(module: nn.Module) -> Iterator[Tensor]:
     """The parameters of the attributes that the `forward` of a module sets."""
     code = getattr(type(module).forward, "__code__", None)
     names = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"} if code else ()

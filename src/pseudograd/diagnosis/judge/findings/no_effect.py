@@ -59,8 +59,8 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
         next_step = f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
     others += [other for other in evidence.recorder.influence.cuts.values() if place in other.again]
     call = idle.location.call
-    made = {format_location(call.code, number) for number in lines_of_addend(call)} if call is not None else set()
-    again = {there for other in (cut, *others) for there in other.again & {line, *made}}
+    sources = {format_location(call.code, number) for number in lines_of_addend(call)} if call is not None else set()
+    again = {where for other in (cut, *others) for where in other.again & {line, *sources}}
     more = sorted(again | {named(other.location.call) for other in others if _takes_away(other)} - {place})
     elsewhere = f"; cut as well at {', '.join(more[:4])}" if more else ""
     yield KIND.call_finding(
@@ -107,11 +107,11 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
     reported = set()
     points = [*backwards, *(tally.location.call for tally in evidence.recorder.tallies.values())]
     for point in points:
-        for (where, source), kept in find_lost_sums(point) if point is not None else ():
+        for (where, source), mend in find_lost_sums(point) if point is not None else ():
             if where not in reported:
                 reported.add(where)
                 yield KIND.finding(
-                    where, source, "this line adds to the loss, and nobody keeps the sum", "it is thrown away", kept
+                    where, source, "this line adds to the loss, and nobody keeps the sum", "it is thrown away", mend
                 )
     for tally in evidence.recorder.tallies.values():
         call = tally.location.call

@@ -28,8 +28,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     partly = [record for record in evidence.partly if record.parameter not in narrow]
     yield from _dead_units(partly)
     yield from _chosen_out(partly)
-    told = narrow | find_replaced(evidence)
-    yield from _parameters(evidence, [record for record in evidence.starved if record.parameter not in told])
+    elsewhere = narrow | find_replaced(evidence)
+    yield from _parameters(evidence, [record for record in evidence.starved if record.parameter not in elsewhere])
 
 
 def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
