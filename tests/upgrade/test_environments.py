@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pseudograd.errors import describe_value
 from pseudograd.listen.program.signals import Stopped, stoppable
 from pseudograd_upgrade import environments
 from pseudograd_upgrade.environments import (
@@ -194,10 +195,8 @@ def test_two_versions_of_python_are_refused(capfd: pytest.CaptureFixture[str]) -
     status, out, err = upgrade(capfd, write_program("pass"), new="./other")
     here = ".".join(map(str, sys.version_info[:2]))
     assert (status, out) == (2, "")
-    assert (
-        f"upgrade: --to must have the Python of --from, {here}, got '{Path('other').absolute()}'. It is Python 3.99"
-        in err
-    )
+    got = describe_value(str(Path("other").absolute()))
+    assert f"upgrade: --to must have the Python of --from, {here}, got {got}. It is Python 3.99" in err
 
 
 def test_what_is_installed_beside_torch(tmp_path: Path) -> None:
