@@ -1,4 +1,4 @@
-"""`canvas`: every pixel is a free number, the picture is clamp(x, 0, 1), the target is slightly blurred. Pixels are leaves."""
+"""`canvas`: every pixel is a leaf, the picture is clamp(x, 0, 1), and the loss compares it, slightly blurred, with the blurred photo."""
 
 from __future__ import annotations
 
@@ -26,31 +26,35 @@ _SETTING = (
 
 
 @cache
-def _blurring(size: int) -> Tensor:
-    """(size, size): blurs along one axis, reflecting at its ends. Two products are faster than convolutions here."""
+def _make_blur_matrix(size: int) -> Tensor:
+    """A matrix of shape (size, size). A product with it blurs along one axis, and reflects at the ends.
+
+    Two such products are faster than convolutions here.
+    """
     distance = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1).float()
-    row = torch.exp(-(distance**2) / (2 * BLUR_SIGMA**2))
-    # Column j: what lands at j.
+    weights = torch.exp(-(distance**2) / (2 * BLUR_SIGMA**2))
+    # Row i of `wide` holds pixel i alone, with reflected ends. Its blur is column i of the matrix: hence the .T.
     wide = functional.pad(torch.eye(size)[None], (BLUR_RADIUS, BLUR_RADIUS), mode="reflect")[0]
-    return functional.conv1d(wide[:, None], (row / row.sum())[None, None])[:, 0].T.contiguous()
+    return functional.conv1d(wide[:, None], (weights / weights.sum())[None, None])[:, 0].T.contiguous()
 
 
-def _blurred(x: Tensor) -> Tensor:
-    return _blurring(HEIGHT) @ x @ _blurring(WIDTH).T
+def _blur(x: Tensor) -> Tensor:
+    return _make_blur_matrix(HEIGHT) @ x @ _make_blur_matrix(WIDTH).T
 
 
 def start(world: str) -> Tensor:
+    """The picture that the training starts from."""
     target = photo("china")
     return torch.zeros_like(target) if world == BLACK else (target - 0.5) * EXPOSURE + 0.5
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     target = photo("china")
-    goal = _blurred(target)
+    goal = _blur(target)
     x = make_leaf(variant, start(world))
 
     def loss(y: Tensor) -> Tensor:
-        return 0.5 * (_blurred(y) - goal).pow(2).sum()
+        return 0.5 * (_blur(y) - goal).pow(2).sum()
 
     for _ in descend(variant, x, torch.optim.Adam([x], RATE), STEPS, loss):
         pass
@@ -66,12 +70,12 @@ def _context(settings: Settings) -> dict[str, object]:
 
 def _compare_project(world: str, rows: World, context: Context) -> Iterator[str]:
     if OURS in rows:
-        value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, OURS))
-        margin = abs(value - ours)
-        apart = f"{margin:.1f} dB {'above' if value > ours else 'below'}"
-        distance = f"within {margin:.1f} dB of" if margin < TIE else apart
+        project, ours = (rows[name].numbers["psnr"] for name in (PROJECT, OURS))
+        margin = abs(project - ours)
+        side = "above" if project > ours else "below"
+        distance = f"within {margin:.1f} dB of" if margin < TIE else f"{margin:.1f} dB {side}"
         baseline = "pixels are leaves, so project after each step is the honest baseline"
-        yield f"{baseline}: it ends at {value:.1f} dB, {distance} {OURS}."
+        yield f"{baseline}: it ends at {project:.1f} dB, {distance} {OURS}."
 
 
 CANVAS = Task(

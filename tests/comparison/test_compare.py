@@ -625,7 +625,7 @@ def test_a_function_of_a_notebook_travels_to_no_other_process(
 
 
 def test_a_class_is_the_users_if_neither_torch_nor_this_library_has_it() -> None:
-    assert [reached._is_users(cls) for cls in (Training, torch.nn.ReLU, None, ModuleType, Comparison)] == [
+    assert [reached._belongs_to_program(cls) for cls in (Training, torch.nn.ReLU, None, ModuleType, Comparison)] == [
         False, False, False, True, False
     ]  # fmt: skip
 

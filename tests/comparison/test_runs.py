@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.comparison.reached import Reached
+from pseudograd.comparison.reached import Reach
 from pseudograd.comparison.runs import Outcome, Run, Runner, _pool
 from pseudograd.comparison.store import Store, fingerprint
 
@@ -61,7 +61,7 @@ class Steps:
         self.runs += 1
         value = self.factor * (100 * len(run.variant) + 10 * run.seed + (run.steps or 0))
         curve = {"curve": torch.arange(3.0) * value}
-        return Outcome({"value": value}, curve, (value, value), reached=Reached(own=(("f", "a.py:1"),)))
+        return Outcome({"value": value}, curve, (value, value), reached=Reach(own=(("f", "a.py:1"),)))
 
     def check_travels(self) -> None:
         raise AssertionError("nothing travels here")

@@ -18,7 +18,7 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.judge import findings
 from pseudograd.diagnosis.judge.findings import Evidence, Kind
 from pseudograd.diagnosis.records import Finding
-from pseudograd.diagnosis.run import condition
+from pseudograd.diagnosis.run import parse_condition
 
 from .. import browser
 from ..browser import needs_browser
@@ -44,7 +44,7 @@ def test_a_row_can_be_read() -> None:
         assert kind.code != "any"
         for text in (kind.meaning, kind.next_step):  # a cell of a table
             assert re.fullmatch(r"[^|\s]([^|]*[^|.\s])?", text)
-        assert condition(kind.code) is not None
+        assert parse_condition(kind.code) is not None
 
 
 # --- a new row -------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_the_order_of_a_new_row_decides_between_findings_of_a_line(
 
 def test_a_new_row_is_in_text_json_page_and_condition(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got 'huge'"):
-        condition("huge")
+        parse_condition("huge")
     _added(monkeypatch, _huge())
     d = _half_is_cut()
     assert re.search(r"^ 1\. huge  tests/diagnosis/test_kinds\.py:\d+$", str(d), re.M)
@@ -98,8 +98,8 @@ def test_a_new_row_is_in_text_json_page_and_condition(monkeypatch: pytest.Monkey
     text = d.write_html(tmp_path / "page.html").read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
     assert data["kinds"] == report["kinds"]
-    assert len(condition("huge")(d)) == len(condition("huge > 0.5")(d)) == 1
-    assert condition("huge>0.8")(d) == []
+    assert len(parse_condition("huge")(d)) == len(parse_condition("huge > 0.5")(d)) == 1
+    assert parse_condition("huge>0.8")(d) == []
 
 
 @needs_browser
@@ -119,8 +119,8 @@ def test_the_page_shows_the_meaning_of_a_code(monkeypatch: pytest.MonkeyPatch, t
 def test_the_error_of_a_wrong_condition_lists_the_codes(text: str) -> None:
     codes = ", ".join(kind.code for kind in findings.KINDS)
     with pytest.raises(ValueError, match="must be a finding's code, with a share if wanted, got ") as error:
-        condition(text)
-    assert str(error.value).endswith(f"The codes are {codes} and any; a share stands behind as in 'cut>0.5'.")
+        parse_condition(text)
+    assert str(error.value).endswith(f"The codes are {codes} and any; a share follows the code, as in 'cut>0.5'.")
 
 
 def test_the_condition_cut_reads_every_clamp() -> None:
@@ -130,8 +130,8 @@ def test_the_condition_cut_reads_every_clamp() -> None:
         (x.clamp(0.025, 2) + x.clamp(0.5, 2)).sum().backward()  # pseudograd: deliberate
         x.clamp(0.025, 2).sum().backward()
     assert d.findings == []
-    assert len(condition("cut>0.01")(d)) == 1
-    assert condition("cut>0.05")(d) == []
+    assert len(parse_condition("cut>0.01")(d)) == 1
+    assert parse_condition("cut>0.05")(d) == []
 
 
 # --- deliberate lines -----------------------------------------------------------------------------------------------

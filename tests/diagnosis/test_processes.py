@@ -191,7 +191,7 @@ def test_ranks_that_name_one_file_put_their_parts_together(tmp_path: Path, monke
     for rank in ("1", "0"):
         monkeypatch.setenv("RANK", rank)
         ranks.forget(target)
-        with ranks.gathered(target, Run(0, (Part(int(rank) + 10, None, True, {}),))) as parts:
+        with ranks.gather_parts(target, Run(0, (Part(int(rank) + 10, None, True, {}),))) as parts:
             assert parts is not None
             written.append([(part.rank, part.process) for part in parts[0]])
     assert written == [[(1, 11)], [(0, 10), (1, 11)]]

@@ -266,7 +266,7 @@ def test_where_nothing_was_seen_nothing_is_clean(capfd: pytest.CaptureFixture[st
     assert run(capfd, "--baseline", "known.json", "forward.py")[0] == 4
     status, _, err = run(capfd, "--write-baseline", "empty.json", "forward.py")
     assert (status, Path("empty.json").exists()) == (4, False)
-    assert "diagnose: --write-baseline: no backward pass was seen, so nothing is known to be there: not written" in err
+    assert "diagnose: --write-baseline: no backward pass was seen, so the baseline is not written" in err
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

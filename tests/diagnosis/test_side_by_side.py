@@ -237,7 +237,7 @@ def _run_twice(monkeypatch: pytest.MonkeyPatch, second: BaseException) -> Run:
         raise second
 
     monkeypatch.setattr(command.programs, "run", run)
-    return command._run_side_by_side([], {"asked": {}, "steps": None})
+    return command._run_side_by_side([], {"options": {}, "steps": None})
 
 
 def test_a_signal_ends_the_further_runs_and_keeps_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +251,8 @@ def test_a_signal_ends_the_further_runs_and_keeps_the_report(monkeypatch: pytest
 def test_losses_that_a_scaler_multiplies_are_not_compared(is_scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scale of the other training may be another one."""
     process = types.SimpleNamespace(mark=lambda: None)
-    asked = {"whatif": [], "detail": "full", "ignore": (), "sensitivity": True}
-    follower = command._Follower({"keeps_losses": True, "asked": asked, "steps": None}, process)  # type: ignore[arg-type]
+    options = {"whatif": [], "detail": "full", "ignore": (), "sensitivity": True}
+    follower = command._Follower({"keeps_losses": True, "options": options, "steps": None}, process)  # type: ignore[arg-type]
     p, scaler = nn.Parameter(torch.zeros(1)), torch.amp.GradScaler("cpu", enabled=is_scaled)
     optimizer = torch.optim.SGD([p], 0.1)
     for _ in range(9):

@@ -19,7 +19,7 @@ import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.judge.findings.cut import advise_clamp
-from pseudograd.diagnosis.run import condition
+from pseudograd.diagnosis.run import parse_condition
 from pseudograd.listen import frames
 from pseudograd.torch_table.eras import installed_era
 from pseudograd.torch_table.private import tells_unpack_hooks
@@ -479,7 +479,7 @@ def test_a_comment_mutes_its_line_and_is_counted() -> None:
 def test_patterns_for_lines_and_parameters(pattern: str) -> None:
     d = _cut_three([pattern.format(line=line_of("first = x.clamp(0, 1)")), "teach*"])
     assert (codes(d), d.starved) == ([], [])
-    assert condition("cut")(d) == condition("any")(d) == condition("vanish>0.5")(d) == []
+    assert parse_condition("cut")(d) == parse_condition("any")(d) == parse_condition("vanish>0.5")(d) == []
 
 
 # --- a next step works, wherever it is pasted ----------------------------------------------------------------------------

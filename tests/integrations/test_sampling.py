@@ -21,13 +21,13 @@ def _train(
     logged: list[tuple[int, dict[str, float]]] = []
     done = 0
     for batch in range(steps * accumulate):
-        sampler.before(done, net)
+        sampler.begin_batch(done, net)
         net(torch.ones(1, 2)).sum().backward()
         if (batch + 1) % accumulate == 0:
             optimizer.step()
             optimizer.zero_grad()
             done += 1
-        sampler.after(done, lambda numbers, done=done: logged.append((done, numbers)))
+        sampler.end_batch(done, lambda numbers, done=done: logged.append((done, numbers)))
         if sampler.stops:
             break
     sampler.close()
@@ -42,10 +42,10 @@ def _diagnosed_steps(sampler: Sampler, start: int, end: int, each: int = 1) -> l
     """Of batches that take `each` steps of the optimiser."""
     net, diagnosed = nn.Linear(2, 1), []
     for step in range(start, end, each):
-        sampler.before(step, net)
+        sampler.begin_batch(step, net)
         if sampler._open is not None:
             diagnosed.append(step)
-        sampler.after(step + each, lambda numbers: None)
+        sampler.end_batch(step + each, lambda numbers: None)
     return diagnosed
 
 
@@ -105,10 +105,10 @@ def test_it_goes_on_where_nothing_of_that_is_found() -> None:
 def test_a_mode_is_entered_in_a_window_alone_also_where_the_training_ends_in_it() -> None:
     sampler, net = _sampler(3), nn.Linear(2, 1)
     for step in range(3):
-        sampler.before(step, net)
+        sampler.begin_batch(step, net)
         assert bool(_get_current_function_mode_stack()) == (step == 0)
-        sampler.after(step + 1, lambda numbers, step=step: None if step == 0 else pytest.fail("nothing is logged"))
-    sampler.before(3, net)
+        sampler.end_batch(step + 1, lambda numbers, step=step: None if step == 0 else pytest.fail("nothing is logged"))
+    sampler.begin_batch(3, net)
     assert _get_current_function_mode_stack()
     sampler.close()
     sampler.close()
@@ -135,8 +135,8 @@ def test_the_sensitivity_is_among_the_numbers() -> None:
     net = torch.nn.ParameterDict({"gain": p})
     sampler = Sampler(1, sensitivity=True)
     numbers_logged: list[dict[str, float]] = []
-    sampler.before(0, net)
+    sampler.begin_batch(0, net)
     (p.abs() + p).sum().backward()
-    sampler.after(1, numbers_logged.append)
+    sampler.end_batch(1, numbers_logged.append)
     assert numbers_logged[0]["pseudograd/sensitivity/abs"] == 1.0
     assert numbers_logged[0]["pseudograd/sensitivity/abs/gain"] == 1.0

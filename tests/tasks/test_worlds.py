@@ -180,7 +180,7 @@ def test_a_problem_arrives_at_its_first_small_gap() -> None:
 
 def test_a_blur_is_symmetric_and_keeps_what_is_even() -> None:
     for size in (canvas.HEIGHT, canvas.WIDTH):
-        blurring = canvas._blurring(size)
+        blurring = canvas._make_blur_matrix(size)
         assert blurring.shape == (size, size)
         torch.testing.assert_close(blurring.flip(0, 1), blurring)
         torch.testing.assert_close(blurring.sum(1), torch.ones(size))

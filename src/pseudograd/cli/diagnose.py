@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = program_run.choose_codes(options)
     output = _output(options, chosen)
     fail_on = options.fail_on or ("any" if options.baseline is not None else None)
-    fails = None if fail_on is None else program_run.condition(fail_on, output.is_known)
+    fails = None if fail_on is None else program_run.parse_condition(fail_on, output.is_known)
     every = (
         options.side_by_side or options.sensitivity if options.sensitivity_every is None else options.sensitivity_every
     )

@@ -13,7 +13,7 @@ import torch
 from ..errors import must
 from ..rule import RuleObject
 from .comparison import Comparison
-from .reached import Reached
+from .reached import Reach
 from .runs import Outcome, Run, Runner, open_runner
 from .statistics import Better, check_better
 from .store import Store
@@ -182,7 +182,7 @@ def make_comparison(
         torch=torch.__version__,
         seconds=round(seconds, 3),
         baseline=choice.baseline,
-        reached=Reached.union(outcome.reached for (name, _), outcome in rows.items() if name not in choice.eras),
+        reached=Reach.union(outcome.reached for (name, _), outcome in rows.items() if name not in choice.eras),
         notes=notes,
         is_given=choice.is_given,
     )
@@ -207,7 +207,7 @@ def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tu
         remedy = "It never did, so every rule gave the same; replace='clamp' runs it unedited"
         if families := training.choice.families:
             requirement = f"call a function of torch that override({', '.join(families)}=...) reaches"
-            lines = Reached.union(outcome.reached for outcome in done.values()).lines()
+            lines = Reach.union(outcome.reached for outcome in done.values()).lines()
             remedy = " ".join(["Nothing was rewritten, so every rule gave the same.", *lines]).removesuffix(".")
         raise ValueError(must(where, "run", requirement, training.name, remedy))
     return tuple(done[first].numbers)

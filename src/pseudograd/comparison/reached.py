@@ -1,9 +1,8 @@
-"""The calls of an unedited run that `override` rewrote, and those that it cannot reach, such as the program's own Functions."""
+"""The calls that `override` rewrote in a program, and those that it cannot reach, such as the program's own Functions."""
 
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ from ..rewrite.report import Missed, Report, Rewritten
 from ..torch_table.private import function_of
 
 _OUR_NODE = "PseudogradBackward"
-_MOST_BACKWARDS = 8  # of each run that are searched
-_MOST_LINES = 8  # of each kind
+_MAX_BACKWARDS = 8  # so many backward passes of a run are searched
+_MAX_LINES = 8  # so many lines of each kind are shown
 
-Call = tuple[str, str]  # a function, and the line that calls it or, of a Function, defines it
+# A function and a line. For a Function of the program it is the line that defines it. For all others it is the line that calls it.
+Call = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Reached:
+class Reach:
     """rewritten: functions of torch that got the rule. missed: matching calls that were left to torch, and why. own: autograd Functions of
     the program, or ops of this library, which have a rule of their own.
     """
@@ -34,13 +34,13 @@ class Reached:
     own: tuple[Call, ...] = ()
 
     @classmethod
-    def from_report(cls, report: Report | None, own: Iterable[Call] = ()) -> Reached:
+    def from_report(cls, report: Report | None, own: Iterable[Call] = ()) -> Reach:
         rewritten = ((call.op, _line(call)) for call in (report.rewritten if report else ()))
         missed = ((call.op, f"{_line(call)}: {call.why}") for call in (report.missed if report else ()))
         return cls(*(tuple(dict.fromkeys(calls)) for calls in (rewritten, missed, own)))
 
     @classmethod
-    def union(cls, parts: Iterable[Reached]) -> Reached:
+    def union(cls, parts: Iterable[Reach]) -> Reach:
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return cls(*(tuple(dict.fromkeys(call for calls in column for call in calls)) for column in columns))
 
@@ -48,9 +48,9 @@ class Reached:
         """Sentences for a reader who wonders why a rule changed nothing."""
         kinds = ("Rewritten", "Not reached", "Not reached, a Function with a rule of its own")
         for kind, calls in zip(kinds, (self.rewritten, self.missed, self.own), strict=True):
-            yield from (f"{kind}: {name} at {line}." for name, line in calls[:_MOST_LINES])
-            if len(calls) > _MOST_LINES:
-                yield f"{kind}: {len(calls) - _MOST_LINES} more."
+            yield from (f"{kind}: {name} at {line}." for name, line in calls[:_MAX_LINES])
+            if len(calls) > _MAX_LINES:
+                yield f"{kind}: {len(calls) - _MAX_LINES} more."
 
     def to_json(self) -> dict[str, list[list[str]]]:
         return {kind: [list(call) for call in calls] for kind, calls in vars(self).items()}
@@ -62,20 +62,21 @@ def _line(call: Rewritten | Missed) -> str:
 
 @contextmanager
 def watch_own_functions() -> Iterator[dict[Call, None]]:
-    """The custom Functions of a run: the program's with the line that defines each, ops of this library with the lines that call them.
+    """Yields the Functions that have a rule of their own: those of the program, and ops of this library.
 
-    The program's are read from the graphs of its first backwards, because it may have taken `apply` from the class before this began.
+    The Functions of the program are read from the graphs of its first backward passes. A hook on `apply` could miss some of them: the
+    program may have stored the `apply` of a class before this context began.
     """
     calls: dict[Call, None] = {}
-    backwards_left = iter(range(_MOST_BACKWARDS))
+    backwards_left = iter(range(_MAX_BACKWARDS))
 
     def note_functions(roots: Iterable[torch.Tensor], grads: object, inputs: object) -> None:
         with suppress(Exception):  # an error here must not end the program
-            for _ in itertools.islice(backwards_left, 1):
+            if next(backwards_left, None) is not None:
                 classes = {function_of(type(node)) for node in nodes.reachable_from(roots)}
-                calls.update(dict.fromkeys(sorted(_definition(cls) for cls in classes if _is_users(cls))))
+                calls.update(dict.fromkeys(sorted(_definition(cls) for cls in classes if _belongs_to_program(cls))))
 
-    def note_ours(result: object) -> None:
+    def note_library_op(result: object) -> None:
         with suppress(Exception):
             if any(node.name() == _OUR_NODE for node in nodes.nodes_of(result)):
                 frame = frames.calling_frame()
@@ -84,19 +85,19 @@ def watch_own_functions() -> Iterator[dict[Call, None]]:
 
     backwards.subscribe(note_functions)
     try:
-        with hooks.watch_functions(note_ours):
+        with hooks.watch_functions(note_library_op):
             yield calls
     finally:
         backwards.unsubscribe(note_functions)
 
 
-def _is_users(cls: object) -> bool:
+def _belongs_to_program(cls: object) -> bool:
     module = getattr(cls, "__module__", None) or ""
     return cls is not None and module.partition(".")[0] not in ("torch", __name__.partition(".")[0])
 
 
 def _definition(cls: type[torch.autograd.Function]) -> Call:
-    """Name and line of the class. If it is a copy of an op of this library, the line names the op."""
+    """The name of the class, and the line that defines it. If an op of this library does the same, the text also names that op."""
     code = inspect.unwrap(cls.forward).__code__
     line, copy = frames.format_location(code, code.co_firstlineno), what_is(cls)
     return cls.__qualname__, line if copy is None else f"{line}, which is {copy.meaning}: `{copy.instead}`"

@@ -25,7 +25,7 @@ from pseudograd_notices.workers import end_with_parent
 
 from ..errors import must
 from ..rule import RuleLike
-from .reached import Reached
+from .reached import Reach
 from .store import FingerprintError, Store, fingerprint
 from .variants import users_rows
 
@@ -53,7 +53,7 @@ class Outcome:
     failure: str | None = None
     has_acted: bool = True
     draws: bool = True
-    reached: Reached = field(default_factory=Reached)
+    reached: Reach = field(default_factory=Reach)
 
     def __getstate__(self) -> dict[str, object]:
         """Arrays travel as numpy arrays: torch would share their memory, which goes with the process."""
@@ -181,7 +181,7 @@ class Runner(Generic[E]):
 
     def _stored(self, experiment: E, run: Run) -> Outcome | None:
         stored = None if self.store is None else self.store.read(self._key(experiment, run))
-        return None if stored is None else Outcome(**{**stored, "reached": Reached(**stored["reached"])})
+        return None if stored is None else Outcome(**{**stored, "reached": Reach(**stored["reached"])})
 
     def _key(self, experiment: E, run: Run) -> dict[str, object]:
         return {"key": self._keys[experiment.name], "of": experiment.name, **run._asdict()}

@@ -21,7 +21,7 @@ from ..rule import OPS, Edge, EdgeAtBound, Op, Rule, RuleLike, RuleObject, make_
 from ..torch_table import eras as torch_eras
 from ..torch_table.eras import Era
 from ..torch_table.forms import SWITCHES
-from .reached import Call, Reached, watch_own_functions
+from .reached import Call, Reach, watch_own_functions
 
 Bound = float | None  # or a tensor
 Clamp = Callable[[Tensor, Bound, Bound], Tensor]
@@ -112,8 +112,8 @@ class Entry:
     own: Mapping[Call, None] = field(default_factory=dict, repr=False)
 
     @property
-    def coverage(self) -> Reached:
-        return Reached.from_report(None if self.rewriting is None else self.rewriting.report(), self.own)
+    def coverage(self) -> Reach:
+        return Reach.from_report(None if self.rewriting is None else self.rewriting.report(), self.own)
 
     @property
     def has_acted(self) -> bool:

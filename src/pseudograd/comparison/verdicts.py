@@ -20,7 +20,7 @@ from itertools import combinations
 
 from ..errors import must, unknown_name
 from . import statistics
-from .reached import Reached
+from .reached import Reach
 from .statistics import BETTER, LEVEL, NO_DIFFERENCE, WORSE, Better, Difference
 from .variants import INSTALLED, NO_CLAMP, PROJECT, eras
 
@@ -150,7 +150,7 @@ class Verdicts:
     torch: str = ""
     seconds: float = 0.0
     baseline: str = INSTALLED
-    reached: Reached = field(default_factory=Reached)
+    reached: Reach = field(default_factory=Reach)
     notes: tuple[str, ...] = ()
     is_given: bool = False
 

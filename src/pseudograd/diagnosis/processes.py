@@ -38,10 +38,10 @@ def fields_of(report: Report) -> dict[str, object]:
     return {name: getattr(report, name) for name in FIELDS}
 
 
-def merge(parts: Sequence[Part], unseen: Sequence[Part], nothing: Report) -> ProgramReport:
-    """One report of all processes that had a backward; where they differ it says which. nothing: a report without a backward."""
+def merge(parts: Sequence[Part], unseen: Sequence[Part], empty: Report) -> ProgramReport:
+    """One report of all processes that had a backward; where they differ it says which. empty: a report without a backward."""
     active = [part for part in parts if part.content["backwards"]]
-    values = _merge_fields(active) if len(active) > 1 else active[0].content if active else fields_of(nothing)
+    values = _merge_fields(active) if len(active) > 1 else active[0].content if active else fields_of(empty)
     processes = [
         {
             **{"name": str(part), "process": part.process, "rank": part.rank, "is_main": part.is_main},

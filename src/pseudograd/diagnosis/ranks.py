@@ -69,7 +69,7 @@ def forget(target: Path) -> None:
 
 
 @contextlib.contextmanager
-def gathered(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Sequence[Part]] | None]:
+def gather_parts(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Sequence[Part]] | None]:
     """The seen and the unseen parts of all ranks that have ended, to be written to the file inside. None: that was done already."""
     own_rank = rank()
     if own_rank is None:

@@ -1,4 +1,4 @@
-"""`pseudograd diagnose`: a program that nobody edits, with a report of its gradients at the end."""
+"""`pseudograd diagnose` runs a program, which nobody edits, and prints a report of its gradients at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..listen.program.process import Process
 
 _PROCESSES_SHOWN = 8
-_ANY_CODE = "any"  # code
+_ANY_CODE = "any"  # in a condition: a finding of any code
 FAILED = 4  # the exit status where `--fail-on` holds
 _CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 Condition = Callable[[Report], list[str]]  # the lines where it holds
@@ -52,10 +52,10 @@ Condition = Callable[[Report], list[str]]  # the lines where it holds
 _Target = tuple[str, Path, Callable[[ProgramReport], str]]
 
 
-def condition(
+def parse_condition(
     text: str, is_known: Callable[[str, str, str], bool] = lambda number, where, expression: False
 ) -> Condition:
-    """The function that lists the lines where 'cut>0.5', 'starved' or 'any' holds.
+    """The function that lists the lines where the condition in `text` holds, such as 'cut>0.5', 'starved' or 'any'.
 
     is_known: does a baseline hold this number at this line, with this expression? Then it does not count.
     """
@@ -66,7 +66,7 @@ def condition(
     except ValueError:
         match = None
     if match is None or match["code"] not in (*kinds, _ANY_CODE):
-        remedy = f"The codes are {', '.join(kinds)} and {_ANY_CODE}; a share stands behind as in 'cut>0.5'"
+        remedy = f"The codes are {', '.join(kinds)} and {_ANY_CODE}; a share follows the code, as in 'cut>0.5'"
         raise ValueError(must("diagnose", "--fail-on", "be a finding's code, with a share if wanted", text, remedy))
     code = match["code"]
     kind = kinds.get(code)
@@ -82,10 +82,10 @@ def condition(
     return holds
 
 
-def gate(conditions: str | Sequence[str]) -> Callable[[Report], str]:
+def parse_conditions(conditions: str | Sequence[str]) -> Callable[[Report], str]:
     """The function that says which of the conditions hold, and where; an empty text if none does."""
     texts = [conditions] if isinstance(conditions, str) else conditions
-    by_text = {text: condition(text) for text in texts}
+    by_text = {text: parse_condition(text) for text in texts}
 
     def says(report: Report) -> str:
         lines = {text: holds(report) for text, holds in by_text.items()}
@@ -118,33 +118,34 @@ def run(
     output: Output | None = None,
     side_by_side: bool = False,
 ) -> int:
-    """Run it as `python program arguments` would, up to so many backward passes; then the report, on the standard error.
+    """Run the program as `python program arguments` would. Then print the report on the standard error.
 
-    options: the arguments of `diagnose` in each process of the program; what-ifs as texts. The exit status is the program's; or 4, if
-    that is 0 and `fails` holds somewhere, or no backward was seen. output: the baseline, and a second format of the report.
-    side_by_side: are further trainings run, where the other convention may decide this one?
+    options: the arguments of `Diagnosis` in each process of the program, with the what-ifs as texts. steps: end the program after so many
+    backward passes. output: the format and the file of the report, and its baseline. side_by_side: run the program again under the other
+    convention, at each line where the convention may decide the training.
+
+    Returns the exit status of the program. If that is 0, it returns 2 where a file cannot be written. It returns 4 where `fails` holds or
+    cannot be judged, and where no backward pass was seen for a new baseline.
     """
     programs.check("diagnose", program, is_module)
     output = Output(program) if output is None else output
-    nothing = _diagnosis(options)  # the errors of wrong arguments, before any work
+    empty = _make_diagnosis(options)  # before any work, because it raises the errors of wrong arguments
     targets = _targets(output, html, json_file)
-    job = {"module": __name__, "asked": dict(options), "steps": steps}
+    job = {"module": __name__, "options": dict(options), "steps": steps}
     command = programs.command_of(program, arguments, is_module)
-    # Ranks that are commands of their own must not wait for each other.
+    # If each rank is a command of its own, nothing is run again: such a run would wait for the other ranks.
     done = _run_side_by_side(command, job) if side_by_side and ranks.rank() is None else programs.run(command, job)
-    report = output.new(merge(done.parts, done.unseen, nothing))
+    report = output.drop_known(merge(done.parts, done.unseen, empty))
     is_printed = output.file is None or output.format != "text"
     says_something = bool(report.backwards) or not done.unseen  # else "no backward started" would be wrong
     lines = [*head(report), "", *str(report).splitlines()] if is_printed and says_something else []
     lines += _describe_processes(report, done)
     status = done.status
-    if output.to_be_known is not None and not report.backwards:
+    if output.new_baseline_file is not None and not report.backwards:
         targets = [target for target in targets if target[0] != "--write-baseline"]
-        lines.append(
-            "diagnose: --write-baseline: no backward pass was seen, so nothing is known to be there: not written"
-        )
+        lines.append("diagnose: --write-baseline: no backward pass was seen, so the baseline is not written")
         status = status or FAILED
-    complete, errors = _write(targets, done, nothing)
+    complete, errors = _write(targets, done, empty)
     lines += errors
     status = status or (2 if errors else 0)
     if complete is not None and complete.differences and not report.differences:
@@ -153,10 +154,10 @@ def run(
         why = _failures(fails, report, done)
         lines += why
         status = status or (FAILED if why else 0)
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+    with contextlib.suppress(OSError, ValueError):  # the reader has closed the stream
         print("\n".join(lines), file=sys.stderr)
         if output.format != "text" and output.file is None:
-            print(output.rendered(report), end="", flush=True)
+            print(output.render(report), end="", flush=True)
     return status
 
 
@@ -170,7 +171,7 @@ def _run_side_by_side(command: Sequence[str], job: Mapping[str, Any]) -> program
     def run_again(pin: Pin | None, where: str, steps: int) -> programs.Run:
         change = "as it is" if pin is None else f"with pin_edge({pin_text(pin)}) at {where}"
         print(f"diagnose: one more run, {change}", file=sys.stderr, flush=True)
-        return run(pin=pin, where=where, steps=steps, asked={**job["asked"], "sensitivity": False})
+        return run(pin=pin, where=where, steps=steps, options={**job["options"], "sensitivity": False})
 
     done = run()
     try:
@@ -180,12 +181,12 @@ def _run_side_by_side(command: Sequence[str], job: Mapping[str, Any]) -> program
 
 
 def _targets(output: Output, html: Path | None, json_file: Path | None) -> list[_Target]:
-    """The files to write; what an earlier rank of this command left beside them is removed."""
+    """The files to write. It removes what an earlier run of this rank left beside them."""
     files: tuple[tuple[str, Path | None, Callable[[ProgramReport], str]], ...] = (
         ("--html", html, page),
         ("--json", json_file, lambda report: json_text(report.to_json())),
-        ("--write-baseline", output.to_be_known, output.as_baseline),
-        ("--output-file", output.file, lambda report: output.rendered(output.new(report))),
+        ("--write-baseline", output.new_baseline_file, output.format_baseline),
+        ("--output-file", output.file, lambda report: output.render(output.drop_known(report))),
     )
     targets = [(name, checked_file("diagnose", name, file), make) for name, file, make in files if file is not None]
     for _, target, _ in targets:
@@ -193,14 +194,14 @@ def _targets(output: Output, html: Path | None, json_file: Path | None) -> list[
     return targets
 
 
-def _write(targets: Sequence[_Target], done: programs.Run, nothing: Report) -> tuple[ProgramReport | None, list[str]]:
-    """The report of all ranks, if files hold it; and the errors."""
+def _write(targets: Sequence[_Target], done: programs.Run, empty: Report) -> tuple[ProgramReport | None, list[str]]:
+    """Write the files. Returns the report in them, of all ranks that have ended (None if none was written); and the errors."""
     report, errors = None, []
     for name, target, make in targets:
         try:
-            with ranks.gathered(target, done) as pair:
-                if pair is not None:
-                    report = merge(*pair, nothing)
+            with ranks.gather_parts(target, done) as parts_and_unseen:
+                if parts_and_unseen is not None:
+                    report = merge(*parts_and_unseen, empty)
                     write("diagnose", name, target, make(report))
         except ValueError as error:
             errors.append(str(error))
@@ -237,10 +238,10 @@ def _describe_processes(report: ProgramReport, done: programs.Run) -> list[str]:
 # --- in each process of the program -----------------------------------------------------------------------------------
 
 
-def _diagnosis(options: Mapping[str, Any]) -> Diagnosis:
+def _make_diagnosis(options: Mapping[str, Any]) -> Diagnosis:
     changes: dict[str, object] = {}
     for text in options["whatif"]:
-        is_era = text.strip().startswith("torch") or "=" not in text
+        is_era = text.strip().startswith("torch") or "=" not in text  # pin_edge refuses what names no era
         changes[text] = text if is_era else rules_of([text], "diagnose", "--whatif")
     return Diagnosis(None, changes, options["detail"], options["ignore"], options.get("sensitivity", False))
 
@@ -250,18 +251,19 @@ class _Follower:
 
     def __init__(self, job: Mapping[str, Any], process: Process) -> None:
         self.losses: list[float] | None = [] if job.get("keeps_losses") else None
-        self.is_scaled = False  # are the losses?
+        self.is_scaled = False  # does a GradScaler multiply the losses?
         self.hook = None if self.losses is None else register_optimizer_step_pre_hook(self.note_scaler)
+        # A pin is a pair: an argument of pin_edge, and its value.
         self.pin = pin_edge(**dict([job["pin"]])) if job.get("pin") else None
         if self.pin is not None:
             self.pin.lines = [job["where"]]
             self.pin.__enter__()
-        self.diagnosis, self.process, self.steps = _diagnosis(job["asked"]), process, job["steps"]
-        self.diagnosis.after_backward(self.after)
+        self.diagnosis, self.process, self.steps = _make_diagnosis(job["options"]), process, job["steps"]
+        self.diagnosis.after_backward(self.note_backward)
         self.diagnosis.__enter__()
 
-    def after(self, backwards: int, loss: Tensor | None) -> None:
-        """Tell the command that there is something to say, and end the program after `steps` passes."""
+    def note_backward(self, backwards: int, loss: Tensor | None) -> None:
+        """After a backward pass: tell the command that this process has a report, and end the program after `steps` passes."""
         self.process.mark()
         if self.losses is not None:
             with quietly():
@@ -270,7 +272,7 @@ class _Follower:
             raise programs.Enough
 
     def note_scaler(self, *_: object) -> None:
-        """Before a step of an optimiser: does a GradScaler make it?"""
+        """Before each step of an optimiser: note if a GradScaler calls the step."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not self.is_scaled:
             if frame.f_code.co_filename.endswith("grad_scaler.py"):
@@ -281,8 +283,8 @@ class _Follower:
         self.diagnosis.stop_listening()
         if self.hook is not None:
             self.hook.remove()
-        pinned = None if self.pin is None else self.pin.report()
-        is_pinned = pinned is None or bool(pinned.rewritten and not pinned.missed)
+        calls = None if self.pin is None else self.pin.report()
+        is_pinned = calls is None or bool(calls.rewritten and not calls.missed)  # a run without a pin needs none
         return {**fields_of(self.diagnosis), "losses": self.losses, "is_pinned": is_pinned, "is_scaled": self.is_scaled}
 
     def forked(self) -> None:

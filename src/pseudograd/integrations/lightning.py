@@ -43,14 +43,14 @@ class DiagnoseCallback(Sampler, _package().Callback):  # type: ignore[misc]
     """
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: nn.Module, *batch: object) -> None:
-        self.before(trainer.global_step, pl_module)
+        self.begin_batch(trainer.global_step, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, *batch: object) -> None:
         def log(metrics: dict[str, float]) -> None:
             for logger in trainer.loggers:
                 logger.log_metrics(metrics, step=trainer.global_step)
 
-        self.after(trainer.global_step, log)
+        self.end_batch(trainer.global_step, log)
         if self.stops:
             trainer.should_stop = True
 

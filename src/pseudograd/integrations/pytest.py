@@ -71,10 +71,10 @@ def _diagnosed(
     from ..diagnosis import diagnose
     from ..diagnosis.judge import findings
     from ..diagnosis.processes import ProgramReport, fields_of
-    from ..diagnosis.run import gate
+    from ..diagnosis.run import parse_conditions
     from ..diagnosis.tell.notices import Output
 
-    failures = gate(fail_on)
+    failures = parse_conditions(fail_on)
     options = argparse.Namespace(select=[], ignore=[], baseline=None, write_baseline=None)
     chosen = choose("diagnosed", findings.CODES, options, "all", settings._replace(ignore=()) if ignore else settings)
     output = Output("?", known=known_notices("diagnosed", options, settings), chosen=chosen)
@@ -85,7 +85,7 @@ def _diagnosed(
         raise AssertionError(
             "diagnosed: no backward pass was seen, so nothing is known to pass. Train inside the context."
         )
-    if says := failures(d if output.known is None else output.new(ProgramReport(fields_of(d)))):
+    if says := failures(d if output.known is None else output.drop_known(ProgramReport(fields_of(d)))):
         raise AssertionError(f"diagnosed: {says}\n{d}")
 
 

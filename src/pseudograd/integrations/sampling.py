@@ -1,4 +1,4 @@
-"""A diagnosis of some steps of a training that somebody else drives: what the callbacks of all trainers share."""
+"""Diagnoses of some steps of a training that a trainer of another package runs. Its callbacks share the class Sampler."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import nn
 
 from ..diagnosis import diagnose
 from ..diagnosis.context import Diagnosis
-from ..diagnosis.run import gate
+from ..diagnosis.run import parse_conditions
 from ..errors import must
 
 Log = Callable[[dict[str, float]], None]
 
 
 class Sampler:
-    """Diagnoses `window` steps of the optimiser in every `every_n_steps`, from the first on. Between them it does nothing at all.
+    """Diagnoses the first `window` of every `every_n_steps` steps of the optimiser. In the other steps it does nothing at all.
 
-    A trainer's callback calls `before` and `after` around each batch with the number of steps that were taken, and `end` at the end,
-    also after an error. `last` is the newest diagnosis that has ended, `stops` says that a finding of `stop_on` was made.
+    A trainer's callback calls `begin_batch` and `end_batch` around each batch, with the number of steps that were taken. It calls `end` at
+    the end, also after an error. `last` is the newest diagnosis that has ended. `stops` says that a finding of `stop_on` was made.
     """
 
     def __init__(
@@ -41,25 +41,25 @@ class Sampler:
             remedy = f"Give every_n_steps={window} to diagnose every step"
             raise ValueError(must(self._name, "window", f"not exceed every_n_steps={every_n_steps}", window, remedy))
         self._every, self._window = every_n_steps, window
-        self._reasons = gate(stop_on)
+        self._reasons = parse_conditions(stop_on)
         self._begin = lambda model: diagnose(model, detail=detail, ignore=tuple(ignore), sensitivity=sensitivity)
-        self._begin(None)  # the errors of wrong arguments, before any training
+        self._begin(None)  # before any training, because it raises the errors of wrong arguments
         self._open: tuple[int, Diagnosis] | None = None
         self._next: int | None = None  # the number of steps from which a diagnosis is due
         self.last: Diagnosis | None = None
         self.stops = False
 
-    def before(self, steps: int, model: nn.Module) -> None:
+    def begin_batch(self, steps: int, model: nn.Module) -> None:
         """Before a batch, when `steps` steps have been taken. The batches of one accumulated step are diagnosed together."""
-        if self._next is None:  # a training that goes on from a checkpoint keeps the steps of the one before
+        if self._next is None:  # a training that resumes from a checkpoint goes on with its count
             self._next = -(-steps // self._every) * self._every
         if self._open is None and steps >= self._next:
-            # A batch may take several steps, past the step that was due.
+            # A batch may take several steps, so `steps` may be past the step that was due.
             self._next = (steps // self._every + 1) * self._every
             self._open = steps, self._begin(model)
             self._open[1].__enter__()
 
-    def after(self, steps: int, log: Log) -> None:
+    def end_batch(self, steps: int, log: Log) -> None:
         """After a batch. Ends the diagnosis when its window is full, and hands its numbers to the trainer's own logger."""
         if self._open is None or steps < self._open[0] + self._window:
             return

@@ -47,10 +47,10 @@ class DiagnoseCallback(Sampler, TrainerCallback):
         trainer.train = closing
 
     def on_step_begin(self, args: object, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        self.before(state.global_step, others["model"])
+        self.begin_batch(state.global_step, others["model"])
 
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **others: object) -> None:
-        self.after(state.global_step, self._trainer.log)
+        self.end_batch(state.global_step, self._trainer.log)
         if self.stops:
             control.should_training_stop = True
 

@@ -27,7 +27,7 @@ class Output:
     format: str = "text"
     file: Path | None = None
     known: Counter[Key] | None = None
-    to_be_known: Path | None = None
+    new_baseline_file: Path | None = None
     chosen: Chosen = NO_CHOICE
 
     def is_known(self, number: str, where: str, expression: str) -> bool:
@@ -50,7 +50,7 @@ class Output:
 
         return [notice(finding) for finding in report.findings]
 
-    def new(self, report: ProgramReport) -> ProgramReport:
+    def drop_known(self, report: ProgramReport) -> ProgramReport:
         """The same report without the findings that are known; it says how many these were."""
         if self.known is None:
             return report
@@ -59,7 +59,7 @@ class Output:
         pairs = zip(report.findings, notices, strict=True)
         return report.drop_known(tuple(finding for finding, notice in pairs if id(notice) not in new))
 
-    def rendered(self, report: ProgramReport) -> str:
+    def render(self, report: ProgramReport) -> str:
         """The report in the requested format. A process without a report is a problem, so an empty report does not pass."""
         if self.format == "text":
             return f"{report}\n"
@@ -69,6 +69,6 @@ class Output:
         notices = self._notices(report)
         return FORMATS[self.format](Notices("diagnose", notices, problems, findings.CODES, known=len(report.known)))
 
-    def as_baseline(self, report: ProgramReport) -> str:
-        assert self.to_be_known is not None
-        return baseline_text(self._notices(report), self.chosen.own, self.to_be_known, self.chosen.settings.root)
+    def format_baseline(self, report: ProgramReport) -> str:
+        assert self.new_baseline_file is not None
+        return baseline_text(self._notices(report), self.chosen.own, self.new_baseline_file, self.chosen.settings.root)

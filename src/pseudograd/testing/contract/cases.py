@@ -1,4 +1,4 @@
-"""A rule of the table with everything that can be varied: op, rule, parameters, edge, maximize; and its sample inputs."""
+"""A case is an op and one of its rules, with one choice of parameters, edge and maximize. It knows the sample inputs that fit."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -56,18 +56,21 @@ class Case(NamedTuple):
     def reference_in(self, dtype: torch.dtype) -> Callable[..., tuple[float, ...]]:
         """The rule's reference, a function of single numbers (x, grad, *other inputs). It rounds to dtype after every step."""
         options = {**self.all_parameters, "maximize": self.maximize} if self.op.takes_maximize else self.all_parameters
-        return partial(self.rule.reference, fl=rounding_to(dtype), **options)
+        return partial(self.rule.reference, fl=get_rounder(dtype), **options)
 
     @property
     def ulps(self) -> int:
         """The units in the last place by which two computations of this rule may differ.
 
-        torch rounds exp differently in the vector part of a loop and in the rest of it.
+        An example is exp: torch rounds it differently in the vectorised part of a loop and in the rest of the loop.
         """
         return self.rule.ulps
 
     def unit_of(self, grad: Tensor) -> Tensor | float:
-        """`ulps` counts units of the gradient. Where terms of the rule cancel, it counts units of this value if that is larger."""
+        """A number whose last place is the unit of `ulps`, if the number is larger than the gradient itself.
+
+        The number is grad if terms of the rule cancel each other, else 0.
+        """
         return torch.where(grad.isfinite(), grad, 0.0) if self.rule.cancels else 0.0
 
     def samples(self) -> list[Sample]:
@@ -81,12 +84,12 @@ class Case(NamedTuple):
         return any(values[name] is None for name in self.rule.requires)
 
 
-def rounding_to(dtype: torch.dtype) -> Callable[[float], float]:
+def get_rounder(dtype: torch.dtype) -> Callable[[float], float]:
     """The function that rounds a Python float to dtype as torch does."""
-    return _ROUND[dtype]
+    return _ROUNDERS[dtype]
 
 
-def _rounder(dtype: torch.dtype) -> Callable[[float], float]:
+def _make_rounder(dtype: torch.dtype) -> Callable[[float], float]:
     @cache
     def fl(value: float) -> float:
         return torch.tensor(value, dtype=torch.float64).to(dtype).item()
@@ -94,15 +97,15 @@ def _rounder(dtype: torch.dtype) -> Callable[[float], float]:
     return fl
 
 
-_ROUND = {dtype: _rounder(dtype) for dtype in DTYPES[:3]} | {torch.float64: lambda value: value}
+_ROUNDERS = {dtype: _make_rounder(dtype) for dtype in DTYPES[:3]} | {torch.float64: lambda value: value}
 
 
 def cases_of(op: Op) -> Iterator[Case]:
     for rule in op.rules.values():
         if None in rule.parameters.values():  # a rule that needs a user's function; it has tests of its own
             continue
-        others = tuple((key, _other(rule, key, value)) for key, value in rule.parameters.items())
-        for parameters in dict.fromkeys([(), others]):
+        other_parameters = tuple((key, _other(rule, key, value)) for key, value in rule.parameters.items())
+        for parameters in dict.fromkeys([(), other_parameters]):  # (): the defaults
             for edge in op.edges or (None,):
                 for maximize in (False, True) if op.takes_maximize else (False,):
                     case = Case(op, rule, parameters, edge, maximize)

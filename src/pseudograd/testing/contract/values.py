@@ -20,7 +20,7 @@ from ..measure.gradients import (
     saved_by,
 )
 from ..measure.inputs import Inputs, random_pairs, requiring_grad, special_pairs, tensors_of
-from .cases import Case, rounding_to
+from .cases import Case, get_rounder
 from .equality import assert_same_bits, assert_same_values
 
 
@@ -235,7 +235,7 @@ def _asks(value: object) -> bool:
 
 def reference_gradients(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
     """One number at a time, unreduced: the shape of the result for every tensor input."""
-    fl = rounding_to(grad.dtype)
+    fl = get_rounder(grad.dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
     columns = [
         v.expand(shape).reshape(-1).tolist() if isinstance(v, Tensor) else [None if v is None else fl(v)] * grad.numel()
