@@ -105,6 +105,9 @@ def _begin(environment: Mapping[str, str], stdin: Any, outputs: Sequence[int]) -
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, 1, closefd=False) for number, mode in enumerate("rww"))
     sys.excepthook = sys.__excepthook__
     torch.compile = _compile
+    compilers = sys.modules.get("torch._inductor.async_compile")
+    if compilers is not None:
+        compilers.AsyncCompile.pool.cache_clear()  # its threads, where a test has compiled, do not live on in a copy
     atexit._clear()
     _warn_as_python_does()
     followed, *path = environment["PYTHONPATH"].split(os.pathsep)
