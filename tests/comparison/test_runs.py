@@ -363,10 +363,11 @@ def test_an_executor_gives_the_numbers_of_this_process(package: str) -> None:
     else:
         executor = SameProcess() if package == "pseudograd" else ProcessPoolExecutor(2, get_context("spawn"))
     try:
-        comparison = pg.compare(noisy, executor=executor, rules=["inward"], seeds=3)
         if package == "concurrent":
             with pytest.raises(ValueError, match="compare: run must be what the executor can send"):
                 pg.compare(lambda clamp: 1.0, executor=executor, seeds=2)
+        # After the error: until another result comes, an executor of Python 3.11 may wait for ever at its end.
+        comparison = pg.compare(noisy, executor=executor, rules=["inward"], seeds=3)
         if package == "joblib":  # loky sends functions of a notebook
             variants = {"double": lambda x: 2 * x, "half": lambda x: x / 2}
             rows = pg.compare(lambda step, seed: step(2.0) + seed, variants=variants, executor=executor, seeds=2)

@@ -146,7 +146,7 @@ def test_a_signal_ends_the_installer_and_leaves_no_environment(uv: Path, monkeyp
 
     def tell(text: str) -> None:
         if text.startswith("torch==2.98.0: ") and text.endswith(" s: Downloaded much"):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)  # a job in the background ignores the other one
 
     monkeypatch.setattr(environments, "_tell", tell)
     with pytest.raises(Stopped), stoppable():
