@@ -10,9 +10,9 @@ makes a program of the call that differs; `routes` compares two routes through o
 USES = (
     "pseudograd.dynamo",
     "pseudograd.errors",
-    "pseudograd.integrations.pytest",
     "pseudograd.listen.frames",
     "pseudograd.listen.harmless",
+    "pseudograd.listen.hooks",
     "pseudograd.listen.listener",
     "pseudograd.listen.nodes",
     "pseudograd.listen.patches",

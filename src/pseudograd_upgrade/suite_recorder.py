@@ -7,12 +7,10 @@ import pickle
 import threading
 import zlib
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import torch
 
-from pseudograd.integrations.pytest import thread_starter
-from pseudograd.listen import nodes
+from pseudograd.listen import hooks, nodes
 from pseudograd.listen.frames import Locations
 
 from .recorder import Recorder, Session, Settings, SilentSession, set_seed
@@ -79,8 +77,7 @@ class SuiteSession(Session):
         super().__init__(settings, process)
         self.seed = settings["seed"]
         self.parts: dict[str, bytes | None] = {}
-        start = thread_starter(lambda: self.listener(self.suite_recorder))
-        self._threads = mock.patch.object(threading.Thread, "start", start)
+        self._threads = hooks.NewThreads(lambda: self.listener(self.suite_recorder))
         watch.on_begin, watch.on_end = self._begin_part, self._end_part
         for name in watch.open:
             self._begin_part(name)
@@ -92,7 +89,7 @@ class SuiteSession(Session):
     def _begin_part(self, name: str) -> None:
         self.suite_recorder.begin_part()
         if watch.running == name:
-            self._threads.start()
+            self._threads.__enter__()
         self._set_seed()
 
     def _end_part(self, name: str) -> None:
@@ -101,7 +98,7 @@ class SuiteSession(Session):
         except Exception as error:
             self.suite_recorder.noted.note(f"the end of {name}", error)
         if watch.running == name:
-            self._threads.stop()
+            self._threads.__exit__()
         else:
             self._set_seed()  # for the test, whether or not it is the first to share this fixture
 

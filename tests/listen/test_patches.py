@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ import torch
 
 import pseudograd as pg
 from pseudograd import doctor
-from pseudograd.listen import frames, harmless, patches
+from pseudograd.listen import frames, harmless, hooks, patches
 from pseudograd.listen.program import process
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "override.md"
@@ -210,3 +212,29 @@ def test_a_warning_that_torch_hides_while_it_lists_its_functions_stays_hidden() 
     with warnings.catch_warnings(record=True) as shown, pg.diagnose():
         vars(torch.overrides.get_ignored_functions)["__wrapped__"]()
     assert [str(warning.message) for warning in shown] == []
+
+
+def test_each_new_thread_runs_in_the_contexts_that_are_entered() -> None:
+    entered: list[str] = []
+
+    @contextlib.contextmanager
+    def named_context(name: str) -> Iterator[None]:
+        entered.append(name)
+        yield
+        entered.append(f"end of {name}")
+
+    def run_thread() -> None:
+        thread = threading.Thread(target=lambda: entered.append("run"))
+        thread.start()
+        thread.join()
+        assert "run" not in vars(thread)
+
+    start = threading.Thread.start
+    outer, inner = (hooks.NewThreads(functools.partial(named_context, name)) for name in ("outer", "inner"))
+    with outer:
+        with inner:
+            assert "threading.Thread.start" in [row["name"] for row in patches.status()]
+            run_thread()
+        run_thread()
+    assert entered == ["outer", "inner", "run", "end of inner", "end of outer", "outer", "run", "end of outer"]
+    assert threading.Thread.start is start

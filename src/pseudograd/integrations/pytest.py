@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import torch
 from torch import nn
@@ -19,7 +17,7 @@ from pseudograd_notices.options import choose, known_notices
 from pseudograd_notices.settings import Settings
 
 from .. import engine
-from ..listen import frames
+from ..listen import frames, hooks
 from ..rewrite.edges import pinned_edge
 from ..rewrite.pin_edge import pin_edge
 from ..torch_table.forms import SPELLINGS
@@ -98,18 +96,19 @@ class PinnedTests:
     def __init__(self, edge: str) -> None:
         self.pin = pin_edge(edge)
         is_idle = not self.pin.replacements or self.pin.report().is_torchs_own
-        self._start = None if is_idle else thread_starter(lambda: _Counting(self._missed, lambda: bool(self._patches)))
-        self._patches: list[contextlib.AbstractContextManager[object]] = []
+        counting = hooks.NewThreads(lambda: _Counting(self._missed, lambda: self._depth > 0))
+        self._threads = contextlib.nullcontext() if is_idle else counting
+        self._depth = 0
         self._missed: Counter[str] = Counter()
 
     def __enter__(self) -> None:
         self.pin.__enter__()
-        patch = mock.patch.object(threading.Thread, "start", self._start) if self._start else contextlib.nullcontext()
-        patch.__enter__()
-        self._patches.append(patch)
+        self._threads.__enter__()
+        self._depth += 1
 
     def __exit__(self, *exception: object) -> None:
-        self._patches.pop().__exit__(None, None, None)
+        self._depth -= 1
+        self._threads.__exit__(None, None, None)
         self.pin.__exit__(*exception)
 
     def count_calls(self) -> Counter[tuple[str, str, str]]:
@@ -123,28 +122,6 @@ class PinnedTests:
         for where, number in list(self._missed.items()):
             counts["missed", where, "in a thread that a test started"] += number
         return counts
-
-
-def thread_starter(
-    context: Callable[[], contextlib.AbstractContextManager[object]],
-) -> Callable[[threading.Thread], None]:
-    """For the place of `threading.Thread.start`: each thread runs in its own context."""
-    start_thread = threading.Thread.start
-
-    def start(thread: threading.Thread) -> None:
-        run, own = thread.run, vars(thread)
-        before = {name: own[name] for name in ("run",) if name in own}
-
-        def run_in_context() -> None:
-            own.pop("run")
-            own.update(before)
-            with context():
-                run()
-
-        own["run"] = run_in_context
-        start_thread(thread)
-
-    return start
 
 
 class _Counting(TorchFunctionMode):

@@ -324,3 +324,47 @@ patches.in_contexts.replacements[patches.SHOW_WARNING] = functools.partial(funct
 patches.in_contexts.replacements[patches.FILTERS_CHANGE] = functools.partial(
     functools.partial, patches.keep_filter_in_front
 )
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+_of_threads: list[Callable[[], AbstractContextManager[object]]] = []  # those that are entered, the outermost first
+_threads_lock = threading.Lock()
+
+
+class NewThreads:
+    """Inside this block each thread that starts runs in a context of its own, which `context` makes. It may be entered again."""
+
+    def __init__(self, context: Callable[[], AbstractContextManager[object]]) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        with _threads_lock:
+            _of_threads.append(self._context)
+            patches.THREAD_START.apply(_starter)
+
+    def __exit__(self, *exception: object) -> None:
+        with _threads_lock:
+            _of_threads.remove(self._context)
+            if not _of_threads:
+                patches.THREAD_START.remove()
+
+
+def _starter(start_thread: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    def start(thread: threading.Thread) -> None:
+        run, attributes, contexts = thread.run, vars(thread), tuple(_of_threads)
+        before = {name: attributes[name] for name in ("run",) if name in attributes}
+
+        def run_in_contexts() -> None:
+            attributes.pop("run")
+            attributes.update(before)
+            with ExitStack() as stack:
+                for context in contexts:
+                    stack.enter_context(context())
+                run()
+
+        if contexts:
+            attributes["run"] = run_in_contexts
+        start_thread(thread)
+
+    return start

@@ -210,6 +210,11 @@ READERS_OF_RANDOM_STATES = [  # looked up in their module when they are called, 
         ("numpy.random", "get_state"),
     )
 ]
+THREAD_START = Patch(
+    "threading.Thread.start",
+    "calls in the threads of a test are counted, or recorded",
+    "the test has ended, under a pin of pytest or in `upgrade -m pytest`",
+)
 CALLS_IN_COMPILED_CODE = [
     Patch(
         f"torch._dynamo.variables.higher_order_ops.{name}.call_function",
