@@ -354,11 +354,8 @@ module_call = getattr(_find("torch.nn.Module._call_impl", "sites have no module"
 module_wrapped_call = getattr(
     _find("torch.nn.Module._wrapped_call_impl", "a site costs half a microsecond more", None), "__code__", None
 )
-WRAPPED_MODULES = (
-    "module",
-    "_orig_mod",
-    "_export_root",
-)  # in DistributedDataParallel, in a module that torch.compile has made, and in one that torch.export traces
+# In DistributedDataParallel, in a module that torch.compile has made, and in one that torch.export traces.
+WRAPPED_MODULES = ("module", "_orig_mod", "_export_root")
 NAMES.append(Name("torch.nn.Module._modules", "sites have no module", lambda: "_modules" in vars(nn.Module())))
 
 

@@ -21,7 +21,6 @@ EXAMPLE = "pseudograd lint --exclude build src"
 STATUS = "0 without findings or with --exit-zero, 1 with findings, 2 if a file cannot be read"
 CODES = "pseudograd_lint.rules"
 _WORTH_A_PROCESS = 400  # files
-_FIXED = "PG104"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -41,16 +40,17 @@ def run(options: argparse.Namespace) -> int:
     chosen = choose("lint", TABLE, options)
     if check_format("lint", options.output_format) != "text" and options.statistics:
         raise ValueError(f"lint: --statistics must go with text, got {options.output_format!r}. Leave one of them out.")
-    if options.fix and (_FIXED not in chosen.numbers or "-" in options.paths):
-        got = "the standard input" if _FIXED in chosen.numbers else "other codes"
-        raise ValueError(
-            f"lint: --fix must go with files and --select {_FIXED}, got {got}. No other code has an exact mend."
-        )
+    if options.fix:
+        from ..fix import FIXED, fix_files
+
+        if FIXED not in chosen.numbers or "-" in options.paths:
+            got = "the standard input" if FIXED in chosen.numbers else "other codes"
+            raise ValueError(
+                f"lint: --fix must go with files and --select {FIXED}, got {got}. No other code has an exact mend."
+            )
     _check_paths(options)
     notices, problems, count = _check_all(options, chosen)
     if options.fix:
-        from ..fix import fix_files
-
         print(f"lint: files mended: {fix_files(notices)}", file=sys.stderr)
         notices, problems, count = _check_all(options, chosen)
     new = apply_baseline("lint", notices, options, chosen)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...listen import nodes
 from ...listen.nodes import GraphNode
 from ...torch_table.private import saved, saved_names
+from .drops import MATRIX_PRODUCTS
 from .leaf import has_numbers
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ ROOT, DIVISION, LOG, ARC, OVERFLOW, ROW, FACTOR = "root", "division", "log", "ar
 HALF, RESULT, FUNCTION, MATRIX = "half", "half result", "function", "matrix"
 DATA, WEIGHTS, ENTERED, OTHER = "data", "weights", "entered", "other"
 PRODUCT, MINUS_INFINITY = "product", "minus infinity"
-_OF_MATRICES = "Mm Addmm Bmm Baddbmm Addbmm Mv Addmv Dot Addr Convolution"  # no entry of x decides
+_OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # no entry of x decides
 _KINDS = {
     ROOT: "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
     DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
@@ -32,14 +33,14 @@ _KINDS = {
     OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh",
     ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     FACTOR: "Mul Addcmul",
-    PRODUCT: f"{_OF_MATRICES} Prod Cumprod",
+    PRODUCT: " ".join((*_OF_MATRICES, "Prod", "Cumprod")),
 }
 KIND_OF: dict[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # the position of the edge of a saved input, where it is not the first
 _SECOND = "other weight exponent target mat2 mat1 batch1 mat vec vec1 tensor x2 tensor1 key"
 _THIRD = "tensor2 batch2 vec2 value bias"
 _EDGES = {**dict.fromkeys(_SECOND.split(), 1), **dict.fromkeys(_THIRD.split(), 2), "attn_mask": 3}
-_WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES.split()))
+_WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES))
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # the saved value that an op has its slope from
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}

@@ -15,8 +15,8 @@ from .leaf import Leaf
 from .leaves import LOOKUPS, Leaves
 from .tally import Tally
 
-_MATRIX_PRODUCTS = ("Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Linear", "Convolution")
-PRODUCTS = ("Mul", "Prod", *_MATRIX_PRODUCTS)
+MATRIX_PRODUCTS = ("Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Convolution")
+PRODUCTS = ("Mul", "Prod", "Linear", *MATRIX_PRODUCTS)
 CUTS, MULTIPLIES, READS_OTHERS = "cuts what arrives for them", "multiplies them with 0", "reads others alone"
 _NEAR = 12  # nodes behind an op among which its parameter is looked for
 _MOST_NEAR = 3  # parameters behind an op
@@ -149,7 +149,7 @@ def _judge(passing: _Passing, missing: Tensor) -> str:
     if passing.tally.op in LOOKUPS:
         return READS_OTHERS if _covers(~left, missing) else ""
     # The gradients on the two sides of a matrix product have the same shape by chance alone.
-    is_matrix = passing.tally.op.startswith(_MATRIX_PRODUCTS)
+    is_matrix = passing.tally.op.startswith(("Linear", *MATRIX_PRODUCTS))
     if arrived is not None and not is_matrix and _covers(arrived & ~left, missing, arrived, left):
         return CUTS
     is_product = passing.is_next and passing.tally.op.startswith(PRODUCTS)

@@ -363,10 +363,8 @@ class Nonfinite:
         if not (self._is_of_forward and self._heard is None and isinstance(result, Tensor) and result.requires_grad):
             return
         self._is_computed_again = True
-        node, result = (
-            nodes.node_of(result),
-            result.detach(),
-        )  # a checkpoint would count what we make of the result itself
+        # A checkpoint would count what we make of the result itself.
+        node, result = nodes.node_of(result), result.detach()
         if node is None or not is_broken(result) or any(map(is_broken, tensors_in(args))):
             return
         if op_of(node) in KIND_OF or bool(result.isnan().any()):  # any other op was told to make infinity

@@ -51,9 +51,8 @@ class Parameters:
         self.optimizer = weakref.ref(optimizer)
         self.settings = frozenset(optimizer.defaults)  # their names
         self.kind = type(optimizer).__name__
-        self.eps = (
-            optimizer.defaults.get("eps", 1.0) if not optimizer.defaults.get("fused") else 1.0
-        )  # added in the dtype of a parameter
+        # Added in the dtype of a parameter, but in a fused step.
+        self.eps = 1.0 if optimizer.defaults.get("fused") else optimizer.defaults.get("eps", 1.0)
         self.groups: list[list[Leaf]] = []
         self.have_moved: list[bool] = []  # by group: was there a step with a rate other than 0?
         self.pending: list[Leaf] = []  # the optimiser saw no gradient of them yet that differs from 0

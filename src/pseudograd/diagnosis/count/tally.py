@@ -90,9 +90,8 @@ class Tally:
         self.joins = False  # does it hand gradients on to several inputs?
         self.is_of_one = False  # does it normalise one number?
         self.is_hinge = False  # is 0, or a number that guards against it, its only bound, and a lower one?
-        self.is_clip = (
-            False  # is it a clamp or a step beside its own input, as in the loss of a policy, or in `x - round(x)`?
-        )
+        # Is it a clamp or a step beside its own input, as in the loss of a policy, or in `x - round(x)`?
+        self.is_clip = False
         # Does an op behind this clamp cut whatever passes exactly at a bound? None where nothing stood there.
         self.ends_behind: bool | None = None
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
