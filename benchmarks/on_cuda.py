@@ -1,6 +1,6 @@
-"""Time of clamps on a CUDA device, forward and backward: torch's own, copying twice, the popular snippet, ours.
+"""Time of our ops on a CUDA device, forward and backward, as multiples of torch's own call or of what people write by hand.
 
-    python benchmarks/on_cuda.py            # a line for each dtype and size, as multiples of torch.clamp
+    python benchmarks/on_cuda.py            # a line for each op and dtype
     python benchmarks/on_cuda.py --write    # and docs/speed_on_cuda.md, with the name of the device
 
 A sample is many calls between two events of the device, so it is what a program waits for: the kernels, or, below some ten million
@@ -9,23 +9,99 @@ elements, the Python that starts them.
 
 from __future__ import annotations
 
-import statistics
+import contextlib
 import sys
+import time
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from harness import ratio, seconds_of
-from suite.routes import ROUTES
+import pseudograd as pg
+from harness import parser_of, ratio, seconds_of
+from suite.routes import _copied
 
 SIZES = (10_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000)
-NAMES = ("native", "floor", "snippet", "inward", "zero/closed")
-ROUNDS = 9
 MOST = 200_000_000  # elements of a sample
 PAGE = Path(__file__).parents[1] / "docs" / "speed_on_cuda.md"
+IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)
+OTHER_ERA = "torch>=2.14" if IS_OLD else "torch<=2.13"
+Call = Callable[[Tensor], Tensor]
+
+
+class Row(NamedTuple):
+    """`limits`: the largest multiples that are promised up to 1e6 elements, for 1e7, and from 3e7 on."""
+
+    name: str
+    ours: Call
+    theirs: Call
+    limits: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    context: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    dtypes: tuple[torch.dtype, ...] = (torch.float32,)
+    sizes: tuple[int, ...] = SIZES
+    is_compiled: bool = False
+
+
+def _clamp(x: Tensor) -> Tensor:
+    return torch.clamp(x, -1.0, 1.0)
+
+
+def _bounds(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Made once for each size."""
+    if _bounds_of.get("x") is not x:
+        _bounds_of.update(x=x, bounds=(torch.full_like(x, -1.0).detach(), torch.full_like(x, 1.0).detach()))
+    bounds: tuple[Tensor, Tensor] = _bounds_of["bounds"]
+    return bounds
+
+
+_bounds_of: dict[str, object] = {}
+_HALF = (torch.float32, torch.bfloat16)
+_CLAMP, _ACTIVATION, _STEP = (0.95, 0.95, 0.60), (1.1, 1.05, 1.0), (1.1, 1.0, 0.8)
+
+
+def _window(function: Call) -> Call:
+    """By two lines: the value of a step, the gradient of a clamp."""
+
+    def call(x: Tensor) -> Tensor:
+        window = torch.clamp(x, -1.0, 1.0)
+        return window + (function(x) - window).detach()
+
+    return call
+
+
+ROWS = (
+    Row("two copies", lambda x: _copied(x), _clamp, dtypes=_HALF),
+    Row("clamp, inward", lambda x: pg.clamp(x, -1.0, 1.0), _clamp, _CLAMP, dtypes=_HALF),
+    Row("clamp, zero", lambda x: pg.clamp(x, -1.0, 1.0, rule="zero"), _clamp, _CLAMP, dtypes=_HALF),
+    Row("clamp, sign", lambda x: pg.clamp(x, -1.0, 1.0, rule="sign"), _clamp, _CLAMP, dtypes=_HALF),
+    Row("clamp between tensors", lambda x: pg.clamp(x, *_bounds(x)), lambda x: torch.clamp(x, *_bounds(x)), (1.0, 1.0, 0.60)),
+    Row("override(clamp='inward')", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.override(clamp="inward")),
+    Row("pin to the other era", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.pin_edge(OTHER_ERA)),
+    Row("relu, inward", lambda x: pg.relu(x, rule="inward"), torch.relu, _ACTIVATION),
+    Row("gelu, few bits", lambda x: pg.gelu(x, rule="fewbit"), functional.gelu, _ACTIVATION, dtypes=_HALF),
+    Row("silu, few bits", lambda x: pg.silu(x, rule="fewbit"), functional.silu, _ACTIVATION),
+    Row("sign, window", pg.sign, _window(torch.sign), _STEP),
+    Row("heaviside, window", pg.heaviside, _window(lambda x: (x >= 0).to(x.dtype)), _STEP),
+    Row("round, identity", pg.round, lambda x: x + (torch.round(x) - x).detach(), _STEP),
+    Row("abs", pg.abs, torch.abs, _STEP),
+    Row(
+        "fake_quantize",
+        lambda x: pg.fake_quantize(x, 0.02),
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.02, 0, -128, 127),
+        _STEP,
+    ),
+    Row(
+        "clamp, compiled",
+        torch.compile(lambda x: pg.clamp(x, -1.0, 1.0), fullgraph=True, dynamic=False),
+        torch.compile(_clamp, fullgraph=True, dynamic=False),
+        (1.05, 1.05, 1.05),
+        sizes=(1_000_000, 10_000_000, 30_000_000),
+        is_compiled=True,
+    ),
+)
 
 
 def microseconds(call: Callable[[], object], calls: int) -> float:
@@ -38,49 +114,134 @@ def microseconds(call: Callable[[], object], calls: int) -> float:
     return start.elapsed_time(end) / calls * 1000
 
 
-def measure(dtype: torch.dtype, size: int) -> tuple[str, list[float]]:
-    """A line for a person; the microseconds of torch.clamp and the multiples of it, by NAMES."""
-    x = torch.randn(size, device="cuda", dtype=dtype, requires_grad=True)
-    grad, work = torch.randn_like(x), SimpleNamespace(x=x, low=-1.0, high=1.0)
-    forwards = {name: ROUTES["clamp"][name](work) for name in NAMES}
-    steps = {name: lambda f=f: torch.autograd.grad(f(), x, grad) for name, f in forwards.items()}
-    for step in steps.values():
-        microseconds(step, 3)  # compiles
-    calls = max(10, min(200, MOST // size))
-    taken = seconds_of(steps, lambda name: microseconds(steps[name], calls), ROUNDS)
-    numbers = [statistics.median(taken["native"]), *[ratio(taken, name, "native") for name in NAMES[1:]]]
-    ratios = ", ".join(f"{name} {number:.2f} x" for name, number in zip(NAMES[1:], numbers[1:], strict=True))
-    return f"{numbers[0]:8.1f} us native; {ratios}", numbers
+def multiple(row: Row, x: Tensor, grad: Tensor, rounds: int) -> float:
+    """The time of ours as a multiple of theirs."""
+    steps = {"ours": lambda: torch.autograd.grad(row.ours(x), x, grad), "theirs": lambda: torch.autograd.grad(row.theirs(x), x, grad)}
+    calls = max(5, min(100, MOST // x.numel()))
+
+    def sample(name: str) -> float:
+        with row.context() if name == "ours" else contextlib.nullcontext():
+            microseconds(steps[name], 3)
+            return microseconds(steps[name], calls)
+
+    for name in steps:
+        sample(name)  # compiles
+    return ratio(seconds_of(steps, sample, rounds), "ours", "theirs")
 
 
-def write(rows: list[tuple[str, list[float]]]) -> None:
-    lines = [
-        "---\norphan: true\n---\n\n# Speed on CUDA\n",
-        f"Forward and backward, as multiples of `torch.clamp`, on an {torch.cuda.get_device_name()} under torch {torch.__version__}.",
+def _limit_of(row: Row, size: int) -> float:
+    return row.limits[0 if size <= 1_000_000 else 1 if size <= 10_000_000 else 2]
+
+
+def measure(row: Row, dtype: torch.dtype, rounds: int) -> dict[int, float]:
+    multiples = {}
+    for size in row.sizes:
+        x = (torch.randn(size, device="cuda") * 1.5).to(dtype).requires_grad_()
+        multiples[size] = multiple(row, x, torch.randn_like(x), rounds)
+        _bounds_of.clear()
+    return multiples
+
+
+# --- ops with shapes of their own ----------------------------------------------------------------------------------------
+
+
+def _against(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], of: tuple[Tensor, ...], rounds: int) -> float:
+    def step(call: Callable[[], Tensor]) -> None:
+        torch.autograd.grad(call().sum(), of)
+
+    steps = {"ours": lambda: step(ours), "theirs": lambda: step(theirs)}
+    for call in steps.values():
+        microseconds(call, 3)
+    return ratio(seconds_of(steps, lambda name: microseconds(steps[name], 10), rounds), "ours", "theirs")
+
+
+def vector_quantize(rows: int, codes: int, rounds: int) -> float:
+    x, codebook = torch.randn(rows, 64, device="cuda", requires_grad=True), torch.randn(codes, 64, device="cuda")
+
+    def by_hand() -> Tensor:
+        flat = x.detach()
+        distances = codebook.pow(2).sum(1) - 2 * flat @ codebook.T
+        return x + (codebook[distances.argmin(1)] - x).detach()
+
+    return _against(lambda: pg.codebook.vector_quantize(x, codebook)[0], by_hand, (x,), rounds)
+
+
+def policy_loss(shape: tuple[int, int], rounds: int) -> float:
+    log_ratio = (torch.randn(shape, device="cuda") * 0.2).requires_grad_()
+    advantage = torch.randn(shape, device="cuda")
+
+    def by_hand() -> Tensor:
+        ratio = torch.exp(log_ratio)
+        return -torch.min(ratio * advantage, torch.clamp(ratio, 0.8, 1.2) * advantage)
+
+    return _against(lambda: pg.policy.loss(log_ratio, advantage), by_hand, (log_ratio,), rounds)
+
+
+OTHERS = (
+    ("vector_quantize, 8,192 vectors, 1,024 codes", lambda rounds: vector_quantize(8192, 1024, rounds), 1.5),
+    ("vector_quantize, 65,536 vectors, 8,192 codes", lambda rounds: vector_quantize(65536, 8192, rounds), 1.3),
+    ("policy.loss, 64 x 2,048 tokens", lambda rounds: policy_loss((64, 2048), rounds), 1.2),
+    ("policy.loss, 1,024 x 32,768 tokens", lambda rounds: policy_loss((1024, 32768), rounds), 1.0),
+)
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------------
+
+
+def _cell(value: float, limit: float) -> str:
+    return f"{value:.2f}" if value <= limit or not limit else f"**{value:.2f}**"
+
+
+def write(lines: list[str], others: list[str]) -> None:
+    text = [
+        "# Speed on CUDA\n",
+        f"Forward and backward on an {torch.cuda.get_device_name()} under torch {torch.__version__}, as multiples of the call beside it;",
+        "below some ten million elements the time is that of Python and of starting kernels. A bold figure is above what we aim at.",
         "`python benchmarks/on_cuda.py --write` measured this page.\n",
-        f"| dtype and elements | torch.clamp, microseconds | {' | '.join(NAMES[1:])} |",
-        "|---|" + "---|" * len(NAMES),
+        f"| op, dtype | {' | '.join(f'{size:,}' for size in SIZES)} | aim up to 1e6, at 1e7, from 3e7 |",
+        "|---|" + "---:|" * len(SIZES) + "---|",
+        *lines,
+        "\nA clamp, `override` and a pin stand beside `torch.clamp`; an activation, `abs` and `fake_quantize` beside torch's own; steps and",
+        "`round` beside the two lines with `detach` that people write; compiled beside compiled.\n",
+        "| op, beside the same by hand | multiple | aim |",
+        "|---|---:|---:|",
+        *others,
     ]
-    for label, (first, *others) in rows:
-        lines.append(f"| {label} | {first:.0f} | {' | '.join(f'{number:.2f}' for number in others)} |")
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    PAGE.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
 def main() -> int:
+    parser = parser_of(__doc__, 5)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--only", default="", help="the rows whose name contains this")
+    parser.add_argument("--seconds", type=float, default=600.0, help="begin no row after these; default 600")
+    options = parser.parse_args()
     if not torch.cuda.is_available():
         print("on_cuda.py: a CUDA device must be there, got none.", file=sys.stderr)
         return 2
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    rows: list[tuple[str, list[float]]] = []
-    for dtype, size in product((torch.float32, torch.bfloat16), SIZES):
-        text, numbers = measure(dtype, size)
-        name = str(dtype).removeprefix("torch.")
-        rows.append((f"{name}, {size:,}", numbers))
-        print(f"{name:8} {size:>11,} elements  {text}", flush=True)
-    if "--write" in sys.argv[1:]:
-        write(rows)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    lines, others, misses, start = [], [], 0, time.monotonic()
+    for row in ROWS:
+        for dtype in row.dtypes:
+            if options.only not in row.name or time.monotonic() - start > options.seconds:
+                continue
+            multiples, name = measure(row, dtype, options.rounds), str(dtype).removeprefix("torch.")
+            misses += sum(value > _limit_of(row, size) > 0 for size, value in multiples.items())
+            cells = [_cell(multiples[size], _limit_of(row, size)) if size in multiples else "" for size in SIZES]
+            aims = ", ".join(f"{limit:.2f}" for limit in row.limits) if row.limits[0] else ""
+            lines.append(f"| {row.name}, {name} | {' | '.join(cells)} | {aims} |")
+            print(lines[-1], flush=True)
+    for name, measured, limit in OTHERS:
+        if options.only not in name or time.monotonic() - start > options.seconds:
+            continue
+        value = measured(options.rounds)
+        misses += value > limit
+        others.append(f"| {name} | {_cell(value, limit)} | {limit:.2f} |")
+        print(others[-1], flush=True)
+    if options.write:
+        write(lines, others)
         print(f"wrote {PAGE.name}")
-    return 0
+    return int(options.check and misses > 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,197 @@
+"""Training steps on a CUDA device: few-bit activations, and a diagnosis, beside the same step without them.
+
+    python benchmarks/steps_on_cuda.py [--write]      --write: the tables into docs/speed_on_cuda.md
+
+Networks of transformers and torchvision, which must be installed. Time of a step, memory held behind the forward pass, peak of a step;
+of a diagnosis also the kernels started and the waits for the device in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+import pseudograd as pg
+from harness import parser_of, ratio, seconds_of
+
+MIB = 2**20
+Step = Callable[[], Tensor]
+
+
+def _language_model(name: str, **how: Any) -> Step:
+    transformers: Any = importlib.import_module("transformers")
+    if name == "GPT-2":
+        none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        config = transformers.GPT2Config(n_layer=6, n_embd=768, n_head=12, activation_function="gelu", **none)
+        net = transformers.GPT2LMHeadModel(config)
+    else:
+        sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12, "vocab_size": 32000}
+        net = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=6, **sizes))
+    tokens = torch.randint(30000, (8, 512), device="cuda")
+    return _step(net, lambda net: net(input_ids=tokens, labels=tokens, use_cache=False).loss, **how)
+
+
+def _vision_model(name: str, **how: Any) -> Step:
+    torchvision: Any = importlib.import_module("torchvision")
+    net = getattr(torchvision.models, name)(num_classes=10)
+    x, y = torch.randn(32, 3, 96, 96, device="cuda"), torch.randint(10, (32,), device="cuda")
+    return _step(net, lambda net: nn.functional.cross_entropy(net(x), y), **how)
+
+
+def _step(net: nn.Module, loss_of: Callable[[nn.Module], Tensor], is_half: bool = False) -> Step:
+    net.cuda().train()
+    optimiser = torch.optim.AdamW(net.parameters(), lr=1e-4)
+
+    def step() -> Tensor:
+        optimiser.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=is_half):
+            loss = loss_of(net)
+        held.append(torch.cuda.memory_allocated() / MIB)
+        loss.backward()
+        optimiser.step()
+        return loss
+
+    nets[step] = net
+    return step
+
+
+held: list[float] = []
+nets: dict[Step, nn.Module] = {}
+TRAININGS = {
+    "GPT-2, gelu, float32": (lambda: _language_model("GPT-2"), {"gelu": "fewbit"}),
+    "GPT-2, gelu, bfloat16": (lambda: _language_model("GPT-2", is_half=True), {"gelu": "fewbit"}),
+    "Llama, silu, float32": (lambda: _language_model("Llama"), {"silu": "fewbit"}),
+    "Llama, silu, bfloat16": (lambda: _language_model("Llama", is_half=True), {"silu": "fewbit"}),
+    "MobileNetV2, relu6": (lambda: _vision_model("mobilenet_v2"), {"relu": "inward"}),
+}
+DIAGNOSED = {
+    "ResNet-18": lambda: _vision_model("resnet18"),
+    "GPT-2 of 6 layers": lambda: _language_model("GPT-2"),
+}
+
+
+def _milliseconds(step: Step, steps: int) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / steps * 1000
+
+
+def _memory(step: Step) -> tuple[float, float]:
+    """MiB held behind forward, and the peak of a step."""
+    held.clear()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return held[-1], torch.cuda.max_memory_allocated() / MIB
+
+
+def training(name: str, rounds: int) -> str:
+    make, families = TRAININGS[name]
+    torch.manual_seed(0)
+    step = make()
+    contexts: dict[str, Callable[[], Any]] = {"plain": contextlib.nullcontext, "ours": lambda: pg.override(**families)}
+    memory = {}
+    for way, context in contexts.items():
+        with context():
+            _milliseconds(step, 3)
+            memory[way] = _memory(step)
+
+    def sample(way: str) -> float:
+        with contexts[way]():
+            return _milliseconds(step, 5)
+
+    taken = seconds_of(contexts, sample, rounds)
+    (before, peak_before), (after, peak_after) = memory["plain"], memory["ours"]
+    option = ", ".join(f'{family}="{rule}"' for family, rule in families.items())
+    return (
+        f"| {name} | `override({option})` | {before:,.0f} | {after:,.0f} ({after / before - 1:+.0%}) | {peak_before:,.0f} |"
+        f" {peak_after:,.0f} ({peak_after / peak_before - 1:+.0%}) | {statistics.median(taken['plain']):.1f} | {ratio(taken, 'ours', 'plain'):.2f} |"
+    )
+
+
+def _counts(step: Step) -> tuple[int, int]:
+    """Kernels and copies that one step starts, and how often it waits."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        step()
+        torch.cuda.synchronize()
+    counts = {event.key: event.count for event in profiled.key_averages()}
+    started = sum(counts.get(name, 0) for name in ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync"))
+    return started, counts.get("cudaStreamSynchronize", 0) + counts.get("cudaEventSynchronize", 0)
+
+
+def diagnosis(name: str, rounds: int) -> list[str]:
+    torch.manual_seed(0)
+    step = DIAGNOSED[name]()
+    net, ways, counted = nets[step], ("plain", "counts", "full"), {}
+
+    def context(way: str) -> Any:
+        return contextlib.nullcontext() if way == "plain" else pg.diagnose(net, detail=way)
+
+    for way in ways:
+        with context(way):
+            _milliseconds(step, 3)
+            counted[way] = _counts(step)
+
+    def sample(way: str) -> float:
+        with context(way):
+            _milliseconds(step, 2)
+            return _milliseconds(step, 8)
+
+    taken, (plain, _) = seconds_of(ways, sample, rounds), counted["plain"]
+    return [
+        f"| {name} | {way} | {statistics.median(taken[way]):.1f} | {ratio(taken, way, 'plain'):.2f} | {started:,} | {started / plain:.2f} | {waits} |"
+        for way, (started, waits) in counted.items()
+    ]
+
+
+def profile_of(name: str) -> str:
+    """Where Python spends a diagnosed step."""
+    import cProfile
+    import io
+    import pstats
+
+    step = DIAGNOSED[name]()
+    with pg.diagnose(nets[step]):
+        _milliseconds(step, 4)
+        profiled = cProfile.Profile()
+        profiled.enable()
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+        profiled.disable()
+    out = io.StringIO()
+    pstats.Stats(profiled, stream=out).sort_stats("tottime").print_stats(45)
+    return out.getvalue()
+
+
+def main() -> int:
+    parser = parser_of(__doc__, 5)
+    parser.add_argument("--only", default="", help="the rows whose name contains this")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("steps_on_cuda.py: a CUDA device must be there, got none.", file=sys.stderr)
+        return 2
+    for name in DIAGNOSED:
+        if options.only in name:
+            print(*diagnosis(name, options.rounds), sep="\n", flush=True)
+    for name in TRAININGS:
+        if options.only in name:
+            print(training(name, options.rounds), flush=True)
+            nets.clear()
+            torch.cuda.empty_cache()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
