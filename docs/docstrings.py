@@ -7,6 +7,7 @@ text becomes a link to that page.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -100,19 +101,37 @@ def _as_on_the_site(app: Any, name: str, source: list[str]) -> None:
         source[0] = _read_root(_OF_THE_ROOT[name]) + source[0].partition("\n\n")[2]
     source[0] = source[0].replace("](" + "../" * (up + 1) + "README.md)", "](" + "../" * up + "index.md)")
     source[0] = re.sub(r"(```python\n.*?)\n\n```", r"\1\n```", source[0], flags=re.S)  # the end of a doctest
+    source[0] = re.sub(r"\]\((?:\.\./)+examples/(\w+)\.ipynb\)", "](" + "../" * up + r"notebooks/\1.md)", source[0])
     source[0] = re.sub(r"\[([^\]]+)\]\(" + re.escape("../" * (up + 1)) + r"[^)]+\)", r"\1", source[0])
 
 
 # Pages whose first paragraph only names a file of the root: on the site it is that file.
-_OF_THE_ROOT = {"index": "README.md", "changelog": "CHANGELOG.md"}
+_OF_THE_ROOT = {"index": "README.md", "changelog": "CHANGELOG.md"} | {
+    f"notebooks/{name}": f"examples/{name}.ipynb" for name in ("analysis_of_clamp_with_grad", "questions")
+}
 
 
 def _read_root(name: str) -> str:
-    """The file names the pages of the site by their paths. A link to any other file is that link's text."""
+    """The file names the pages of the site by their paths, and notebooks by their files. A link to any other file is that link's text."""
     text = Path(__file__).parents[1].joinpath(name).read_text(encoding="utf-8")
+    if name.endswith(".ipynb"):
+        return "\n\n".join(cells_as_markdown(text)) + "\n"
+    text = re.sub(r"\]\(examples/(\w+)\.ipynb\)", r"](docs/notebooks/\1.md)", text)
     text = re.sub(r"(?<!!)\[([^\]]+)\]\((?!docs/|https?:|#)[^)]+\)", r"\1", text)
     text = re.sub(r"\[([^\]]+)\]\(docs/([\w/]+\.html)\)", r'<a href="\2">\1</a>', text)
     return text.replace("](docs/", "](") + "\n"
+
+
+def cells_as_markdown(notebook: str) -> Iterator[str]:
+    """The text and the code of the cells, and what the code printed and drew when the notebook was executed."""
+    for cell in json.loads(notebook)["cells"]:
+        text = "".join(cell["source"])
+        yield text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for output in cell.get("outputs", ()):
+            if "text" in output:
+                yield f"```text\n{''.join(output['text']).rstrip()}\n```"
+            if "image/png" in output.get("data", {}):
+                yield f"![What the code above draws](data:image/png;base64,{''.join(output['data']['image/png']).strip()})"
 
 
 def setup(app: Any) -> dict[str, bool]:

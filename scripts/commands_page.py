@@ -14,8 +14,6 @@ _START = """# The command line
 `pseudograd COMMAND --help` prints the help of a command. `python -m pseudograd` is the same. A wrong call ends with status 2 and one line
 that says what is wrong. Ctrl-C ends with status 130, SIGTERM with 143, a closed pipe with 141.
 
-| command | what it does |
-|---|---|
 """
 
 
@@ -23,10 +21,9 @@ def text() -> str:
     files = command_files()
     constants = {name: literals(file) for name, file in files.items()}
     names = sorted(files, key=lambda name: (constants[name]["PLACE"], name))
-    rows = [f"| [`{name}`](#{name}) | {constants[name]['HELP']} |" for name in names]
     earlier: dict[str, str] = {}
     sections = ["\n".join(_section(name, constants[name], earlier)) for name in names]
-    return _START + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
+    return _START + "\n\n".join(sections) + "\n"
 
 
 def _section(name: str, constants: dict[str, object], earlier: dict[str, str]) -> Iterator[str]:
@@ -43,7 +40,7 @@ def _section(name: str, constants: dict[str, object], earlier: dict[str, str]) -
     first = {row: earlier.setdefault(row, name) for row in rows}
     for command in dict.fromkeys((name, *first.values())):
         shared = [row for row in rows if first[row] == command]
-        if command == name or len(shared) == 1:
+        if command == name:
             yield from shared
         else:
             words = [f"`{(rows[row].option_strings or [rows[row].metavar or rows[row].dest])[-1]}`" for row in shared]

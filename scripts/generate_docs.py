@@ -26,7 +26,6 @@ import which_rule
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.diagnosis.judge.findings import KINDS
 from pseudograd.listen import patches
 from pseudograd.look.rule_table import what_is_saved
 from pseudograd.ops.bounds import CLAMP
@@ -230,15 +229,6 @@ def _nan_tools() -> str:
     return "\n".join([*rows, "", f"Measured with {versions}."])
 
 
-def _kinds() -> str:
-    """The kinds of findings, by their numbers."""
-    rows = ["| code | name | the finding |", "|---|---|---|"]
-    for kind in sorted(KINDS, key=lambda kind: kind.number):
-        first = kind.meaning.partition(". ")[0]
-        rows.append(f"| [{kind.number}](codes.md#{kind.number.lower()}) | `{kind.code}` | {first} |")
-    return "\n".join(rows)
-
-
 def _audit_inward() -> str:
     """The regions of the report; without the version, which they do not depend on."""
 
@@ -256,7 +246,6 @@ _PARTS: dict[str, Callable[..., str]] = {
     "docstrings": op_pages.docstrings,
     "rules_of": op_pages.rule_table,
     "audit_inward": _audit_inward,
-    "kinds": _kinds,
     "nan_tools": _nan_tools,
     "precision": codes_page.precision,
     "diagnosis": _diagnosis,

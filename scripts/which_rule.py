@@ -149,7 +149,7 @@ def _legend(rows: list[Row]) -> list[str]:
         task, seeds = row["task"], row["seeds"]
         runs = f"{len(next(iter(seeds.values())))} seeds" if seeds else "one run"
         parts[task.name] = f"`{task.name}`: {task.title} ({task.headline[1]}, {runs})"
-    lines = [f"`{OURS}` against both eras of torch.clamp: {against(rows, OURS, ERAS)}. The problems:", ""]
+    lines = ["The problems:", ""]
     return [*lines, *(f"- {part}" for part in parts.values())]
 
 
@@ -164,5 +164,4 @@ def _costs() -> list[str]:
         "- `inward`, `sign`, `elastic` and `inverting` are not linear in the gradient: [their gradients do not add",
         "  up](understand.md#gradients-that-do-not-add-up) over losses, micro-batches or ranks.",
         "- No task of `compare` measures `trust` and `fourier` of `round` or the windows of `jumprelu`.",
-        "- [`pseudograd compare`](compare.md) measures the rules on your own training.",
     ]

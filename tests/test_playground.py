@@ -65,6 +65,18 @@ def test_a_jump_has_a_value_before_at_and_behind_it() -> None:
 
 @needs_browser
 @pytest.mark.program
+@pytest.mark.parametrize("size", [(1280, 720), (500, 900)], ids=["laptop", "phone"])
+def test_the_sentence_and_both_curves_are_on_the_first_screen(size: tuple[int, int], tmp_path: Path) -> None:
+    script = """
+    const bottoms = [...document.querySelectorAll('#said, #picture')].map((element) => element.getBoundingClientRect().bottom);
+    document.title = JSON.stringify([Math.max(...bottoms), document.querySelectorAll('.slope').length]);
+    """
+    bottom, curves = json.loads(title_of(shown(PAGE, script, tmp_path, "--window-size={},{}".format(*size))))
+    assert (bottom <= size[1], curves) == (True, 1)
+
+
+@needs_browser
+@pytest.mark.program
 def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
     script = """
     const said = () => document.getElementById('said').textContent;

@@ -63,6 +63,21 @@ def test_stars_and_bars_of_a_text_are_themselves(docstrings: Any) -> None:
     assert docstrings.as_rst(["0.5 * grad_x, `*` and |x|"])[0] == "0.5 \\* grad\\_x, ``*`` and \\|x\\|"
 
 
+def test_a_notebook_is_a_page_with_its_text_code_and_output(docstrings: Any) -> None:
+    pages = {name: docstrings._read_root(file) for name, file in docstrings._OF_THE_ROOT.items() if "/" in name}
+    assert {page.stem for page in (DOCS.parent / "examples").glob("*.ipynb")} == {
+        name.rpartition("/")[2] for name in pages
+    }
+    for name, text in pages.items():
+        assert text.startswith("# ")
+        assert "\n```python\n" in text
+        assert "\n```text\n" in text
+        assert f"](../../examples/{name.rpartition('/')[2]}.ipynb)" in (DOCS / f"{name}.md").read_text(encoding="utf-8")
+        assert f"\n{name}\n" in (DOCS / "index.md").read_text(encoding="utf-8")
+        assert f"]({name}.md)" in docstrings._read_root("README.md")
+    assert "](data:image/png;base64," in pages["notebooks/analysis_of_clamp_with_grad"]
+
+
 # --- gallery and inventory --------------------------------------------------------------------------------------------
 
 

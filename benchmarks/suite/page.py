@@ -23,6 +23,9 @@ def text(run: Run) -> str:
     drawn = names(run)
     machine = machine_in_words(run.machine)
     others = ", ".join(f"{name} {version}" for name, version in run.peers.items()) or "none"
+    missing = {
+        name.rpartition(": ")[2]: why.removeprefix(f"{name.rpartition(': ')[2]}: ") for name, why in run.missing.items()
+    }
     lines = [
         "# How fast",
         "",
@@ -49,7 +52,7 @@ def text(run: Run) -> str:
         "",
         *(f"- {line}" for line in machine),
         f"- other libraries: {others}",
-        *(f"- left out: {name} ({why})" for name, why in run.missing.items()),
+        *(f"- left out: {peer} ({why})" for peer, why in missing.items()),
     ]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -74,16 +74,16 @@ ADVANTAGE = {"lo": 0.25, "hi": 0.5, "a": lambda x: torch.where(torch.arange(x.nu
 
 near = partial(Truth, is_exact=False)
 TRUTHS: dict[str, dict[str, Truth]] = {
-    "VQGAN+CLIP scripts, pixray, pytti": {
+    "VQGAN+CLIP scripts, pixray, pytti, joehalliwell's blog": {
         "clamp_with_grad(x, lo, hi)": Truth(of.towards, BOUNDS),
         "ClampWithGrad.apply(x, lo, hi)": Truth(of.towards, BOUNDS),
         "clamp_grad(x, lo, hi)": Truth(of.whole, BOUNDS),
         "clamp_with_grad = torch.clamp": Truth(of.closed, BOUNDS),
         "replace_grad(hard, x)": Truth(of.gradient_to, HARD),
         "replace_grad(x, torch.maximum(x, stop))": Truth(of.stopped_below, {"stop": 0.25}),
+        "ClampWithGradProposed.apply(x, lo, hi)": Truth(of.sign_outside, BOUNDS),
     },
-    "joehalliwell's blog": {"ClampWithGradProposed.apply(x, lo, hi)": Truth(of.sign_outside, BOUNDS)},
-    "tensorflow-compression": {
+    "tensorflow-compression, CompressAI, NeuralCompression": {
         "lower_bound(x, b)": Truth(LOWER["towards"], BOUND),
         'lower_bound(x, b, gradient="identity")': Truth(LOWER["identity"], BOUND),
         'lower_bound(x, b, gradient="disconnected")': Truth(LOWER["disconnected"], BOUND),
@@ -96,13 +96,9 @@ TRUTHS: dict[str, dict[str, Truth]] = {
             of.expected_under_noise, {"u": 0.125, "f": lambda x: _smooth}
         ),
         "GDNParameter()(x)": near(of.squared_above, {"b": 0.25, "pedestal": 0.0625}),
-    },
-    "CompressAI": {
         "LowerBound(b)(x)": Truth(LOWER["towards"], BOUND),
         "quantize_ste(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
         "NonNegativeParametrizer()(x)": near(of.squared_above, {"b": 0.25, "pedestal": 0.0625}),
-    },
-    "NeuralCompression": {
         'lower_bound(x, b, "identity_if_towards")': Truth(LOWER["towards"], BOUND),
         'lower_bound(x, b, "disconnected")': Truth(LOWER["disconnected"], BOUND),
     },
@@ -187,7 +183,7 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         ),
         "lsq(x, s)": near(of.lsq, {"s": [0.25]}, (-1.0, 0.75)),
     },
-    "AIMET, NVIDIA, EfficientQAT": {
+    "AIMET, NVIDIA, EfficientQAT, QuEST, StableQAT": {
         "QuantDequantFunc.apply(x, s, offset, -4, 3)": near(
             of.affine_with_offset, {"s": [0.25], "offset": [-1.0]}, GRID_ENDS
         ),
@@ -196,8 +192,6 @@ TRUTHS: dict[str, dict[str, Truth]] = {
             of.learned_open_per_channel, {"lo": [-0.5, -1.0], "hi": [0.75, 0.25]}, (-0.5, 0.75, -1.0, 0.25), channels=2
         ),
         "round_ste(x), clamp_ste(x, lo, hi)": Truth(of.whole, BOUNDS),
-    },
-    "QuEST, StableQAT": {
         "TrustQuantizer(bits=3, centered=False, trust=T)(x)": near(
             of.quest, {"s": 0.25, "t": 0.1875}, (1.0, -0.75, 1.046875, -0.796875, 0.046875, 0.203125)
         ),
@@ -213,10 +207,10 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "TruncatedNormal._clamp(x)": Truth(of.whole, BOUNDS),
         "leaky_clamp(x, lo, hi), mvae": Truth(of.leaky_outside, {**BOUNDS, "eps": 2.0 ** (-27)}),
     },
-    "Exponential windows": {
+    "Exponential windows, inverting gradients (MP-DQN)": {
         "clamp with max(exp(-distance), c) outside": near(of.exponential_outside, {**BOUNDS, "c": 0.125}),
+        "invert_gradients(grad, x, lo, hi)": near(of.inverting, BOUNDS),
     },
-    "Inverting gradients (MP-DQN)": {"invert_gradients(grad, x, lo, hi)": near(of.inverting, BOUNDS)},
     "TRL, verl, stable-baselines3: policy losses": {
         "-torch.min(x.exp() * a, torch.clamp(x.exp(), 1 - lo, 1 + hi) * a)": near(of.ppo, ADVANTAGE),
         "-torch.clamp(x.exp(), max=1 + hi).detach() * a * log_prob": near(of.cispo, ADVANTAGE),
@@ -226,7 +220,7 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "frac_gradient(x, s)": Truth(of.multiplied, {"s": 0.25}),
         "GradientReversal.apply(x, s)": Truth(of.reversed_, {"s": 0.25}),
     },
-    "JAX, qwix, AQT": {
+    "JAX, qwix, AQT, another version of torch": {
         "jnp.clip(x, lo, hi)": Truth(of.half, BOUNDS),
         "lax.clamp(lo, x, hi)": Truth(of.open_, BOUNDS),
         "jax.nn.hard_tanh(x)": Truth(lambda x, g: of.closed(x, g, -1.0, 1.0), {}, (-1.0, 1.0)),
@@ -235,11 +229,19 @@ TRUTHS: dict[str, dict[str, Truth]] = {
             of.value_of_another, {**BOUNDS, "y": lambda x: x.detach() / 2}
         ),
         "pass_through(x, fn)": Truth(of.EVEN_NUMBERS, {"fn": lambda x: _to_even_numbers}, (0.5, 1.5)),
+        "torch.clamp(x, lo, hi), torch <= 2.13": Truth(of.closed, BOUNDS),
+        "torch.clamp(x, lo, hi), torch >= 2.14": Truth(of.open_, BOUNDS),
+        "torch.maximum(x, b)": near(of.half_and_the_bound, {"b": [0.25]}, (0.25,)),
     },
-    "kornia": {
+    "kornia, detach tricks": {
         "StraightThroughEstimator(fn)(x)": Truth(of.EVEN_NUMBERS, {"fn": lambda x: _to_even_numbers}, (0.5, 1.5)),
         "STEFunction.apply(x, hard, None)": Truth(of.gradient_to, HARD),
         "STEFunction.apply(x, hard, F.hardtanh)": Truth(of.gradient_clipped_to, HARD),
+        "x + (torch.clamp(x, lo, hi) - x).detach()": Truth(of.whole, BOUNDS),
+        "x + (torch.round(x) - x).detach()": Truth(of.ROUND, {}, (0.5, 1.5)),
+        "x + (f(x) - x).detach()": Truth(of.EVEN_NUMBERS, {"f": lambda x: _to_even_numbers}, (0.5, 1.5)),
+        "x + (hard - x).detach()": Truth(of.gradient_to, HARD),
+        "one_hot - soft.detach() + soft": near(of.softmax_gradient, ONE_HOT, subtracts=True),
     },
     "vector-quantize-pytorch": {
         "VectorQuantize(rotation_trick=False)(x)": Truth(of.nearest_code, CODES, channels=2),
@@ -247,18 +249,6 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "straight_through(x, hard)": Truth(of.gradient_to, HARD),
         "round_ste(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
         "floor_ste(x)": Truth(of.FLOOR, {}, (1.0, 2.0)),
-    },
-    "Detach tricks": {
-        "x + (torch.clamp(x, lo, hi) - x).detach()": Truth(of.whole, BOUNDS),
-        "x + (torch.round(x) - x).detach()": Truth(of.ROUND, {}, (0.5, 1.5)),
-        "x + (f(x) - x).detach()": Truth(of.EVEN_NUMBERS, {"f": lambda x: _to_even_numbers}, (0.5, 1.5)),
-        "x + (hard - x).detach()": Truth(of.gradient_to, HARD),
-        "one_hot - soft.detach() + soft": near(of.softmax_gradient, ONE_HOT, subtracts=True),
-    },
-    "torch itself, another version": {
-        "torch.clamp(x, lo, hi), torch <= 2.13": Truth(of.closed, BOUNDS),
-        "torch.clamp(x, lo, hi), torch >= 2.14": Truth(of.open_, BOUNDS),
-        "torch.maximum(x, b)": near(of.half_and_the_bound, {"b": [0.25]}, (0.25,)),
     },
 }
 

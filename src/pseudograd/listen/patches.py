@@ -155,7 +155,7 @@ _PROCESS = "the process ends"
 
 IMPORT_OF_DYNAMO = Patch(
     "sys.meta_path: torch._dynamo",
-    "Dynamo learns of this library when the program imports it; to import Dynamo with pseudograd would cost 0.7 s",
+    "Dynamo learns of this library when the program imports it",
     "torch._dynamo has been imported",
     _awaits("torch._dynamo"),
 )
@@ -183,13 +183,13 @@ APPLY = Patch(
 SWAP_TENSORS = Patch("torch.utils.swap_tensors", "torch swaps no tensor with a weak reference", _DIAGNOSES)
 PARTS_TO_COMPILE = Patch(
     "torch._higher_order_ops.utils.setup_compilation_env",
-    "`torch.cond` and its like compile their parts, also where all other code runs eagerly",
+    "`torch.cond` and its like compile their parts",
     _DIAGNOSES,
 )
 SHOW_WARNING = Patch("warnings._showwarnmsg", "a warning of the program's call is located at its line", _CONTEXTS)
 FILTER = Patch(
     "warnings.filters: pseudograd",
-    "the warning reaches that function; then the filters of the program decide",
+    "the warning reaches that function",
     _CONTEXTS,
     lambda: _FILTER in warnings.filters,
 )
@@ -200,7 +200,7 @@ FILTERS_CHANGE = Patch(
 )
 ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "a diagnosis does not record its calls", _DIAGNOSES)
 READERS_OF_RANDOM_STATES = [  # looked up in their module when they are called, by torch's own fork_rng and checkpoint too
-    Patch(f"{module}.{name}", "a run that reads no random state is not run again with another seed", _RUNS)
+    Patch(f"{module}.{name}", "a run that reads no random state runs with one seed", _RUNS)
     for module, name in (
         ("torch", "get_rng_state"),
         ("torch", "initial_seed"),
@@ -226,8 +226,8 @@ CALLS_IN_COMPILED_CODE = [
 # In a program that a command runs: `pseudograd diagnose train.py`, `run`, `bisect` and `upgrade`.
 FOLDER = Patch(
     "PYTHONPATH: sitecustomize",
-    "each python process of a program that a command runs reports to the command",
-    "the command has ended; it exists in the environment of that program alone",
+    "each python process reports to the command",
+    "the command has ended",
     lambda: "pseudograd-" in os.environ.get("PYTHONPATH", ""),
 )
 IMPORT_OF_TORCH = Patch(

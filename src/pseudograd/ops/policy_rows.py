@@ -78,7 +78,7 @@ _CISPO = Policy(
     rule=IDENTITY_RULE,
     space="log",
     value="clipped",
-    note="TRL's epsilon_high is the bound itself, and TRL recommends 5; verl bounds both sides, by default at 0.8 and 1.2",
+    note="TRL recommends 5 as the bound",
 )
 _GPPO = Policy(
     name="gppo",
@@ -97,7 +97,6 @@ _GSPO = Policy(
     low=3e-4,
     high=4e-4,
     level="sequence",
-    note="TRL's and verl's own defaults are 0.2 for both",
 )
 _ROWS = (
     _PPO,
@@ -114,7 +113,6 @@ _ROWS = (
         paper="Yu et al., 2025, arXiv:2503.14476",
         projects="TRL loss_type dapo with epsilon_high=0.28, verl recipe dapo",
         high=0.28,
-        note="TRL's and verl's own defaults are 0.2 for both",
     ),
     Policy(
         name="dual_clip",
@@ -122,7 +120,6 @@ _ROWS = (
         projects="verl vanilla (clip_ratio_c), TRL delta (INTELLECT-2)",
         gradient="-A r, or 0 where the clip is blocked, or where A < 0 and r > ceiling",
         ceiling=3.0,
-        note="verl's default loss is this one; in TRL delta is None",
     ),
     _CISPO,
     replace(
@@ -142,7 +139,6 @@ _ROWS = (
         high=math.expm1(0.4),
         space="log",
         level="geometric",
-        note="bounds exp(-0.4) and exp(0.4) as in the paper; verl's defaults are 0.2 for both, of log_ratio",
     ),
     _GPPO,
     replace(
