@@ -77,7 +77,12 @@ ROWS = (
     Row("clamp, inward", lambda x: pg.clamp(x, -1.0, 1.0), _clamp, _CLAMP, dtypes=_HALF),
     Row("clamp, zero", lambda x: pg.clamp(x, -1.0, 1.0, rule="zero"), _clamp, _CLAMP, dtypes=_HALF),
     Row("clamp, sign", lambda x: pg.clamp(x, -1.0, 1.0, rule="sign"), _clamp, _CLAMP, dtypes=_HALF),
-    Row("clamp between tensors", lambda x: pg.clamp(x, *_bounds(x)), lambda x: torch.clamp(x, *_bounds(x)), (1.0, 1.0, 0.60)),
+    Row(
+        "clamp between tensors",
+        lambda x: pg.clamp(x, *_bounds(x)),
+        lambda x: torch.clamp(x, *_bounds(x)),
+        (1.0, 1.0, 0.60),
+    ),
     Row("override(clamp='inward')", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.override(clamp="inward")),
     Row("pin to the other era", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.pin_edge(OTHER_ERA)),
     Row("relu, inward", lambda x: pg.relu(x, rule="inward"), torch.relu, _ACTIVATION),
@@ -116,7 +121,10 @@ def microseconds(call: Callable[[], object], calls: int) -> float:
 
 def multiple(row: Row, x: Tensor, grad: Tensor, rounds: int) -> float:
     """The time of ours as a multiple of theirs."""
-    steps = {"ours": lambda: torch.autograd.grad(row.ours(x), x, grad), "theirs": lambda: torch.autograd.grad(row.theirs(x), x, grad)}
+    steps = {
+        "ours": lambda: torch.autograd.grad(row.ours(x), x, grad),
+        "theirs": lambda: torch.autograd.grad(row.theirs(x), x, grad),
+    }
     calls = max(5, min(100, MOST // x.numel()))
 
     def sample(name: str) -> float:
@@ -201,8 +209,8 @@ def write(lines: list[str], others: list[str]) -> None:
         f"| op, dtype | {' | '.join(f'{size:,}' for size in SIZES)} | aim up to 1e6, at 1e7, from 3e7 |",
         "|---|" + "---:|" * len(SIZES) + "---|",
         *lines,
-        "\nA clamp, `override` and a pin stand beside `torch.clamp`; an activation, `abs` and `fake_quantize` beside torch's own; steps and",
-        "`round` beside the two lines with `detach` that people write; compiled beside compiled.\n",
+        "\nA clamp, `override` and a pin stand beside `torch.clamp`; an activation, `abs` and `fake_quantize` beside torch's own; steps",
+        "and `round` beside the two lines with `detach` that people write; compiled beside compiled.\n",
         "| op, beside the same by hand | multiple | aim |",
         "|---|---:|---:|",
         *others,

@@ -116,7 +116,8 @@ def training(name: str, rounds: int) -> str:
     option = ", ".join(f'{family}="{rule}"' for family, rule in families.items())
     return (
         f"| {name} | `override({option})` | {before:,.0f} | {after:,.0f} ({after / before - 1:+.0%}) | {peak_before:,.0f} |"
-        f" {peak_after:,.0f} ({peak_after / peak_before - 1:+.0%}) | {statistics.median(taken['plain']):.1f} | {ratio(taken, 'ours', 'plain'):.2f} |"
+        f" {peak_after:,.0f} ({peak_after / peak_before - 1:+.0%}) | {statistics.median(taken['plain']):.1f} |"
+        f" {ratio(taken, 'ours', 'plain'):.2f} |"
     )
 
 
@@ -126,7 +127,8 @@ def _counts(step: Step) -> tuple[int, int]:
         step()
         torch.cuda.synchronize()
     counts = {event.key: event.count for event in profiled.key_averages()}
-    started = sum(counts.get(name, 0) for name in ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync"))
+    launches = [f"{api}LaunchKernel{end}" for api, end in (("cuda", ""), ("cuda", "ExC"), ("cu", ""), ("cu", "Ex"))]
+    started = sum(counts.get(name, 0) for name in (*launches, "cudaMemcpyAsync", "cudaMemsetAsync"))
     return started, counts.get("cudaStreamSynchronize", 0) + counts.get("cudaEventSynchronize", 0)
 
 
@@ -150,7 +152,8 @@ def diagnosis(name: str, rounds: int) -> list[str]:
 
     taken, (plain, _) = seconds_of(ways, sample, rounds), counted["plain"]
     return [
-        f"| {name} | {way} | {statistics.median(taken[way]):.1f} | {ratio(taken, way, 'plain'):.2f} | {started:,} | {started / plain:.2f} | {waits} |"
+        f"| {name} | {way} | {statistics.median(taken[way]):.1f} | {ratio(taken, way, 'plain'):.2f} |"
+        f" {started:,} | {started / plain:.2f} | {waits} |"
         for way, (started, waits) in counted.items()
     ]
 

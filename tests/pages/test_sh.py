@@ -53,7 +53,7 @@ def test_commands_in_running_text_are_taken(capsys: pytest.CaptureFixture[str]) 
 # --- run --------------------------------------------------------------------------------------------------------------
 
 PAGES = list(dict.fromkeys(command.page for command in OURS))
-QUICK = ("docs/lint.md", "docs/start/rules.md", "docs/your_own_rule.md")  # in this process, and nothing is trained
+QUICK = ("docs/lint.md", "docs/start/rules.md")  # in this process, and nothing is trained
 # What is not run, and why: a part of the command.
 NOT_RUN = {
     "nproc-per-node 8": "eight processes; tests/distributed runs two, both ways",
