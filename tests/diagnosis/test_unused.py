@@ -99,9 +99,10 @@ def _a_copy_is_trained(mend: str) -> Diagnosis:
 
 
 class Late(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, mend: str = "") -> None:
         super().__init__()
         self.first, self.last = nn.Linear(8, 8), None
+        paste(mend, self=self)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.last is None:
@@ -109,10 +110,25 @@ class Late(nn.Module):
         return self.last(self.first(x))
 
 
+class LateByName(Late):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.last is None:
+            self.grow(x.shape[1])
+        return self.last(x)
+
+    def grow(self, size: int) -> None:
+        setattr(self, "last", nn.Linear(size, 3))  # noqa: B010
+
+
 def _made_by_forward(mend: str) -> Diagnosis:
-    net = Late()
-    if mend:
-        net(X)
+    net = Late(mend)
+    return train(net, sgd(net), lambda: error(net))
+
+
+def _made_by_a_method_of_forward(mend: str) -> Diagnosis:
+    net = LateByName()
+    paste(mend, net=net, x=X)
     return train(net, sgd(net), lambda: error(net))
 
 
@@ -213,7 +229,8 @@ MISTAKES: dict[Steps, str] = {
     _layers_in_a_list: "self.blocks = [",
     _parameters_in_a_dict: "self.gains = {",
     _a_copy_is_trained: "optimizer.step()",
-    _made_by_forward: "optimizer.step()",
+    _made_by_forward: "self.last = nn.Linear(8, 3)",
+    _made_by_a_method_of_forward: 'setattr(self, "last", nn.Linear(size, 3))',
     _its_moving_average_is_given: "optimizer = sgd(average)",
     _a_parameter_of_the_loss: "optimizer.step()",
     _the_last_weight_is_left_out: "optimizer.step()",

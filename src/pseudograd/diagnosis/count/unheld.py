@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
@@ -36,7 +35,8 @@ class Unheld:
         self.containers: dict[Leaf, Container] = {}
         self.variables: dict[object, str] = {}  # the names in the program of nets and optimisers, by the net or the id
         self.alone: set[Owner] = set()  # nets with parameters of their own alone, as the module of a loss
-        self.of_forward: set[Leaf] = set()  # those of an attribute that a `forward` sets
+        # of a leaf: the modules around it, from outside inwards, each by its class and the attribute that leads to the leaf
+        self.attributes: dict[Leaf, dict[tuple[type[nn.Module], str], None]] = {}
         self._first: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
         self._changed: dict[Leaf, Flag] = {}
         self._held: set[Leaf] = set()  # by an optimiser that took no step here
@@ -85,7 +85,7 @@ class Unheld:
             else:
                 self._look_into(thing, wanted)
         del objects
-        self._name(leaves, optimizers, owner_of)
+        self._name(wanted, optimizers, owner_of)
 
     def _look_into(self, module: nn.Module, wanted: Mapping[int, Leaf]) -> None:
         for name, value in list(module.__dict__.items()):
@@ -100,31 +100,26 @@ class Unheld:
 
     def _name(
         self,
-        leaves: list[Leaf],
+        wanted: Mapping[int, Leaf],
         optimizers: Mapping[int, Callable[[], Optimizer | None]],
         owner_of: Callable[[Leaf], Owner | None],
     ) -> None:
-        owners = {owner for leaf in leaves if (owner := owner_of(leaf)) is not None}
+        owners = {owner for leaf in wanted.values() if (owner := owner_of(leaf)) is not None}
         nets = {id(module): owner for owner in owners if (module := owner.module()) is not None}
         names = names_in_program({*nets, *(key for key, optimizer in optimizers.items() if optimizer() is not None)}, 4)
         for owner in nets.values():
             module = owner.module()
+            for part in module.modules() if module is not None else ():
+                for name, tensor in part.named_parameters():
+                    if id(tensor) in wanted:
+                        path = self.attributes.setdefault(wanted[id(tensor)], {})
+                        path[type(part), name.partition(".")[0]] = None
             if module is None or type(module).__module__.startswith("torch."):
                 continue
-            parts = {id(tensor) for part in module.modules() for tensor in _parameters_of_forward(part)}
-            self.of_forward.update(leaf for leaf in leaves if id(leaf.tensor()) in parts)
             if all("." not in name for name, _ in module.named_parameters()):
                 self.alone.add(owner)
         for key, name in names.items():
             self.variables[nets.get(key, key)] = name
-
-
-def _parameters_of_forward(module: nn.Module) -> Iterator[Tensor]:
-    """The parameters of the attributes that the `forward` of a module sets."""
-    code = getattr(type(module).forward, "__code__", None)
-    names = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"} if code else ()
-    for value in (module._modules.get(name, module._parameters.get(name)) for name in names):
-        yield from value.parameters() if isinstance(value, nn.Module) else () if value is None else (value,)
 
 
 def _items(value: object, depth: int = 2) -> Iterator[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dis
 import functools
+import inspect
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ from types import CodeType
 
 import torch
 
-from ...listen.frames import Point, format_location, lines_of, span_at
+from ...listen.frames import Point, format_location, is_users, lines_of, span_at
 
 Place = tuple[str, str]  # file:line, and the source there
+Making = tuple[Place, bool]  # a statement, and whether it reads local variables
 # calls that nobody makes for their result
 _ACTS = ("backward", "register_hook", "retain_grad", "register_post_accumulate_grad_hook")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -134,6 +136,28 @@ def find_assignment(point: Point, name: str) -> Place | None:
                 places.append(_place(point, node))
         if len(places) == 1:
             return places[0]
+    return None
+
+
+def find_attribute(kind: type, attribute: str) -> Making | None:
+    """The statement that sets an attribute of a module, or puts something into it, while the module runs."""
+    names = ["forward", "training_step"]  # of methods that run; those that they call follow
+    for name in names:
+        method = inspect.unwrap(getattr(kind, name)) if hasattr(kind, name) else None
+        code = getattr(method, "__code__", None)
+        if not isinstance(code, CodeType) or not is_users(code.co_filename) or not code.co_argcount:
+            continue
+        point, (owner, *others) = Point(code, code.co_firstlineno, 0), code.co_varnames
+        path, quoted = rf"{owner}\.{re.escape(attribute)}", rf"[\"']{re.escape(attribute)}[\"']"
+        by_name = rf"(setattr\({owner}, |{owner}\.(add_module|register_module|register_parameter)\(){quoted}"
+        into = rf"{path}\.(append|insert|extend|update|add_module|register_\w+)\("
+        sets = re.compile(rf"\(?([\w.]+, )*{path}(\[.+\])?(: [^=]+)?(, [\w.]+)*\)? = |{into}|{by_name}")
+        scopes = [node for node in _nodes_around(_tree(point), point.line) if getattr(node, "name", "") == code.co_name]
+        for node in ast.walk(scopes[-1]) if scopes else ():
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)) and sets.match(ast.unparse(node)):
+                return _place(point, node), any(getattr(part, "id", owner) in others for part in ast.walk(node))
+            if isinstance(node, ast.Call) and getattr(getattr(node.func, "value", None), "id", "") == owner:
+                names += {getattr(node.func, "attr", "")}.difference(names)
     return None
 
 

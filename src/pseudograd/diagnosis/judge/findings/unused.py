@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from types import CodeType
 
 from torch import nn
@@ -19,13 +19,13 @@ from ...count.leaf import Leaf
 from ...count.names import Owner
 from ...count.unheld import Container, Unheld
 from ...records import Finding
-from ..statements import find_assignment, find_making, name_of_optimiser, reads_gradient
+from ..statements import Making, find_assignment, find_attribute, find_making, name_of_optimiser, reads_gradient
 from .kind import Evidence, Kind
 
 _MOST_NAMED = 4  # parameters in a line to paste
 _MINORITY = 0.25  # of the parameters of a net: more are frozen on purpose, more likely
 _FEWEST_MADE = 3  # in as many backward passes
-_BY_FORWARD = "forward assigns this attribute, and the optimiser was made without them"
+_BY_FORWARD = "they are put into the net here, while it runs, and the optimiser was made without them"
 _ANOTHER_MODULE = "the optimiser holds those of another module, as of a copy, and the loss does not use that"
 
 
@@ -138,6 +138,13 @@ class _Judge:
         for container, group in contained.items():
             yield self._report_container(container, group)
         for owner, group in self.nets(leaves).items():
+            made = self._makings(group)
+            if None not in made:
+                for making in dict.fromkeys(made):
+                    yield self._report(
+                        [leaf for leaf, its in zip(group, made, strict=True) if its is making], _BY_FORWARD, making
+                    )
+                continue
             cause = self._cause(owner, group)
             if cause:  # what only multiplies a parameter that is 0, as in a LoRA, got zeros
                 beside = [
@@ -175,8 +182,6 @@ class _Judge:
             return "they were made, or put in the place of others, after the optimiser was made"
         if owner is None:
             return "the optimiser was made without them, and they are in no module"
-        if self._unheld.of_forward.issuperset(group):
-            return _BY_FORWARD
         others = [
             leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner and leaf not in group
         ]
@@ -193,24 +198,36 @@ class _Judge:
             return "the optimiser was made without them, while it holds the rest of the net"
         return ""
 
+    def _makings(self, group: Sequence[Leaf]) -> list[Making | None]:
+        """For each parameter, the statement that puts it into the net while that runs."""
+        attributes = [self._unheld.attributes.get(leaf, ()) for leaf in group]
+        makings = {attribute: find_attribute(*attribute) for attribute in dict.fromkeys(chain(*attributes))}
+        return [next(filter(None, map(makings.get, path)), None) for path in attributes]
+
     def _come_first(self, group: Sequence[Leaf], held: Sequence[Leaf]) -> bool:
         """Do they get their gradients after all that is held, as the first layers do, which people freeze?"""
         orders = [[leaf.sizes.order for leaf in leaves if leaf.sizes is not None] for leaves in (group, held)]
         return not all(orders) or min(orders[0]) > max(orders[1])
 
-    def _report(self, group: Sequence[Leaf], cause: str) -> Finding:
+    def _report(self, group: Sequence[Leaf], cause: str, making: Making | None = None) -> Finding:
         names, old = [leaf.name for leaf in group], self.find_replaced(group)
         instead = (
             f". It holds others, which no backward reached: {shortened([leaf.name for leaf in old])}" if old else ""
         )
         where, expression, optimizer = self.optimiser
+        is_making = re.match(rf"{re.escape(optimizer)}\b[^=(]*=", expression)
         next_step = f"{expression}  # once more, after the net is complete"
-        if cause == _ANOTHER_MODULE or not old or not re.match(rf"{re.escape(optimizer)}\b[^=(]*=", expression):
+        if cause == _ANOTHER_MODULE or not old or not is_making:
             add = self.add_group(group)
             instead_of = "let the loss use the other module" if cause == _ANOTHER_MODULE else "requires_grad_(False)"
             next_step = f"{add}  # before the loop; or {instead_of}{self.say_net(group[0], add)}"
-        if cause == _BY_FORWARD:
-            next_step = "Make it in __init__; or run the net once, and make the optimiser after that."
+        if making is not None:
+            made_at = f" at {where}" if is_making else ""
+            (where, expression), reads_variables = making
+            next_step = f"{expression}  # in __init__, in place of here"
+            if reads_variables:
+                net, which = self._net(group[0]), self.say_net(group[0], "model.")
+                next_step = f"{net}(x)  # with one batch x, before the optimiser is made{made_at}{which}"
         return KIND.finding(
             where,
             expression,
