@@ -71,7 +71,8 @@ class Birth:
     tally: None where nobody saw the call. values: of x, where it happened. is_masked: is all that arrives at these entries 0? origin:
     the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. factor: how
     often the largest exceeds the range of its dtype; 0 where nobody knows. line: the losses of the line that ran the backward. place: the
-    number of the node among those of its op in that backward, and how many there are.
+    number of the node among those of its op in that backward, and how many there are. hidden: the leaves upstream that a detach hides.
+    earlier: the backward that got it before, behind a detach.
     """
 
     tally: Tally | None
@@ -92,6 +93,8 @@ class Birth:
     backwards: int = 1
     line: Losses | None = None
     place: tuple[int, int] = (0, 0)
+    hidden: int = 0
+    earlier: int = 0
 
 
 def is_broken(value: object) -> bool:

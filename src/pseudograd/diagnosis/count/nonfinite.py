@@ -6,7 +6,8 @@ Nothing of this is imported before something was not finite. One file, as a back
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from ...listen import nodes
 from ...listen.frames import named
 from ...listen.harmless import quiet
 from ...listen.nodes import GraphNode
-from ...torch_table.private import current_node
+from ...torch_table.private import current_node, saved
 from ...wording import counted
 from .births import (
     DATA,
@@ -46,7 +47,7 @@ from .births import (
     words_of,
 )
 from .grads import Leaving, are_readable
-from .influence import tensors_in
+from .influence import Influence, tensors_in
 from .leaf import MOST_IN_WARM_UP, Leaf
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Recorder(Protocol):
 
     noted: Errors
     leaves: Leaves
+    influence: Influence
     backwards: int
     line: Losses | None
     is_on: bool
@@ -91,6 +93,7 @@ class Nonfinite:
         self._are_weights_known = False
         self._is_loss_nan = False  # in the last backward
         self._is_searching = self._is_of_forward = self._is_inner = self._is_computed_again = False
+        self._of_data: list[object] = []  # the births, by their keys, that came from what this backward can reach
         # The nodes of this backward whose result may be it, each with that result, if it is known to be it.
         self._frontier: dict[GraphNode, Tensor | None] = {}
         self._behind: list[GraphNode] = []  # the nodes of this backward
@@ -125,7 +128,9 @@ class Nonfinite:
         if self.is_unplaced:
             self._place(behind)
         self._is_of_forward, self._is_computed_again = not is_loss_finite, False
-        if self.has_spread or not (self._is_of_forward or self._is_searching):
+        reach = reduce(or_, (self._leaves.upstream(node) for node in nodes.starts(roots)), 0)
+        self._of_data = [key for key, birth in self.births.items() if birth.hidden & reach and self._is_of_forward]
+        if not self._of_data and (self.has_spread or not (self._is_of_forward or self._is_searching)):
             return
         if self._is_of_forward:
             starts = zip(nodes.starts(roots), roots, strict=True)
@@ -198,6 +203,13 @@ class Nonfinite:
 
     def _add(self, birth: Birth | None) -> None:
         is_late = self.taken and self._recorder.backwards > self.taken[0]  # what a step has spread
+        if birth is not None and self._of_data:  # here the graph goes on behind the detach
+            is_finite = not any(is_broken(leaf.tensor()) for leaf in self._leaves.named(birth.upstream))
+            is_late = not is_finite or birth.kind in (DATA, WEIGHTS)
+            for key in self._of_data if not is_late else ():
+                known = self.births.pop(key)
+                birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
+            self._of_data = self._of_data if is_late else []
         if birth is not None and len(self.births) < _MOST_BIRTHS and not is_late:
             birth.line = self._recorder.line
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
@@ -436,6 +448,7 @@ class Nonfinite:
                 is_forward=True,
                 broken=name,
                 near=self._near(node),
+                hidden=self._recorder.influence.hidden_behind(saved(node, name)) if other is None else 0,
             )
         )
 

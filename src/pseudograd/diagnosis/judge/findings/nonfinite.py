@@ -129,6 +129,11 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
         )
         came = f"it came in with the forward of backward {birth.backward}"
         born = f"{came}: {count} of {result} are not finite{values}, and so is the loss"
+        born += (
+            f", as in backward {birth.earlier}, which got such values behind a detach or no_grad"
+            if birth.earlier
+            else ""
+        )
     else:
         born = f"born in backward {birth.backward}: {count} that leave are not finite{values}, and all that arrive are finite"
     return KIND.call_finding(
