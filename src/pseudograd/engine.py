@@ -33,6 +33,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn import Parameter
 
 from . import dynamo, formula, kernels
 from .arguments import has_negative_zero
@@ -40,7 +41,7 @@ from .formula import Depth, own
 from .geometry import edge_reads_grad
 from .kernels import bits
 from .kernels.residuals import INPUTS, Inputs, Residual, Saved, select_inputs
-from .kernels.table import CodedBetween, Prepared, PreparedBetween, device_of
+from .kernels.table import PLAIN, CodedBetween, Prepared, PreparedBetween, device_of
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_table.private import (
     backward_class,
@@ -136,20 +137,19 @@ def run(call: Call, *inputs: Any) -> Tensor:
     return call.primitive.forward(*inputs)
 
 
-def run_prepared(
-    op: str, x: object, rule: object, edge: object, maximize: object, low: object, high: object
-) -> Tensor | None:
-    """Run a call that `prepare` has seen, with its kernel. None if `prepare` has not seen the call, or if `run` must decide.
+def run_prepared(op: str, x: object, rule: object, edge: object, maximize: object, *others: object) -> Tensor | None:
+    """Run a call that `prepare` has seen. None if `prepare` has not seen the call, or if `run` must decide. The memory finds True where 1
+    was, and 1.0: an op that takes only one of these has to ask before.
 
     Compiled code does not call it, because a compiler must not see the table of prepared calls. At ten elements each line of this function
     is a hundredth of the time of the call and its backward.
     """
     if _watchers and not _watch_depth.depth:
-        return _run_watched(run_prepared, op, x, rule, edge, maximize, low, high)
-    if type(x) is not Tensor or maximize is not False:
+        return _run_watched(run_prepared, op, x, rule, edge, maximize, *others)
+    if (type(x) is not Tensor and type(x) is not Parameter) or maximize is not False:
         return None
     try:
-        key = op, rule, edge, x.dtype, low, high
+        key = op, rule, edge, x.dtype, *others
         ready = prepared.get(key if x.is_cpu else (*key, x.device.type))
     except TypeError:  # an argument cannot be hashed: `run` decides
         return None
@@ -157,23 +157,27 @@ def run_prepared(
         return None
     if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
-    if ready.has_zero and has_negative_zero((low, high)):
+    if ready.has_zero and has_negative_zero(others):
         return None
     return ready(x)
 
 
-def prepare(x: Tensor, call: Call, rule: object, edge: object, low: object, high: object) -> None:
-    """Prepare a call between two numbers for `run_prepared`. Its arguments have been checked."""
+def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) -> None:
+    """Prepare a call with numbers behind x for `run_prepared`. Its arguments have been checked."""
     device = x.device.type
-    key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, low, high
+    key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, *others
     if device != "cpu":
         key = (*key, device)
     if not torch.is_grad_enabled() or _is_watched():  # the tensor of settings that is remembered must be plain
         return
-    if isinstance(low, Tensor) or isinstance(high, Tensor) or key in prepared:
+    if any(isinstance(value, Tensor) for value in others) or key in prepared:
         return
-    if not (call.maximize or has_negative_zero((low, high))):
-        recipe = kernels.prepare(call, low, high, x.dtype, device)
+    if (
+        call.rule.is_users and call.rule.sides is None
+    ):  # what a rule's function holds must go when its caller lets go of it
+        return
+    if not (call.maximize or has_negative_zero(others)):
+        recipe = kernels.prepare(call, others, x.dtype, device) or kernels.prepare_plainly(call, others)
         remember(prepared, key, False if recipe is None else Ready(recipe))
 
 
@@ -259,7 +263,7 @@ class Node(Protocol):
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor, ...]
     state: tuple[Call, Residual, list[object]]
-    order: int  # of the dimensions of x in memory, for a node that saves bits
+    order: int | None  # of the dimensions of x in memory, for a node that saves bits
     shape: torch.Size
     numbers: tuple[float, ...]
 
@@ -387,16 +391,24 @@ class Ready:
     """
 
     def __init__(self, recipe: Prepared, is_seen: bool = True) -> None:
-        self.recipe, self.is_seen = recipe, is_seen
-        self.has_zero, self.keeps_code = recipe.low == 0 or recipe.high == 0, recipe.keeps_code
+        self.recipe, self.is_seen, self.is_linear = recipe, is_seen, recipe.call.is_linear
+        self.has_zero, self.keeps_code, self.pays = 0 in recipe.others, recipe.keeps_code, recipe.pays
+        self.is_of_few, self.takes_any = recipe.is_of_few, recipe.takes_any
 
     def __call__(self, x: Tensor) -> Tensor | None:
         try:
             if x.dim() > bits.MOST_DIMENSIONS:
                 return None
-            if x.numel() < bits.least or not (self.keeps_code and bits.pays_for(x)):
+            # A shared parameter may need a warning, if the rule is not linear. Nested tensors say that they are strided.
+            if type(x) is not Tensor and not self.is_linear:
+                return None
+            if self.takes_any and (x.layout is not torch.strided or x.is_nested):
+                return None
+            if x.numel() < bits.least:
                 return self.keeping_x(x)
-            return self.keeping_code(x)
+            if self.keeps_code and self.pays(x):
+                return self.keeping_code(x)
+            return None if self.is_of_few else self.keeping_x(x)
         except RuntimeError:  # the operators take no sparse tensor, and none of another backend
             return None
 
@@ -434,7 +446,7 @@ def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | No
     if len(others) != 2 or call.maximize:
         return None
     low, high = others
-    recipe, is_on_cpu, device = kernels.prepare(call, low, high, x.dtype, x.device.type), x.is_cpu, x.device.type
+    recipe, is_on_cpu, device = kernels.prepare(call, (low, high), x.dtype, x.device.type), x.is_cpu, x.device.type
     if recipe is None:
         return None
     rewritten = Ready(recipe, is_seen=False)
@@ -590,7 +602,8 @@ def _keeping_code_between(recipe: PreparedBetween, coded: CodedBetween) -> type[
 
 
 def _keeping_x(recipe: Prepared) -> type[Function]:
-    value, pull, settings = recipe.forward, recipe.backward, recipe.settings
+    value, pull, settings, others = recipe.forward, recipe.backward, recipe.settings, recipe.others
+    wants = (True, *[False] * len(others))
 
     class Pseudograd(Function):
         call = recipe.call  # read by `call_of` alone
@@ -604,18 +617,21 @@ def _keeping_x(recipe: Prepared) -> type[Function]:
         def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
             (x,) = ctx.saved_tensors if unpacked is None else unpacked
             # A hook of saved tensors may have changed x.
-            if _can_use_operators(grad) and type(x) is Tensor and x.dtype is grad.dtype:
+            if _can_use_operators(grad) and type(x) in PLAIN and x.dtype is grad.dtype:
                 try:
                     return pull(grad, x, settings)
-                except NotImplementedError:  # the operators take no sparse grad, and none of another backend
+                except (
+                    NotImplementedError
+                ):  # no kernel, or operators that take no sparse grad, and none of another backend
                     pass
-            return _pull(grad, [x, recipe.low, recipe.high], _X_ALONE, recipe.call, INPUTS)[0]
+            return _pull(grad, [x, *others], wants, recipe.call, INPUTS)[0]
 
     return Pseudograd
 
 
 def _keeping_code(recipe: Prepared) -> type[Function]:
     encode, decode, settings = recipe.encode, recipe.decode, recipe.settings
+    wants = (True, *[False] * len(recipe.others))
 
     class Pseudograd(Function):
         call = recipe.call  # read by `call_of` alone
@@ -635,7 +651,7 @@ def _keeping_code(recipe: Prepared) -> type[Function]:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:
                     pass
-            return _pull(grad, [code, ctx.order, recipe.code], _X_ALONE, recipe.call, recipe.residual)[0]
+            return _pull(grad, [code, ctx.order, recipe.code], wants, recipe.call, recipe.residual)[0]
 
     return Pseudograd
 
@@ -665,9 +681,6 @@ def _can_use_operators(grad: Tensor) -> bool:
     return type(grad) is Tensor and not (
         _is_grad_enabled() or _is_dynamo_compiling() or dispatch_modes() or transforms_are_active() or is_batched(grad)
     )
-
-
-_X_ALONE = (True, False, False)
 
 
 def _apply_of(lowering: type[Function]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from pseudograd import kernels
 from pseudograd.geometry import Steps
 from pseudograd.kernels import bits, portable
 from pseudograd.ops.fitted_slopes import FITTED
-from pseudograd.rule import OPS, make_call
+from pseudograd.rule import prepared, OPS, make_call
 from pseudograd.testing.contract import values
 from pseudograd.testing.measure import transforms
 
@@ -91,6 +91,7 @@ def test_a_call_saves_its_bits_alone_and_has_a_gradient_for_each_input(way: str)
     assert (saved.dtype, saved.nbytes) == (torch.uint8, 8192 * planes // 8)
     for elements, bytes_of_a_plane in ((4096, 512), (4097, 520)):
         assert [tensor.shape for tensor in saved_by(f, torch.zeros(elements))] == [(planes * bytes_of_a_plane,)]
+    prepared.clear()  # a call that was not prepared
     call, residual, saved_values, wants = state_of(f(torch.zeros(5000, requires_grad=True)))
     for pull in (residual.pull, portable._pull_steps):
         pulled = pull(torch.ones(5000), saved_values, wants, call)

@@ -14,6 +14,7 @@ from .table import (
     only,
     prepare,
     prepare_between,
+    prepare_plainly,
     register,
     remove,
     residual_of,
@@ -26,4 +27,4 @@ for _file in iter_modules(__path__):
     import_module(f"{__name__}.{_file.name}")
 
 __all__ = ["Kernel", "account", "backward", "forward", "forward_in_place", "have_values", "off", "only", "prepare"]
-__all__ += ["prepare_between", "register", "remove", "residual_of", "status", "that_serve", "value"]
+__all__ += ["prepare_between", "prepare_plainly", "register", "remove", "residual_of", "status", "that_serve", "value"]

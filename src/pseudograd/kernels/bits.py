@@ -91,6 +91,13 @@ _BETWEEN_NUMBERS = _indices("below", "at_min", "at_max", "above", "nan")
 _AT_A_NUMBER = _indices("below_point", "at_point", "above_point", "nan")[1:]
 _NEVER_AT_A_POINT = _indices(*[name for name in REGIONS if name != "at_point"])
 _ABOVE_MIN, _BELOW_MAX = _indices("below", "at_min"), _indices("above", "at_max")
+
+
+def regions_of_numbers(low: float, high: float) -> tuple[int, ...]:
+    """Where x can stand between two numbers that are not crossed."""
+    return _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER
+
+
 _EXACT = frozenset((0.0, 1.0))  # factors that no dtype rounds
 
 
@@ -206,7 +213,7 @@ def code_of_numbers(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> 
     if between is None or not low <= high:
         return None
     if not by_sides:
-        return make_code(between[2], X_ALONE, _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER, False, dtype)
+        return make_code(between[2], X_ALONE, regions_of_numbers(low, high), False, dtype)
     if low == high and (edge_reads_grad(call.edge) or not all(has_bounds)):
         return None
     return code_of_sides(call, *has_bounds, dtype)

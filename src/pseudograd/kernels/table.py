@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -20,27 +20,34 @@ from ..torch_table.private import checkpoint_frame, dispatch_keys, is_zero
 from .residuals import INPUTS, Inputs, Residual, Saved
 
 
-class Prepared(Record):
-    """A call between two numbers, with everything decided that does not depend on x.
+def _leave_to_formula(*arguments: object) -> NoReturn:
+    raise NotImplementedError
 
-    With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
-    With many it saves planes, if it `keeps_code`: encode(x, settings) -> (y, planes, order), decode(grad, planes, settings, order) ->
-    grad_x.
-    passes: x gets grad as it is, so nothing is saved. residual: the one of the planes; code: what it saves beside them and the order.
+
+class Prepared(Record):
+    """A call whose only tensor is x, with everything decided that does not depend on x.
+
+    With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x, which the formula gives by default.
+    With many it saves planes, if it `keeps_code` and `pays` for x: encode(x, settings) -> (y, planes, order),
+    decode(grad, planes, settings, order) -> grad_x. If it `is_of_few` it serves no more than few elements.
+    others: the inputs behind x. takes_any: does forward take x of every layout, as torch's own ops do? passes: x gets grad as it is, so
+    nothing is saved. residual: the one of the planes; code: what it saves beside them and the order.
     """
 
-    forward: Callable[[Tensor, Tensor], Tensor]
-    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
-    encode: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, int]]
-    decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
-    settings: Tensor
+    forward: Callable[[Tensor, Tensor | None], Tensor]
     call: Call
-    code: object
-    low: float | None
-    high: float | None
-    passes: bool
-    residual: Residual
-    keeps_code: bool
+    others: Inputs
+    settings: Tensor | None = None
+    backward: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _leave_to_formula
+    encode: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, int | None]] = _leave_to_formula
+    decode: Callable[[Tensor, Tensor, Tensor | None, int | None], Tensor] = _leave_to_formula
+    pays: Callable[[Tensor], bool] = _leave_to_formula
+    code: object = None
+    passes: bool = False
+    residual: Residual = INPUTS
+    keeps_code: bool = False
+    is_of_few: bool = False
+    takes_any: bool = False
 
 
 class CodedBetween(Record):
@@ -83,7 +90,7 @@ class Kernel(Record):
     forward(call, inputs, wants) -> (y, saved), or None to decline; for residuals other than the inputs, which cost nothing to keep.
     forward_in_place(call, inputs, wants) -> saved, and the first input becomes y.
     All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
-    prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline. prepare_between(call, inputs): the same
+    prepare(call, others, dtype): the call with numbers behind x made ready, or None to decline. prepare_between(call, inputs): the same
     with tensors; none of it may depend on more than which inputs are there, and on their dtype.
     value(call, inputs) -> y, or None to decline; where the inputs are kept.
     """
@@ -95,7 +102,7 @@ class Kernel(Record):
     forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Saved] | None] | None = None
     forward_in_place: Callable[[Call, Inputs, Wants], Saved | None] | None = None
     device: str = ""
-    prepare: Callable[[Call, object, object, torch.dtype], Prepared | None] | None = None
+    prepare: Callable[[Call, Inputs, torch.dtype], Prepared | None] | None = None
     prepare_between: Callable[[Call, Inputs], PreparedBetween | None] | None = None
     value: Callable[[Call, Inputs], Tensor | None] | None = None
     priority: int = 0
@@ -247,10 +254,28 @@ def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call:
     return _first("backward", residual, call, (grad, *saved), grad, saved, wants, call)
 
 
-def prepare(call: Call, low: object, high: object, dtype: torch.dtype, device: str) -> Prepared | None:
-    """The call between two numbers made ready, if a kernel on the device can."""
-    recipe = _first_on(device, "prepare", call, low, high, dtype)
+def prepare(call: Call, others: Inputs, dtype: torch.dtype, device: str) -> Prepared | None:
+    """The call with these numbers behind x made ready, if a kernel on the device can."""
+    recipe = _first_on(device, "prepare", call, others, dtype)
     return None if recipe is None else recipe.replaced(keeps_code=_served(call).residuals[:1] == (recipe.residual,))
+
+
+def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
+    """The same where no kernel can: torch's own forward, and in backward what `backward` finds, or the formula."""
+    rule, wants = call.rule, (True, *[False] * len(others))
+    if rule.is_users or call.maximize or call.primitive.saves != "rule":
+        return None
+    passes, forward = not call.keeps(wants), call.primitive.forward
+    if passes:  # nothing is read but grad: is it also what x gets?
+        grad = torch.zeros(0)
+        if call.pull(grad, (None,) * len(wants), None, wants)[0] is not grad:
+            return None
+
+    def value(x: Tensor, settings: Tensor | None) -> Tensor:
+        return forward(x, *others)
+
+    is_of_few = bool(_served(call).residuals) and not passes
+    return Prepared(value, call, others, passes=passes, is_of_few=is_of_few, takes_any=True)
 
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:

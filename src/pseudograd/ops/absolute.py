@@ -6,11 +6,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_tensor
+from ..geometry import ALL_TO_X, Pieces, Split
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Wants, call_for, register
+from ..rule import Gradients, Op, Picture, RangePieces, Wants, call_for, register
 from .samples import around, matrix
 from .shared_rules import row_of
 
@@ -38,13 +40,25 @@ def abs(x: Tensor, *, edge: Literal[0, 1, -1] = 0) -> Tensor:
         tensor([-1.,  1.,  1.])
     Source: torch.abs; edge=1 is brevitas `abs_binary_sign_grad`.
     """
+    if not is_compiling():
+        y = engine.run_prepared("abs", x, "slope", edge, False)
+        if y is not None:
+            return y
     check_tensor("abs", "x", x)
-    return engine.run(call_for(ABS, "slope", edge), x)
+    call = call_for(ABS, "slope", edge)
+    engine.prepare(x, call, "slope", edge)
+    return engine.run(call, x)
 
 
 def _pull(grad: Tensor, x: Tensor, *, wants: Wants, edge: int) -> Gradients:
     at_zero = {0: torch.zeros_like(grad), 1: grad, -1: -grad}[edge]
     return (torch.where(x < 0, -grad, torch.where(x == 0, at_zero, grad)),)
+
+
+def _regions(edge: int) -> RangePieces:
+    """Around 0, and of NaN, which is neither."""
+    pieces = Pieces(*[ALL_TO_X] * 16)._replace(below_point=Split(-1.0), at_point=Split(float(edge)))
+    return 0.0, 0.0, pieces
 
 
 SLOPE = row_of(
@@ -55,6 +69,7 @@ SLOPE = row_of(
     formula="grad where x > 0, -grad where x < 0, edge * grad where x is 0",
     source="torch.abs",
     keeps=("x",),
+    regions=_regions,
 )
 ABS = register(
     Op(

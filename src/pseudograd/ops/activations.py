@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn import functional
 
 from .. import engine
@@ -124,8 +125,14 @@ def hardsigmoid(x: Tensor) -> Tensor:
 
 
 def _run(op: Op, rule: RuleLike, x: Tensor, *others: float) -> Tensor:
+    if not is_compiling():
+        y = engine.run_prepared(op.name, x, rule, None, False, *others)
+        if y is not None:
+            return y
     check_floating(op.name, "x", x, "Call x.float() first")
-    return engine.run(call_for(op, rule), x, *others)
+    call = call_for(op, rule)
+    engine.prepare(x, call, rule, None, *others)
+    return engine.run(call, x, *others)
 
 
 # --- torch's own gradients --------------------------------------------------------------------------------------------

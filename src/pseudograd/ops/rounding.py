@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_integer, check_tensor, rounded
@@ -118,9 +119,12 @@ def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tenso
         ([0.0, 2.0, 3.0], tensor([1., 1., 1.]))
     Source: straight-through estimator (Bengio, Léonard & Courville, 2013); each rule names its own.
     """
+    if type(decimals) is int and not is_compiling():
+        y = engine.run_prepared("round", x, rule, None, False, decimals)
+        if y is not None:
+            return y
     check_integer("round", "decimals", decimals)
-    check_tensor("round", "x", x)
-    return engine.run(call_for(ROUND, rule), x, decimals)
+    return _unprepared(ROUND, x, rule, decimals)
 
 
 @engine.unscriptable
@@ -187,8 +191,18 @@ def trunc(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
 
 
 def _whole(op: Op, x: Tensor, rule: RuleLike) -> Tensor:
+    if not is_compiling():
+        y = engine.run_prepared(op.name, x, rule, None, False)
+        if y is not None:
+            return y
+    return _unprepared(op, x, rule)
+
+
+def _unprepared(op: Op, x: Tensor, rule: RuleLike, *others: int) -> Tensor:
     check_tensor(op.name, "x", x)
-    return engine.run(call_for(op, rule), x)
+    call = call_for(op, rule)
+    engine.prepare(x, call, rule, None, *others)
+    return engine.run(call, x, *others)
 
 
 def _op(

@@ -259,9 +259,15 @@ def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> 
 
 
 def _step(op: Op, x: Tensor, at_zero: float, rule: RuleLike) -> Tensor:
+    if type(at_zero) is float and not is_compiling():
+        y = engine.run_prepared(op.name, x, rule, None, False, at_zero)
+        if y is not None:
+            return y
     check_tensor(op.name, "x", x)
     at_zero = check_finite_number(op.name, "at_zero", at_zero)
-    return engine.run(call_for(op, rule), x, at_zero)
+    call = call_for(op, rule)
+    engine.prepare(x, call, rule, None, at_zero)
+    return engine.run(call, x, at_zero)
 
 
 def _sign_forward(x: Tensor, at_zero: float) -> Tensor:

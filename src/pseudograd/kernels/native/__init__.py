@@ -317,15 +317,31 @@ def passes(call: Call) -> bool:
     return pieces is not None and {split.x for split in pieces} <= {1.0, ALL}
 
 
-def _pull_curve(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_from_x(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     x, *others = saved
-    if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
+    if grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
         return None
+    settings = _settings_from_x(call, x.dtype)
+    return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
+
+
+def _settings_from_x(call: Call, dtype: torch.dtype) -> Tensor | None:
+    if dtype not in DTYPES:
+        return None
+    if call.rule.regions is not None:
+        return _settings_of_regions(call, dtype)
     curve = call.rule.curve(**call.parameters)  # type: ignore[misc]  # the kernel serves no other
-    farthest = math.sqrt(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).max) / 8
+    farthest = math.sqrt(torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).max) / 8
     plan = _KIND_OF_CURVE[curve.shape] << 8
-    settings = constants(0.0, farthest, plan, curve.scale, curve.height, 0.0, 0.0, 0.0, 0.0)
-    return run.pull_x(grad, x, settings), *[None] * len(others)
+    return constants(0.0, farthest, plan, curve.scale, curve.height, 0.0, 0.0, 0.0, 0.0)
+
+
+@bits.remembered
+def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
+    low, high, pieces = call.rule.regions(**call.parameters)  # type: ignore[misc]  # as above
+    code = bits.make_code(pieces, X_ALONE, bits.regions_of_numbers(low, high), False, dtype)
+    assert code is not None
+    return settings_of(code, X, low, high, dtype)
 
 
 def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
@@ -340,8 +356,11 @@ def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor
 # --- calls made ready -------------------------------------------------------------------------------------------------
 
 
-def _prepare(run: Operators, call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Prepared | None:
-    if call.primitive.inputs != BOUNDED or isinstance(low, Tensor) or isinstance(high, Tensor):
+def _prepare(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
+    if call.primitive.inputs != BOUNDED:
+        return None
+    low, high = others
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
         return None
     code = bits.code_of_numbers(call, low, high, dtype)
     numbers = () if code is not None else _numbers_of_reversal(call, low, high, dtype)
@@ -350,15 +369,66 @@ def _prepare(run: Operators, call: Call, low: Bound, high: Bound, dtype: torch.d
     settings = _settings_between_numbers(call, low, high, dtype)
     assert settings is not None
     return Prepared(
-        *(run.clamp, run.pull_x, run.encode, run.pull_code),
-        settings=settings,
-        call=call,
+        run.clamp,
+        call,
+        (low, high),
+        settings,
+        *(run.pull_x, run.encode, run.pull_code),
+        pays=bits.pays_for,
         code=code,
-        low=low,
-        high=high,
         passes=passes(call) and not call.keeps(X_ALONE),
         residual=BITS,
-        keeps_code=False,  # the table knows
+    )
+
+
+def _prepare_from_x(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
+    """Of a row that says what x gets by where it stands, or how its slope falls: torch's own forward, and the kernel on x itself."""
+    settings = _settings_from_x(call, dtype)
+    if settings is None or _has_subnormal(settings.tolist(), call):
+        return None
+    forward = call.primitive.forward
+
+    def value(x: Tensor, settings: Tensor | None) -> Tensor:
+        return forward(x, *others)
+
+    return Prepared(value, call, others, settings, run.pull_x, takes_any=True)
+
+
+def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
+    """Torch's own forward, and a code: made in the backward of few elements, which save x."""
+    if call.rule.steps is None or dtype not in DTYPES:
+        return None
+    steps = call.rule.steps(*others, **call.parameters)
+    numbers = steps and (steps.thresholds or tuple(map(float, steps.interval or ())))
+    if not steps or not numbers or _has_subnormal((*numbers, *steps.slopes), call):
+        return None
+    forward, places, code = call.primitive.forward, constants(*numbers), bits.code_of_slopes(steps.slopes)
+    make_code, pull_code, order_of = run.steps, run.pull_code, bits.order_of
+
+    def value(x: Tensor, settings: Tensor | None) -> Tensor:
+        return forward(x, *others)
+
+    def encode(x: Tensor, settings: Tensor | None) -> tuple[Tensor, Tensor, int | None]:
+        return forward(x, *others), make_code(x, places), order_of(x)
+
+    def pull(grad: Tensor, x: Tensor, settings: Tensor | None) -> Tensor:
+        order = order_of(x)
+        if order is None:
+            raise NotImplementedError
+        return pull_code(grad, make_code(x, places), settings, order)
+
+    return Prepared(
+        value,
+        call,
+        others,
+        settings_of(code),
+        pull,
+        encode,
+        pull_code,
+        pays=lambda x: order_of(x) is not None,
+        code=code,
+        residual=BITS,
+        takes_any=True,
     )
 
 
@@ -420,9 +490,15 @@ def _serves_range(call: Call) -> bool:
     return call.is_about_range and (passes(call) or bits.suits(call) or _width_of(call) is not None)
 
 
-def _serves_curve(call: Call) -> bool:
+def _serves_from_x(call: Call) -> bool:
     curve = call.rule.curve
-    return curve is not None and curve(**call.parameters).shape in _KIND_OF_CURVE
+    if call.primitive.through is not None:
+        return False
+    return call.rule.regions is not None or (curve is not None and curve(**call.parameters).shape in _KIND_OF_CURVE)
+
+
+def _decline(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> None:
+    """The formula is for a call that was not prepared."""
 
 
 def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
@@ -434,7 +510,8 @@ def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
     yield kernel(BITS, bits.suits, *of_bits)
     yield ready(_serves_range, value=partial(_clamp_between_tensors, run) if device == "cpu" else None)
     yield ready(lambda call: call.rule.find_range is not None)
-    yield kernel(INPUTS, _serves_curve, partial(_pull_curve, run))
+    yield kernel(INPUTS, _serves_from_x, partial(_pull_from_x, run), prepare=partial(_prepare_from_x, run))
+    yield kernel(INPUTS, lambda call: call.rule.steps is not None, _decline, prepare=partial(_prepare_steps, run))
 
 
 if operators is not None:
