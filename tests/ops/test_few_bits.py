@@ -17,7 +17,7 @@ from pseudograd import kernels
 from pseudograd.geometry import Steps
 from pseudograd.kernels import bits, portable
 from pseudograd.ops.fitted_slopes import FITTED
-from pseudograd.rule import prepared, OPS, make_call
+from pseudograd.rule import OPS, make_call, prepared
 from pseudograd.testing.contract import values
 from pseudograd.testing.measure import transforms
 
