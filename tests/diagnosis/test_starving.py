@@ -302,6 +302,27 @@ def test_a_gradient_that_is_taken_away(how: str, is_stepped: bool) -> None:
     else:
         assert finding.evidence == "1 parameter got a gradient that was taken away in every backward: 0.weight"
         assert "requires_grad_(False)" in finding.next_step
+        assert finding.expression == ("parameter.grad.zero_()" if how == "zero" else "")
+
+
+@pytest.mark.parametrize("is_clipped", [True, False])
+def test_the_call_that_takes_a_gradient_away_is_named(is_clipped: bool) -> None:
+    model = net()
+    optimizer = sgd(model)
+    with diagnose(model) as d:
+        for _ in range(3):
+            model(x()).square().mean().backward()
+            if is_clipped:
+                nn.utils.clip_grad_norm_(model.parameters(), 0)
+            else:
+                optimizer.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
+    finding = only(d, "starved")
+    assert finding.expression == (
+        "nn.utils.clip_grad_norm_(model.parameters(), 0)" if is_clipped else "optimizer.zero_grad()"
+    )
+    assert finding.cause == "this call sets it to 0 or None between the backward and the step"
 
 
 @pytest.mark.skipif(installed_era() == CLOSED_ERA, reason="this torch passes the gradient at the bound")

@@ -163,6 +163,7 @@ class Leaf:
         self.is_frozen = False  # while an optimiser has it
         self.step_saw_gradient: Flag = False  # did an optimiser see a gradient other than 0?
         self.step_missed_gradient: Flag = False  # did an optimiser see no gradient although one had just arrived?
+        self.taken_at: Location | None = None  # the call after which the gradient was gone that such a step missed
         self.grad_moved: Flag | None = None  # did `.grad` after a backward ever differ from 0? None: nobody looked
         self.has_hooks = False  # did the program's own hooks exist when zeros arrived? They may have made the zeros
         self.is_requested = False  # did an autograd.grad name it?

@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
-from ...listen.frames import NOWHERE, is_torchs, location
+from ...listen.frames import NOWHERE, Location, is_torchs, location
 from ...listen.harmless import Errors, harmless, quietly, unheard
 from ...torch_table.private import (
     PARTS_OF_A_STEP,
@@ -89,6 +89,8 @@ class Optimisers:
         self.stalls: Stalls | None = None  # looks at each step too
         self.unheld: Unheld | None = None  # where parameters get a gradient and no optimiser holds them
         self.nonfinite: Nonfinite | None = None  # and this, once a gradient was not finite
+        self.missed: list[Leaf] = []  # a step missed their gradient, and no call is known that took it away
+        self.watched: dict[Leaf, int] = {}  # those of them with a gradient, and its id, between a backward and a step
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
         self._known: dict[int, Parameters] = {}  # by the id of the optimiser
         self._steps = 0  # of all optimisers
@@ -110,6 +112,7 @@ class Optimisers:
     def before_step(self, optimizer: Optimizer, args: Arguments, kwargs: Keywords) -> None:
         if self.rest is not None:
             self.rest.end()  # if the last step has raised
+        self.watched = {}
         if self._hears():
             known = self._look_at_step(optimizer, len(args) > 1 or bool(kwargs.get("closure")), False)
             if self.stalls is not None:
@@ -144,7 +147,30 @@ class Optimisers:
         if rest is None or rest.is_on or not set_to_none or not self._hears():
             return None
         rest.begin()
-        return harmless("a zero_grad of an optimiser")(lambda result: rest.end())
+
+        @harmless("a zero_grad of an optimiser")
+        def end(result: object) -> None:
+            rest.end()
+            for leaf in self.watched:
+                if getattr(leaf.tensor(), "grad", None) is None:
+                    leaf.taken_at = location(1)
+
+        return end
+
+    def begin_watch(self) -> None:
+        """A backward has ended."""
+        grads = [(leaf, getattr(leaf.tensor(), "grad", None)) for leaf in self.missed]
+        self.watched = {leaf: id(grad) for leaf, grad in grads if _is_plain(grad) and moves(grad) is True}
+
+    def note_taken(self, here: Location, written: Iterable[Tensor]) -> None:
+        """Note a call, here, of which one of these tensors was the gradient of a parameter, if that is 0 since."""
+        storages = {tensor.untyped_storage().data_ptr() for tensor in written if _is_plain(tensor)}
+        for leaf, key in list(self.watched.items()):
+            grad = getattr(leaf.tensor(), "grad", None)
+            if grad is None or id(grad) != key:  # another tensor was put there, which nobody hears
+                del self.watched[leaf]
+            elif grad.untyped_storage().data_ptr() in storages and not moves(grad):
+                leaf.taken_at = here
 
     def _hears(self) -> bool:
         return self._is_on() and not unheard.depth and not is_compiling()
@@ -233,6 +259,7 @@ class Optimisers:
                         leaf.stepped_after = self._leaves.backwards
         for leaf in known.pending:
             _look_at_grad(leaf, has_closure)
+        self.missed = [leaf for leaf in known.pending if leaf.step_missed_gradient is True and leaf.taken_at is None]
         if not known.steps & (known.steps - 1):  # at powers of two, because a device has to be waited for
             known.pending = [leaf for leaf in known.pending if not _is_settled(leaf)]
 
@@ -246,6 +273,12 @@ def _look_at_grad(leaf: Leaf, has_closure: bool) -> None:
         leaf.step_saw_gradient = leaf.step_saw_gradient | moves(grad)
     if not has_closure and leaf.step_saw_gradient is not True and leaf.last_moved is not None:
         leaf.step_missed_gradient = leaf.step_missed_gradient | leaf.last_moved
+
+
+def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:
+    return (
+        isinstance(tensor, Tensor) and type(tensor) in _PLAIN and tensor.layout is torch.strided and has_numbers(tensor)
+    )
 
 
 def _is_settled(leaf: Leaf) -> bool:

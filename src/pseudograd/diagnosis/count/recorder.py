@@ -38,7 +38,7 @@ from ...torch_table.private import (
     without_torch_function,
 )
 from ...torch_table.records import Arguments, Function, Keywords, Spelling
-from .influence import SUMS, Influence
+from .influence import SUMS, Influence, tensors_in
 from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
 from .norms import Losses
@@ -401,6 +401,8 @@ class Recorder(Subscriber):
                 self._register_after(args[0])
             if local.backwards and "nonfinite" in vars(self):
                 self.nonfinite.after_call((args, kwargs or ()), result)
+            if self.optimisers.watched:
+                self.optimisers.note_taken(self.locations.here(3), tensors_in(args))
 
     def _find_nodes(self, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int) -> None:
         """Attach hooks to the nodes that the call made."""
@@ -688,6 +690,7 @@ class Recorder(Subscriber):
             if "clamps" in vars(self):
                 self.clamps.end_step(self._ran_at)
             self.leaves.end_backward(self.backwards)
+            self.optimisers.begin_watch()
             if self.backwards <= LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
                 if self.suspects:

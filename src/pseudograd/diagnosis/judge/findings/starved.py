@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ....listen.frames import named
 from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING, WITHOUT_GRAD
 from ...count.norms import numbers_of
 from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
+from ...sites import expression_at
 from .. import advice
 from ..dead_units import are_chosen_out, group_dead
 from ..starving import NO_PATH, RETURNS_NONE, ZEROED
@@ -17,6 +19,8 @@ from .cut import RECOVERABLE_SHARE, advise_clamp
 from .edge import is_cut_by_its_era, passing_era, step_behind
 from .kind import Evidence, Kind
 from .unused import advise_twin, find_replaced
+
+_FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -59,9 +63,10 @@ def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
 def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Finding]:
     """A finding for each cause, with all parameters that starve by it."""
     by_cause: dict[object, list[Starved]] = {}
+    taken_at = {leaf.name: leaf.taken_at for _, leaf in evidence.leaves}
     for record in starved:
         cause = record.cause and (record.cause.where, _module(record.cause), record.cause.is_deliberate)
-        key = cause, record.why, record.gradient, record.is_unstepped, record.is_in_all
+        key = cause, taken_at.get(record.parameter), record.why, record.gradient, record.is_unstepped, record.is_in_all
         by_cause.setdefault(key, []).append(record)
     for records in by_cause.values():
         first, names = records[0], [record.parameter for record in records]
@@ -70,12 +75,16 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
         elsewhere = f"; cut as well at {', '.join(others[:4])}" if others else ""
         if isinstance(first.cause, Site) and _is_loss_0(first.cause, evidence):
             elsewhere += "; the loss is 0 in every pass that was looked at, so leave it if 0 is the aim"
+        taken = taken_at.get(names[0]) if first.gradient == ZEROED else None
+        at, expression = ("?", "") if taken is None else (named(taken.call), expression_at(taken))
         yield KIND.finding(
-            "?" if first.cause is None else first.cause.where,
-            "" if first.cause is None else first.cause.expression,
+            at if first.cause is None else first.cause.where,
+            expression if first.cause is None else first.cause.expression,
             f"{counted(len(names), 'parameter')} got {first.gradient} in every backward{reached}: {shortened(names)}{elsewhere}",
-            first.why,
-            _advise(first, names, evidence),
+            first.why if taken is None else "this call sets it to 0 or None between the backward and the step",
+            _advise(first, names, evidence)
+            if taken is None
+            else f"Leave it out, or move it in front of the backward. {_FROZEN}",
             module=_module(first.cause),
             parameters=tuple(names),
             is_muted=first.cause is not None and first.cause.is_deliberate,
@@ -94,10 +103,7 @@ def _module(cause: Site | Structural | None) -> str | None:
 def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> str:
     cause = starved.cause
     if starved.gradient == ZEROED:
-        return (
-            "Look for a hook, zero_grad() or .grad = None between the backward and the step. If it is frozen on purpose, say "
-            "requires_grad_(False)."
-        )
+        return f"Look for a hook, zero_grad() or .grad = None between the backward and the step. {_FROZEN}"
     if starved.why.endswith(RETURNS_NONE):
         return "Return the gradient of that input in its backward, or detach the input if it should get none."
     if isinstance(cause, Site):
