@@ -288,7 +288,7 @@ _SOURCES: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
         "1 of 1 entries of the result are not finite",
         "nn.functional.mse_loss(net(x) * 1e30, torch.zeros(16, 8))",
     ),
-    "two steps": (  # a product has its line from a later backward
+    "a product of matrices": (
         lambda net, x: ((net(x) * 1e30) @ (net(x).T * 1e30)).mean(),
         "256 of 256 entries of the result are not finite",
         "(net(x) * 1e30) @ (net(x).T * 1e30)",
@@ -328,6 +328,12 @@ def test_it_says_where_it_came_from(loss: Callable[[nn.Module, Tensor], Tensor],
     assert finding.expression == expression
     assert "parameters got it" in finding.evidence
     assert "the step after backward 1 used it" in finding.evidence
+
+
+def test_a_product_in_the_only_backward_has_its_line() -> None:
+    net, x = nn.Linear(4, 8), torch.randn(16, 4)
+    loss, _, expression = _SOURCES["a product of matrices"]
+    assert only(steps(net, lambda: loss(net, x), 1), "nonfinite").expression == expression
 
 
 def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters() -> None:

@@ -57,6 +57,8 @@ _HAND_ON = (
     "Split UnsafeSplit Select Slice Unbind Detach Embedding"
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
+# A product of the first step may exceed the range of its dtype, and no later step shows its line: its node is noted there.
+_PASSING_AT_FIRST = frozenset(name for name in _PASSING if name[:2] != "Mm" and name[:3] != "Bmm")
 _MOST_WAITING = 16  # calls of nodes that are counted together
 _MANY = 24  # nodes of one call: more of them get their hooks when a backward reaches them
 LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
@@ -108,6 +110,9 @@ class Recorder(Subscriber):
         self.suspects = 0  # the set of leaves that have got zeros alone
         # In a backward that is looked at: the set of leaves of which some entries have got zeros alone.
         self.partial = 0
+        self.passing = (
+            _PASSING_AT_FIRST if is_full else _PASSING
+        )  # whose line nobody needs, but where `attaches_all` says so
         self.attaches_all = False  # also to nodes that hand on what arrives
         self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.is_loss_finite = True  # as far as nobody has to wait for it
@@ -175,7 +180,7 @@ class Recorder(Subscriber):
             if not self.leaves.have_run((node.variable,)):
                 # a parameter is used for the first time: note its module
                 self.leaves.note_use((node.variable,), self.locations.here(3))
-        elif self.attaches_all or name not in _PASSING:
+        elif self.attaches_all or name not in self.passing:
             local = self._local
             if local.function is None:
                 self._attach(node)
@@ -191,7 +196,7 @@ class Recorder(Subscriber):
         metadata = node.metadata
         if name == nodes.LEAF or (name == _MODULE_HOOK and self._is_module_hook(node)):
             return
-        if self.key in metadata or (is_passing and not self.attaches_all):
+        if self.key in metadata or (name in self.passing and not self.attaches_all):
             return
         tally = self._tally(name, self.locations.here(3) if location is None else location)
         tally.note_node(node, self._local.function)
@@ -425,7 +430,7 @@ class Recorder(Subscriber):
             location = self.locations.here(3)
             self.leaves.note_use(values, location)
         for node in new:
-            if self.attaches_all or nodes.name_of(node) not in _PASSING:
+            if self.attaches_all or nodes.name_of(node) not in self.passing:
                 location = location or self.locations.here(3)  # once for all nodes of the call
                 self._attach(node, location)
 
@@ -477,7 +482,7 @@ class Recorder(Subscriber):
         if location is None and not self.leaves.have_run((*args, *kwargs.values()) if kwargs else args):
             return False
         ranges.seen_up_to = after
-        if name not in _PASSING:
+        if name not in self.passing:
             self._attach(node, location)
         return True
 
@@ -701,6 +706,7 @@ class Recorder(Subscriber):
                 self.zeros.drops.end(self.backwards)
             self.partial = self.leaves.partial() if _is_looked_at(self.backwards + 1) else 0
             is_unplaced = "nonfinite" in vars(self) and self.nonfinite.is_unplaced
+            self.passing = _PASSING
             self.attaches_all = bool(self.suspects or self.partial) or is_unplaced
         if self.after_backward is not None:
             self.after_backward(self.backwards, self.loss)
