@@ -95,7 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _frozen_with = 0  # modules
-_MANY = 100
+_tests = 0
+_MANY = 25
 
 
 def pytest_collection_finish() -> None:
@@ -127,7 +128,9 @@ def _isolate_tests() -> Iterator[None]:
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
     torch.set_num_threads(1)
-    if len(sys.modules) > _frozen_with + _MANY:  # Dynamo, Matplotlib, or the like
+    global _tests
+    _tests += 1
+    if len(sys.modules) > _frozen_with + _MANY or _tests % _MANY == 0:  # Dynamo, Matplotlib, or the reports of tests
         _freeze()
         _stop_dynamo_from_timing_guards()
     rules = _count_of_rules()

@@ -24,9 +24,8 @@ def _compiled(f: Callable[..., Tensor], **options: object) -> Callable[..., Tens
     return torch.compile(f, backend="aot_eager", fullgraph=True, **options)
 
 
-@pytest.mark.parametrize(
-    "dtype", slow_but([torch.float16], [torch.float16, torch.bfloat16, torch.float64], pytest.mark.program)
-)
+@pytest.mark.program
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_compiled_bound_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
     """-0.3 and 0.7 are no numbers of any dtype: at the bound means at the rounded one, compiled too."""
 

@@ -131,8 +131,7 @@ CUTTING: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("is_leaf", [True, False])
-@pytest.mark.parametrize("name", [*BESIDE, *CUTTING])
+@pytest.mark.parametrize(("name", "is_leaf"), one_in(2, [*BESIDE, *CUTTING], [True, False]))
 def test_a_step_whose_input_goes_on_beside_it_is_no_cut(name: str, is_leaf: bool) -> None:
     """Another slope would make the gradient wrong, or 0."""
     w, f = nn.Parameter(torch.linspace(-3, 3, 8)), {**BESIDE, **CUTTING}[name]
@@ -607,8 +606,7 @@ def test_the_page_s_placeholders_are_data_where_a_program_holds_them(tmp_path: P
     assert "%TEXT% and %DATA%" in json.dumps(json.loads(data[1]))
 
 
-@pytest.mark.parametrize("start", [[0.0, 0.2, 0.5, 1.0], [0.0, 0.0]])
-@pytest.mark.parametrize("is_outside", [True, False])
+@pytest.mark.parametrize(("start", "is_outside"), [([0.0, 0.2, 0.5, 1.0], True), ([0.0, 0.0], False)])
 def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[float], is_outside: bool) -> None:
     """No mode is entered then, and another torch would do the same: the eras do not differ there."""
 

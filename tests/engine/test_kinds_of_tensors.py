@@ -11,6 +11,8 @@ from torch.utils._pytree import tree_map
 
 import pseudograd as pg
 
+from ..choices import slow_but
+
 RULES = ["zero", "inward", "sign", "identity", "leaky", "elastic", "inverting"]
 VALUES = [-2.0, -1.0, 0.0, 1.0, 2.0]
 GRAD = [1.0, -1.0, 2.0, -2.0, -3.0]
@@ -138,7 +140,7 @@ def test_a_dispatch_mode_sees_only_plain_operations(rule: str) -> None:
     assert not {"hardtanh_backward", "threshold_backward"} & set(mode.ops)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("compiled", slow_but([False], [False, True], pytest.mark.program))
 def test_a_value_from_inference_mode_takes_a_gradient(compiled: bool) -> None:
     """A codebook is looked up in inference mode. torch would let the result claim requires_grad, and have no graph behind it."""
     with torch.inference_mode():

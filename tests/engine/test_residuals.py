@@ -25,7 +25,7 @@ from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.measure.transforms import REVERSE
 
-from ..choices import folded, one_in
+from ..choices import folded, one_in, slow_but
 from ..contract.cases import a_third_of_the_samples, every_case
 from ..kernels.ways import FOR_EVERYTHING, codes_from
 
@@ -146,7 +146,7 @@ def test_two_bits_give_what_the_inputs_give(call: tuple[str, str], way: str) -> 
         assert_equal(WAYS[way](clamp_of(*call)), expected)
 
 
-@pytest.mark.parametrize("rule", ["zero", "inward"])
+@pytest.mark.parametrize("rule", slow_but(["inward"], ["zero", "inward"], pytest.mark.program))
 def test_under_compiled_autograd(rule: str, two_bits: list[str]) -> None:
     assert WAYS["compiled autograd"](clamp_of(rule))[1:9].tolist() == plainly(clamp_of(rule))[1:9].tolist()
     torch._dynamo.reset()

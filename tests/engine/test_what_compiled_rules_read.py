@@ -80,6 +80,7 @@ def test_a_global_that_the_formula_reads(kind: str, way: str) -> None:
     assert gradient_by_backward(f, x, torch.ones_like(x)).unique().tolist() == [5]
 
 
+@pytest.mark.program
 def test_a_closure_that_the_slope_reads() -> None:
     factor = 2.0
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 import pseudograd as pg
 from pseudograd import engine
 
+from ..choices import slow_but
+
 
 class Net(nn.Module):
     def __init__(self) -> None:
@@ -33,7 +35,7 @@ def exported(strict: bool) -> tuple[list[str], list[str]]:
 CALLS = ["aten.linear.default", "aten.clamp.default"] * 3
 
 
-@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+@pytest.mark.parametrize("strict", slow_but([False], [False, True], pytest.mark.program))
 def test_the_graph_holds_plain_clamps_and_a_program_that_may_be_trained_gets_one_warning(strict: bool) -> None:
     calls, (text,) = exported(strict)
     assert calls == CALLS

@@ -23,7 +23,7 @@ LOW, HIGH = -0.7, 1 / 3  # neither is a point of the grid
 
 def _named(f: Callable[[Tensor], Tensor], low: float = -2.0, high: float = 2.0) -> str | None:
     """The name alone, without the other answers of an audit."""
-    return name_rule(f, measure(f, low, high, 101, ()), {})[0]
+    return name_rule(f, measure(f, low, high, 51, ()), {})[0]
 
 
 def _called(name: str) -> Callable[[Tensor], Tensor]:

@@ -52,7 +52,7 @@ NOT_RUN = {
     ("docs/compare.md", "import ray"): f"needs the package ray; {_RUNS} runs it where it is installed",
 }
 # Pages that take seconds: .ci/run runs them before a change lands. What the packages of the first load warns of what it pleases.
-SLOW = ("docs/in_your_tools.md", "docs/your_own_rule.md")
+SLOW = ("docs/compare.md", "docs/in_your_tools.md", "docs/your_own_rule.md")
 # Without these modules, which an older torch may refuse to import, the block is looked up and not run: the extras bring them.
 NEEDS = {
     "lightning": "import lightning",

@@ -24,7 +24,7 @@ from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
 from pseudograd.torch_table.forms import SPELLINGS
 
-from ..choices import folded
+from ..choices import every_pair, folded
 
 OTHER = next(era for era in ERAS if era != installed_era())
 CONTEXTS: dict[str, Callable[[], Any]] = {
@@ -71,9 +71,7 @@ def same(tensors: list[Tensor | None], others: list[Tensor | None]) -> bool:
 
 
 @folded
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "context", "size"), every_pair(WAYS, CONTEXTS, [SMALL, LARGE]))
 def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None:
     with CONTEXTS[context](), kernels.off("native", "portable"):
         expected = outcome(WAYS[way], inputs(size))
@@ -204,9 +202,7 @@ def test_bits_are_saved_from_4096_elements_on(way: str, context: str) -> None:
 
 
 @folded
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize(("way", "context", "size"), every_pair(WAYS, CONTEXTS, [SMALL, LARGE]))
 def test_a_checkpoint_that_ends_in_a_call_that_was_made_before(context: str, way: str, size: int) -> None:
     """Its forward runs again where the backward of that call asks for what it kept, and is rewritten there as it was before."""
     x, low, high = inputs(LARGE)

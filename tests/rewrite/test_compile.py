@@ -111,10 +111,10 @@ def test_a_parameter_is_a_constant_of_the_graph() -> None:
         return graph.forward
 
     f = torch.compile(clamp_to_one, backend=backend, fullgraph=True)
-    for value in (0.5, 0.25, 0.125):
+    for value in (0.5, 0.25):
         with override(clamp=rules.leaky(value)):
             assert slope(f)[0] == value
-    assert taken == [1, 1, 1]
+    assert taken == [1, 1]
 
 
 @pytest.mark.program
@@ -254,7 +254,8 @@ def test_minimum_in_compiled_forward_mode_is_torchs_and_reported() -> None:
     assert site.why == "compiled forward mode does not tell which of the two is the constant"
 
 
-@pytest.mark.parametrize("changes", slow_but([True], [False, True], pytest.mark.program))
+@pytest.mark.program
+@pytest.mark.parametrize("changes", [False, True])
 def test_a_tensor_that_is_changed_in_place_after_a_compiled_call(changes: bool) -> None:
     """The gradient reads x and the bounds as the call read them. Where torch saves none of them, eager code gives it, too."""
 
@@ -270,6 +271,7 @@ def test_a_tensor_that_is_changed_in_place_after_a_compiled_call(changes: bool) 
         assert slope(compiled(f), torch.tensor([-3.0, 0.0, 0.4, 2.8], requires_grad=True)) == [0.0, 4.0, 3.0, 2.0]
 
 
+@pytest.mark.program
 def test_the_rule_of_a_site_by_its_bounds() -> None:
     def f(x: Tensor) -> Tensor:
         return torch.clamp(x * 1, -1.0, 1.0) + torch.clamp(x * 1, -1.5, 1.5)

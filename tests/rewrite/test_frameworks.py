@@ -23,7 +23,7 @@ from pseudograd_kinks.measure import EAGER, measure
 from pseudograd_kinks.outcome import Outcome
 from pseudograd_kinks.table import Point
 
-from ..choices import folded
+from ..choices import folded, one_in, slow_but
 from .test_points_under_pins import own_outcomes
 
 TABLE = table.load()
@@ -107,21 +107,20 @@ def _changed(pin: Rewriting, own: dict[str, Outcome | None]) -> dict[str, Outcom
     return {id: outcome for id, outcome in pinned.items() if not _agree(outcome, own[id])}
 
 
-def test_every_point_is_as_there_or_torchs_own() -> None:
+@pytest.mark.parametrize("framework", slow_but(["jax"], FRAMEWORKS))
+def test_every_point_is_as_there_or_torchs_own(framework: str) -> None:
     """Of all functions, also those that no pin names. Of a point that the framework lacks only a function of the table changes."""
     own = {id: outcome for id, outcome in own_outcomes().items() if id not in OTHER_FUNCTION}
-    for framework in FRAMEWORKS:
-        with_nan = _changed(pin_edge(framework, nan=True), own)
-        without = _changed(pin_edge(framework), {id: own[id] for id in with_nan})
-        assert len(with_nan) > len(without) > 20
-        for id, outcome in (*with_nan.items(), *without.items()):
-            there = TABLE.points[id].outcome(framework)
-            assert TABLE.points[id].op in NAMED if there is None else _agree(outcome, there), (framework, id)
+    with_nan = _changed(pin_edge(framework, nan=True), own)
+    without = _changed(pin_edge(framework), {id: own[id] for id in with_nan})
+    assert len(with_nan) > len(without) > 20
+    for id, outcome in (*with_nan.items(), *without.items()):
+        there = TABLE.points[id].outcome(framework)
+        assert TABLE.points[id].op in NAMED if there is None else _agree(outcome, there), id
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of some losses
-@pytest.mark.parametrize("pin", [*FRAMEWORKS, "a number for each family"])
-@pytest.mark.parametrize("away", [0.4, -0.4])
+@pytest.mark.parametrize(("pin", "away"), one_in(2, [*FRAMEWORKS, "a number for each family"], [0.4, -0.4]))
 def test_beside_a_kink_a_pin_changes_nothing(pin: str, away: float) -> None:
     families: Any = {name: 0.25 for name, family in FAMILIES.items() if family.takes}
     framework = pin if pin in FRAMEWORKS else "jax"  # whose points are gone through
