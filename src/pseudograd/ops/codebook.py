@@ -5,8 +5,9 @@ The file has more than 300 lines because the exact search for the nearest code s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -160,8 +161,9 @@ def _check(op: str, x: Tensor, codebook: Tensor) -> None:
 
 # --- the search for the nearest code ----------------------------------------------------------------------------------
 # Distances come from matrix products in single precision, a chunk at a time. If two distances are closer than the proven bound of
-# their rounding errors, the row is searched again in double precision, and then by squared differences in double precision. So the
-# index is that of the least float64 squared difference, or the first such index if several are equal.
+# their rounding errors, the row is searched again in double precision, then from the middle of the codes, and then by squared differences
+# in double precision. So the index is that of the least float64 squared difference, or the first such index if several are equal.
+# Each of the first two searches asks one value: which rows are not decided? On a device a question waits for all that was started.
 # The search branches on values, which a traced function must not do. So it is a custom op: a compiler and vmap see one node.
 
 CHUNK = 2**22  # numbers in the largest temporary: 16 MiB in single precision
@@ -191,9 +193,8 @@ def _register_sharding() -> None:
 def _nearest_code(x: Tensor, codebook: Tensor) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-        sound, usable = rows.isfinite().all(-1), codebook.isfinite().all(-1)
-        is_finite = sound.all() and usable.all()
-        indices = _search_finite(rows, codebook) if is_finite else _search_any(rows, codebook, sound, usable)
+        is_double = torch.float64 in (x.dtype, codebook.dtype) or not _keeps_single_precision(x.device)
+        indices = _search(rows, codebook, torch.float64 if is_double else torch.float32)
     return indices.reshape(x.shape[:-1])
 
 
@@ -217,17 +218,65 @@ _library.impl("nearest_code", _shape, "Meta")  # register_fake would look for it
 torch.library.register_vmap("pseudograd::nearest_code", _batched, lib=_library)
 
 
-def _search_any(x: Tensor, codebook: Tensor, sound: Tensor, usable: Tensor) -> Tensor:
-    """Indices for vectors or codes with NaN or infinity. `sound`, `usable`: the finite vectors, the finite codes.
+def _search(x: Tensor, codebook: Tensor, dtype: torch.dtype) -> Tensor:
+    """The nearest codes by matrix products in the dtype, then in double precision, then one by one."""
+    indices, is_certain = _multiply(x, codebook, dtype)
+    left = is_certain.logical_not_().nonzero()[:, 0]
+    if len(left) and len(codebook) > 1:
+        again = _search_any if dtype is torch.float64 else partial(_search, dtype=torch.float64)
+        indices[left] = again(x[left], codebook)
+    return indices
+
+
+def _multiply(x: Tensor, codebook: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The nearest codes by matrix products, and which of them are certain: none beside NaN or infinity, or where a score overflows.
+
+    The scores are |c|^2 - 2 x.c. `_Products.slack` says how far two have to be apart; here with |x| + longest for every length, all lengths
+    and squares in the dtype, and `spare` for what is lost by underflow. In double precision all is measured from the middle of the codes.
+    """
+    middle = codebook.mean(0, dtype=dtype) if dtype is torch.float64 else None
+    codes, size, limits = _moved(codebook, middle, dtype), x.shape[-1] + SPARE, torch.finfo(dtype)
+    lengths = torch.linalg.vector_norm(codes, dim=-1)
+    indices = torch.empty(len(x), dtype=torch.int64, device=x.device)
+    own, least, second = torch.empty((3, len(x)), dtype=dtype, device=x.device)
+    if middle is None:
+        torch.linalg.vector_norm(x, dim=-1, dtype=dtype, out=own)
+    # On a device fewer and larger parts: each is started from Python. One buffer holds the scores of all parts.
+    step = _rows_at_a_time(max(codebook.shape) // (1 + x.is_cuda))
+    buffer, squares = torch.empty(min(step, len(x)), len(codes), dtype=dtype, device=x.device), lengths.square()
+    for start in range(0, len(x), step):
+        part = slice(start, start + step)
+        rows, of_part = _moved(x[part], middle, dtype), indices[part]
+        if middle is not None:
+            torch.linalg.vector_norm(rows, dim=-1, out=own[part])
+        scores = torch.addmm(squares, rows, codes.mT, alpha=-2, out=buffer[: len(rows)])
+        torch.min(scores, -1, out=(least[part], of_part))
+        torch.amin(scores.scatter_(1, of_part.unsqueeze(1), torch.inf), -1, out=second[part])
+    lost = _gamma(size, limits.eps)
+    share = 2 * (lost + _gamma(size, torch.finfo(torch.float64).eps)) / max(1 - lost, 0.5) ** 2
+    spare = math.sqrt(8 * size * limits.tiny / share)
+    reach = own.add_(lengths.amax().add_(spare)).square_()
+    return indices, second > least.add_(reach, alpha=share)
+
+
+def _moved(values: Tensor, middle: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return values.to(dtype) if middle is None else values.double() - middle
+
+
+def _search_any(x: Tensor, codebook: Tensor) -> Tensor:
+    """Also of vectors and codes with NaN or infinity.
 
     As in argmin, NaN is the least distance and the first of equal distances counts. So a vector whose distances are all equal gets 0.
     """
+    sound, usable = x.isfinite().all(-1), codebook.isfinite().all(-1)
+    if sound.all() and usable.all():
+        return _search_in_double(x, codebook)
     indices = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     spoilt = codebook.isnan().any(-1)
     if spoilt.any():  # every distance to such a code is NaN
         indices[sound] = spoilt.nonzero()[0, 0]
     elif usable.any():
-        indices[sound] = usable.nonzero()[:, 0][_search_finite(x[sound], codebook[usable])]
+        indices[sound] = usable.nonzero()[:, 0][_search_in_double(x[sound], codebook[usable])]
     if not usable.all():
         indices[~sound] = _search_by_differences(x[~sound], codebook)
     return indices
@@ -244,27 +293,13 @@ def squared_differences(x: Tensor, codes: Tensor) -> Tensor:
     return (x.double() - codes.double()).square_().sum(-1)
 
 
+def _rows_at_a_time(numbers_per_row: int) -> int:
+    return max(1, CHUNK // max(1, numbers_per_row))
+
+
 def _chunks(rows: int, numbers_per_row: int) -> Iterator[slice]:
-    step = max(1, CHUNK // max(1, numbers_per_row))
+    step = _rows_at_a_time(numbers_per_row)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
-
-
-def _search_finite(x: Tensor, codebook: Tensor) -> Tensor:
-    """The nearest codes by matrix products, and by `_search_in_double` where rounding could have changed the index."""
-    double = torch.float64 in (x.dtype, codebook.dtype) or not _keeps_single_precision(x.device)
-    dtype = torch.float64 if double else torch.float32
-    products = _Products(codebook, dtype)
-    indices = torch.empty(len(x), dtype=torch.int64, device=x.device)
-    close = torch.empty(len(x), dtype=torch.bool, device=x.device)
-    for part in _chunks(len(x), len(codebook)):
-        scores, slack = products(x[part])
-        least, indices[part] = scores.min(-1)
-        runner_up = scores.scatter_(1, indices[part].unsqueeze(1), torch.inf).amin(-1)
-        close[part] = ~(runner_up > least + slack)  # also True if a score is NaN by overflow
-    rows = close.nonzero()[:, 0]
-    if len(rows) and len(codebook) > 1:
-        indices[rows] = _search_in_double(x[rows], codebook)
-    return indices
 
 
 def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
