@@ -151,6 +151,9 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
     try:
         key = op, rule, edge, x.dtype, *others
         ready = prepared.get(key if x.is_cpu else (*key, x.device.type))
+        if ready is None and Tensor in (kinds := tuple(map(type, others))):
+            run_between = prepared.get((op, rule, edge, x.dtype, x.device.type, *kinds))
+            return run_between(x, *[value for value in others if value is not None]) if run_between else None
     except TypeError:  # an argument cannot be hashed: `run` decides
         return None
     if not ready or not x.requires_grad or not torch.is_grad_enabled():
@@ -163,14 +166,16 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
 
 
 def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) -> None:
-    """Prepare a call with numbers behind x for `run_prepared`. Its arguments have been checked."""
+    """Prepare a call for `run_prepared`. Its arguments have been checked."""
     device = x.device.type
+    if any(isinstance(value, Tensor) for value in others):
+        return _prepare_between(x, call, rule, edge, *others)
     key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, *others
     if device != "cpu":
         key = (*key, device)
     if not torch.is_grad_enabled() or _is_watched():  # the tensor of settings that is remembered must be plain
         return
-    if any(isinstance(value, Tensor) for value in others) or key in prepared:
+    if key in prepared:
         return
     if (
         call.rule.is_users and call.rule.sides is None
@@ -179,6 +184,16 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) 
     if not (call.maximize or has_negative_zero(others)):
         recipe = kernels.prepare(call, others, x.dtype, device) or kernels.prepare_plainly(call, others)
         remember(prepared, key, False if recipe is None else Ready(recipe))
+
+
+def _prepare_between(x: Tensor, call: Call, rule: object, edge: object, *others: object) -> None:
+    """Tensors behind x are alike: the prepared call asks for their dtypes and devices."""
+    kinds = tuple(map(type, others))
+    key = call.primitive.name, rule, edge, x.dtype, x.device.type, *kinds
+    if key in prepared or type(x) is not Tensor or not {Tensor, type(None)}.issuperset(kinds):
+        return
+    if torch.is_grad_enabled() and not (_is_watched() or call.maximize or call.rule.is_users):
+        remember(prepared, key, _make_ready_between(call, (x, *others), is_seen=True) or False)
 
 
 def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
@@ -412,41 +427,50 @@ class Ready:
         except RuntimeError:  # the operators take no sparse tensor, and none of another backend
             return None
 
+    def run_in_place(self, x: Tensor) -> Tensor | None:
+        """With the result in x. Only a call that saves bits does not need a copy of x."""
+        try:
+            if not self.keeps_code or x.dim() > bits.MOST_DIMENSIONS or x.is_leaf or is_view(x):
+                return None
+            return self.keeping_code_in_place(x) if x.numel() >= bits.least and self.pays(x) else None
+        except RuntimeError:  # as above; nothing has been written
+            return None
+
     @cached_property
     def keeping_x(self) -> Callable[[Tensor], Tensor]:
-        return self.make_apply(_passing(self.recipe) if self.recipe.passes else _keeping_x(self.recipe))
+        return _make_apply(_passing(self.recipe) if self.recipe.passes else _keeping_x(self.recipe), self.is_seen)
 
     @cached_property
     def keeping_code(self) -> Callable[[Tensor], Tensor]:
-        return self.make_apply(_keeping_code(self.recipe))
+        return _make_apply(_keeping_code(self.recipe), self.is_seen)
 
-    def make_apply(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
-        return _apply_of(lowering if self.is_seen else _hide_backward(lowering))
+    @cached_property
+    def keeping_code_in_place(self) -> Callable[[Tensor], Tensor]:
+        return _make_apply(_keeping_code_in_place(self.recipe), self.is_seen)
 
 
-def find_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
+def find_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Tensor | None] | None:
     """A function that runs a rewritten call, given x and those bounds that are tensors. None if no kernel serves the call.
 
     The function returns None where `run` must decide. The caller makes sure that no mode has to see the call. The function is remembered,
     because Python calls a new function slowly, and a program may enter a context at every step.
     """
     x, *others = inputs
-    key = "ready", call, x.dtype, x.device.type, *[Tensor if isinstance(value, Tensor) else value for value in others]
+    kinds = [Tensor if isinstance(value, Tensor) else value for value in others]
+    key = "ready", in_place, call, x.dtype, x.device.type, *kinds
     if has_negative_zero([value for value in others if not isinstance(value, Tensor)]):
         return None
     if key not in prepared:
-        remember(prepared, key, _make_ready(call, inputs))
+        remember(prepared, key, _make_ready(call, inputs, in_place))
     return prepared[key]
 
 
-def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
+def _make_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Tensor | None] | None:
     x, *others = inputs
     if any(isinstance(value, Tensor) for value in others):
-        return _make_ready_between(call, inputs)
-    if len(others) != 2 or call.maximize:
-        return None
-    low, high = others
-    recipe, is_on_cpu, device = kernels.prepare(call, (low, high), x.dtype, x.device.type), x.is_cpu, x.device.type
+        return None if in_place else _make_ready_between(call, inputs, is_seen=False)
+    is_on_cpu, device = x.is_cpu, x.device.type
+    recipe = None if call.maximize else kernels.prepare(call, others, x.dtype, device)
     if recipe is None:
         return None
     rewritten = Ready(recipe, is_seen=False)
@@ -459,7 +483,9 @@ def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | No
             return None
         if not (is_on_cpu or x.device.type == device):
             return None
-        if x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
+        if in_place:
+            return rewritten.run_in_place(x)
+        if recipe.takes_any or x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
             return rewritten(x)
         try:
             return keeping_x(x)
@@ -469,18 +495,19 @@ def _make_ready(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | No
     return run
 
 
-def _make_ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | None] | None:
+def _make_ready_between(call: Call, inputs: Inputs, is_seen: bool) -> Callable[..., Tensor | None] | None:
+    """is_seen: as of `Ready`."""
     x = inputs[0]
     recipe = kernels.prepare_between(call, inputs)
     if recipe is None:
         return None
     dtype, inputs_of, is_on_cpu, device = x.dtype, recipe.inputs, x.is_cpu, x.device.type
-    apply = _apply_of(_hide_backward(_keeping_tensors(recipe)))
+    apply, apply_anew = _make_apply(_keeping_tensors(recipe), is_seen), _apply_eager if is_seen else _apply_unseen
 
     @lru_cache
     def find_coded(wants: Wants) -> Callable[..., Tensor] | None:
         coded = recipe.coded(wants)
-        return None if coded is None else _apply_of(_hide_backward(_keeping_code_between(recipe, coded)))
+        return None if coded is None else _make_apply(_keeping_code_between(recipe, coded), is_seen)
 
     def run(*tensors: Tensor) -> Tensor | None:
         x, *bounds = tensors
@@ -492,6 +519,8 @@ def _make_ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | No
         if not recording or not _is_grad_enabled() or x.is_cpu is not is_on_cpu or _watchers:
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
+            return None
+        if x.dim() > bits.MOST_DIMENSIONS:
             return None
         if not is_on_cpu and device_of(tensors) != device:
             return None
@@ -506,7 +535,7 @@ def _make_ready_between(call: Call, inputs: Inputs) -> Callable[..., Tensor | No
                     return apply_coded(*tensors)
             if len(tensors) == 2:  # with one bound no kernel computes y; with two bounds some do
                 return apply(*tensors)
-            return _apply_unseen(call, *inputs_of(tensors))
+            return apply_anew(call, *inputs_of(tensors))
         except RuntimeError:  # torch refuses the call: `run` raises the error for the program
             return None
 
@@ -656,6 +685,20 @@ def _keeping_code(recipe: Prepared) -> type[Function]:
     return Pseudograd
 
 
+def _keeping_code_in_place(recipe: Prepared) -> type[Function]:
+    encode, settings = recipe.encode_in_place, recipe.settings
+
+    class Pseudograd(_keeping_code(recipe)):  # type: ignore[misc]  # mypy knows no bases that are computed
+        @staticmethod
+        def forward(ctx: Node, x: Tensor) -> Tensor:
+            code, ctx.order = encode(x, settings)
+            ctx.mark_dirty(x)
+            ctx.save_for_backward(code)
+            return x
+
+    return Pseudograd
+
+
 def _passing(recipe: Prepared) -> type[Function]:
     value, settings = recipe.forward, recipe.settings
 
@@ -686,6 +729,10 @@ def _can_use_operators(grad: Tensor) -> bool:
 def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
     """The C function that Function.apply calls. The Python around it only looks for functorch, which `run` has done, and takes 2 us."""
     return super(Function, lowering).apply  # type: ignore[misc]  # of a class in C
+
+
+def _make_apply(lowering: type[Function], is_seen: bool) -> Callable[..., Any]:
+    return _apply_of(lowering if is_seen else _hide_backward(lowering))
 
 
 _apply_eager = _apply_of(Pseudograd)

@@ -322,6 +322,31 @@ def test_a_call_is_prepared_once(lowerings: list[str]) -> None:
     assert {type(node).__name__ for node in nodes} == {"PseudogradBackward"}
 
 
+@pytest.mark.parametrize("size", [5, 5000])
+@pytest.mark.parametrize("rule", ["inward", "zero"])
+def test_a_call_between_tensors_is_prepared_once(rule: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, grad = numbers(torch.float32, size)
+    low, high = torch.full((1,), -1.0), torch.linspace(0, 2, size)
+
+    def gradients(*asking: int) -> list[Tensor]:
+        tensors = [tensor.detach().requires_grad_(k in asking) for k, tensor in enumerate((x, low, high))]
+        y = pg.clamp(*tensors, rule=rule)
+        return [y.detach(), *torch.autograd.grad(y, [tensors[k] for k in asking], grad)]
+
+    wanted = [(0,), (0, 1, 2), (2,)]
+    with kernels.off("native", "portable"):
+        expected = [gradients(*asking) for asking in wanted]
+    prepared.clear()
+    gradients(0)
+    with monkeypatch.context() as patch:
+        patch.setattr("pseudograd.engine.run", None)
+        for asking, those in zip(wanted, expected, strict=True):
+            assert all(map(same, gradients(*asking), those))
+    assert pg.clamp(x.requires_grad_(), low.double(), high).dtype is torch.float64  # which is read anew
+    with pytest.raises(ValueError, match="broadcast"):
+        pg.clamp(x, low, torch.ones(3))
+
+
 @pytest.mark.parametrize(("size", "way"), [(5, "keeping_x"), (5000, "keeping_code")])
 def test_a_function_of_its_own_comes_with_the_second_call_and_goes_with_the_memory(size: int, way: str) -> None:
     prepared.clear()

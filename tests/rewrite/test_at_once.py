@@ -86,7 +86,7 @@ def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None
 @needs_native
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("way", sorted({*WAYS} - {"in place", "tensors by name"}))
+@pytest.mark.parametrize("way", sorted({*WAYS} - {"tensors by name"}))
 def test_a_call_that_was_made_before_is_not_read_anew(
     way: str, context: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +99,7 @@ def test_a_call_that_was_made_before_is_not_read_anew(
         return own(self, func, args, kwargs)
 
     is_alike = context == "inward" and way in ("fmin", "fmax")  # whose rule this is not
+    is_alike = is_alike or (way == "in place" and size == SMALL)  # which saves a copy of x
     asking = [tensor for tensor in tensors[: 1 if "tensors" not in way else None] if tensor.requires_grad]
     with CONTEXTS[context]():
         for _ in range(3):

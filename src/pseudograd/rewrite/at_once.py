@@ -104,7 +104,15 @@ def _note_first(log: Log, known: Known, caller: FrameType) -> None:
 
 
 def remember_call(
-    mode: Entered, func: object, args: Arguments, kwargs: Keywords, op: str, rule: str, call: Call, inputs: Inputs
+    mode: Entered,
+    func: object,
+    args: Arguments,
+    kwargs: Keywords,
+    op: str,
+    rule: str,
+    call: Call,
+    inputs: Inputs,
+    in_place: bool,
 ) -> None:
     """After the second call of a function that was read and rewritten, if the next one like it needs less."""
     if func not in mode.called:
@@ -126,7 +134,7 @@ def remember_call(
         calls = memory.setdefault(func, {})
         if key in calls:  # it leaves some calls to be read, and to make it takes longer than that
             return
-        run = engine.find_ready(call, inputs)
+        run = engine.find_ready(call, inputs, in_place)
         if run is not None:
             is_given_all = has_tensors and len(_tensors(args)) == len(args)
             has_zero = not has_tensors and 0 in inputs[1:]

@@ -81,8 +81,9 @@ class Rewrite(Entered):
     ) -> object:
         if kwargs is None:
             kwargs = {}
-        # Attributes are most of what torch asks, and of no table.
-        if type(func) is not MethodWrapperType and not _is_dynamo_compiling():
+        if not _is_dynamo_compiling():
+            if type(func) is MethodWrapperType:  # attributes are most of what torch asks, and of no table
+                return func(*args, **kwargs)
             memory = prepared.get(self)
             known = None if memory is None else memory.get(func)
             if known is not None and not is_tracing():
@@ -109,7 +110,7 @@ class Rewrite(Entered):
                     log.nodes.forget()
                 return result
         spelling: Spelling | None = SPELLINGS.get(func)
-        if spelling is None and (type(func) is MethodWrapperType or _is_compiling()):
+        if spelling is None and _is_compiling():
             return func(*args, **kwargs)
         if not is_traced and own.depth:  # the engine calls it for itself: it is neither rewritten nor missed
             result = func(*args, **kwargs)
@@ -204,8 +205,8 @@ class Rewrite(Entered):
             return self._leave_to_torch(spelling, text, why, func, args, kwargs)
         self.note(spelling.name, spelling.form.switches, text, None)
         result = run_stand_in(call, inputs, in_place)
-        if self.log is not None and not in_place and rule is None and not _is_compiling():
-            at_once.remember_call(self, func, args, kwargs, spelling.name, text, call, inputs)
+        if self.log is not None and rule is None and not _is_compiling():
+            at_once.remember_call(self, func, args, kwargs, spelling.name, text, call, inputs, in_place)
         return result
 
     def _leave_to_torch(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..listen import frames
-from ..listen.nodes import GraphNode, Ranges
+from ..listen.nodes import GraphNode, Ranges, has_one_name, name_of
 from ..notebook import to_html
 from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number, without_torch_function
@@ -143,6 +143,7 @@ class Log:
         self.calls: dict[tuple[object, ...], Tallied] = {}  # by op, rule, reason and place
         # By op, rule, lines and reason: how often each was traced into compiled code.
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
+        self.harmless: set[type] = set()  # the classes of nodes that the context does not act on
         self.nodes = Ranges()
         self.nodes.seen_up_to = node_number()
 
@@ -186,9 +187,14 @@ class Log:
         if node_number() != before:
             with without_torch_function():  # neither a mode nor a tensor of the program sees what is read here
                 hidden = nodes.since(before, result)
+                kind = type(hidden[0]) if len(hidden) == 1 else None
+                if kind in self.harmless:
+                    return result
             if hidden:
                 name = getattr(func, "__name__", None) or str(func)
                 self._note(switches, hidden, f"inside {name}, which torch runs as one call")
+            if kind is not None and not self._acts_on(switches, name_of(hidden[0])) and has_one_name(kind):
+                self.harmless.add(kind)
         return result
 
     def look_at(self, switches: Collection[str], values: Iterable[object]) -> None:
@@ -205,8 +211,13 @@ class Log:
                 self.count("TorchScript", "", "a graph of TorchScript, which cannot be looked into")
                 continue
             form = torch_forms.form_of_node(name)
-            if form is not None and any(switch in switches for switch in form.switches):
+            if form is not None and self._acts_on(switches, name):
                 self.count(form.names[0], "", why)
+
+    @staticmethod
+    def _acts_on(switches: Collection[str], name: str) -> bool:
+        form = torch_forms.form_of_node(name)
+        return form is not None and any(switch in switches for switch in form.switches)
 
 
 def _entry(
