@@ -169,18 +169,19 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) 
     """Prepare a call for `run_prepared`. Its arguments have been checked."""
     device = x.device.type
     if any(isinstance(value, Tensor) for value in others):
-        return _prepare_between(x, call, rule, edge, *others)
+        _prepare_between(x, call, rule, edge, *others)
+        return
     key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, *others
     if device != "cpu":
         key = (*key, device)
     if not torch.is_grad_enabled() or _is_watched():  # the tensor of settings that is remembered must be plain
-        return
+        return None
     if key in prepared:
-        return
+        return None
     if (
         call.rule.is_users and call.rule.sides is None
     ):  # what a rule's function holds must go when its caller lets go of it
-        return
+        return None
     if not (call.maximize or has_negative_zero(others)):
         recipe = kernels.prepare(call, others, x.dtype, device) or kernels.prepare_plainly(call, others)
         remember(prepared, key, False if recipe is None else Ready(recipe))

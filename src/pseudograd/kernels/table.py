@@ -29,7 +29,8 @@ class Prepared(Record):
 
     With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x, which the formula gives by default.
     With many it saves planes, if it `keeps_code` and `pays` for x: encode(x, settings) -> (y, planes, order),
-    encode_in_place(x, settings) -> (planes, order), decode(grad, planes, settings, order) -> grad_x. If it `is_of_few` it serves no more than few elements.
+    encode_in_place(x, settings) -> (planes, order), decode(grad, planes, settings, order) -> grad_x. If it `is_of_few` it serves no more
+    than few elements.
     others: the inputs behind x. takes_any: does forward take x of every layout, as torch's own ops do? passes: x gets grad as it is, so
     nothing is saved. residual: the one of the planes; code: what it saves beside them and the order.
     """
