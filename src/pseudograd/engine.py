@@ -175,13 +175,13 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) 
     if device != "cpu":
         key = (*key, device)
     if not torch.is_grad_enabled() or _is_watched():  # the tensor of settings that is remembered must be plain
-        return None
+        return
     if key in prepared:
-        return None
+        return
     if (
         call.rule.is_users and call.rule.sides is None
     ):  # what a rule's function holds must go when its caller lets go of it
-        return None
+        return
     if not (call.maximize or has_negative_zero(others)):
         recipe = kernels.prepare(call, others, x.dtype, device) or kernels.prepare_plainly(call, others)
         remember(prepared, key, False if recipe is None else Ready(recipe))
