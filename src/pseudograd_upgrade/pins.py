@@ -12,8 +12,8 @@ from typing import NamedTuple
 from pseudograd.torch_table.eras import era_of
 from pseudograd.wording import counted
 
-from .differences import ALIKE_LOSSES, Difference, last_loss, leaves_of
-from .recording import BACKWARD, UPDATE, Origin, Recording
+from .differences import ALIKE_LOSSES, Difference, digest_distance, last_loss, leaves_of
+from .recording import BACKWARD, UPDATE, Event, Origin, Recording
 from .runs import parse_version
 
 _MOST_LINES = 3  # that are pinned together
@@ -63,6 +63,25 @@ def known_change(origin: Origin, old: Recording, new: Recording) -> str:
         if node.match(op) and (old_version < since) != (new_version < since):
             return f"torch {since[0]}.{since[1]} changed this gradient {points}"
     return ""
+
+
+def find_kink(old: Recording, new: Recording, pinned: Recording) -> Difference | None:
+    """The first gradient of a changed convention that the pin changes, of one that arrives unchanged. A pinned call has a node of ours."""
+    for step in sorted(new.steps.keys() & pinned.steps.keys()):
+        others: dict[object, list[Event]] = {}
+        for event in reversed(pinned.steps[step]):
+            others.setdefault(_place(event), []).append(event)
+        for event in new.steps[step]:
+            other = (others.get(_place(event)) or [None]).pop()
+            if other is not None and other.tensors[0] == event.tensors[0] and known_change(event.origin, old, new):
+                distance = max(map(digest_distance, event.tensors, other.tensors))
+                if distance:
+                    return Difference(step, event, other, distance)
+    return None
+
+
+def _place(event: Event) -> object:
+    return event.origin.kind, event.line, *(tensor.shape for tensor in event.tensors)
 
 
 def find_pin(

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pseudograd.listen.program.process import Process
 
 _OPTIMISERS = f"{os.sep}torch{os.sep}optim{os.sep}"
+_STEP = f"{_OPTIMISERS}optimizer.py"  # the file that stands around the step of any optimiser
 # Functions that pass on their input in another shape. Each torch calls them at other lines, so they are no events.
 _VIEW_NODES = "View UnsafeView Reshape ReshapeAlias T Transpose Permute Alias Unsqueeze Squeeze Clone Detach"
 _VIEW_NAMES = tuple(f"{name}Backward" for name in _VIEW_NODES.split())
@@ -221,8 +223,8 @@ class Recorder(Subscriber):
 class CallListener(Listener):
     """Hears the calls of its thread, but those of torch's optimisers: their effect shows in the parameters.
 
-    In steps that are not recorded it hears those without gradients: they may be an evaluation behind the last backward. Of the others it
-    only notes that there are some.
+    In steps that are not recorded it hears those without gradients, but in an optimiser of any package: they may be an evaluation behind
+    the last backward. Of the others it only notes that there are some.
     """
 
     subscriber: Recorder
@@ -238,11 +240,19 @@ class CallListener(Listener):
             if not recorder.has_unheard and isinstance(result, Tensor):
                 recorder.has_unheard = function_name(func) not in _COPYING_FUNCTIONS
             return result
+        if _is_in_optimiser(sys._getframe(1)):
+            return self.run(func, args, kwargs)
         recorder.is_on = True
         try:
             return super().__torch_function__(func, types, args, kwargs)
         finally:
             recorder.is_on = False
+
+
+def _is_in_optimiser(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.endswith(_STEP):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _result_tensors(result: object) -> list[Tensor]:

@@ -49,7 +49,7 @@ from .differences import (
 )
 from .environments import compare_packages, find_environments
 from .moved import MovedLines
-from .pins import Pinned, find_pin, is_at_line, known_change, may_hide_convention, pin_steps
+from .pins import Pinned, find_kink, find_pin, is_at_line, known_change, may_hide_convention, pin_steps
 from .recording import (
     FORWARD,
     MOST_DIGESTS,
@@ -351,14 +351,18 @@ class Question:
         line = first.new.origin.where if first is not None and is_at_line(first) else ""
         last = self.compare_last_losses(pinned.run, "pinned")
         if pinned.is_mended:
-            why = self.describe_pinned(pinned, line, to_the_bit)
-            is_behind = self.is_test and first is not None and not known_change(first.old.origin, old, new)
-            if not line or is_behind or (pinned.lines and line not in pinned.lines):
-                comparison = replace(comparison, first=compare_events(new, pinned.run).first or comparison.first)
+            is_kink = bool(line and (not pinned.lines or line in pinned.lines))
+            if not (is_kink and first is not None and known_change(first.old.origin, old, new)):
+                kink = self._find_kink(pinned) or comparison.first
+                is_kink = kink is None or origin_to_name(kink).where == line
+                comparison = comparison if is_kink else replace(comparison, first=kink)
+            why = self.describe_pinned(pinned, line if is_kink else "", to_the_bit)
             steps = self.pin_steps(pinned)
             return replace(self.make_answer(CONVENTION, comparison, [why, last], steps), pin=era_of(old.torch))
+        if first is None or not line or pinned.run.status:
+            return None
         rest = self._compare(pinned.run).first
-        if first is None or not line or rest is None or pinned.run.status or not _comes_later(old, first, rest):
+        if rest is None or not _comes_later(old, first, rest):
             return None
         later = origin_to_name(rest)
         gone = f"pinned everywhere, this difference is gone, and the next is at {later.where}, step {rest.step}: {later.op}"
@@ -366,7 +370,17 @@ class Question:
         return self.make_answer(CONVENTION, comparison, [gone, last], [step])
 
     def find_pin(self, first: Difference | None, run_pinned: Callable[[tuple[str, ...]], Pinned]) -> Pinned:
-        return find_pin(first, run_pinned, lambda run: self._compare(run).first)
+        pinned = find_pin(first, run_pinned, lambda run: self._compare(run).first)
+        kink = None if pinned.lines or not pinned.is_mended else self._find_kink(pinned)
+        where = "?" if kink is None else origin_to_name(kink).where
+        if where == "?" or (first is not None and where == first.new.origin.where):
+            return pinned
+        alone = run_pinned((where,))  # which the first difference does not show, if that is further down
+        return alone if alone.is_mended else pinned
+
+    def _find_kink(self, pinned: Pinned) -> Difference | None:
+        """Where the pin changes the newer torch."""
+        return find_kink(self.old, self.new, pinned.run) or compare_events(self.new, pinned.run).first
 
     def describe_pinned(self, pinned: Pinned, line: str, to_the_bit: bool) -> str:
         """For a pin that mends it. line: of the first difference, if it is known."""
@@ -382,11 +396,11 @@ class Question:
         """A run under the pin to the older torch."""
         era = era_of(self.old.torch)
         run = self.run(self.new_python, pin=era, lines=list(lines) or None)
-        is_mended = self.ends_as_old(run)
-        if to_the_bit and is_mended:
-            rest = self._compare(run)
-            is_mended = rest.first is None and not rest.largest and self.old.losses == run.losses
-        return Pinned(lines, run, is_mended)
+        if not to_the_bit:
+            return Pinned(lines, run, self.ends_as_old(run))
+        rest = compare_events(self.old, run)
+        is_equal = rest.first is None and not rest.largest and self.old.losses == run.losses
+        return Pinned(lines, run, is_equal and self.old.status == run.status)
 
     def ends_as_old(self, run: Recording) -> bool:
         return run.status == self.old.status and self.trains_as_old(run)

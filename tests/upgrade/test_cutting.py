@@ -211,7 +211,7 @@ def test_each_call_is_run_from_the_same_seed(tmp_path: Path) -> None:
 
 
 DOUBLES = torch.linspace(0, 1, 64, dtype=torch.float64).square()
-SAME = "with the same arguments, the call alone gives the same under both"
+SAME = "with the same arguments, the call alone gives the same under both, but for rounding"
 
 
 @folded

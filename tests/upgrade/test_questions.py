@@ -16,7 +16,7 @@ from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices,
 from pseudograd_upgrade.runs import MOST_RUNS, MOST_RUNS_OF_ROUTES, Interpreter
 from pseudograd_upgrade.upgrade import Question
 
-from .made_runs import run
+from .made_runs import ORIGINS, run
 from .made_runs import run as made_run
 
 
@@ -105,6 +105,36 @@ def test_a_difference_that_a_pin_mends_is_a_convention(lines: list[str] | None) 
     assert answer.next_steps[-1] == "unedited: pseudograd run --pin 'torch<=2.13' train.py"
     assert [run.lines for run in runner.all if run.pin] == ([lines] if lines else [["train.py:2"], None])
     assert {run.pin for run in runner.all} == {None, "torch<=2.13"}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_kink_below_rounding_is_named_and_pinned_and_not_the_op_that_shows_it(alone: bool) -> None:
+    """A clamp at another line is pinned, too, and changes nothing."""
+    clamp = ["backward", "PseudogradBackward", "package/gate.py:7", "train.py:6", "x.clamp(0, 1)"]
+    other = ["backward", "ClampBackward1", "train.py:9", "train.py:9", "x.clamp(0, 9)"]
+    origins = [*ORIGINS, other, [*other[:1], "PseudogradBackward", *other[2:]], clamp]
+
+    def record(run: Run) -> Recording:
+        is_mended = run.is_old or bool(
+            run.pin and (run.lines is None or (alone and run.lines == ["package/gate.py:7"]))
+        )
+        slope = 1.0 if is_mended else 0.5
+        first, second = (11, 12) if run.pin and run.lines is None else (10, 8)
+        events = (0, 1.0), (first, 1.0), (second, 1.0 + 1e-7 * slope), (5, slope), (3, slope)
+        rows = made_run(*events, losses=(1.0, slope), origins=origins)
+        clamps = [
+            event._replace(tensors=(event.tensors[0]._replace(numbers=(1.0,) * 4), *event.tensors))
+            for event in rows.steps[1][1:3]
+        ]
+        return replace(rows, steps={1: [rows.steps[1][0], *clamps, *rows.steps[1][3:]]})
+
+    answer, runner = compare_torches(record)
+    assert answer.difference is not None
+    assert (answer.kind, answer.difference.old.origin.where) == (CONVENTION, "package/gate.py:7")
+    assert answer.why[0].startswith(
+        f"{'package/gate.py:7 pinned' if alone else 'pinned everywhere'}, the losses are equal"
+    )
+    assert [run.lines for run in runner.all if run.pin][-1] == ["package/gate.py:7"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,32 @@ def test_calls_that_the_schedule_leaves_out_behind_the_last_backward_are_known(
     assert content["steps"] or not (is_unheard or is_recorded)
 
 
+class _Descent(torch.optim.Optimizer):
+    """An optimiser of a package, which calls torch in functions of its own."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(torch.sign(parameter.grad))
+
+
+def test_an_optimiser_of_a_package_is_no_evaluation() -> None:
+    w = torch.ones(3, requires_grad=True)
+    optimiser = _Descent([w], {})
+
+    def program() -> None:
+        for _ in range(3):
+            w.exp().sum().backward()
+            optimiser.step()
+        with torch.no_grad():
+            w.cos()
+
+    content = _record(Recorder(Schedule(first=1)), program)
+    ops = {step: {content["origins"][row[0]][1] for row in events} for step, events in content["steps"].items()}
+    assert ops.keys() == {1, 4}
+    assert ops[4] == {"cos"}
+
+
 def test_a_step_with_too_many_tensors_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _record(Recorder(Schedule()), _train)["full_step"] is None
     monkeypatch.setattr("pseudograd_upgrade.recorder.MOST_DIGESTS", 20)

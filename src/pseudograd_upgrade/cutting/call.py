@@ -48,7 +48,7 @@ class SameAloneError(UnwritableError):
     """With the same arguments the call gives the same under both."""
 
     def __init__(self) -> None:
-        super().__init__("with the same arguments, the call alone gives the same under both")
+        super().__init__("with the same arguments, the call alone gives the same under both, but for rounding")
 
 
 @dataclass(frozen=True)
