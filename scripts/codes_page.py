@@ -1,4 +1,4 @@
-"""docs/codes.md: a section for each code of `lint` and `diagnose`, and what the labels say of each rule."""
+"""docs/codes.md: a section for each code of every command, and what the labels say of each rule."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from pseudograd.diagnosis.judge.findings import CODES
 from pseudograd_lint.rules import CODES as LINT
+from pseudograd_notices.answers import CODES as ANSWERS
 from pseudograd_notices.code import Code
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,11 +23,11 @@ LABELS = ROOT / "tests" / "lint" / "labels.jsonl"
 
 def text() -> str:
     head = (
-        "# Codes\n\n`pseudograd lint` reports PG1xx and `pseudograd diagnose` PG2xx. `pseudograd explain PG203` prints a program that has "
-        "the code, and one\nwithout it; [ten ways to lose a gradient](ten_ways.md) has programs for `diagnose`. A number is never given to "
-        "another code.\n"
+        "# Codes\n\n`pseudograd lint` reports PG1xx, `diagnose` PG2xx, `upgrade` PG3xx and `bisect` PG4xx. `pseudograd explain PG203` "
+        "prints a program that has\nthe code, and one without it; [ten ways to lose a gradient](ten_ways.md) has programs for `diagnose`. "
+        "A number is never given to another code.\n"
     )
-    return "\n".join([head, *map(_section, (*LINT, *CODES))])
+    return "\n".join([head, *map(_section, (*LINT, *CODES, *ANSWERS))])
 
 
 def _section(code: Code) -> str:
@@ -63,6 +64,10 @@ def precision() -> str:
     count = len(labels), sum(label["fresh"] for label in labels), len({label["package"] for label in labels})
     rows += ["", f"The default rules together: {fitted} where they were fitted, {fresh} where they were not. "]
     rows[-1] += "{} labels, {} of them fresh, in {} packages.".format(*count)
+    off = [code.number for code in LINT if not code.is_default]
+    rows.append(
+        f"{' and '.join(off)} are off by default, as they are right too seldom: `--select default,{','.join(off)}` asks for them."
+    )
     return "\n".join(rows)
 
 

@@ -162,3 +162,22 @@ def test_every_extra_that_a_text_names_is_there() -> None:
     assert named - {"extra"} <= set(project["optional-dependencies"])
     for extra in project["optional-dependencies"]:
         assert extra in ("dev", "docs") or extra in (ROOT / "docs" / "install.md").read_text(), extra
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("words", "status", "end"),
+    [
+        ("rules", 2, f"pseudograd: rules: {sys.executable} must have torch, got none. Install it"),
+        ("rules --help", 0, ""),
+        ("--version", 0, ""),
+        ("explain PG101", 0, ""),
+    ],
+)
+def test_without_torch_the_module_is_the_command(tmp_path: Path, words: str, status: int, end: str) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('none', name='torch')")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
+    command = [sys.executable, "-m", "pseudograd", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stderr.strip()) == (status, end)
+    assert bool(done.stdout) == (status == 0)

@@ -8,7 +8,13 @@ y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same o
 
 from typing import TYPE_CHECKING
 
-import torch.fx
+try:
+    import torch.fx
+except ModuleNotFoundError as error:
+    from pseudograd_notices.command_line import run_without_torch
+
+    run_without_torch(error)
+    raise
 
 from . import ops
 from .ops import (

@@ -67,7 +67,6 @@ _NUMBERS = {
     "the program's own": "PG303",
     "fails in one of them": "PG304",
 }
-_MISSING = ("under torch", "not heard")  # beginnings of notes about what was not compared
 _TRACEBACK, _MESSAGE = re.compile(r'File "(.+)", line (\d+)'), re.compile(r"(\S.*?):(\d+): ")
 
 
@@ -89,7 +88,7 @@ class Answer(TypedDict, total=False):
     why: Sequence[str]
     next_steps: Sequence[str]
     difference: Difference | None
-    notes: Sequence[str]
+    not_compared: Sequence[str]
     tests: Mapping[str, Mapping[str, Sequence[str]]]
     causes: Sequence[Answer]
     counts: Mapping[str, int]
@@ -114,7 +113,7 @@ class Bisection(TypedDict):
 def report_upgrade(text: str, program: str) -> Report:
     """A notice for each cause. What was not compared is a problem, so that an empty report does not pass. text: the answer as JSON."""
     answer: Answer = json.loads(text)
-    notices, problems = [], [note for note in answer["notes"] if note.startswith(_MISSING)]
+    notices, problems = [], [*answer["not_compared"]]
     for cause in answer.get("causes", [answer]):
         if cause["answer"] in _NUMBERS:
             notices.append(_describe_cause(cause, answer, program))

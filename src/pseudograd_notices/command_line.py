@@ -77,13 +77,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+def run_without_torch(error: ModuleNotFoundError) -> None:
+    """`python -m pseudograd` imports the library before its command: without torch it is the command `pseudograd`."""
+    is_module = sys.argv[:1] == ["-m"] and any(word.removeprefix("-m") == "pseudograd" for word in sys.orig_argv[1:])
+    if error.name == "torch" and is_module:
+        sys.argv[0] = "pseudograd"
+        sys.exit(main())
+
+
 def _run(words: Sequence[str]) -> int:
     try:
         with _uninitialised_packages() if words[1:] in (["-h"], ["--help"]) else nullcontext():
             options = build_parser(words).parse_args(words)
         return options.run(options) or 0
     except (ValueError, TypeError, ImportError) as error:
-        print(f"pseudograd: {error}", file=sys.stderr)
+        needs_torch = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        text = f"{words[0]}: {sys.executable} must have torch, got none. Install it" if needs_torch else error
+        print(f"pseudograd: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:  # with a text and a status where the command cleaned up behind itself
         if known := getattr(stop, "known", ""):

@@ -31,7 +31,7 @@ class Answer:
     """kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: by run, one for each backward.
     cut: the call that differs, as a program of its own. convention: the change of a convention that differs here without an effect.
     pin: the era to which the newer torch was pinned and ended as the older one.
-    packages: the two versions of each that differs.
+    packages: the two versions of each that differs. not_compared: the notes about what was to be compared and is not.
     """
 
     kind: str
@@ -47,6 +47,7 @@ class Answer:
     convention: str = ""
     pin: str = ""
     packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    not_compared: tuple[str, ...] = ()
 
     @property
     def survives(self) -> bool:

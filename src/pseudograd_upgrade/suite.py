@@ -183,15 +183,17 @@ class Suite:
         if not (pairs or groups):
             raise ValueError(f"upgrade: a test must run under both, got none.{indented(old.ending)}")
         notes = [_note_both(pairs, FAILED, "test"), _note_both(files, NOT_COLLECTED, "file"), *_notes(old, new)]
+        not_compared = _list_missing(old, new)
         return SuiteAnswer(
             (old.torch, new.torch),
             self.runner.count,
             len(pairs),
             counts,
             list_causes(groups.values(), {**pairs, **files}),
-            tuple(filter(None, notes)),
+            (*filter(None, notes), *not_compared),
             not (old.running or new.running),
             compare_packages(*self.pythons),
+            not_compared,
         )
 
     def _run_all(self) -> tuple[SuiteRun, SuiteRun]:
@@ -251,5 +253,10 @@ def _notes(old: SuiteRun, new: SuiteRun) -> tuple[str, ...]:
         alone = [name for name in run.tests if name not in other.tests and run.tests[name].outcome != NOT_COLLECTED]
         if alone:
             notes.append(f"{counted(len(alone), 'test')} ended only under torch {run.torch}, such as {alone[0]}")
-        notes += [f"under torch {run.torch} the suite ended during {name}" for name in run.running]
-    return (*notes, *(f"not heard: {error}" for error in dict.fromkeys([*old.errors, *new.errors])))
+    return tuple(notes)
+
+
+def _list_missing(old: SuiteRun, new: SuiteRun) -> tuple[str, ...]:
+    """The notes about what was to be compared and is not."""
+    ends = [f"under torch {run.torch} the suite ended during {name}" for run in (old, new) for name in run.running]
+    return (*ends, *(f"not heard: {error}" for error in dict.fromkeys([*old.errors, *new.errors])))

@@ -97,7 +97,8 @@ def _describe_pair(old: SuiteTest, new: SuiteTest, torches: tuple[str, str]) -> 
 @dataclass(frozen=True)
 class SuiteAnswer:
     """counts: tests by the kind of their answer. causes: of the tests that differ beyond rounding, or that end otherwise.
-    is_whole: did each run of the whole suite come to its end? packages: the two versions of each that differs.
+    is_whole: did each run of the whole suite come to its end? packages: the two versions of each that differs. not_compared: the notes
+    about what was to be compared and is not.
     """
 
     torch: tuple[str, str]
@@ -108,6 +109,7 @@ class SuiteAnswer:
     notes: tuple[str, ...] = ()
     is_whole: bool = True
     packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    not_compared: tuple[str, ...] = ()
     cut = None  # no call of a suite is cut out
 
     @property
@@ -136,6 +138,7 @@ class SuiteAnswer:
             "causes": [cause.to_json() for cause in self.causes],
             "notes": self.notes,
             "packages": self.packages,
+            "not_compared": self.not_compared,
         }
 
 

@@ -12,9 +12,10 @@ import torch
 
 from pseudograd.listen import hooks, nodes
 from pseudograd.listen.frames import Locations
+from pseudograd.wording import counted
 
 from .recorder import Recorder, Session, Settings, SilentSession, set_seed
-from .recording import Schedule
+from .recording import MOST_DIGESTS, Schedule
 from .suite_plugin import RUNS_TESTS, watch
 
 if TYPE_CHECKING:
@@ -26,7 +27,16 @@ class _Ranges(nodes.Ranges, threading.local):
 
 
 _MOST_LOCATIONS = 5_000  # that are kept from test to test
-_STATE = ("step", "is_on", "steps", "losses", "_events", "_digests", "_depth")  # of a recorder, without its origins
+_STATE = (
+    "step",
+    "is_on",
+    "steps",
+    "losses",
+    "_events",
+    "_digests",
+    "_depth",
+    "full_step",
+)  # of a recorder, without its origins
 
 
 class SuiteRecorder(Recorder):
@@ -38,6 +48,7 @@ class SuiteRecorder(Recorder):
         self._ranges = _Ranges()
         self._thread = threading.get_ident()
         self._outer: list[dict[str, object]] = []
+        self.full_steps: dict[str, int] = {}  # by test, the step with events that no digest was taken of
 
     def hears_values(self) -> bool:
         """In threads that a test starts, calls only give the nodes that they make their lines: threads have no order."""
@@ -48,15 +59,17 @@ class SuiteRecorder(Recorder):
             self._locations, self._by_location = Locations(), {}
         self._outer.append({name: getattr(self, name) for name in _STATE})
         self.step, self.is_on, self.steps, self.losses = 1, self.schedule.has(1), {}, []
-        self._depth = 0
+        self._depth, self.full_step = 0, None
         self._drop_events()
         self._ranges.start_afresh()
 
-    def end_part(self) -> bytes | None:
+    def end_part(self, test: str) -> bytes | None:
         """Its content, packed: two of them are equal only if all of it is. None for a part without any."""
         try:
             self.content()  # fetches the last events
             own_steps, losses = self.steps, self.losses
+            if self.full_step is not None:
+                self.full_steps[test] = self.full_step
         finally:
             vars(self).update(self._outer.pop())
         if not (own_steps or losses):
@@ -94,7 +107,7 @@ class SuiteSession(Session):
 
     def _end_part(self, name: str) -> None:
         try:
-            self.parts[name] = self.suite_recorder.end_part()
+            self.parts[name] = self.suite_recorder.end_part(watch.running)
         except Exception as error:
             self.suite_recorder.noted.note(f"the end of {name}", error)
         if watch.running == name:
@@ -110,7 +123,10 @@ class SuiteSession(Session):
 
     def content(self) -> dict[str, object]:
         endings = {name: tuple(ending) for name, ending in watch.endings.items()}
-        errors = self.suite_recorder.noted.lines
+        full = [f"step {step} of {test}" for test, step in self.suite_recorder.full_steps.items()]
+        more = f", and of {counted(len(full) - 1, 'test')} more" if len(full) > 1 else ""
+        errors = [f"behind {MOST_DIGESTS:,} tensors of {first}{more}" for first in full[:1]]
+        errors += self.suite_recorder.noted.lines
         return {
             "torch": torch.__version__,
             "errors": errors,

@@ -255,6 +255,7 @@ class Question:
     ) -> Answer:
         old, new = self.old, self.new
         errors = dict.fromkeys([*old.errors, *new.errors])
+        not_compared = *(f"not heard: {error}" for error in errors), *_list_full(old, new)
         return Answer(
             UNKNOWN if errors and kind in SURVIVES else kind,
             (old.torch, new.torch),
@@ -264,8 +265,9 @@ class Question:
             tuple(next_steps),
             comparison.first,
             {"old": [sum(loss) for loss in old.losses], "new": [sum(loss) for loss in new.losses]},
-            (*(f"not heard: {error}" for error in errors), *self._list_notes(), *_list_ends(old, new)),
+            (*not_compared, *self._list_notes(), *_list_ends(old, new)),
             packages={} if self.is_test else compare_packages(self.old_python, self.new_python),
+            not_compared=not_compared,
         )
 
     def _list_notes(self) -> list[str]:
@@ -428,12 +430,15 @@ class Question:
 
 
 def _list_ends(*runs: Recording) -> list[str]:
-    """Notes about the calls that were not compared."""
-    ends = [len(run.losses) for run in runs if run.raw.get("is_ended")]
+    ends = [counted(len(run.losses), "backward pass", "backward passes") for run in runs if run.raw.get("is_ended")]
+    return [f"--steps ended the runs after {count}: what comes later was not compared" for count in ends[:1]]
+
+
+def _list_full(*runs: Recording) -> list[str]:
     full = [step for run in runs if (step := run.raw.get("full_step"))]
-    notes = [f"--steps ended the runs after {counted(step, 'backward pass', 'backward passes')}" for step in ends[:1]]
-    notes += [f"step {step} has more than {MOST_DIGESTS:,} tensors" for step in full[:1]]
-    return [f"{note}: what comes later was not compared" for note in notes]
+    return [
+        f"step {step} has more than {MOST_DIGESTS:,} tensors: what comes later was not compared" for step in full[:1]
+    ]
 
 
 def _end_alike(first: Difference) -> bool:

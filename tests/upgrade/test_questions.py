@@ -299,6 +299,15 @@ def test_calls_that_differ_behind_the_last_backward_are_named(
     assert all(text in " ".join(answer.why) for text in why or [])
 
 
+@pytest.mark.parametrize(("raw", "is_missing"), [({"full_step": 1}, True), ({"is_ended": True}, False), ({}, False)])
+def test_the_json_says_what_was_not_compared_unless_the_command_asked_for_it(
+    raw: dict[str, object], is_missing: bool
+) -> None:
+    answer, _ = compare_torches(lambda run: trained(**raw))
+    assert ("what comes later was not compared" in str(answer)) == bool(raw)
+    assert answer.to_json()["not_compared"] == (answer.notes if is_missing else ())
+
+
 def test_a_call_under_one_of_the_two_alone_is_not_to_be_reported() -> None:
     def record(run: Run) -> Recording:
         more = [] if run.is_old else [(1, 2.0)]
