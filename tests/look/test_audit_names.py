@@ -15,7 +15,7 @@ from pseudograd.look.measure import measure
 from pseudograd.rule import OPS
 from pseudograd.testing.contract.cases import Case, cases_of
 
-from ..choices import as_parameters, folded
+from ..choices import as_parameters, folded, slow_but
 from .functions import above, below, clamped, inside, inward, make_function
 
 LOW, HIGH = -0.7, 1 / 3  # neither is a point of the grid
@@ -86,7 +86,7 @@ NAMES = [
 
 
 @folded
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES[::2], NAMES))
 def test_a_call_has_its_own_name(name: str) -> None:
     assert _named(_called(name), -2.0, 3.0) == name
 
@@ -147,7 +147,7 @@ _UNNAMED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @folded
-@pytest.mark.parametrize("name", _UNNAMED)
+@pytest.mark.parametrize("name", slow_but([*_UNNAMED][::2], _UNNAMED))
 def test_a_function_that_only_looks_like_a_rule_has_no_name(name: str) -> None:
     assert _named(_UNNAMED[name]) is None
 

@@ -17,6 +17,8 @@ import pseudograd.ops
 import pseudograd.optim
 import pseudograd.rewrite
 
+from ..choices import slow_but
+
 MODULES = [
     f"{package.__name__}.{module.name}"
     for package in (pseudograd.ops, pseudograd.look, pseudograd.comparison, pseudograd.rewrite)
@@ -38,11 +40,12 @@ def _documented() -> dict[str, object]:
     return documented
 
 
+_TRAINS = "pseudograd.comparison.compare.compare"  # as long as that of tune
 WITH_EXAMPLE = {name: f for name, f in _documented().items() if EXAMPLE.search(inspect.cleandoc(f.__doc__ or ""))}
 
 
 @pytest.mark.usefixtures("table_as_it_was")
-@pytest.mark.parametrize("name", WITH_EXAMPLE)
+@pytest.mark.parametrize("name", slow_but(WITH_EXAMPLE.keys() - {_TRAINS}, WITH_EXAMPLE, pytest.mark.program))
 def test_example_runs(name: str) -> None:
     function = WITH_EXAMPLE[name]
     match = EXAMPLE.search(inspect.cleandoc(function.__doc__ or ""))
