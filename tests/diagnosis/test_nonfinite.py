@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -513,3 +514,15 @@ def test_one_paragraph_says_what_is_wrong_first(
     assert text.startswith(f"In short: {learns}")
     assert first in text
     assert all(finding.next_step[:30] in text for finding in d.findings[:1])
+
+
+@pytest.mark.parametrize("word", ["gradient ", "gradient" * 18 + " ", "torch.log(x).exp() "])
+def test_the_paragraph_has_twelve_lines_of_80_columns_at_most(word: str) -> None:
+    net = nn.Linear(4, 8)
+    with diagnose(net) as d:
+        _starve(net, torch.randn(16, 4)).backward()
+    long = replace(d.findings[0], expression=word * 40, evidence=word * 40, next_step=f"{word * 40}  # {word * 40}")
+    vars(d)["findings"] = [long]
+    lines = head(d)
+    assert word[:8] in " ".join(lines)
+    assert sum(-(-len(line) // 80) for line in lines) <= 12

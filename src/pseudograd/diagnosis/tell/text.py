@@ -58,14 +58,16 @@ def head(report: Report) -> list[str]:
     left_out = len(getattr(report, "known", ()))
     known = f"; {counted(left_out, 'finding')} of the baseline left out" if left_out else ""
     if first is None:
-        return _narrow(f"In short: {learns}, and nothing wrong was found in {passes}{known}.")
+        return _narrow(f"In short: {learns}, and nothing wrong was found in {passes}{known}.", 12)
     where = "" if first.where == "?" else f" at {first.where}"
     subject = shorten(first.expression, 160, placeholder=" ...")
     evidence = shorten(first.evidence, 240, placeholder=" ...")
     rest = f"All {len(findings):,} findings stand below" if len(findings) > 1 else "More stands below"
-    lines = _narrow(f"In short: {learns}. First: {first.code}{where}{f', {subject}' if subject else ''}: {evidence}.")
     code, _, remark = first.next_step.partition("  # ")
-    step = _narrow(shorten(code, 240, placeholder=" ..."), "    ") + _narrow(remark, "    # ")
+    step = _narrow(shorten(code, 240, placeholder=" ..."), 4, "    ", breaks=False) + _narrow(remark, 2, "    # ")
+    room = 10 - sum(-(-len(line) // 80) for line in step)  # code without a space is not broken
+    what = f"{first.code}{where}{f', {subject}' if subject else ''}: {evidence}"
+    lines = _narrow(f"In short: {learns}. First: {what}.", room)
     return [*lines, "What to do:", *step, f"{rest}{known}."]
 
 
@@ -85,8 +87,10 @@ def _learning(report: Report) -> str:
     return f"{says}, and {unused:,} get a gradient that no optimiser uses" if unused else says
 
 
-def _narrow(content: str, indent: str = "") -> list[str]:
-    return _fill(content, 80, initial_indent=indent, subsequent_indent=indent)
+def _narrow(content: str, most: int, indent: str = "", breaks: bool = True) -> list[str]:
+    """Lines of 80 columns, and at most so many. breaks: long words, too?"""
+    wrap = partial(_fill, initial_indent=indent, subsequent_indent=indent, break_long_words=breaks)
+    return wrap(content, 80, max_lines=most, placeholder=" ...")
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
