@@ -266,6 +266,33 @@ def test_a_model_behind_a_detach(is_held: bool) -> None:
     assert (d.findings[0].next_step == add) == (not is_held)
 
 
+class _Spare(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(4, 3)
+        self.spare = nn.Sequential(nn.Linear(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+def test_a_layer_that_nothing_uses_is_named_at_the_line_that_makes_it() -> None:
+    model = nn.Sequential(_Spare())
+    finding = only(steps(model, lambda: model(x()).square().mean(), 2, sgd(model)), "starved")
+    assert (finding.expression, len(finding.parameters)) == ("self.spare = nn.Sequential(nn.Linear(4, 3))", 2)
+
+
+def test_the_inputs_of_a_gradient_are_not_cut_by_it() -> None:
+    """A step by hand: what the gradient is asked for decides nothing but which gradients come."""
+    used, spare = (nn.Parameter(torch.ones(4)) for _ in range(2))
+    with diagnose() as d:
+        for _ in range(3):
+            grads = torch.autograd.grad((used * x()).square().mean(), [used, spare], allow_unused=True)
+            with torch.no_grad():
+                used -= 0.1 * grads[0]
+    assert not any(name.startswith("spare") for name in starved(d))
+
+
 def _zero(parameter: Any) -> None:
     parameter.grad.zero_()
 

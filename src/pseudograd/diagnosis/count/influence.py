@@ -216,7 +216,8 @@ class Influence:
         name = _name_of(func)
         if name is None:
             return
-        inputs = tensors_in([args, kwargs])
+        # the inputs of autograd.grad lend it no value
+        inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
         marks, blocked = self._marks_of(inputs or args), 0  # torch.tensor(array) takes no tensor
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
         if marks & self._open:

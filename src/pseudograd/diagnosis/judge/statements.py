@@ -139,26 +139,33 @@ def find_assignment(point: Point, name: str) -> Place | None:
     return None
 
 
-def find_attribute(kind: type, attribute: str) -> Making | None:
-    """The statement that sets an attribute of a module, or puts something into it, while the module runs."""
-    names = ["forward", "training_step"]  # of methods that run; those that they call follow
-    for name in names:
-        method = inspect.unwrap(getattr(kind, name)) if hasattr(kind, name) else None
-        code = getattr(method, "__code__", None)
-        if not isinstance(code, CodeType) or not is_users(code.co_filename) or not code.co_argcount:
-            continue
-        point, (owner, *others) = Point(code, code.co_firstlineno, 0), code.co_varnames
+def find_attribute(kind: type, attribute: str, *methods: str) -> Making | None:
+    """The statement in these methods of a module, or in those that they call, that sets an attribute or puts something into it."""
+    names = list(methods)
+    for point, scope in _functions(kind, names):
+        owner, *others = point.code.co_varnames
         path, quoted = rf"{owner}\.{re.escape(attribute)}", rf"[\"']{re.escape(attribute)}[\"']"
         by_name = rf"(setattr\({owner}, |{owner}\.(add_module|register_module|register_parameter)\(){quoted}"
         into = rf"{path}\.(append|insert|extend|update|add_module|register_\w+)\("
         sets = re.compile(rf"\(?([\w.]+, )*{path}(\[.+\])?(: [^=]+)?(, [\w.]+)*\)? = |{into}|{by_name}")
-        scopes = [node for node in _nodes_around(_tree(point), point.line) if getattr(node, "name", "") == code.co_name]
-        for node in ast.walk(scopes[-1]) if scopes else ():
+        for node in ast.walk(scope):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)) and sets.match(ast.unparse(node)):
                 return _place(point, node), any(getattr(part, "id", owner) in others for part in ast.walk(node))
             if isinstance(node, ast.Call) and getattr(getattr(node.func, "value", None), "id", "") == owner:
                 names += {getattr(node.func, "attr", "")}.difference(names)
     return None
+
+
+def _functions(kind: type, names: list[str]) -> Iterator[tuple[Point, ast.AST]]:
+    """The methods of these names, of a class of the program and those that they extend. Names may be added meanwhile."""
+    done: set[str] = set()
+    for name, method in ((name, vars(base)[name]) for name in names for base in kind.__mro__ if name in vars(base)):
+        code = getattr(inspect.unwrap(method), "__code__", None)
+        if isinstance(code, CodeType) and is_users(code.co_filename) and code.co_argcount and name not in done:
+            point = Point(code, code.co_firstlineno, 0)
+            around = [node for node in _nodes_around(_tree(point), point.line) if getattr(node, "name", "") == name]
+            yield from ((point, node) for node in around[-1:])
+            done.update(() if around and "super()" in ast.unparse(around[-1]) else (name,))
 
 
 def lines_of_addend(point: Point) -> set[int]:

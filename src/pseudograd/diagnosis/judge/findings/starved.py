@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from ....listen.frames import named
 from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING, WITHOUT_GRAD
+from ...count.leaf import Leaf
 from ...count.norms import numbers_of
 from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
@@ -15,6 +16,7 @@ from ...sites import expression_at
 from .. import advice
 from ..dead_units import are_chosen_out, group_dead
 from ..starving import NO_PATH, RETURNS_NONE, ZEROED
+from ..statements import Place, find_attribute
 from .cut import RECOVERABLE_SHARE, advise_clamp
 from .edge import is_cut_by_its_era, passing_era, step_behind
 from .kind import Evidence, Kind
@@ -63,10 +65,21 @@ def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
 def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Finding]:
     """A finding for each cause, with all parameters that starve by it."""
     by_cause: dict[object, list[Starved]] = {}
-    taken_at = {leaf.name: leaf.taken_at for _, leaf in evidence.leaves}
+    leaves = {leaf.name: leaf for _, leaf in evidence.leaves}
+    taken_at = {name: leaf.taken_at for name, leaf in leaves.items()}
+    unused = [record.parameter for record in starved if record.cause is None and record.why.endswith(NO_PATH)]
+    made_at = {name: _find_making(leaves[name], evidence) for name in unused if name in leaves}
     for record in starved:
         cause = record.cause and (record.cause.where, _module(record.cause), record.cause.is_deliberate)
-        key = cause, taken_at.get(record.parameter), record.why, record.gradient, record.is_unstepped, record.is_in_all
+        key = (
+            cause,
+            taken_at.get(record.parameter),
+            made_at.get(record.parameter),
+            record.why,
+            record.gradient,
+            record.is_unstepped,
+            record.is_in_all,
+        )
         by_cause.setdefault(key, []).append(record)
     for records in by_cause.values():
         first, names = records[0], [record.parameter for record in records]
@@ -76,7 +89,9 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
         if isinstance(first.cause, Site) and _is_loss_0(first.cause, evidence):
             elsewhere += "; the loss is 0 in every pass that was looked at, so leave it if 0 is the aim"
         taken = taken_at.get(names[0]) if first.gradient == ZEROED else None
-        at, expression = ("?", "") if taken is None else (named(taken.call), expression_at(taken))
+        at, expression = made_at.get(names[0]) or ("?", "")
+        if taken is not None:
+            at, expression = named(taken.call), expression_at(taken)
         yield KIND.finding(
             at if first.cause is None else first.cause.where,
             expression if first.cause is None else first.cause.expression,
@@ -89,6 +104,16 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
             parameters=tuple(names),
             is_muted=first.cause is not None and first.cause.is_deliberate,
         )
+
+
+def _find_making(leaf: Leaf, evidence: Evidence) -> Place | None:
+    """The statement of a class of the program that makes a parameter, or the innermost module around it."""
+    owner = evidence.leaves.names.owner_of(leaf)
+    module, making = None if owner is None else owner.module(), None
+    for attribute in evidence.leaves.names.path_of(leaf).split(".") if module is not None else ():
+        making = find_attribute(type(module), attribute, "__init__") or making
+        module = getattr(module, attribute, None)
+    return making and making[0]
 
 
 def _is_loss_0(site: Site, evidence: Evidence) -> bool:

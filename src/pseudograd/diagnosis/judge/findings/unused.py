@@ -9,11 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, pairwise, takewhile
-from types import CodeType
 
-from torch import nn
-
-from ....listen.frames import Location, format_location, lines_of
+from ....listen.frames import Location
 from ....wording import counted, shortened
 from ...count.leaf import Leaf
 from ...count.names import Owner
@@ -26,6 +23,7 @@ _MOST_NAMED = 4  # parameters in a line to paste
 _MINORITY = 0.25  # of the parameters of a net: more are frozen on purpose, more likely
 _FEWEST_MADE = 3  # in as many backward passes
 _BY_FORWARD = "they are put into the net here, while it runs, and the optimiser was made without them"
+_RUN = ("forward", "training_step")  # methods
 _ANOTHER_MODULE = "the optimiser holds those of another module, as of a copy, and the loss does not use that"
 
 
@@ -201,7 +199,7 @@ class _Judge:
     def _makings(self, group: Sequence[Leaf]) -> list[Making | None]:
         """For each parameter, the statement that puts it into the net while that runs."""
         attributes = [self._unheld.attributes.get(leaf, ()) for leaf in group]
-        makings = {attribute: find_attribute(*attribute) for attribute in dict.fromkeys(chain(*attributes))}
+        makings = {attribute: find_attribute(*attribute, *_RUN) for attribute in dict.fromkeys(chain(*attributes))}
         return [next(filter(None, map(makings.get, path)), None) for path in attributes]
 
     def _come_first(self, group: Sequence[Leaf], held: Sequence[Leaf]) -> bool:
@@ -289,7 +287,8 @@ class _Judge:
         names, attribute = [leaf.name for leaf in group], f"self.{container.attribute}"
         what = "Module" if container.holds_modules else "Parameter"
         right = f"torch.nn.{what}{'Dict' if container.kind == 'dict' else 'List'}"
-        where, expression = _line_of(container.owner, container.attribute)
+        made = find_attribute(container.owner, container.attribute, "__init__", *_RUN)
+        where, expression = made[0] if made is not None else ("?", "")
         own = re.search(rf"(\w+)\.{re.escape(container.attribute)}\b[^=]*=", expression)
         edited = attribute if own is None else f"{own[1]}.{container.attribute}"
         return KIND.finding(
@@ -323,18 +322,6 @@ def _is_stale(leaf: Leaf) -> bool:
 def _are_alike(old: Leaf, new: Leaf, are_of_a_net: bool) -> bool:
     """A new head has other sizes; of a tensor of no net nobody can say more than that it has the same."""
     return len(old.shape) == len(new.shape) if are_of_a_net else old.shape == new.shape
-
-
-def _line_of(owner: type[nn.Module], attribute: str) -> tuple[str, str]:
-    """The first line of the methods of a class, or of one that it inherits from, that sets an attribute; "?" without a source."""
-    for method in (method for kind in owner.__mro__ for method in vars(kind).values()):
-        code = getattr(method, "__code__", None)
-        if isinstance(code, CodeType):
-            last = max(line for _, _, line in code.co_lines() if line is not None)
-            for number, line in enumerate(lines_of(code.co_filename)[:last], 1):
-                if number >= code.co_firstlineno and re.search(rf"\.{re.escape(attribute)}\b[^=]*=[^=]", line):
-                    return format_location(code, number), line.strip()
-    return "?", ""
 
 
 # --- optimisers that step nothing -------------------------------------------------------------------------------------
