@@ -215,7 +215,10 @@ def write(lines: list[str], others: list[str]) -> None:
         "|---|---:|---:|",
         *others,
     ]
-    PAGE.write_text("\n".join(text) + "\n", encoding="utf-8")
+    _, mark, steps = (
+        PAGE.read_text(encoding="utf-8").partition("## Training steps\n") if PAGE.exists() else ("", "", "")
+    )
+    PAGE.write_text("\n".join(text) + "\n" + (f"\n{mark}{steps}" if mark else ""), encoding="utf-8")
 
 
 def main() -> int:
