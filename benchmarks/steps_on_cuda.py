@@ -189,10 +189,10 @@ BEGIN = "## Training steps\n"
 def write(trainings: list[str], diagnoses: list[str]) -> None:
     text = [
         BEGIN,
-        f"On an {torch.cuda.get_device_name()} under torch {torch.__version__}; six layers of width 768, 8 sequences of 512 tokens; images 32 of",
-        "96 x 96; AdamW. Few bits in place of the activation's input, and bits in place of relu6's. `override` sees every call of torch, which a",
-        "step that waits for Python pays for: an empty mode of functions costs what stands beside it. `convert` exchanges the modules and sees",
-        "nothing. `python benchmarks/steps_on_cuda.py --write` measured this.\n",
+        f"On an {torch.cuda.get_device_name()} under torch {torch.__version__}; six layers of width 768, 8 sequences of 512 tokens;",
+        "32 images of 96 x 96; AdamW. Few bits in place of the activation's input, and bits in place of relu6's. `override` sees every call of torch,",
+        "which a step that waits for Python pays for: an empty mode of functions costs what stands beside it. `convert` exchanges the",
+        "modules and sees nothing. `python benchmarks/steps_on_cuda.py --write` measured this.\n",
         *HEADS[:2],
         *trainings,
         "\n## A diagnosed step\n",

@@ -146,7 +146,11 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
     """
     if _watchers and not _watch_depth.depth:
         return _run_watched(run_prepared, op, x, rule, edge, maximize, *others)
-    if (type(x) is not Tensor and type(x) is not Parameter) or maximize is not False:
+    if type(x) is not Tensor and (
+        type(x) is not Parameter or _watchers
+    ):  # a diagnosis looks at the parameters that torch's own op gets
+        return None
+    if maximize is not False:
         return None
     try:
         key = op, rule, edge, x.dtype, *others
