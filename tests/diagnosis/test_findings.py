@@ -273,3 +273,31 @@ def test_the_pin_of_a_guard_works_when_it_is_pasted(bound: Callable[[Tensor], Te
         run()
     assert p.grad is not None
     assert bool(p.grad.isfinite().all())
+
+
+BESIDE_A_GUARD: dict[str, Callable[[Tensor], Tensor]] = {
+    "kink": lambda z: (z * 1).clamp(0, 1),
+    "edge": lambda z: (z * 1).clamp(0, 1),
+    "starved": lambda z: z.clamp(0, 9) * torch.tensor([1.0, 0.0, 0.0]),
+}
+
+
+@pytest.mark.skipif(installed_era() != OPEN_ERA, reason="the other era passes at each guard")
+@pytest.mark.parametrize("case", BESIDE_A_GUARD)
+def test_no_pin_is_advised_that_would_open_a_guard(case: str) -> None:
+    """What passes at one line under the pin is NaN at another."""
+    p = nn.Parameter(torch.tensor([0.0, 0.0, 0.0] if case == "kink" else [0.0, 0.5, 0.5]))
+
+    def run() -> None:
+        p.grad = None
+        guarded = (p * 0 + 1).clamp(-1, 1).acos()
+        (guarded - 9 * BESIDE_A_GUARD[case](p)).sum().backward()
+
+    with diagnose() as d:
+        run()
+    (advised,) = [finding.next_step for finding in d.findings if finding.code != "guard"]
+    assert "a pin would pass what is not finite at " in advised
+    follow(advised, run)
+    assert p.grad is not None
+    assert p.grad.isfinite().all()
+    assert p.grad[0] != 0

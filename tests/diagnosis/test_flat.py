@@ -161,3 +161,17 @@ def _a_warm_up_and_a_schedule_to_0() -> Diagnosis:
 def test_what_is_meant_over_steps_has_no_finding(steps: Callable[[], Diagnosis]) -> None:
     torch.manual_seed(0)
     assert codes(steps()) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_whose_gradient_is_rounding_alone_is_not_flat(seed: int) -> None:
+    """One unit of four is left, and a vector of norm 1 with one entry is 1, whatever the weights are."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer, _ = torch.optim.Adam(net.parameters(), 1e-2), torch.randn(24, 8)
+
+    def loss() -> Tensor:
+        z = functional.relu(net(torch.randn(24, 8)) - 0.3)
+        return (z / z.norm(dim=1, keepdim=True).clamp(min=1e-8) - 0.5).square().mean()
+
+    assert "flat" not in codes(train(loss, optimizer, steps=30))

@@ -386,6 +386,28 @@ def test_the_report_of_a_program_that_dies_of_it_stands() -> None:
     assert "eigenvalues" in finding.cause
 
 
+MATRICES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
+    "eigh": (lambda x: torch.linalg.eigh(x @ x.T)[1], torch.eye(4), "torch.diag(torch.linspace(0, 1e-3, n))"),
+    "svd": (lambda x: torch.linalg.svd(x)[0], torch.eye(4), "torch.diag(torch.linspace(0, 1e-3, n))"),
+    "qr": (lambda x: torch.linalg.qr(x)[0], torch.zeros(4, 4), "1e-4 * torch.eye(n)"),
+    "matrix_exp": (torch.matrix_exp, 200 * torch.eye(4), "x.clamp(max=80)"),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_advice_for_a_matrix_mends_it(name: str) -> None:
+    """One number on the whole diagonal leaves equal eigenvalues equal."""
+    function, start, advised = MATRICES[name]
+    x, weights = nn.Parameter(start.clone()), torch.randn(4, 4)
+    with diagnose() as d:
+        (function(x) * weights).sum().backward()
+    assert advised in only(d, "nonfinite").next_step
+    x.grad, change = None, eval(advised, {"torch": torch, "n": 4, "x": x})
+    (function(change if "x" in advised.split(".")[0] else x + change) * weights).sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
 def test_an_epsilon_that_is_0_in_float16_is_named_and_the_advice_mends_it(kind: type[torch.optim.Adam]) -> None:
     net, x = nn.Linear(4, 3).half(), torch.randn(8, 4).half()

@@ -183,6 +183,32 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
         assert int(torch.count_nonzero(x.grad)) == back
 
 
+STEEP: dict[str, Callable[[Tensor], Tensor]] = {
+    "exp": lambda z: (2 * z.exp()).clamp(max=9),
+    "cube": lambda z: z.pow(3).clamp(-1, 1),
+    "cosh": lambda z: z.cosh().clamp(max=9),
+    "inverse": lambda z: z.reciprocal().clamp(max=0.1),
+    "quotient": lambda z: (z / (z + 1)).clamp(max=0.5),
+}
+SLOW: dict[str, Callable[[Tensor], Tensor]] = {
+    "square": lambda z: z.pow(2).clamp(max=1),
+    "scale": lambda z: (z * 3 / 2).clamp(max=1),
+    "beside a mean": lambda z: (z + z.exp() * torch.ones(4)).clamp(max=1),
+}
+
+
+@pytest.mark.parametrize("towards", [0, 100])
+@pytest.mark.parametrize("op", [*STEEP, *SLOW])
+def test_no_rule_is_advised_behind_an_op_whose_slope_grows_without_end(op: str, towards: int) -> None:
+    """With `inward` behind a cube, gradient descent ends in NaN where it trained with torch's own."""
+    p = nn.Parameter(torch.full((4,), 3.0))
+    with diagnose() as d:
+        (({**STEEP, **SLOW}[op](p) - towards).square() + p.square()).sum().backward()
+    advised = only(d, "cut").next_step
+    is_steep = advised.startswith(f"pseudograd.clamp what enters this {'div' if op == 'quotient' else ''}")
+    assert (is_steep, "override(clamp" in advised) == ((op in STEEP, op in SLOW) if not towards else (False, False))
+
+
 ENDS: dict[
     str, tuple[list[float], Callable[[Tensor], Tensor]]
 ] = {  # values at a bound, and an op behind the clamp that cuts there

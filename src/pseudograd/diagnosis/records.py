@@ -56,6 +56,7 @@ class Site:
     joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
     is_of_one: bool = field(default=False, repr=False)  # it normalises one number
     ends_behind: bool = field(default=False, repr=False)  # an op behind it cuts whatever passes at a bound
+    steep_op: str = field(default="", repr=False)  # it makes what enters this clamp, and its slope grows without end
     is_clip: bool = field(
         default=False, repr=False
     )  # its own input stands beside it, as in the loss of a policy, or in x - round(x)

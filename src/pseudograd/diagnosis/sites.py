@@ -47,6 +47,7 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
         is_deliberate=is_deliberate,
         is_clip=tally.is_clip,
         is_hinge=tally.is_hinge,
+        steep_op=tally.steep_op,
         ends_behind=bool(tally.ends_behind),
         joins=tally.joins,
         is_of_one=tally.is_of_one,
@@ -128,7 +129,7 @@ def _label(call: Call) -> str:
 
 def _remedy(call: Call) -> str:
     if _PINNED in call.primitive.name:
-        return "pseudograd.pin_edge decides what passes here: leave its context, or pin another convention."
+        return "pseudograd.pin_edge decides what passes here. Inside it, pseudograd.override can give this line alone another rule."
     if call.primitive.name.startswith("torch."):
         return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line."
     if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:

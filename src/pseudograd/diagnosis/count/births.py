@@ -30,7 +30,7 @@ _KINDS = {
     DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
     LOG: "Log Log2 Log10 Log1P Logit Xlogy SpecialEntr",
     ARC: "Acos Asin Acosh Atanh Erfinv",
-    OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh",
+    OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh LinalgMatrixExp",
     ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     FACTOR: "Mul Addcmul",
     PRODUCT: " ".join((*_OF_MATRICES, "Prod", "Cumprod")),

@@ -48,7 +48,7 @@ class Drops:
     """The ops at which the entries of a parameter that never had a gradient lose it. Each look at a backward replaces the one before."""
 
     def __init__(self, leaves: Leaves, key: str) -> None:
-        self._leaves, self._key, self._rerun = leaves, key, f"{key}: again"
+        self._leaves, self._key, self._rerun = leaves, key, f"{key}: may run again"
         # By the set with the leaf: the backward, and its drops in the order of the backward.
         self._drops: dict[int, tuple[int, dict[Drop, None]]] = {}
         self._pending: list[_Passing] = []  # of the running backward

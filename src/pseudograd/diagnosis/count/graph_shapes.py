@@ -1,4 +1,4 @@
-"""What the shape of a graph says: a factor that starts at 0, as in a LoRA, and a clip or step beside its own input."""
+"""What the shape of a graph says: a factor that starts at 0, as in a LoRA, a clip or step beside its input, and a clamp of a steep op."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ _CHOICES = ("MinimumBackward0", "MaximumBackward0")
 # The ops whose own slope is left out rightly, by the node that joins their result with x: `x - round(x)`, `sign(x) * f(x)`.
 _STEPS = {"Sub": ("Round", "Floor", "Ceil", "Trunc", "Div"), "Mul": ("Sign", "Sgn")}
 _SCALES = frozenset(f"{_SHAPES} Mul Div Neg".split())
+_STEEP = frozenset(["Exp", "Exp2", "Expm1", "Sinh", "Cosh", "Tan", "Reciprocal", "Rsqrt"])
+_CALM_POWER = 2  # the slope of a square is that of the usual loss
 _NODES_LOOKED_AT = 24  # on each side of a choice
 _MOST_SCALED = 8
 
@@ -142,6 +144,24 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
         is_scale = _kind(node) in _SCALES or any(_kind(node) in steps for steps in _STEPS.values())
         node = inputs[0] if is_scale and len(inputs) == 1 else None
     return chain
+
+
+# --- a clamp behind an op whose slope grows without end ---------------------------------------------------------------
+
+
+def steep_op_behind(clamp: GraphNode) -> str:
+    """The op that makes what enters a clamp, as far as that is only scaled, if what passes outside the bounds may be of any size there."""
+    op = next((_kind(node) for node in _scaled(_inputs(clamp)[0]) if _is_steep(node)), "")
+    return op[:1].lower() + op[1:]
+
+
+def _is_steep(node: GraphNode) -> bool:
+    op, inputs = _kind(node), _inputs(node)
+    if op == "Pow":
+        exponent = getattr(node, "_saved_exponent", 1.0)
+        return not isinstance(exponent, torch.Tensor) and not 0 <= exponent <= _CALM_POWER
+    divisor = inputs[1] if op == "Div" and len(inputs) > 1 else None
+    return op in _STEEP or (divisor is not None and nodes.name_of(divisor) != nodes.LEAF)
 
 
 def _near(start: GraphNode | None) -> list[GraphNode]:

@@ -131,8 +131,18 @@ class ParameterSteps:
     @property
     def way(self) -> float:
         """How far the sampled entries have moved in all, as a share of their norm at first."""
-        first, now = self._first.double(), self.samples.before.double()
-        return float((now - first).norm() / first.norm()) if bool(first.any()) else 0.0
+        norm = float(self._first.double().norm())
+        return self._moved / norm if norm else 0.0
+
+    @property
+    def most_of_loss(self) -> float:
+        """The most by which the loss can have followed, as far as its gradients were right for the whole way."""
+        scale = math.sqrt(self.size / self.samples.before.numel())
+        return 0.0 if self.leaf is None or self.leaf.sizes is None else self.leaf.sizes.mean * self._moved * scale
+
+    @property
+    def _moved(self) -> float:
+        return float((self.samples.before.double() - self._first.double()).norm())
 
     @property
     def is_noise(self) -> bool:

@@ -86,6 +86,7 @@ class Tally:
         # Did a backward make its nodes, for second derivatives?
         self.is_second = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
+        self.steep_op = ""  # of a clamp: the op that makes what enters, if its slope grows without end
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
         self.is_of_one = False  # does it normalise one number?
@@ -184,6 +185,10 @@ class Tally:
             if is_first:
                 self.form = form
                 self.is_of_one = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm")) and _normalised(node) == 1
+                if form is not None and is_full and form.switches[0] == "clamp":
+                    from .graph_shapes import steep_op_behind  # not every program has a clamp
+
+                    self.steep_op = steep_op_behind(node)
                 self.joins = sum(other is not None for other, _ in node.next_functions) > 1
                 is_usual = self.function is None and not is_slice and self.op != OWN_NODE
                 self.usual = self._kernel if is_usual and (form is None or not is_full) else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...listen.frames import file_of, is_of_a_package, lines_of, named
 from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
+from ...torch_table.eras import installed_era
 from ...torch_table.forms import SWITCHES
 from ..count.leaf import Leaf
 from ..count.recorder import HOOK
@@ -56,11 +57,22 @@ def try_rule(site: Site, brings: str = "") -> str | None:
     return None if rule is None else override(site, rule, brings)
 
 
-def pin(site: Site, era: str) -> str:
-    """The edge of an era."""
+def pin(site: Site, era: str, evidence: Evidence) -> str:
+    """The edge of an era; the default rule at this call alone, where that edge would pass more than a guard lets through now."""
     if site.within is not None and site.where != "?":
         return write_out("pin_edge", site.op, site.within)
+    guard = guard_against(era, evidence)
+    if guard is not None:
+        return override(site, DEFAULT_RULE, f": a pin would pass what is not finite at {guard.where}")
     return f"with pseudograd.pin_edge({era!r}): ...{_AROUND_THE_STEP}"
+
+
+def guard_against(era: str, evidence: Evidence) -> Site | None:
+    """An op that stops gradients that are not finite exactly at its bound, where the edge of this era would pass them."""
+    for site in evidence.sites:
+        if site.is_guard and site.at_bound and site.eras.get(era, 0.0) > site.eras.get(installed_era(), 0.0):
+            return site
+    return None
 
 
 def write_out(context: str, op: str, within: str) -> str:

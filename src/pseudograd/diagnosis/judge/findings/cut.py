@@ -50,17 +50,22 @@ def _edge_share(site: Site) -> float:
 
 def advise_clamp(site: Site) -> str:
     """The next step at a clamp, by what was measured there."""
-    if site.recoverable is None:
+    if site.recoverable is None and not site.steep_op:
         return advice.override(site, DEFAULT_RULE)
-    if not site.recoverable:
+    if site.recoverable == 0:
         return (
             "None, if the clip is meant: what is cut would only lead further outside, as with free bits, or in the clipped loss of a "
             "policy. There pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
         )
-    if site.recoverable_share < RECOVERABLE_SHARE:
+    if site.recoverable is not None and site.recoverable_share < RECOVERABLE_SHARE:
         return (
             f"Widen the range, or rescale what enters or what it is compared with: the target lies outside the range. "
             f"rule={DEFAULT_RULE!r} would bring back {percent(site.recoverable_share)} of what is cut. Leave it if the clip is meant."
+        )
+    if site.steep_op:
+        return (
+            f"pseudograd.clamp what enters this {site.steep_op}, not its result: outside, the slope of {site.steep_op} grows without end, "
+            "and so would the gradients that a rule passes here."
         )
     return advice.override(site, DEFAULT_RULE, f": it passes {percent(site.recoverable_share)} of what is cut")
 

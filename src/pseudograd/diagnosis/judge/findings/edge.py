@@ -61,7 +61,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             site,
             f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
             f"this torch is of the era {era}" + (", which cuts there" if loses else f"; {other} cuts there"),
-            advice.clip_parameter(site, evidence) or advice.pin(site, other if loses else era),
+            advice.clip_parameter(site, evidence) or advice.pin(site, other if loses else era, evidence),
             site.at_bound_share,
             issue=ISSUE,
         )

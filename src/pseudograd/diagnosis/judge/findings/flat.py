@@ -16,6 +16,9 @@ from .kind import Evidence, Kind
 
 _MIN_PASSES = 10  # backward passes: fewer losses may be alike by chance
 _LEAST_WAY = 2.0**-7  # of a weight: bfloat16 has no smaller difference, and some casts take smaller ones away
+_LEAST_FALL = (
+    2.0**-7
+)  # of the loss: one that is normalised or saturated stays as it is, too, and its gradient is near 0
 _LONG_WAY = 0.1  # of a weight: in the first steps of a slow training the outputs of a new layer are still alike
 _NEARNESS = 1e-4  # of the loss, to the loss of outputs that are all alike
 # Ops whose result does not follow each small change of what enters, which is meant.
@@ -39,7 +42,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         classes, last = _find_classes(values, evidence)
         if last >= _MIN_PASSES and any(steps.way > _LONG_WAY for steps in movers):
             yield _report_alike(location, values, classes, last, movers, evidence)
-        elif movers and len(set(values)) == 1 and values[0]:
+        elif len(set(values)) == 1 and sum(steps.most_of_loss for steps in movers) > _LEAST_FALL * abs(values[0]) > 0:
             yield _report_stale(location, losses, values, movers, evidence)
 
 

@@ -29,7 +29,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         # Of what leaves got, `nonfinite` tells: a finding, or a calm line where every such step was skipped.
         is_told = bool(bad and reached)
         if (site.is_guard and not is_told) or (passes and bad and not is_skipped):
-            cause, next_step = _explain(site, finite, bad, passes)
+            cause, next_step = _explain(site, finite, bad, passes, evidence)
             yield KIND.site_finding(
                 site,
                 f"{site.nonfinite:,} of {site.arrived:,} arriving gradients are not finite, {site.cut:,} are cut",
@@ -53,7 +53,7 @@ def _passes_at_bound(site: Site) -> bool:
     return bool(site.at_bound) and site.eras.get(installed_era(), 0.0) > 0.0 and 0.0 in site.eras.values()
 
 
-def _explain(site: Site, finite: list[str], bad: list[str], passes: bool) -> tuple[str, str]:
+def _explain(site: Site, finite: list[str], bad: list[str], passes: bool, evidence: Evidence) -> tuple[str, str]:
     """The cause and the next step. finite, bad: the leaves behind the op by their gradients, where these were seen."""
     cuts = "this op cuts gradients that are not finite"
     if not bad:
@@ -67,7 +67,7 @@ def _explain(site: Site, finite: list[str], bad: list[str], passes: bool) -> tup
         return f"{cuts}, {yet}", f"No override here, which passes more. {_REMEDY}"
     count = f"{site.at_bound:,} of the arriving gradients stand exactly at a bound"
     cause = f"{count}, where this torch passes them and torch since 2.14 does not, {yet}"
-    return cause, f"{advice.pin(site, OPEN_ERA)}  {_REMEDY}"
+    return cause, f"{advice.pin(site, OPEN_ERA, evidence)}  {_REMEDY}"
 
 
 KIND = Kind(

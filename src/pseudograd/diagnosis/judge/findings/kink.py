@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from ....listen.frames import named
 from ....ops.bound_rules import DEFAULT_RULE
@@ -11,7 +10,7 @@ from ....torch_table.eras import installed_era
 from ....torch_table.forms import shares_at_the_edge
 from ....wording import percent
 from ...count.values import Values
-from ...records import Finding
+from ...records import Finding, Site
 from ...sites import expression_at
 from .. import advice
 from .edge import ISSUE, is_cut_behind
@@ -23,32 +22,41 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if not value.upstream or not value.starts_on_a_bound or value.is_rewritten:
             continue
         line = named(value.location.call), expression_at(value.location)
-        if any((site.where, site.expression) == line and is_cut_behind(site, evidence) for site in evidence.sites):
+        here = [site for site in evidence.sites if (site.where, site.expression) == line]
+        if any(is_cut_behind(site, evidence) for site in here):
             continue
         shares = shares_at_the_edge(value.form, value.has_tensor_bound)
         if value.is_pinned:
             shares = {era: share for era, share in shares.items() if era == installed_era()}
         names = [leaf.name for leaf in evidence.leaves.named(value.leaf)] if value.leaf else []
         if any(share != 1 for share in shares.values()) and not evidence.deliberate.parameter(*names):
-            finding = _report(value, shares, names[0] if names else None, evidence.deliberate.location(value.location))
-            yield replace(finding, next_step=advice.clip(value, evidence) or finding.next_step)
+            next_step = advice.clip(value, evidence) or _advise(shares, names[0] if names else "it", here, evidence)
+            is_muted = evidence.deliberate.location(value.location)
+            yield _report(value, shares, names[0] if names else None, next_step, is_muted)
 
 
-def _report(value: Values, shares: dict[str, float], name: str | None, is_muted: bool) -> Finding:
+def _advise(shares: dict[str, float], name: str, here: Sequence[Site], evidence: Evidence) -> str:
+    """here: the sites of this line."""
+    start = f"start {name} inside the range, not at the bound"
+    better = [era for era, share in shares.items() if share > shares.get(installed_era(), 1.0)]
+    if better and advice.guard_against(better[0], evidence) is None:
+        return f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}"
+    return advice.pin(here[0], better[0], evidence) if better and here else f"{start[0].upper()}{start[1:]}."
+
+
+def _report(value: Values, shares: dict[str, float], name: str | None, next_step: str, is_muted: bool) -> Finding:
     """shares: the share of grad that passes at the bound, by era. name: the parameter, if the value is one."""
     effects = [
         f"{era} passes {percent(share)} there" + (", so it never trains" if share == 0 and name else "")
         for era, share in shares.items()
     ]
-    better = [era for era, share in shares.items() if share > shares.get(installed_era(), 1.0)]
-    start = f"start {name or 'it'} inside the range, not at the bound"
     cause = "it was initialised there" if name else "its input is computed to be the bound, as by a last layer of zeros"
     return KIND.call_finding(
         value.location,
         f"{f'Every entry of {name}' if name else 'Every element that enters'} ({value.elements:,}) starts exactly at "
         f"{value.bounds_text} of this {value.op}: {'; '.join(effects)}; {DEFAULT_RULE} passes a gradient that leads inside",
         cause,
-        f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}" if better else f"{start[0].upper()}{start[1:]}.",
+        next_step,
         issue=ISSUE if len(set(shares.values())) > 1 else None,
         is_muted=is_muted,
     )

@@ -59,6 +59,11 @@ _CLAUSES = {
         "compute it in float32 or torch.bfloat16, or scale x: a GradScaler changes the gradients alone",
     ),
 }
+# One number added to the whole diagonal leaves equal values equal.
+_TO_MATRICES = dict.fromkeys(
+    ("LinalgEigh", "LinalgEig", "LinalgSvd"),
+    "Use these values alone, not the vectors; or make them differ: x + torch.diag(torch.linspace(0, 1e-3, n)).",
+)
 _OPERATORS: dict[type, str] = {ast.Div: "Div", ast.Mult: "Mul", ast.Pow: "Pow"}
 
 
@@ -211,7 +216,7 @@ def _advise(birth: Birth, expression: str) -> str:
     plain = {
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
         "function": "Let its backward return 0, or a bound, where its slope is infinite.",
-        "matrix": "Use the eigenvalues alone, not the vectors; or compute it in float64 with a small diagonal added.",
+        "matrix": _TO_MATRICES.get(birth.op, "Add a small number to its diagonal, as in x + 1e-4 * torch.eye(n)."),
         "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
         "minus infinity": "Leave such entries out of the loss, or mask them with torch.finfo(x.dtype).min in place of -inf.",
         "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",

@@ -141,12 +141,13 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if is_cut_by_its_era(cause):
             if cause.ends_behind:
                 return "Print what enters here: an op that it comes from cuts the gradient, too, so no rule and no pin helps here alone."
-            return advice.pin(cause, passing_era(cause))
+            return advice.pin(cause, passing_era(cause), evidence)
         if ZEROS_ALONE in starved.why:
             return "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line."
         if cause.is_second:
             return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
-        if cause.family == "clamp" and cause.recoverable is not None and cause.recoverable_share < RECOVERABLE_SHARE:
+        brings_little = cause.recoverable is not None and cause.recoverable_share < RECOVERABLE_SHARE
+        if cause.family == "clamp" and (brings_little or cause.steep_op):
             return advise_clamp(cause)
         return advice.try_rule(cause) or advice.look_at(cause)
     twin = None if cause is None or not cause.kind.endswith(WITHOUT_GRAD) else advise_twin(evidence, parameters)
