@@ -58,16 +58,15 @@ def head(report: Report) -> list[str]:
     left_out = len(getattr(report, "known", ()))
     known = f"; {counted(left_out, 'finding')} of the baseline left out" if left_out else ""
     if first is None:
-        return _narrow(f"In short: {learns}, and nothing wrong was found in {passes}{known}.", 12)
+        return _narrow(f"In short: {learns}, and nothing wrong was found in {passes}{known}.")
     where = "" if first.where == "?" else f" at {first.where}"
     subject = shorten(first.expression, 160, placeholder=" ...")
     evidence = shorten(first.evidence, 240, placeholder=" ...")
     rest = f"All {len(findings):,} findings stand below" if len(findings) > 1 else "More stands below"
     code, _, remark = first.next_step.partition("  # ")
-    step = _narrow(shorten(code, 240, placeholder=" ..."), 4, "    ", breaks=False) + _narrow(remark, 2, "    # ")
-    room = 10 - sum(-(-len(line) // 80) for line in step)  # code without a space is not broken
+    step = _narrow(shorten(code, 240, placeholder=" ..."), "    ", 4) + _narrow(remark, "    # ", 2)
     what = f"{first.code}{where}{f', {subject}' if subject else ''}: {evidence}"
-    lines = _narrow(f"In short: {learns}. First: {what}.", room)
+    lines = _narrow(f"In short: {learns}. First: {what}.", room=10 - _screen_lines(step))
     return [*lines, "What to do:", *step, f"{rest}{known}."]
 
 
@@ -87,10 +86,15 @@ def _learning(report: Report) -> str:
     return f"{says}, and {unused:,} get a gradient that no optimiser uses" if unused else says
 
 
-def _narrow(content: str, most: int, indent: str = "", breaks: bool = True) -> list[str]:
-    """Lines of 80 columns, and at most so many. breaks: long words, too?"""
-    wrap = partial(_fill, initial_indent=indent, subsequent_indent=indent, break_long_words=breaks)
-    return wrap(content, 80, max_lines=most, placeholder=" ...")
+def _narrow(content: str, indent: str = "", room: int = 12) -> list[str]:
+    """Lines of 80 columns, but for longer words, that fill so many lines of a screen at most."""
+    wrap = partial(_fill, content, 80, initial_indent=indent, subsequent_indent=indent, placeholder=" ...")
+    tries = (wrap(max_lines=most) for most in range(room, 0, -1))
+    return next((lines for lines in tries if _screen_lines(lines) <= room), [])
+
+
+def _screen_lines(lines: Sequence[str]) -> int:
+    return sum(-(-len(line) // 80) for line in lines)
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
