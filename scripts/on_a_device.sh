@@ -6,9 +6,10 @@
 # It is expected to print, and each part ends with its exit status, which must be 0:
 #   doctor   a line "cuda  active  NVRTC 13.0 for NVIDIA H100 80GB HBM3 (sm_90), for ... on CUDA"
 #   values   some hundred tests passed, none failed: forward as torch has it there, gradients as on the CPU, in every dtype
+#   settings streams, graphs, threads, no memory, compiled, forked, sharded, diagnosed: passed
 #   memcheck "ERROR SUMMARY: 0 errors", where compute-sanitizer is installed
-#   speed    a line for each dtype and size. Of torch.clamp: inward and zero/closed .95 x up to 1e7 elements, .60 x from 3e7 on; floor is
-#            what copying twice takes
+#   speed    a line for each op and dtype, with what is aimed at
+#   steps    a line for each training and each diagnosis, where transformers and torchvision are installed
 set -u
 cd "$(dirname "$0")/.." || exit 1
 out=${1:-build/on_a_device}
@@ -26,7 +27,8 @@ part() { # name, seconds, command
 
 part build 150 python setup.py -q build_ext --inplace
 part doctor 60 python -m pseudograd doctor
-part values 150 python -m pytest -q -x -n 8 -p no:cacheprovider tests/contract/test_on_a_device.py
+part values 150 python -m pytest -q -x -n 8 -p no:cacheprovider -p no:benchmark tests/contract/test_on_a_device.py
+part settings 120 python -m pytest -q -n 4 -p no:cacheprovider -p no:benchmark tests/kernels/test_settings_of_cuda.py
 command -v compute-sanitizer >/dev/null && part memcheck 60 compute-sanitizer --tool memcheck python -c "
 import torch, pseudograd as pg
 for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
@@ -38,4 +40,5 @@ for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             pg.gelu(x, rule='fewbit').backward(torch.ones_like(x))
 torch.cuda.synchronize()"
 part speed 120 python benchmarks/on_cuda.py --write
+part steps 150 python benchmarks/steps_on_cuda.py --write
 cp docs/speed_on_cuda.md "$out" 2>/dev/null
