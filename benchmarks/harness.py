@@ -14,7 +14,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from torch.overrides import TorchFunctionMode
 
 Taken = dict[str, list[float]]  # seconds of each route, one entry a round
 
@@ -88,6 +90,13 @@ def _calls_per_sample(route: Route, seconds: float) -> int:
 def ratio(taken: Taken, route: str, against: str) -> float:
     """The median, over rounds, of the ratio within a round."""
     return statistics.median(a / b for a, b in zip(taken[route], taken[against], strict=True))
+
+
+class Nothing(TorchFunctionMode):
+    """The least that a context costs which sees the calls of torch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 def judge(limits: Iterable[Limit], check: bool) -> int:

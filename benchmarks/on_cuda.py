@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import pseudograd as pg
-from harness import parser_of, ratio, seconds_of
+from harness import Nothing, parser_of, ratio, seconds_of
 from suite.routes import _copied
 
 SIZES = (10_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000)
@@ -83,6 +83,7 @@ ROWS = (
         lambda x: torch.clamp(x, *_bounds(x)),
         (1.0, 1.0, 0.60),
     ),
+    Row("an empty mode of functions", _clamp, _clamp, context=Nothing),
     Row("override(clamp='inward')", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.override(clamp="inward")),
     Row("pin to the other era", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.pin_edge(OTHER_ERA)),
     Row("relu, inward", lambda x: pg.relu(x, rule="inward"), torch.relu, _ACTIVATION),

@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 
 import pseudograd as pg
-from harness import parser_of, ratio, seconds_of
+from harness import Nothing, parser_of, ratio, seconds_of
 
 MIB = 2**20
 Step = Callable[[], Tensor]
@@ -102,13 +101,6 @@ def _memory(step: Step) -> tuple[float, float]:
     return held[-1], torch.cuda.max_memory_allocated() / MIB
 
 
-class _Nothing(TorchFunctionMode):
-    """The least that a context costs which sees the calls of torch."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
 def training(name: str, rounds: int) -> str:
     make, families, modules = TRAININGS[name]
     torch.manual_seed(0)
@@ -117,7 +109,7 @@ def training(name: str, rounds: int) -> str:
         "plain": contextlib.nullcontext,
         "convert": lambda: pg.convert(nets[step], modules),
         "override": lambda: pg.override(**families),
-        "an empty mode": _Nothing,
+        "an empty mode": Nothing,
     }
     memory = {}
     for way, context in contexts.items():
@@ -190,9 +182,9 @@ def write(trainings: list[str], diagnoses: list[str]) -> None:
     text = [
         BEGIN,
         f"On an {torch.cuda.get_device_name()} under torch {torch.__version__}; six layers of width 768, 8 sequences of 512 tokens;",
-        "32 images of 96 x 96; AdamW. Few bits in place of the activation's input, and bits in place of relu6's. `override` sees every call of torch,",
-        "which a step that waits for Python pays for: an empty mode of functions costs what stands beside it. `convert` exchanges the",
-        "modules and sees nothing. `python benchmarks/steps_on_cuda.py --write` measured this.\n",
+        "32 images of 96 x 96; AdamW. Few bits in place of the activation's input, and bits in place of relu6's. `override` sees every",
+        "call of torch, which a step that waits for Python pays for: the last column has an empty mode of functions. `convert` exchanges",
+        "the modules and sees nothing. `python benchmarks/steps_on_cuda.py --write` measured this.\n",
         *HEADS[:2],
         *trainings,
         "\n## A diagnosed step\n",
