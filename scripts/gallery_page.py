@@ -34,7 +34,8 @@ PROPERTIES = {
 
 def text() -> str:
     families = op_pages.families()
-    cards = [_card_of(ops) for ops in (families.pop("clamp"), *families.values())]
+    by_width = sorted(families.values(), key=lambda ops: (ops[0].name != "clamp", not _is_wide(ops[0])))
+    cards = [_card_of(ops) for ops in by_width]
     cards.append(
         _card(
             "vector_quantize",
@@ -59,10 +60,14 @@ def text() -> str:
 
 
 def _card_of(ops: list[Op]) -> str:
-    """A picture with a panel for each of many rules takes the whole width."""
     first, names = ops[0], [op.name for op in ops]
-    sentence, is_wide = op_pages.sentence_of(first), len(first.rules) > 2
-    return _card(op_pages.page_of(first.name), names, sentence, _properties(first), is_wide=is_wide)
+    sentence = op_pages.sentence_of(first)
+    return _card(op_pages.page_of(first.name), names, sentence, _properties(first), is_wide=_is_wide(first))
+
+
+def _is_wide(op: Op) -> bool:
+    """A picture with a panel for each of several rules takes the whole width."""
+    return len(op.rules) > 1
 
 
 def _properties(op: Op) -> list[str]:

@@ -131,9 +131,7 @@ def _rule_table() -> str:
         formula = rule.formula.replace("|", "\\|")
         rows.append(f"| {name} | {formula} | {what_is_saved(CLAMP, rule)} | {linear} | {rule.also_called} |")
     others = _quoted(name for name in CLAMP.rules if name not in _IN_README)
-    return "\n".join(
-        [*rows, "", f"Also {others}. All of them, with pictures and sources: [docs/ops/clamp.md](docs/ops/clamp.md)."]
-    )
+    return "\n".join([*rows, "", f"Also {others}. [All of them](docs/ops/clamp.md), with pictures and sources."])
 
 
 def _finding() -> str:
@@ -285,7 +283,7 @@ def _draw_three_gradients() -> None:
 
     rules = ["zero", "identity", "inward"]
     titles = [f'clamp(x, -1, 1, rule="{rule}")' for rule in rules]
-    figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=110)
+    figure = Figure(figsize=(9, 4), layout="constrained", dpi=134)
     pg.plot(rules, -1, 1, panels="rules", title=titles, ax=figure.add_subplot())
     figure.savefig(DOCS / "three_gradients.png", metadata={"Software": None})
 

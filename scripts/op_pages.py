@@ -95,8 +95,9 @@ def draw() -> None:
     """The picture of each page."""
     import matplotlib
 
-    with matplotlib.rc_context({"font.size": 10}):
-        for ops in families().values():
+    for ops in families().values():
+        is_wide = len(ops[0].rules) in (4, 7, 8)  # four columns, which a page shows at two thirds of their size
+        with matplotlib.rc_context({"font.size": 12 if is_wide else 10}):
             _draw(ops[0])
 
 

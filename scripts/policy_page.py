@@ -25,13 +25,15 @@ _UP, _DOWN, _FREE = "#0072B2", "#D55E00", "#9a9a9a"
 
 
 def losses() -> str:
-    rows = [
-        "| name | gradient | clip of | low, high | rule | value | from | in |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """A table of what a loss does, and a list of who has it."""
+    rows = ["| name | gradient | clip of | low, high | rule |", "|---|---|---|---|---|"]
     rows += [f"| {' | '.join(_cells(policy))} |" for policy in pg.policy.presets.values()]
-    notes = [f"- `{policy.name}`: {policy.note}." for policy in pg.policy.presets.values() if policy.note]
-    return "\n".join([*rows, "", *notes])
+    return "\n".join([*rows, "", *map(_source, pg.policy.presets.values())])
+
+
+def _source(policy: Policy) -> str:
+    note = f" {policy.note[0].upper()}{policy.note[1:]}." if policy.note else ""
+    return f"- `{policy.name}`: {policy.paper}. In {policy.projects}.{note}"
 
 
 def _cells(policy: Policy) -> list[str]:
@@ -44,9 +46,6 @@ def _cells(policy: Policy) -> list[str]:
         {"ratio": "r", "log": "log r"}[policy.space] + of,
         bounds,
         _code(policy.rule),
-        policy.value,
-        policy.paper,
-        policy.projects,
     ]
 
 

@@ -48,8 +48,8 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def front(run: Run) -> Figure:
-    figure = _figure(11, 4.2)
-    time, memory = figure.subplots(1, 2, width_ratios=(1.25, 1), gridspec_kw={"wspace": 0.08})
+    figure = _figure(9.4, 4.2)
+    time, memory = figure.subplots(1, 2, width_ratios=(1.2, 1), gridspec_kw={"wspace": 0.02})
     _draw_times(run, time)
     network = run.cases[Case("network")]
     mib = {route: network[route]["saved_bytes"] / 2**20 for route in _BARS if route in network}
@@ -60,7 +60,7 @@ def front(run: Run) -> Figure:
     memory.set_yticks(range(len(order)), [route_name(route) for route in order], fontsize=9)
     memory.get_yticklabels()[order.index("inward")].set_fontweight("bold")
     memory.set_xlim(0, 1.16 * max(mib.values()))
-    title = "Memory that 12 convolutions with a clamp\nkeep for backward (shorter is better)"
+    title = "What 12 convolutions, each with\na clamp, keep for backward"
     memory.set_title(title, fontsize=11, loc="left")
     memory.set_xlabel("MiB")
     _tidy(memory, axis="x")
