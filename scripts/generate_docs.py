@@ -139,7 +139,8 @@ def _finding() -> str:
     task = TASKS["retarget"]
     assert task.finding is not None
     stored = json.loads(which_rule.RUN.read_text(encoding="utf-8"))["tasks"]["retarget"]["worlds"]["plain"]
-    return task.finding({name: Outcome(numbers) for name, numbers in stored.items()})
+    text = task.finding({name: Outcome(numbers) for name, numbers in stored.items()})
+    return text.replace(f"With {CLAMP.default_rule} ", f"With our rule `{CLAMP.default_rule}` ")
 
 
 def _packages() -> str:

@@ -47,6 +47,12 @@ def test_settings_may_name_the_codes_of_both_commands() -> None:
         assert drop_codes_of_others(["cutt", "PG9", "a.py:5"], own) == ["cutt", "PG9", "a.py:5"]
 
 
+def test_the_page_of_diagnose_names_every_finding() -> None:
+    page = Path(__file__).parents[1].joinpath("docs/diagnose.md").read_text(encoding="utf-8")
+    listed = page.partition("## What it finds")[2].partition("\n## ")[0]
+    assert [code.name for code in CODES if f"`{code.name}`" not in listed] == []
+
+
 def test_every_code_has_an_example() -> None:
     assert len(TABLE) >= 17
     assert [code.number for code in TABLE if not code.bad or not code.good] == []

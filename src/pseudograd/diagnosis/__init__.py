@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from torch import nn
 
@@ -15,7 +16,7 @@ def diagnose(
     model: nn.Module | None = None,
     *,
     whatif: Mapping[str, object] | None = None,
-    detail: str = "full",
+    detail: Literal["full", "counts"] = "full",
     ignore: Sequence[str] = (),
     sensitivity: int | bool = False,
 ) -> Diagnosis:

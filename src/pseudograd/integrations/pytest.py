@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ def diagnosed(
     *,
     fail_on: str | Sequence[str] = "any",
     ignore: Sequence[str] = (),
-    detail: str = "full",
+    detail: Literal["full", "counts"] = "full",
 ) -> contextlib.AbstractContextManager[Diagnosis]:
     """Diagnose the training steps inside, and fail where a finding is there.
 
@@ -63,7 +63,7 @@ def _diagnosed(
     *,
     fail_on: str | Sequence[str] = "any",
     ignore: Sequence[str] = (),
-    detail: str = "full",
+    detail: Literal["full", "counts"] = "full",
 ) -> Iterator[Diagnosis]:
     # A suite that is only pinned does not wait for these.
     from ..diagnosis import diagnose

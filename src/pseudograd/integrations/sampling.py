@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from torch import nn
 
@@ -28,7 +29,7 @@ class Sampler:
         *,
         window: int = 1,
         stop_on: str | Sequence[str] = (),
-        detail: str = "full",
+        detail: Literal["full", "counts"] = "full",
         ignore: Sequence[str] = (),
         sensitivity: int | bool = False,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ def plot(
     op: str = "clamp",
     loss: Function | None = None,
     grad: Sequence[float] = (1.0, -1.0),
-    panels: str | None = None,
+    panels: Literal["rules"] | None = None,
     title: str | Sequence[str] | None = None,
     xlim: tuple[float, float] | None = None,
     edge: Edge | None = None,

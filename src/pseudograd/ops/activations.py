@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ _aten = torch.ops.aten
 
 
 @engine.unscriptable
-def gelu(x: Tensor, *, approximate: str = "none", rule: RuleLike = "exact") -> Tensor:
+def gelu(x: Tensor, *, approximate: Literal["none", "tanh"] = "none", rule: RuleLike = "exact") -> Tensor:
     """x times the normal distribution function of `x`; the rule "fewbit" keeps 2 or 3 bits of each element instead of x.
 
     Forward:  y = torch.nn.functional.gelu(x, approximate=approximate), bit for bit.
@@ -257,7 +257,7 @@ _GELU_FORMULA = "grad * (e + x * exp(-x^2 / 2) / sqrt(2 * pi)) with e = (1 + erf
 GELU = _op(
     "gelu",
     _normal,
-    lambda x, is_tanh, **how: gelu(x, approximate=APPROXIMATE[int(is_tanh)], **how),
+    lambda x, is_tanh, **how: gelu(x, approximate="tanh" if is_tanh else "none", **how),
     _exact("gelu", _exact_gelu, _GELU_FORMULA, keeps=("x", "is_tanh"), ulps=16, cancels=True),
     _fewbit("gelu"),
     inputs=("x", "is_tanh"),

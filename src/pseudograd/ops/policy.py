@@ -48,11 +48,11 @@ def policy_loss(
     low: float | None = DEFAULT,
     high: float | None = DEFAULT,
     rule: RuleLike | Mapping[str, RuleLike] = DEFAULT_RULE,
-    space: str = "ratio",
+    space: Literal["ratio", "log"] = "ratio",
     ceiling: float | None = None,
-    value: str = "objective",
+    value: Literal["objective", "clipped"] = "objective",
     edge: Literal["closed", "open", "half"] = "closed",
-    level: str = "token",
+    level: Literal["token", "sequence", "geometric"] = "token",
     mask: Tensor | None = None,
 ) -> Tensor:
     """The clipped policy loss of each token: by default that of PPO. Other rules give the losses of other papers.
