@@ -29,7 +29,7 @@ class Grads:
     """The gradient that arrived at a node, the gradients of its shape that left, and those of other shapes."""
 
     def __init__(self, arrived: Tensor, left: list[Tensor], others: list[Tensor]) -> None:
-        self.arrived, self.left, self._others = arrived, left, others
+        self.arrived, self.left, self.others = arrived, left, others
 
     @classmethod
     def match(cls, leaving: Leaving, arriving: Leaving) -> Grads | None:
@@ -59,9 +59,9 @@ class Grads:
 
     def elsewhere(self, cut: Number) -> Sums:
         """The number of elements that left in other shapes, if something was cut."""
-        if not self._others or _is_nothing(cut):
+        if not self.others or _is_nothing(cut):
             return {}
-        return {ELSEWHERE: _number(sum(torch.count_nonzero(other) for other in self._others))}
+        return {ELSEWHERE: _number(sum(torch.count_nonzero(other) for other in self.others))}
 
 
 def count(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from ...torch_table.private import (
 )
 from .names import Names
 from .norms import Sizes
+
+if TYPE_CHECKING:
+    from .on_device import Ledger
 
 # entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
 _ENTRIES_BY_ROW = 2**22
@@ -56,12 +59,14 @@ class Entries:
         self._moved: Flag = False  # did any gradient differ from 0?
         self._mask: Tensor | None = None
         self._counts_rows = False  # one entry for each row
+        self._had: int | None = None  # the entries in the mask, where a device was read for it since the last gradient
         self._missing: Missing | None = None
 
     def add(self, grad: Tensor) -> None:
         if self.is_complete:
             return
         self.looks += 1
+        self._had = None
         grad, mask = local(grad), self._mask
         if grad.layout is not torch.strided or not self._is_detailed:
             if self._moved is not True:
@@ -87,6 +92,25 @@ class Entries:
         if not missing:
             self.drop()
 
+    @property
+    def unread(self) -> Tensor | None:
+        """The mask, where it lies on a device and was not read since the last gradient."""
+        mask = self._mask
+        return None if mask is None or mask.is_cpu or self._had is not None else mask
+
+    def note_had(self, had: int) -> None:
+        """had: the entries of the mask that ever had a gradient."""
+        self._had = had
+        self._moved = self._moved or had > 0
+        if self._mask is not None and had == self._mask.numel():
+            self.drop()
+
+    def count_had(self) -> int:
+        """The entries of the mask that ever had a gradient. It waits for a device that was not read."""
+        if self._had is None and self._mask is not None:
+            return int(torch.count_nonzero(self._mask))
+        return self._had or 0
+
     def drop(self) -> None:
         """Count the tensor as complete: some gradient arrived, and nothing more can be known."""
         self._moved, self._mask, self._missing, self.is_complete = True, None, None, True
@@ -111,7 +135,7 @@ class Entries:
     @property
     def moved(self) -> bool:
         """Did any entry get a gradient? Waits for the device."""
-        return bool(self._moved if self._mask is None else self._mask.any())
+        return self._moved is True or bool(self._moved if self._mask is None else self._mask.any())
 
     @property
     def mask(self) -> Tensor | None:
@@ -181,11 +205,11 @@ class Leaf:
     def misses_many(self) -> bool:
         """Is it worth a search for the line that drops entries?"""
         mask = self.entries.mask
-        if mask is None or (mask.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if mask is None or is_recorded(mask):
             return False
         if self.is_looked_up:
             return mask.numel() <= _ENTRIES_OF_TABLE
-        return int(torch.count_nonzero(mask)) <= mask.numel() / 2
+        return self.entries.count_had() <= mask.numel() / 2
 
     @property
     def _awaits_step(self) -> bool:
@@ -215,6 +239,11 @@ class Leaf:
         self.last_moved = moves(grad) if is_followed else None
         if self.last_moved is False:
             self.has_hooks = bool(hooks_of(self.tensor()))
+
+    def can_be_added_there(self, grad: Tensor) -> bool:
+        """May the gradient be measured on its device, together with those of other leaves?"""
+        is_usual = type(grad) is Tensor and grad.layout is torch.strided and grad.is_floating_point()
+        return is_usual and not grad.is_cpu and not self._awaits_step and has_numbers(grad)
 
     def add_by_kernel(self, grad: Tensor) -> bool:
         """A faster `add`; False if it has to be called instead."""
@@ -318,15 +347,16 @@ class Arrivals:
     to its gradient; it is emptied when the backward ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ledger_of: Callable[[torch.device], Ledger]) -> None:
         self.expected: dict[Leaf, GraphNode] = {}
+        self._ledger_of = ledger_of
 
     def expect(self, leaf: Leaf, node: GraphNode) -> bool:
         """Returns whether the leaf needs no hook. Its first gradient needs one, which notes the order in which gradients come."""
         tensor = node.variable
         if not leaf.gradients or leaf in self.expected or leaf.tensor() is not tensor:
             return False
-        if type(tensor) is not nn.Parameter or tensor.grad is not None or not tensor.is_cpu:
+        if type(tensor) is not nn.Parameter or tensor.grad is not None or is_recorded(tensor):
             return False
         if hooks_after_accumulation(tensor):
             return False
@@ -336,7 +366,7 @@ class Arrivals:
     def count_before(self, leaf: Leaf) -> None:
         """A node with a hook is about to add to the gradient of this leaf."""
         if self.expected.pop(leaf, None):
-            _count([leaf])
+            self._count([leaf])
 
     def hand_over(self, attach: Callable[[GraphNode, Leaf], None]) -> None:
         """The program runs. A leaf whose node runs now stays expected: that node would not call a hook that is attached now."""
@@ -351,17 +381,28 @@ class Arrivals:
     def end(self) -> dict[Leaf, GraphNode]:
         """Count the gradients that have come. Returns the leaves that were expected."""
         nodes, self.expected = self.expected, {}
-        _count(nodes)
+        self._count(nodes)
         return nodes
+
+    def _count(self, leaves: Iterable[Leaf]) -> None:
+        there: dict[torch.device, list[tuple[Leaf, Tensor]]] = {}
+        for leaf in leaves:
+            grad = getattr(leaf.tensor(), "grad", None)
+            if grad is None:
+                continue
+            if leaf.can_be_added_there(grad):
+                there.setdefault(grad.device, []).append((leaf, grad))
+            elif not leaf.add_by_kernel(grad):
+                leaf.add(grad)
+        for device, pairs in there.items():
+            self._ledger_of(device).add_arrivals(pairs)
+
+
+def is_recorded(tensor: Tensor) -> bool:
+    """Is what runs on its device recorded into a graph, so that nothing can be read?"""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def nobody_else_runs() -> bool:
     """Does no other thread run, and nothing in C++ that changes gradients, as DistributedDataParallel does?"""
     return threading.active_count() == 1 and not (_HAS_DISTRIBUTED and torch.distributed.is_initialized())
-
-
-def _count(leaves: Iterable[Leaf]) -> None:
-    for leaf in leaves:
-        grad = getattr(leaf.tensor(), "grad", None)
-        if grad is not None and not leaf.add_by_kernel(grad):
-            leaf.add(grad)

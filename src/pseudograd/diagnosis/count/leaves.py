@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,12 @@ from ...listen.frames import Location
 from ...listen.harmless import harmless, quietly
 from ...listen.nodes import Edges, GraphNode
 from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
-from .leaf import Leaf
+from .leaf import Entries, Leaf, is_recorded
 from .names import Names, tops_of, unwrapped
 from .norms import Sizes
+
+if TYPE_CHECKING:
+    from .on_device import Ledger
 
 _MOST_NAMELESS = 4096  # leaves that no module has, and leaves that are gone: a program may make new ones in every step
 _MOST_WITHOUT_VARIABLE = 64  # leaves for whose name in the program the next search looks again
@@ -69,10 +72,19 @@ class Leaves:
         self._looked_at: list[Leaf] = []  # the leaves whose `.grad` is looked at after each backward
         self.broken: dict[Leaf, None] = {}  # those that got what is not finite, in this backward
         self._followed = 0  # the number of bits that are or were looked at
+        self.ledgers: dict[torch.device, Ledger] = {}  # what is counted on devices
 
     def __iter__(self) -> Iterator[tuple[int, Leaf]]:
         """Each leaf with its bit."""
         return enumerate(list(self.all))
+
+    def ledger_of(self, device: torch.device) -> Ledger:
+        ledger = self.ledgers.get(device)
+        if ledger is None:
+            from .on_device import Ledger
+
+            ledger = self.ledgers.setdefault(device, Ledger(device, self.are_measured))
+        return ledger
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -144,14 +156,31 @@ class Leaves:
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
-    def end_backward(self, number: int) -> None:
-        """Look at `.grad` of each parameter that no optimiser steps, until it differs from 0."""
+    def end_backward(self, number: int, must_read: bool = True) -> None:
+        """Look at `.grad` of each parameter that no optimiser steps, until it differs from 0.
+
+        must_read: may it be asked now which entries had a gradient? Else devices are read in ever fewer passes.
+        """
         self.backwards = number
+        if must_read or not number & (number - 1):
+            self._read_devices()
         if self._followed < len(self.all):
             self._looked_at += [leaf for leaf in self.all[self._followed :] if leaf.is_parameter]
             self._followed = len(self.all)
         if self._looked_at:
             self._looked_at = [leaf for leaf in self._looked_at if leaf.look_at_grad()]
+
+    def _read_devices(self) -> None:
+        """Read which entries ever had a gradient, of all parameters of a device at once, which waits for it."""
+        unread: dict[torch.device, list[tuple[Entries, Tensor]]] = {}
+        for _, leaf in self:
+            mask = leaf.entries.unread
+            if mask is not None and not is_recorded(mask):
+                unread.setdefault(mask.device, []).append((leaf.entries, mask))
+        for pairs in unread.values():
+            counts = torch.stack([torch.count_nonzero(mask) for _, mask in pairs]).tolist()
+            for (entries, _), had in zip(pairs, counts, strict=True):
+                entries.note_had(had)
 
     def _bit_of(self, tensor: Tensor) -> int | None:
         entry = self._bits.get(id(tensor))

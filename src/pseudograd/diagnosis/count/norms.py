@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, SupportsFloat, TypeVar
 
 import torch
 from torch import Tensor
@@ -111,12 +111,18 @@ class Sizes:
     def __init__(self, number_of_backward: Callable[[], int] = lambda: 0) -> None:
         self._number_of_backward = number_of_backward
         # Norms, each with the share of entries that are 0. Without a kernel this share is that of a sample, and None at most steps.
-        self._series: Series[tuple[Number, Number | None]] = Series()
+        self._series: Series[tuple[SupportsFloat, SupportsFloat | None]] = Series()
         self.count = 0
         self.is_finite = True  # is the last norm finite? True where that would wait for a device
         self.order = 0  # parameters numbered by their first gradient: the layer next to the loss comes first
         self._squares: Number = 0.0
         self._kernel: Squares | None = None
+        self._read_there: Callable[[], float] = float  # the squares that were added on a device
+
+    @property
+    def is_wanted(self) -> bool:
+        """Will the share of zeros of the next gradient be kept?"""
+        return self._series.is_wanted
 
     def add(self, grad: Tensor) -> None:
         norm, zeros = _norm(grad), None
@@ -137,11 +143,16 @@ class Sizes:
             self._note(norm, zeros / (grad.numel() or 1))
         return missing
 
-    def _note(self, norm: Number, zeros: Number | None) -> None:
+    def add_there(self, norm: SupportsFloat, zeros: SupportsFloat | None, read: Callable[[], float]) -> None:
+        """Note a gradient that was measured on its device. read: returns the squares of all of these."""
+        self._read_there = read
+        self._note(norm, zeros)
+
+    def _note(self, norm: SupportsFloat, zeros: SupportsFloat | None) -> None:
         if not self.count:
             self.order = next(_sequence)
         self.count += 1
-        self.is_finite = isinstance(norm, Tensor) or norm < math.inf
+        self.is_finite = not isinstance(norm, float) or norm < math.inf
         self._series.add(self._number_of_backward(), (norm, zeros))
 
     @property
@@ -152,12 +163,13 @@ class Sizes:
     @property
     def zeros(self) -> Steps:
         """Pairs of the number of a backward pass and the share of entries that are 0, for the passes that counted them."""
-        return tuple((step, float(share)) for step, (_, share) in self._series.steps if share is not None)
+        shares = ((step, float(share)) for step, (_, share) in self._series.steps if share is not None)
+        return tuple((step, share) for step, share in shares if share == share)
 
     @property
     def mean(self) -> float:
         """The root mean square of the norms of all backward passes."""
-        squares = float(self._squares) + (0.0 if self._kernel is None else self._kernel.read())
+        squares = float(self._squares) + (0.0 if self._kernel is None else self._kernel.read()) + self._read_there()
         return math.sqrt(squares / self.count) if self.count else 0.0
 
 

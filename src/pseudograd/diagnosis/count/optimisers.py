@@ -30,7 +30,7 @@ from ...torch_table.private import (
     without_torch_function,
 )
 from ...torch_table.records import Arguments, Keywords
-from .leaf import Leaf, has_numbers, moves
+from .leaf import Leaf, has_numbers, is_recorded, moves
 from .leaves import Leaves
 from .norms import is_zero
 
@@ -261,7 +261,8 @@ class Optimisers:
             _look_at_grad(leaf, has_closure)
         self.missed = [leaf for leaf in known.pending if leaf.step_missed_gradient is True and leaf.taken_at is None]
         if not known.steps & (known.steps - 1):  # at powers of two, because a device has to be waited for
-            known.pending = [leaf for leaf in known.pending if not _is_settled(leaf)]
+            _settle(known.pending)
+            known.pending = [leaf for leaf in known.pending if leaf.step_saw_gradient is not True]
 
 
 def _look_at_grad(leaf: Leaf, has_closure: bool) -> None:
@@ -281,12 +282,16 @@ def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:
     )
 
 
-def _is_settled(leaf: Leaf) -> bool:
-    """Waits for the device, unless the flag is captured into a graph of the device."""
-    flag = leaf.step_saw_gradient
-    if isinstance(flag, Tensor) and not (flag.is_cuda and torch.cuda.is_current_stream_capturing()):
-        leaf.step_saw_gradient = bool(flag)
-    return leaf.step_saw_gradient is True
+def _settle(leaves: Iterable[Leaf]) -> None:
+    """Read what lies on a device, of all leaves at once, unless it is captured into a graph of the device."""
+    flags: dict[torch.device, list[tuple[Leaf, Tensor]]] = {}
+    for leaf in leaves:
+        flag = leaf.step_saw_gradient
+        if isinstance(flag, Tensor) and not is_recorded(flag):
+            flags.setdefault(flag.device, []).append((leaf, flag))
+    for pairs in flags.values():
+        for (leaf, _), flag in zip(pairs, torch.stack([flag for _, flag in pairs]).tolist(), strict=True):
+            leaf.step_saw_gradient = flag
 
 
 # --- steps in which the listener rests --------------------------------------------------------------------------------

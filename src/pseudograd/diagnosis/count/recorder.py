@@ -100,7 +100,7 @@ class Recorder(Subscriber):
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
         self.leaves.are_measured = is_full
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(self.leaves.ledger_of)
         self.influence = Influence(self.leaves, self.locations)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
         self.before_step = self.optimisers.before_step
@@ -274,6 +274,26 @@ class Recorder(Subscriber):
         self.waiting.clear()  # also where nothing is counted any more
         if calls:
             self._count_together(calls)
+        if any(ledger.waiting for ledger in self.leaves.ledgers.values()):
+            self._flush_devices()
+
+    @quiet("the gradients at a node")
+    def _flush_devices(self) -> None:
+        for ledger in list(self.leaves.ledgers.values()):
+            ledger.flush()
+
+    def _let_wait(self, may_wait: bool) -> None:
+        """May more calls wait?"""
+        self._may_wait = may_wait
+        for ledger in self.leaves.ledgers.values():
+            ledger.may_wait = may_wait
+
+    @property
+    def is_waiting(self) -> bool:
+        """Is something of this backward not counted yet?"""
+        ledgers = self.leaves.ledgers
+        has_calls = bool(ledgers) and any(ledger.waiting for ledger in ledgers.values())
+        return bool(self.arrivals.expected or self.waiting) or has_calls
 
     @quiet("the gradients at a node")
     def _count_together(self, calls: list[Waiting]) -> None:
@@ -552,7 +572,7 @@ class Recorder(Subscriber):
                 self.program_runs()
             may_wait = is_heard and is_outermost and self.asking is None and nobody_else_runs()
             # What is kept is not added to in place, and modes would see that.
-            self._may_wait = may_wait and not dispatch_modes()
+            self._let_wait(may_wait and not dispatch_modes())
             can_expect = may_wait and not inputs
             behind = self._attach_behind(nodes.starts(roots), can_expect)
             if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
@@ -650,7 +670,7 @@ class Recorder(Subscriber):
         """result: the gradients of the inputs, empty if they are added to leaves; None if the backward raised."""
         self._local.backwards -= 1
         take_off(listener)
-        self._may_wait = False
+        self._let_wait(False)
         self._flush()
         if result and inputs:
             self._count_result(inputs, result, before)
@@ -694,7 +714,8 @@ class Recorder(Subscriber):
                 self.nonfinite.end()
             if "clamps" in vars(self):
                 self.clamps.end_step(self._ran_at)
-            self.leaves.end_backward(self.backwards)
+            is_last = _is_looked_at(self.backwards + 1)
+            self.leaves.end_backward(self.backwards, self.backwards <= LAST_NEW_SUSPECT or is_last)
             self.optimisers.begin_watch()
             if self.backwards <= LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
@@ -704,7 +725,7 @@ class Recorder(Subscriber):
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
             if self.partial:
                 self.zeros.drops.end(self.backwards)
-            self.partial = self.leaves.partial() if _is_looked_at(self.backwards + 1) else 0
+            self.partial = self.leaves.partial() if is_last else 0
             is_unplaced = "nonfinite" in vars(self) and self.nonfinite.is_unplaced
             self.passing = _PASSING
             self.attaches_all = bool(self.suspects or self.partial) or is_unplaced
@@ -732,6 +753,6 @@ class _InBackward(Listener):
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
-        if self.subscriber.arrivals.expected or self.subscriber.waiting:
+        if self.subscriber.is_waiting:
             self.subscriber.program_runs()
         return super().__torch_function__(func, types, args, kwargs)

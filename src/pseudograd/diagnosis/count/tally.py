@@ -38,9 +38,11 @@ from .grads import (
     count,
     has_sides,
 )
+from .leaf import is_recorded
 from .leaves import Leaves
 
 if TYPE_CHECKING:
+    from .on_device import Rows
     from .windows import Windows
 
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
@@ -102,7 +104,9 @@ class Tally:
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
         self._sums: Sums = {}
         self._kernel: kernel.Sums | None = None
-        self.usual: kernel.Sums | None = None  # the same, where nothing but the gradients has to be looked at
+        self._rows: dict[torch.device, Rows] = {}  # in its place on a device
+        # One of these, where nothing but the gradients has to be looked at
+        self.usual: kernel.Sums | Rows | None = None
         self.may_wait = False  # may its calls be counted later, together with others?
 
     def note_node(self, node: GraphNode, calling: object) -> None:
@@ -173,7 +177,8 @@ class Tally:
             form = form_of_part or torch_forms.form_of_node(self.op)
         saved = torch_forms.saved_values(form, node) if is_full and form is not None and node is not None else None
         with _lock:
-            tells_sides = self._count_by_kernel(leaving, arriving, is_full, saved)
+            sums_there = self._sums_there(leaving, arriving, saved, leaves)
+            tells_sides = False if sums_there else self._count_by_kernel(leaving, arriving, is_full, saved)
         if tells_sides is None:
             sums = count(leaving, arriving, is_full, self.may_move, saved)
             if sums is None:
@@ -191,7 +196,7 @@ class Tally:
                     self.steep_op = steep_op_behind(node)
                 self.joins = sum(other is not None for other, _ in node.next_functions) > 1
                 is_usual = self.function is None and not is_slice and self.op != OWN_NODE
-                self.usual = self._kernel if is_usual and (form is None or not is_full) else None
+                self.usual = (sums_there or self._kernel) if is_usual and (form is None or not is_full) else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             call = call_of(node) if self.op == OWN_NODE else None
             if call is not None and len(self.own_calls) < _MOST_CALLS:
@@ -213,7 +218,7 @@ class Tally:
             return
         grads = Grads.match(leaving, arriving)
         x, *bounds = (None,) if grads is None else bounds_of(grads, saved)
-        if grads is None or x is None or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if grads is None or x is None or is_recorded(x):
             return
         grad = sum(torch.where(x == bound, grads.arrived, 0) for bound in bounds if bound is not None)
         if isinstance(grad, Tensor) and bool(torch.count_nonzero(grad)):
@@ -225,8 +230,8 @@ class Tally:
         """A usual call was counted. node: where more leaves may be upstream."""
         self.calls += 1
         is_small = (
-            grad is not None and grad.numel() <= _SMALL and grad.dtype is not torch.float16
-        )  # that overflows soon
+            grad is not None and grad.numel() <= _SMALL and grad.dtype is not torch.float16 and grad.is_cpu
+        )  # float16 overflows soon
         self.may_wait = is_small and kernel.can_add_together()
         if node is not None:
             self.leaves |= leaves.upstream(node)
@@ -269,6 +274,21 @@ class Tally:
         self.add(grads.elsewhere(cut))
         return x is not None
 
+    def _sums_there(
+        self, leaving: Leaving, arriving: Leaving, saved: torch_forms.SavedValues | None, leaves: Leaves
+    ) -> Rows | None:
+        """The sums to which the call was added on its device; None on a CPU, and where the region of x has to be told."""
+        grad = next((grad for grad in arriving if grad is not None), None)
+        if grad is None or grad.is_cpu or is_recorded(grad):
+            return None
+        grads = Grads.match(leaving, arriving)
+        if grads is None or bounds_of(grads, saved)[0] is not None:
+            return None
+        rows = self._rows.get(grad.device)
+        if rows is None:
+            rows = self._rows[grad.device] = leaves.ledger_of(grad.device).rows(self.may_move)
+        return rows if rows.add(grads) else None
+
     def _look_at_window(self, leaving: Leaving, leaves: Leaves) -> None:
         """Note the window of a jumprelu of ours whose threshold gets a gradient."""
         node = current_node()
@@ -296,6 +316,7 @@ class Tally:
         parts: list[Sums] = [self._sums]
         for counts in () if self._kernel is None else self._kernel.read():
             parts.append(add_inside(dict(counts)))
+        parts += [dict(rows.read()) for rows in self._rows.values()]
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
 
 
@@ -317,7 +338,7 @@ def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> N
     sums: list[Tensor] = []
     for call in calls:
         tally, leaving, arriving, node = call
-        if tally.usual is not None and tally.usual.prepare(arriving, leaving, grads, sums):
+        if isinstance(tally.usual, kernel.Sums) and tally.usual.prepare(arriving, leaving, grads, sums):
             usual.append(call)
         else:
             _count_usual(usual, grads, sums, is_full, leaves)

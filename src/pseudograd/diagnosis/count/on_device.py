@@ -1,0 +1,271 @@
+"""What a diagnosis counts on a device: in few launches, and nothing is read before a report asks, or the memory for it is full.
+
+Imported where a gradient is on a device. Each call of a node gets a row of numbers there; a few calls are measured together.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .grads import ELSEWHERE, Grads, Leaving, are_readable
+
+if TYPE_CHECKING:
+    from .leaf import Leaf
+    from .norms import Sizes
+
+_ROWS = 2**14  # calls whose numbers lie on a device; more of them are read
+_MOST_CALLS = 15  # that are measured together
+_MOST_BYTES = 2**26  # of gradients that are kept for it
+_EXACT_IN_FLOAT32 = 2**24
+# the columns of a row
+_COLUMNS = ("arrived", "cut", "left", "nonfinite", ELSEWHERE, "magnitude", "cut_magnitude", "left_magnitude")
+_TOTALS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite", ELSEWHERE)
+
+
+class _Call(NamedTuple):
+    """What arrived at a node, what left in its shape, and what left in others."""
+
+    grad: Tensor
+    left: list[Tensor]
+    others: list[Tensor]
+    may_move: bool  # may its elements have moved?
+
+
+class Rows:
+    """The sums of one op at one location on one device; in the place of the sums of the kernel in C."""
+
+    def __init__(self, ledger: Ledger, number: int, may_move: bool) -> None:
+        self._ledger, self._number, self._may_move = ledger, number, may_move
+
+    def add_plain(self, arriving: Leaving, leaving: Leaving) -> int | None:
+        """Add a call; None where its gradients are not on the device, or cannot be compared."""
+        return 0 if are_readable(arriving) and self.add(Grads.match(leaving, arriving)) else None
+
+    def add(self, grads: Grads | None) -> bool:
+        if grads is None or grads.arrived.device != self._ledger.device:
+            return False
+        self._ledger.add(self._number, grads, self._may_move)
+        return True
+
+    def read(self) -> dict[str, float]:
+        return self._ledger.read(self._number)
+
+
+class Ledger:
+    """All calls on one device. Some wait to be measured together while `may_wait`, as long as nothing can change their gradients."""
+
+    def __init__(self, device: torch.device, is_full: bool) -> None:
+        self.device, self.is_full = device, is_full
+        self.may_wait = False
+        self._dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._rows: Tensor | None = None
+        self._calls: list[
+            tuple[int, int, bool]
+        ] = []  # by row: the number of its `Rows`, the elements, and may they have moved?
+        self._totals = torch.zeros(0, len(_TOTALS), dtype=torch.float64, device="cpu")
+        self.waiting: list[_Call] = []
+        self._bytes = 0
+        self._count = 0
+        # Of parameters: the squares of all gradients, each in its place, and the places of the last backward.
+        self._number_of: dict[Sizes, int] = {}
+        self._squares = torch.zeros(0, dtype=self._dtype, device=device)
+        self._last_numbers: tuple[int, ...] = ()
+        self._last_index: Tensor
+        self._lock = threading.RLock()  # the threads of several devices, and of the program
+
+    def rows(self, may_move: bool) -> Rows:
+        with self._lock:
+            self._count += 1
+            return Rows(self, self._count - 1, may_move)
+
+    def add(self, number: int, grads: Grads, may_move: bool) -> None:
+        grad, left = grads.arrived, grads.left
+        if any(other is grad or other.data_ptr() == grad.data_ptr() for other in left):
+            left = [grad]  # all of it leaves
+        with self._lock:
+            self._calls.append((number, grad.numel(), may_move))
+            self.waiting.append(_Call(grad, left, [other.detach() for other in grads.others], may_move))
+            self._bytes += grad.nbytes * (1 + len(left))
+            if not self.may_wait or len(self.waiting) >= _MOST_CALLS or self._bytes > _MOST_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Measure the calls that wait. Nothing may see the calls of torch that it makes."""
+        with self._lock:
+            calls, self.waiting, self._bytes = self.waiting, [], 0
+            if not calls:
+                return
+            if self._rows is None:
+                self._rows = torch.zeros(_ROWS, len(_COLUMNS), dtype=self._dtype, device=self.device)
+            first = len(self._calls) - len(calls)
+            self._rows[first : first + len(calls)] = _measure(calls, self.is_full, self._dtype)
+            if len(self._calls) > _ROWS - _MOST_CALLS:
+                self._fold()
+
+    def add_arrivals(self, pairs: Sequence[tuple[Leaf, Tensor]]) -> None:
+        """Gradients arrived at leaves that had some before."""
+        measured = [(leaf.sizes, grad) for leaf, grad in pairs if leaf.sizes is not None and grad.numel()]
+        if measured:
+            self._add_sizes([sizes for sizes, _ in measured], [grad for _, grad in measured])
+        for leaf, grad in pairs:
+            leaf.gradients += 1
+            leaf.entries.add(grad)
+
+    def _add_sizes(self, sizes: Sequence[Sizes], grads: Sequence[Tensor]) -> None:
+        norms = torch.stack(_norm_each(grads, 2)).to(self._dtype)
+        numbers = tuple(self._number_of.setdefault(size, len(self._number_of)) for size in sizes)
+        if len(self._number_of) > len(self._squares):
+            more = len(self._number_of) + 64
+            self._squares = torch.cat([self._squares, self._squares.new_zeros(more)])
+        if numbers != self._last_numbers:
+            self._last_numbers, self._last_index = numbers, torch.tensor(numbers).to(self.device)
+        self._squares.index_add_(0, self._last_index, norms * norms)
+        figures, wanted = Figures(norms), [number for number, size in enumerate(sizes) if size.is_wanted]
+        counts = Figures(_count_each([grads[number] for number in wanted])) if wanted else None
+        places = {number: place for place, number in enumerate(wanted)}
+        for number, size in enumerate(sizes):
+            norm, place = Norm(figures, number), places.get(number)
+            share = None if counts is None or place is None else ZeroShare(norm, counts, place, grads[number].numel())
+            size.add_there(norm, share, partial(self._read_squares, numbers[number]))
+
+    def _read_squares(self, number: int) -> float:
+        return float(self._squares[number])
+
+    def read(self, number: int) -> dict[str, float]:
+        with self._lock:
+            self.flush()
+            self._fold()
+            totals = self._totals[number].tolist() if number < len(self._totals) else [0.0] * len(_TOTALS)
+        return dict(zip(_TOTALS, totals, strict=True))
+
+    def _fold(self) -> None:
+        """Read the rows, and add them up on the CPU: each call alone decides which counts hold, as `grads.count` says."""
+        calls, self._calls = self._calls, []
+        if not calls or self._rows is None:
+            return
+        rows = self._rows[: len(calls)].cpu().double()
+        numbers, elements, may_move = (torch.tensor(column) for column in zip(*calls, strict=True))
+        arrived, cut, left, nonfinite, elsewhere, magnitude, cut_magnitude, left_magnitude = rows.unbind(1)
+        is_moved, fewer = may_move & (cut > 0) & (left + cut > arrived), arrived - left
+        lost = magnitude - left_magnitude
+        cut = torch.where(is_moved, fewer * (fewer > 0), cut)
+        cut_magnitude = torch.where(is_moved, lost * (lost > 0) * (fewer > 0), cut_magnitude)
+        elsewhere = torch.where(cut > 0, elsewhere, 0)
+        each = torch.stack([elements.double(), arrived, cut, magnitude, cut_magnitude, nonfinite, elsewhere], 1)
+        if self._count > len(self._totals):
+            self._totals = torch.cat(
+                [self._totals, self._totals.new_zeros(self._count - len(self._totals), len(_TOTALS))]
+            )
+        self._totals.index_add_(0, numbers, each)
+
+
+class Figures:
+    """Numbers of several leaves, which lie on their device until one of them is read."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values: Tensor | list[float] = values
+
+    def at(self, place: int) -> float:
+        if isinstance(self._values, Tensor):
+            self._values = self._values.tolist()
+        return self._values[place]
+
+
+class Norm(NamedTuple):
+    norms: Figures
+    place: int
+
+    def __float__(self) -> float:
+        return self.norms.at(self.place)
+
+
+class ZeroShare(NamedTuple):
+    """The share of zeros; not a number where an entry is not, whose sign torch gives as 0."""
+
+    norm: Norm
+    counts: Figures
+    place: int
+    elements: int
+
+    def __float__(self) -> float:
+        return 1 - self.counts.at(self.place) / self.elements if math.isfinite(float(self.norm)) else math.nan
+
+
+def _count_each(grads: Sequence[Tensor]) -> Tensor:
+    """The numbers of entries that are not 0."""
+    counts: list[Tensor] = []
+    group: list[Tensor] = []
+    for number, grad in enumerate(grads, 1):
+        group.append(grad)
+        if number == len(grads) or sum(other.nbytes for other in group) > _MOST_BYTES:
+            counts += _norm_each(torch._foreach_sign(group), 1)
+            group = []
+    return torch.stack(counts)
+
+
+def _norm_each(values: Sequence[Tensor], order: int) -> list[Tensor]:
+    norms: list[Tensor] = [values[0]] * len(values)
+    for dtype in {value.dtype for value in values}:
+        numbers = [number for number, value in enumerate(values) if value.dtype is dtype]
+        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
+        for number, norm in zip(
+            numbers, torch._foreach_norm([values[number] for number in numbers], order, wide), strict=True
+        ):
+            norms[number] = norm
+    return norms
+
+
+def _measure(calls: Sequence[_Call], is_full: bool, dtype: torch.dtype) -> Tensor:
+    """The rows of some calls."""
+    numbers = [number for call in calls for number in _measure_call(call, is_full)]
+    nothing = next((number for number in numbers if isinstance(number, Tensor)), None)
+    assert nothing is not None, "each call has what arrived"
+    nothing = torch.zeros_like(nothing) if None in numbers else nothing
+    return torch.stack([nothing if number is None else number for number in numbers]).to(dtype).view(len(calls), -1)
+
+
+def _measure_call(call: _Call, is_full: bool) -> tuple[Tensor | None, ...]:
+    grad, left, others, may_move = call
+    cut: Tensor | None = grad
+    if left and left[0] is grad:
+        cut = None
+    elif left:
+        stays = left[0] == 0
+        for other in left[1:]:
+            stays = stays & (other == 0)
+        cut = torch.where(stays, grad, 0)
+    leaves: Tensor | None = None
+    if may_move and cut is not None and left:
+        leaves = left[0] if len(left) == 1 else ~stays
+    arrived, gone = _count(grad), None if cut is None else _count(cut)
+    elsewhere = [_count(other) for other in others if other.numel()]
+    counts = (arrived, gone, None if leaves is None else _count(leaves))
+    where = None if cut is None or not elsewhere else sum(elsewhere[1:], elsewhere[0])
+    if not is_full:
+        return (*counts, None, where, None, None, None)
+    sizes = [] if leaves is None else [_size(other) for other in left]
+    left_size = sum(sizes[1:], sizes[0]) if sizes else None
+    return (*counts, _count(grad * 0), where, _size(grad), None if cut is None else _size(cut), left_size)
+
+
+def _count(values: Tensor) -> Tensor:
+    """The number of entries that are not 0, in float32."""
+    if values.numel() >= _EXACT_IN_FLOAT32 or not (values.is_floating_point() or values.is_complex()):
+        return torch.count_nonzero(values).float()
+    return _norm(values, 0)
+
+
+def _size(values: Tensor) -> Tensor:
+    return _norm(values, 1)
+
+
+def _norm(values: Tensor, order: int) -> Tensor:
+    wide = torch.float32 if values.dtype in (torch.float16, torch.bfloat16) else None
+    return torch.linalg.vector_norm(values, order, dtype=wide)
