@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,6 @@ from ...torch_table.private import (
 )
 from .names import Names
 from .norms import Sizes
-
-if TYPE_CHECKING:
-    from .on_device import Ledger
 
 # entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
 _ENTRIES_BY_ROW = 2**22
@@ -347,9 +344,9 @@ class Arrivals:
     to its gradient; it is emptied when the backward ends.
     """
 
-    def __init__(self, ledger_of: Callable[[torch.device], Ledger]) -> None:
+    def __init__(self, add_there: Callable[[torch.device, list[tuple[Leaf, Tensor]]], None]) -> None:
         self.expected: dict[Leaf, GraphNode] = {}
-        self._ledger_of = ledger_of
+        self._add_there = add_there
 
     def expect(self, leaf: Leaf, node: GraphNode) -> bool:
         """Returns whether the leaf needs no hook. Its first gradient needs one, which notes the order in which gradients come."""
@@ -395,7 +392,7 @@ class Arrivals:
             elif not leaf.add_by_kernel(grad):
                 leaf.add(grad)
         for device, pairs in there.items():
-            self._ledger_of(device).add_arrivals(pairs)
+            self._add_there(device, pairs)
 
 
 def is_recorded(tensor: Tensor) -> bool:

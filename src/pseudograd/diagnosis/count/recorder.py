@@ -100,7 +100,7 @@ class Recorder(Subscriber):
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
         self.leaves.are_measured = is_full
-        self.arrivals = Arrivals(self.leaves.ledger_of)
+        self.arrivals = Arrivals(self.leaves.add_there)
         self.influence = Influence(self.leaves, self.locations)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
         self.before_step = self.optimisers.before_step
