@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
+from math import copysign
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -164,8 +165,9 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
         return None
     if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
-    if ready.has_zero and has_negative_zero(others):
-        return None
+    for position in ready.zeros:
+        if copysign(1.0, others[position]) < 0:
+            return None
     return ready(x)
 
 
@@ -412,7 +414,8 @@ class Ready:
 
     def __init__(self, recipe: Prepared, is_seen: bool = True) -> None:
         self.recipe, self.is_seen, self.is_linear = recipe, is_seen, recipe.call.is_linear
-        self.has_zero, self.keeps_code, self.pays = 0 in recipe.others, recipe.keeps_code, recipe.pays
+        self.zeros = [position for position, value in enumerate(recipe.others) if value == 0]
+        self.keeps_code, self.pays = recipe.keeps_code, recipe.pays
         self.is_of_few, self.takes_any = recipe.is_of_few, recipe.takes_any
 
     def __call__(self, x: Tensor) -> Tensor | None:

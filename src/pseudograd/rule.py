@@ -153,6 +153,8 @@ class Primitive(Record, kw_only=True):
     saves: "rule" what the rule reads; "as torch" what torch's op of these inputs saves, because a rewritten call may not save more;
         "a copy" the same, and of the input a copy: torch's op keeps nothing of it, so a program may change it afterwards.
     either_is: backward alone tells which of two inputs asks for a gradient; the other one is its bound, "min" or "max".
+    find_grid: of an op that clamps x on a grid of whole numbers. Takes the inputs behind x; gives 1 / step, the place of 0, min, max and
+        the step as float32 has them, or None where a float32 does not say all of it.
     """
 
     name: str
@@ -165,6 +167,7 @@ class Primitive(Record, kw_only=True):
     through: Callable[[Pull], Pull] | None = None
     saves: Literal["rule", "as torch", "a copy"] = "rule"
     either_is: Literal["min", "max"] | None = None
+    find_grid: Callable[..., tuple[float, ...] | None] | None = None
 
     def name_inputs(self, inputs: tuple[object, ...]) -> dict[str, Any]:
         return dict(zip(self.inputs, inputs))  # noqa: B905  Dynamo on torch 2.8

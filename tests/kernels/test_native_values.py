@@ -415,6 +415,35 @@ def test_steps_and_curves(dtype: torch.dtype, level: int) -> None:
     assert_ways_agree([*steps, *curves], ["native"])
 
 
+GRIDS = [
+    (0.1, 0, -128, 127),
+    (0.25, 3, 0, 7),
+    (1.0, 0, -8, 7),
+    (1e-3, -5, -100, 100),
+    (3.7e4, 7, 0, 255),
+    (1e-38, 0, 0, 1),
+]
+WAYS_ON_A_GRID = [{}, {"rule": "inward"}, {"rule": "leaky"}, {"rule": "sign"}, {"rule": "identity"}, {"edge": "open"}]
+WAYS_ON_A_GRID += [{"rule": "elastic"}, {"rule": pg.rules.leaky_inward(low=0.3, high=0.1)}]
+
+
+@every_dtype
+def test_on_a_grid_and_around_0(dtype: torch.dtype, level: int) -> None:
+    """With numbers between two places, and at both ends of the grid."""
+    problems = []
+    for (scale, zero, low, high), size in zip(GRIDS, itertools.cycle(SIZES)):
+        x, grad = numbers(dtype, size)
+        ends = [((end - zero) + half) * scale for end in (low, high) for half in (-0.5, 0, 0.5)]
+        near = [end * (1 + ulps * torch.finfo(dtype).eps) for end in ends for ulps in range(-3, 4)]
+        between = torch.tensor([*near, *((place + 0.5) * scale for place in range(-20, 20))]).to(dtype)
+        x, grad = torch.cat([x * scale, x, between]), torch.cat([grad, grad, torch.ones_like(between)])
+        for ways in WAYS_ON_A_GRID:
+            f = partial(pg.fake_quantize, scale=scale, zero_point=zero, quant_min=low, quant_max=high, **ways)
+            problems.append(Problem((scale, ways), f, (x,), grad))
+        problems += [Problem(("abs", edge), partial(pg.abs, edge=edge), (x,), grad) for edge in (0, 1, -1)]
+    assert_ways_agree(problems, ["native"])
+
+
 @folded
 @every_dtype
 def test_few_bits_are_the_plain_ones_and_give_a_gradient_for_each_input(dtype: torch.dtype, level: int) -> None:

@@ -130,15 +130,17 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
         wants_x, wants_min, wants_max = wants
         edge = "closed" if ignores_edge else edge
         below, above = x < y, x > y
+        grad_x = grad_min = grad_max = None
+        if wants_x:
+            grad_x = outside(grad, below, above, x, y, min, max, **parameters)
+            if edge == "closed" and not (wants_min or wants_max):
+                return grad_x, None, None
         at = x == y
         at_min = at & (x == min) if min is not None else torch.zeros_like(at)
         at_max = at & (x == max) if max is not None else torch.zeros_like(at)
         to_x, to_bound = _edge_share(edge, grad, at_min, at_max)
-        grad_x = grad_min = grad_max = None
-        if wants_x:
-            grad_x = outside(grad, below, above, x, y, min, max, **parameters)
-            if edge != "closed":
-                grad_x = torch.where(at_min | at_max, to_x, grad_x)
+        if grad_x is not None and edge != "closed":
+            grad_x = torch.where(at_min | at_max, to_x, grad_x)
         if wants_min:
             crossed = min > max if max is not None else False  # type: ignore[operator]
             grad_min = torch.where(below & ~_expand_bool(crossed, at), grad, torch.where(at_min, to_bound, 0.0))

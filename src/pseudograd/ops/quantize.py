@@ -19,6 +19,7 @@ from ..arguments import (
     check_tensor,
     is_finite,
     is_number,
+    rounded_to,
     surely,
 )
 from ..errors import must
@@ -77,6 +78,12 @@ def fake_quantize(
         ([0.25, 0.5, 0.75], tensor([1., 1., 0.]), tensor(2.4000))
     Source: quantisation-aware training (Jacob et al., 2018); LSQ (Esser et al., 2020); LSQ+ (Bhalgat et al., 2020).
     """
+    is_of_numbers = type(scale) is float and type(quant_min) is type(quant_max) is type(zero_point) is int
+    if is_of_numbers and axis is None and not is_compiling():
+        numbers = scale, zero_point, quant_min, quant_max
+        y = engine.run_prepared("fake_quantize", x, rule, edge, maximize, *numbers)
+        if y is not None:
+            return y
     call = call_for(FAKE_QUANTIZE, rule, edge, maximize)
     _check(x, quant_min, quant_max, axis)
     scale = _fitted("scale", scale, x, axis)
@@ -90,6 +97,8 @@ def fake_quantize(
     if is_number(zero_point) and (surely(zero_point < quant_min) or surely(zero_point > quant_max)):
         within = f"be between quant_min={quant_min} and quant_max={quant_max}"
         raise ValueError(must("fake_quantize", "zero_point", within, zero_point, "Give a tensor where that is meant"))
+    if not is_compiling():
+        engine.prepare(x, call, rule, edge, scale, zero_point, quant_min, quant_max)
     return engine.run(call, x, scale, zero_point, quant_min, quant_max)
 
 
@@ -137,20 +146,42 @@ def _rounded(position: Tensor) -> Tensor:
     return torch.round(position if is_compiling() else position.detach())
 
 
-def _grid(x: Tensor, scale: Parameter, zero_point: Parameter) -> tuple[Tensor, Tensor, Parameter, Tensor]:
+def _single_scale(scale: float) -> tuple[float, float]:
+    """The scale and its reciprocal in float32; a reciprocal beyond it is infinite."""
+    scale = rounded_to(scale, torch.float32)
+    return scale, rounded_to(1 / scale, torch.float32) if scale else torch.inf
+
+
+def _find_grid(
+    scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int
+) -> tuple[float, float, float, float, float] | None:
+    if isinstance(scale, Tensor) or isinstance(zero_point, Tensor) or max(-quant_min, quant_max) > _EXACT:
+        return None
+    scale, inverse = _single_scale(scale)
+    least = torch.finfo(torch.float32).tiny
+    if not (least <= scale < torch.inf and least <= inverse < torch.inf):
+        return None
+    return inverse, float(zero_point), float(quant_min), float(quant_max), scale
+
+
+def _grid(x: Tensor, scale: Parameter, zero_point: Parameter) -> tuple[Tensor, Tensor, Parameter, Parameter]:
     """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them.
 
     The scale and its reciprocal are computed in float32 whatever x is, the rest in float32 or float64. Only a scale that is a float64
-    tensor stays float64 for a float64 x: a scale that learns in float64 should not move in float32's steps.
+    tensor stays float64 for a float64 x: a scale that learns in float64 should not move in float32's steps. Of a code that is 0 the sign is
+    free.
     """
-    wide = widened(x)
+    wide, inverse = widened(x), 0.0
+    if not isinstance(scale, Tensor) and is_compiling():
+        scale = torch.full((), scale, dtype=torch.float32, device=x.device)
     if not isinstance(scale, Tensor):
-        scale = torch.full_like(wide, scale, dtype=torch.float32)
+        scale, inverse = _single_scale(scale)
     elif scale.dtype is not torch.float64 or wide.dtype is not torch.float64:
         scale = scale.float()
     zero = _rounded(zero_point.to(wide.dtype)) if isinstance(zero_point, Tensor) else float(zero_point)
-    position = wide * scale.reciprocal().to(wide.dtype)
-    return position, _rounded(position) + zero, zero, scale
+    position = wide * (scale.reciprocal().to(wide.dtype) if isinstance(scale, Tensor) else inverse)
+    code = _rounded(position)
+    return position, code + zero if is_compiling() or isinstance(zero, Tensor) or zero else code, zero, scale
 
 
 def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int) -> Tensor:
@@ -158,8 +189,8 @@ def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int,
     if max(-quant_min, quant_max) > _EXACT:  # torch clamps and subtracts in integers
         code = code.double()
         zero = _rounded(zero_point.double()) if isinstance(zero_point, Tensor) else zero
-    steps = torch.clamp(code, quant_min, quant_max) - zero
-    return (steps.to(scale.dtype) * scale).to(x.dtype)
+    steps = torch.clamp(code, quant_min, quant_max) + (-zero if isinstance(zero, Tensor) or zero else 0.0)  # never -0
+    return (steps.to(scale.dtype if isinstance(scale, Tensor) else torch.float32) * scale).to(x.dtype)
 
 
 def _pull_on_grid(
@@ -185,7 +216,7 @@ def _pull_on_grid(
     low, high, grad = float(quant_min), float(quant_max), widened(grad)
     position, code, zero, step = _grid(x, scale, zero_point)
     code = code if code_of is None else code_of(x, scale, zero_point)
-    clamped = torch.where(code < low, low, torch.where(code > high, high, code))
+    clamped = torch.clamp(code, low, high)
     (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
     assert grad_x is not None
     to_scale = to_zero_point = None
@@ -235,6 +266,7 @@ FAKE_QUANTIZE = register(
         name="fake_quantize",
         rule_set="fake_quantize",
         forward=_forward,
+        find_grid=_find_grid,
         inputs=_INPUTS,
         rules={rule.name: _grid_rule(rule) for rule in bound_rules.RULES.values()},
         default_rule=bound_rules.TRUE_RULE,

@@ -344,6 +344,75 @@ def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
     return settings_of(code, X, low, high, dtype)
 
 
+# --- on a grid --------------------------------------------------------------------------------------------------------
+# The place of x on it grows with x, so a clamp there is one of x, between the least and the greatest x whose place the clamp keeps.
+
+
+@bits.remembered
+def _range_on_grid(grid: tuple[float, ...], dtype: torch.dtype) -> tuple[float, float] | None:
+    """Those two; None where they are not among the numbers next to what they would be without rounding."""
+    inverse, zero, low, high, _ = grid
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    ends: list[float] = []
+    with without_torch_function():
+        for end, half in ((low, -0.5), (high, 0.5)):
+            middle = torch.tensor([(end - zero + half) / inverse], dtype=dtype, device="cpu").view(integers)
+            x = (middle + torch.arange(-64, 65, dtype=integers, device="cpu")).view(dtype).sort().values
+            place = torch.round(x.to(torch.float64 if dtype is torch.float64 else torch.float32) * inverse) + zero
+            kept = place >= low if half < 0 else place <= high
+            if not x.isfinite().all() or kept.all() or not kept.any():
+                return None
+            ends.append(x[kept][0 if half < 0 else -1].item())
+    return ends[0], ends[1]
+
+
+def _settings_on_grid(call: Call, grid: tuple[float, ...], dtype: torch.dtype) -> Tensor | None:
+    """For a rule that asks no more than whether the clamp keeps x, with all of grad for what it keeps."""
+    pieces = call.pieces
+    if pieces is None or not pieces.at_min.x == pieces.at_max.x == ALL:
+        return None
+    code = bits.code_of_sides(call, True, True, torch.float32 if dtype.itemsize == 2 else dtype)
+    between = None if code is None else _range_on_grid(grid, dtype)
+    return None if code is None or between is None else settings_of(code, X, *between, dtype)
+
+
+def _find_grid(call: Call, others: Inputs, dtype: torch.dtype) -> tuple[float, ...] | None:
+    return call.primitive.find_grid(*others) if call.primitive.find_grid is not None and dtype in DTYPES else None
+
+
+def _pull_on_grid(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    x, *others = saved
+    grid = (
+        None if x is None or any(wants[1:]) or x.dtype is not grad.dtype else _find_grid(call, tuple(others), x.dtype)
+    )
+    settings = None if grid is None else _settings_on_grid(call, grid, x.dtype)
+    return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
+
+
+def _quantize(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
+    x, *others = inputs
+    grid = _find_grid(call, tuple(others), x.dtype)
+    y: Tensor | None = None if grid is None else run.quantize(x, constants(*grid))
+    return y if y is not None and y.shape == x.shape else None
+
+
+def _prepare_on_grid(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
+    grid = _find_grid(call, others, dtype)
+    if grid is None:
+        return None
+    numbers, quantize = constants(*grid), run.quantize
+
+    def value(x: Tensor, settings: Tensor | None) -> Tensor:
+        return quantize(x, numbers)
+
+    if passes(call) and not call.keeps((True, *[False] * len(others))):
+        return Prepared(value, call, others, passes=True)
+    settings = _settings_on_grid(call, grid, dtype)
+    if settings is None or _has_subnormal(settings.tolist(), call):
+        return Prepared(value, call, others)
+    return Prepared(value, call, others, settings, run.pull_x)
+
+
 def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
     """torch.clamp between tensors: its loop is slow for one number per channel."""
     x, low, high = inputs
@@ -512,6 +581,9 @@ def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
     yield ready(lambda call: call.rule.find_range is not None)
     yield kernel(INPUTS, _serves_from_x, partial(_pull_from_x, run), prepare=partial(_prepare_from_x, run))
     yield kernel(INPUTS, lambda call: call.rule.steps is not None, _decline, prepare=partial(_prepare_steps, run))
+    if hasattr(torch.ops.pseudograd_native, "quantize"):  # else the library is older
+        on_grid = partial(kernel, value=partial(_quantize, run), prepare=partial(_prepare_on_grid, run))
+        yield on_grid(INPUTS, lambda call: call.primitive.find_grid is not None, partial(_pull_on_grid, run))
 
 
 if operators is not None:

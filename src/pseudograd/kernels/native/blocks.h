@@ -6,8 +6,8 @@ has defined, for each dtype:
     LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
 
 and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
-less, equal (a, b); above(a, b), also where one is NaN; select(m, yes, no); clamp(v, low, high) as torch does it; bits(m), a mask as the low
-bits of a word; from_bits(word, i), the mask whose lanes have the bits from i on. Operators of C compute with numbers, & and | with masks.
+less, equal (a, b); above(a, b), also where one is NaN; select(m, yes, no); clamp(v, low, high) as torch does it; whole(v), rounded to a whole number, halves to the
+even one; times_single(v, factor), v and the product rounded to float32; bits(m), a mask as the low bits of a word; from_bits(word, i), the mask whose lanes have the bits from i on. Operators of C compute with numbers, & and | with masks.
 
 It is C and C++. Nothing is asked of a constant rule that it does not say: the compiler leaves it out. */
 #define V LANE(vec)
@@ -230,6 +230,18 @@ INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int ha
     }
     memcpy(plane, &word, BLOCK / 8);
 }
+
+#ifndef COMPUTED /* lanes that only compare have no products */
+/* x on a grid of numbers, and back: its place there, where shares[0] has 1 / step and the place of 0, clamped; then times the step, in
+   shares[1], as a product of float32. Of x that is NaN, NaN. */
+INLINE void NAME(quantize_block)(const T *x, T *y, V low, V high, Rule rule) {
+    V inverse = LANE(all)(rule.shares[0].up), zero = LANE(all)(rule.shares[0].down);
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V place = LANE(whole)(LOAD(x + i) * inverse) + zero;
+        STORE(y + i, LANE(times_single)(LANE(clamp)(place, low, high) - zero, (float)rule.shares[1].up));
+    }
+}
+#endif
 
 /* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_block)(const T *grad, const T *x, const T *lows, const T *highs, T *out, V low, V high, Rule rule) {

@@ -146,6 +146,8 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
         uint8_t *const each[MOST_PLANES] = {code, code + 1, code + 2};
         UNROLLED for (int t = 0; t < (1 << PLANES) - 1; t++) thresholds[t] = LANE(all)(a.factors[t]);
         step_block(x, each, 0, thresholds, PLANES);
+    } else if (KIND == QUANTIZE) {
+        quantize_block(x, out, min, max, rule);
     } else {
         inside_block(x, code, min, max, HAS_LOW, HAS_HIGH);
     }

@@ -141,6 +141,22 @@ CHOICE(f)
 CHOICE(d)
 #endif
 
+/* Halves to the even one, because from `last` on every number is whole. Of a zero the sign is free. */
+#define WHOLE(k, last)                                                                                                                 \
+    INLINE vec_##k whole_##k(vec_##k v) {                                                                                              \
+        vec_##k zero = {0}, least = zero + last;                                                                                       \
+        vec_##k up = (v + least) - least, down = (v - least) + least;                                                                  \
+        vec_##k found = select_##k(less_##k(v, zero), down, up);                                                                       \
+        return select_##k(less_##k(v, least) & less_##k(zero - least, v), found, v);                                                   \
+    }
+WHOLE(f, 0x1p23f)
+WHOLE(d, 0x1p52)
+typedef float singles_d __attribute__((vector_size(WIDTH / 2)));
+INLINE vec_f times_single_f(vec_f v, float factor) { return v * all_f(factor); }
+INLINE vec_d times_single_d(vec_d v, float factor) {
+    return __builtin_convertvector(__builtin_convertvector(v, singles_d) * factor, vec_d);
+}
+
 /* --- from and to memory --------------------------------------------------------------------------------------------- */
 
 #define MEMORY(k, type, dtype)                                                                                                         \

@@ -251,6 +251,15 @@ static void NAME(inside)(const void *x, uint8_t *plane, const double *interval, 
     else NAME(inside_by)(x, plane, interval, 0, interval[3] != 0, n);
 }
 
+static void NAME(quantize)(const void *x, void *y, double min, double max, Rule rule, int64_t n) {
+    V low = LANE(all)(min), high = LANE(all)(max);
+    for (int64_t i = 0; i < n; i += 64) {
+        T rest[64], made[64];
+        NAME(quantize_block)(NAME(block)(x, i, n, rest), NAME(place)(y, i, n, made), low, high, rule);
+        NAME(put)(y, i, n, made);
+    }
+}
+
 /* What arrives at an op, what leaves it towards one input and another, and where x stands; see Tally. NaN leaves, and stands inside. */
 INLINE void NAME(tally_block)(const T *grad, const T *one, const T *other, const T *x, V low, V high, int has, Tally *tally) {
     uint64_t none = 0, up = 0, down = 0, finite = 0, stays = ~(uint64_t)0, below = 0, above = 0, at = 0, to_min = 0, to_max = 0;
@@ -352,7 +361,7 @@ static void NAME(arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64
 
 __attribute__((unused)) static const Loops NAME(loops) = {
     NAME(encode),        NAME(pull_code),       NAME(pull_x),    NAME(encode_between), NAME(stand),    NAME(pull_standing),
-    NAME(pull_standing_x), COMPUTED(steps), COMPUTED(inside), COMPUTED(tally), COMPUTED(arrive)};
+    NAME(pull_standing_x), COMPUTED(steps), COMPUTED(inside), COMPUTED(quantize), COMPUTED(tally), COMPUTED(arrive)};
 
 #undef V
 #undef M

@@ -19,6 +19,8 @@ INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) {
     return high < v ? high : v;
 }
 #endif
+INLINE vec_f whole_f(vec_f v) { return rintf(v); }
+INLINE vec_f times_single_f(vec_f v, float factor) { return v * factor; }
 INLINE uint64_t bits_f(mask_f m) { return (uint64_t)m; }
 INLINE mask_f from_bits_f(uint64_t word, int i) { return (mask_f)(word >> i & 1); }
 
@@ -38,6 +40,8 @@ INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) {
     return high < v ? high : v;
 }
 #endif
+INLINE vec_d whole_d(vec_d v) { return rint(v); }
+INLINE vec_d times_single_d(vec_d v, float factor) { return (double)((float)v * factor); }
 INLINE uint64_t bits_d(mask_d m) { return (uint64_t)m; }
 INLINE mask_d from_bits_d(uint64_t word, int i) { return (mask_d)(word >> i & 1); }
 

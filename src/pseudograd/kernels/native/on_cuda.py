@@ -82,7 +82,7 @@ def _or_none(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _declining(kernel: Kernel) -> Kernel:
-    ways = {name: getattr(kernel, name) for name in ("backward", "forward", "forward_in_place")}
+    ways = {name: getattr(kernel, name) for name in ("backward", "forward", "forward_in_place", "value")}
     return kernel.replaced(**{name: _or_none(way) for name, way in ways.items() if way is not None})
 
 

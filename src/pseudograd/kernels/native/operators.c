@@ -268,6 +268,15 @@ static void pull_code_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
+static void quantize_part(int64_t from, int64_t to, void *argument) {
+    const Work *work = argument;
+    double buffer[CHUNK];
+    for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
+        count = work->x.is_linear || end - start < CHUNK ? end - start : CHUNK;
+        work->loops->quantize(elements(&work->x, start, count, buffer), work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
+    }
+}
+
 static void filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, int64_t count) {
     const uint16_t half = (is_bfloat ? 0x7F80 : 0x7C00) | (is_high ? 0 : 0x8000);
     const uint32_t single = 0x7F800000u | (is_high ? 0 : 0x80000000u);
@@ -349,7 +358,8 @@ static int start(const Work *work, int kind, const Tensor *beside) {
 
 /* The work, on CPU or where `beside` is. */
 static int run(const Work *work, int kind, const Tensor *beside) {
-    static void (*const parts[])(int64_t, int64_t, void *) = {encode_part, encode_between_part, pull_code_part, pull_x_part};
+    static void (*const parts[])(int64_t, int64_t, void *) = {
+        [ENCODE] = encode_part, [ENCODE_BETWEEN] = encode_between_part, [PULL_CODE] = pull_code_part, [PULL_X] = pull_x_part, [QUANTIZE] = quantize_part};
     if (beside->is_on_device) return start(work, kind, beside);
     share(work, parts[kind]);
     return 1;
@@ -509,6 +519,24 @@ OPERATOR_ANYWHERE(encode_in_place_operator) {
     if (!clamp(&x, stack[1], 1, 0, &code, &order)) code = nothing(), order = is_on_device ? DECLINED : 0;
     release_arguments(stack, 2);
     stack[0] = (Value)code.handle, stack[1] = (Value)order;
+}
+
+/* On a grid: 1 / step, the place of 0, min, max and step. */
+OPERATOR_ANYWHERE(quantize_operator) {
+    Tensor x = tensor_of(stack[0], is_on_device), grid = tensor((Handle)stack[1]), y = {0};
+    int64_t strides[MOST_DIMENSIONS], order = is_served(&x) ? order_of(&x) : 0;
+    Work work = {.numel = x.numel, .has_y = 1, .dtype = x.dtype};
+    int fits = is_served(&x) && grid.dtype == F64 && grid.dim == 1 && grid.numel == 5 && grid.strides[0] == 1;
+    if (fits && strides_in(order, x.dim, x.sizes, strides) && walk(&x, x.dim, x.sizes, order, &work.x)) {
+        const double *numbers = (const double *)grid.memory;
+        work.rule.shares[0] = (Share){ALIKE, numbers[0], numbers[1]}, work.rule.shares[1] = (Share){ALIKE, numbers[4], 0};
+        work.min = numbers[2], work.max = numbers[3], work.loops = loops_for(x.dtype, work.rule, x.numel);
+        y = empty(x.dim, x.sizes, strides, dtypes[x.dtype], &x), work.out = y.memory;
+        if (y.handle && !run(&work, QUANTIZE, &x)) release(&y), y.handle = 0;
+    }
+    if (!y.handle) y = nothing();
+    release_arguments(stack, 2);
+    stack[0] = (Value)y.handle;
 }
 
 /* What x or a bound gets, as `work` says, in these strides. */
@@ -858,6 +886,7 @@ static const struct {
     {"pull_x", "pull_x(Tensor grad, Tensor x, Tensor settings) -> Tensor", "CPU", pull_x_operator, pull_x_operator_on_device},
     {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, Tensor settings) -> Tensor", "CPU", pull_bounds_operator, pull_bounds_operator_on_device},
     {"steps", "steps(Tensor x, Tensor numbers) -> Tensor", "CPU", steps_operator, steps_operator_on_device},
+    {"quantize", "quantize(Tensor x, Tensor grid) -> Tensor", "CPU", quantize_operator, quantize_operator_on_device},
     {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator, 0},
     {"add_tally", "add_tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings, Tensor(a!) sums) -> int", "CPU", add_tally_operator, 0},
     {"add_tallies", "add_tallies(Tensor[] grads, Tensor(a!)[] sums, int has) -> int", "CPU", add_tallies_operator, 0},

@@ -47,7 +47,7 @@ typedef struct {
     Share shares[3];       /* of the first plane, of the second, of both. In the first one, instead:
                               up of TURNED: the distance from the range at which all of grad pulls back;
                               up of OF_MIN and OF_MAX: what the bound gets where x is at it, for which `first` says whether there is a min;
-                              up and down of a slope: its width and its height */
+                              up and down of a slope: its width and its height. Of a grid: see quantize_block */
     uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions that have the bit of each plane, */
     double slopes[1 << MOST_PLANES]; /* and what each code gives, as a factor of grad */
 } Rule;
@@ -114,6 +114,7 @@ typedef struct {
                             Rule rule, int64_t n);
     void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
     void (*inside)(const void *x, uint8_t *plane, const double *interval, int64_t n);
+    void (*quantize)(const void *x, void *y, double min, double max, Rule rule, int64_t n);
     void (*tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
                   int64_t n);
     void (*arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n); /* had: for each entry 1 where any gradient was not 0 */
