@@ -15,10 +15,9 @@ from itertools import product
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 import pseudograd as pg
-from harness import Limit, Route, Taken, judge, parser_of, ratio, time_routes
+from harness import Limit, Nothing, Route, Taken, judge, parser_of, ratio, time_routes
 from pseudograd.torch_table.eras import ERAS, installed_era
 
 PLAIN, EMPTY, OWN_ERA, OTHER_ERA = "torch's own", "an empty mode", "pin to the installed era", "pin to the other era"
@@ -27,20 +26,9 @@ SIZES = (10, 100_000, 1_000_000)
 WARM = 64  # calls that are not timed: until then a processor is still learning what this context runs that the last one did not
 
 
-class Empty(TorchFunctionMode):
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        return func(*args, **(kwargs or {}))
-
-
 CONTEXTS: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
     PLAIN: contextlib.nullcontext,
-    EMPTY: Empty,
+    EMPTY: Nothing,
     OWN_ERA: lambda: pg.pin_edge(installed_era()),
     OTHER_ERA: lambda: pg.pin_edge(next(era for era in ERAS if era != installed_era())),
     CLOSED: lambda: pg.pin_edge("closed"),
