@@ -390,7 +390,7 @@ MATRICES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
     "eigh": (lambda x: torch.linalg.eigh(x @ x.T)[1], torch.eye(4), "torch.diag(torch.linspace(0, 1e-3, n))"),
     "svd": (lambda x: torch.linalg.svd(x)[0], torch.eye(4), "torch.diag(torch.linspace(0, 1e-3, n))"),
     "qr": (lambda x: torch.linalg.qr(x)[0], torch.zeros(4, 4), "1e-4 * torch.eye(n)"),
-    "matrix_exp": (torch.matrix_exp, 200 * torch.eye(4), "x.clamp(max=80)"),
+    "matrix_exp": (torch.matrix_exp, 200 * torch.eye(4), "x.clamp(max=40)"),
 }
 
 
