@@ -24,7 +24,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.tally import Tally
 from pseudograd.diagnosis.count.whatif import WhatIfMeter
 
-from ..choices import folded
+from ..choices import folded, one_in
 from .test_harmless import assert_nothing_is_left, elsewhere, trained, twice
 
 QUESTIONS: dict[str, Any] = {"alone": None, "whatif": {"inward": {"clamp": "inward"}, "closed": "closed"}}
@@ -205,8 +205,7 @@ def outcome(f: Callable[[], Results]) -> Results:
 
 
 @folded
-@pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "question"), one_in(2, PROGRAMS, QUESTIONS))
 def test_a_program_computes_what_it_computes_without_a_diagnosis(name: str, question: str) -> None:
     f = PROGRAMS[name]
     with warnings.catch_warnings():

@@ -28,6 +28,7 @@ from pseudograd.listen.program.signals import Stopped
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
+from ..choices import slow_but
 from ..commands import answer
 
 Training = Callable[[list[float]], None]  # it adds its losses to a list
@@ -158,7 +159,7 @@ def test_another_pin_is_advised_only_where_the_training_ends_better_under_it() -
     )
 
 
-@pytest.mark.parametrize("training", [cap, gate])
+@pytest.mark.parametrize("training", slow_but([gate], [cap, gate], pytest.mark.program))
 def test_a_training_that_ends_the_same_is_not_decided(training: Training) -> None:
     text = evidence(training)
     assert text.startswith("It did not decide this training, though ")

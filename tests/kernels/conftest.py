@@ -12,7 +12,7 @@ from pseudograd import engine
 from pseudograd.kernels import native
 from pseudograd.rule import prepared
 
-from .ways import LEVELS
+from .ways import DTYPES, LEVELS
 
 # The operators are looked up when they are first asked for, so their names are read where they are registered.
 OPERATORS = re.findall(r'^    {"(\w+)", "\1\(', native.LIBRARY.with_name("operators.c").read_text(), re.MULTILINE)
@@ -26,6 +26,17 @@ def level(request: pytest.FixtureRequest) -> Iterator[int]:
         pytest.skip(f"this processor has no {request.param}")
     yield wanted
     native.operators.choose(max(LEVELS.values()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every run has the loops of the widest processor with each dtype, and those of the others with half of them."""
+    for item in items:
+        cell = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if {"level", "dtype"} <= cell.keys():
+            level = LEVELS[cell["level"]]
+            if level < max(LEVELS.values()) and (level + DTYPES.index(cell["dtype"])) % 2:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pseudograd.ops.quantize import FAKE_QUANTIZE
 from pseudograd.rule import Sample
 from pseudograd.testing.contract.equality import assert_same_bits
 
-from ..choices import folded
+from ..choices import folded, one_in
 
 SCALES = (1.0, 0.25, 0.1, 0.037, 3.0, 1e-3, 117.3)
 GRIDS = ((-128, 127), (0, 255), (-8, 7), (-1, 1))
@@ -46,8 +46,7 @@ def torch_counts_in_float32() -> bool:
 
 
 @folded
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize(("grid", "dtype"), one_in(2, GRIDS, [torch.float64, torch.float32, *HALF]))
 def test_values_per_tensor_are_torch_s_to_the_bit(grid: tuple[int, int], dtype: torch.dtype) -> None:
     if dtype is torch.float64 and not torch_counts_in_float32():
         pytest.skip("this torch multiplies in float64, where ours and later ones use float32")
@@ -72,9 +71,9 @@ WIDE = (
 
 
 @folded
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
-@pytest.mark.parametrize("grid", WIDE, ids=str)
-@pytest.mark.parametrize("kind", ["numbers", "tensors"])
+@pytest.mark.parametrize(
+    ("kind", "grid", "dtype"), one_in(3, ["numbers", "tensors"], WIDE, [torch.float64, torch.float32, *HALF])
+)
 def test_grids_that_float32_cannot_count(kind: str, grid: tuple[int, int], dtype: torch.dtype) -> None:
     """torch clamps and subtracts in integers, on both sides of every end and wherever the zero point is."""
     if not torch_counts_in_float32():

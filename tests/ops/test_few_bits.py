@@ -21,7 +21,7 @@ from pseudograd.rule import OPS, make_call, prepared
 from pseudograd.testing.contract import values
 from pseudograd.testing.measure import transforms
 
-from ..choices import folded
+from ..choices import folded, one_in
 from ..contract.batches import SideBySide
 
 Function = Callable[[Tensor], Tensor]
@@ -154,8 +154,7 @@ def test_neither_pass_has_temporaries_of_the_size_of_x() -> None:
 
 
 @folded
-@every_way
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("way", "dtype"), one_in(2, WAYS, DTYPES))
 def test_the_bits_give_what_the_formula_gives(way: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several chunks, too, of which the last ends within a byte. The portable kernel declines no dtype: that would be slow."""
     monkeypatch.setattr(bits, "CHUNK", 1024)
@@ -182,8 +181,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @folded
-@every_way
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("way", "layout"), one_in(2, WAYS, LAYOUTS))
 def test_dense_layouts_save_bits_too(way: str, layout: str) -> None:
     f, planes = WAYS[way]
     x, grad = (LAYOUTS[layout](value) for value in inputs())

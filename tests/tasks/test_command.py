@@ -108,6 +108,7 @@ def test_a_training_of_ones_own_is_a_report(capsys: pytest.CaptureFixture[str]) 
         assert part in page
 
 
+@pytest.mark.program
 def test_an_unedited_training_and_variants_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     unedited = ("compare", "--task", f"{MINE}:unedited", "--replace", "clamp", "--rules", "inward", "--seeds", "2")
     assert "unedited, clamp replaced: 2 seeds" in works(capsys, *unedited)

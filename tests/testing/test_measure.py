@@ -83,8 +83,8 @@ def test_kinks_and_jumps_wherever_they_are() -> None:
 def test_a_kink_is_found_wherever_it_lies_in_a_cell() -> None:
     """At random places, and at those where a half of a half of a cell begins."""
     generator = torch.Generator().manual_seed(0)
-    random = torch.rand(40, dtype=torch.float64, generator=generator) * 3 - 1.5
-    inner = GRID[100] + (GRID[101] - GRID[100]) * torch.linspace(0, 1, 33, dtype=torch.float64)
+    random = torch.rand(16, dtype=torch.float64, generator=generator) * 3 - 1.5
+    inner = GRID[100] + (GRID[101] - GRID[100]) * torch.linspace(0, 1, 17, dtype=torch.float64)
     for place in torch.cat([random, inner]).tolist():
         measured = breaks(lambda x, place=place: torch.sin(3 * x) + 0.05 * (x - place).relu(), GRID, EPS)  # type: ignore[misc]
         assert len(measured.low) in (1, 2), place
@@ -379,7 +379,7 @@ def test_a_second_derivative_is_wrong_beyond_its_error() -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_no_op_has_cross_talk(name: str) -> None:
     for case in cases_of(OPS[name]):
-        if not case.parameters and not case.maximize:
+        if not case.parameters and not case.maximize and case.edge in (case.op.default_edge, None):
             transforms.check_element_wise(case, case.samples()[0])
 
 

@@ -106,7 +106,7 @@ OWN_RULES = pytest.mark.parametrize(
         pytest.param("upper_bound", constant_outside, False, "size", marks=pytest.mark.program),
         pytest.param("fake_quantize", fading, True, "width", marks=pytest.mark.slow),
         ("sign", swish_slope, True, None),
-        ("round", toggled, False, None),
+        pytest.param("round", toggled, False, None, marks=pytest.mark.program),
         pytest.param("policy_loss", halved_upward, True, "share", marks=pytest.mark.slow),
         pytest.param("jumprelu", parabola, True, "height", marks=pytest.mark.program),
     ],
