@@ -42,29 +42,6 @@ def newest_run(suite: Any) -> Any:
 # --- a run ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.program
-def test_a_tiny_run_is_written_and_judged(suite: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    """A broken promise is status 1 with --check alone."""
-    file, case = tmp_path / "speed.json", suite.cases.Case("clamp", 10)
-    tiny = replace(suite.cases.QUESTIONS["size"], sizes=(10, 1000), threads=(1,))
-    monkeypatch.setitem(suite.speed.QUESTIONS, "size", tiny)
-    options = ["--questions", "size", "--rounds", "2", "--seconds", "0", "--json", str(file)]
-    for limit, status in ((1e-9, 1), (1e9, 0)):
-        promise = suite.promises.Promise(case, "inward", "native", limit)
-        monkeypatch.setattr(suite.speed, "promises", lambda _, promise=promise: (promise,))
-        assert suite.speed.main([*options, "--check"]) == status
-        assert suite.speed.main(options) == 0
-    run = suite.results.load_run(file)
-    assert (run.selection, run.rounds, {case.size for case in run.cases}) == ("some", 2, {10, 1000})
-    native = run.cases[suite.cases.Case("clamp", 1000)]["native"]
-    assert set(native) == {"microseconds", "quartiles", "over", "saved_bytes"}
-    assert native["saved_bytes"] == 4000
-    assert set(native["over"]) == {"floor", "snippet"}
-    printed = capsys.readouterr().out
-    assert "  FAILS         clamp, 10 elements: inward at most 1e-09 x native: " in printed
-    assert all(f"  left out      {name} ({why})" in printed for name, why in run.missing.items())
-
-
 # --- what is measured -----------------------------------------------------------------------------------------------
 
 
@@ -86,19 +63,6 @@ def test_routes_of_an_op_agree(suite: Any, op: str) -> None:
 
 
 # --- promises -------------------------------------------------------------------------------------------------------
-
-
-def test_promises_name_what_a_full_run_measures_and_routes_exist(suite: Any) -> None:
-    everything = suite.cases.plan(suite.cases.QUESTIONS.values())
-    promised = suite.promises.promises(20.0)
-    for case, routes in suite.promises.needed(promised).items():
-        assert set(routes) <= set(everything[case]), case
-    assert len({(promise.case, promise.route, promise.against, promise.quantity) for promise in promised}) == len(
-        promised
-    )
-    known = {"network": suite.routes.ACTIVATIONS, "import": {"pseudograd"}, **suite.routes.ROUTES}
-    for question in suite.cases.QUESTIONS.values():
-        assert set(question.routes) <= set(known[question.op]), question.name
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

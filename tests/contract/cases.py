@@ -83,4 +83,22 @@ every_other_case = pytest.mark.parametrize("case", cells_of(OTHER_CASES))
 every_case_and_dtype = pytest.mark.parametrize(
     ("case", "dtype"), [*with_a_third_of_the_samples(cells_of(CASES, DTYPES))]
 )
+
+
+def _facts_of_a_rule(cell: tuple[Any, ...]) -> set[Hashable]:
+    """Each rule of each op; each rule, edge and op with each dtype."""
+    case, dtype = cell
+    op, rule = case.op.name, case.rule.name
+    return {(op, rule), (rule, case.edge), (rule, dtype), (op, dtype), (case.edge, dtype), (rule, case.maximize)}
+
+
+# For what does not hang on all that a rule and its edge do together.
+every_rule_and_dtype = pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        *with_a_third_of_the_samples(
+            as_parameters([*itertools.product(CASES, DTYPES)], _facts_of_a_rule),
+        )
+    ],
+)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))

@@ -61,12 +61,6 @@ def faults(start: object) -> list[str]:
     return lines
 
 
-def functions(start: object) -> list[FunctionType]:
-    """The functions of our files that can be reached."""
-    values = [value for value in reachable(start) if isinstance(value, FunctionType)]
-    return [function for function in values if "pseudograd" in function.__code__.co_filename]
-
-
 def reachable(start: object) -> list[Any]:
     """Functions of ours, and the functions of torch that they name."""
     values: dict[int, object] = {}

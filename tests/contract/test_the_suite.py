@@ -220,20 +220,6 @@ def test_a_gradient_that_is_wrong_by_one_path_fails(
         check(INWARD, torch.float32)
 
 
-def test_layouts_are_those_of_all_but_the_last_odd_element() -> None:
-    sample = INWARD.samples()[0]
-    x, low, high = sample.build(torch.float32)
-    laid, *bounds = transforms.torch_inputs(INWARD, sample, torch.float32)
-    assert laid.shape == (1, 2, len(x) // 2, 1)
-    assert torch.equal(laid.reshape(-1), x[: len(x) // 2 * 2].reshape(-1)) or x.isnan().any()
-    assert bounds == [low, high]
-
-
-def test_an_error_names_the_first_values_that_are_wrong() -> None:
-    wrong, values_of = torch.tensor([False, True, True]), (torch.tensor([1.0, 2.0, 3.0]), None, 0.5)
-    assert derivatives._first(wrong, values_of) == [2.0, None, 0.5]
-
-
 def test_a_row_that_says_something_else_fails() -> None:
     for name, sides_of in (
         ("inward", lambda: (Slope(1.0, 0.0), Slope(0.0, 1.0))),

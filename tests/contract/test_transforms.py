@@ -12,7 +12,7 @@ from pseudograd.testing.measure.transforms import REVERSE
 
 from ..choices import folded
 from . import matrix
-from .cases import CASES, every_case, every_case_and_dtype, every_linear_case, every_other_case
+from .cases import CASES, every_case, every_linear_case, every_other_case, every_rule_and_dtype
 
 
 @folded
@@ -55,7 +55,7 @@ def test_other_rules_refuse_forward_mode(case: Case) -> None:
 
 
 @folded
-@every_case_and_dtype
+@every_rule_and_dtype
 def test_every_layout_keeps_form_and_values(case: Case, dtype: torch.dtype) -> None:
     transforms.check_layouts(case, dtype)
 

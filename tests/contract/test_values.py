@@ -6,11 +6,11 @@ from pseudograd.testing.contract import sides, values
 from pseudograd.testing.contract.cases import Case
 
 from ..choices import folded
-from .cases import every_case, every_case_and_dtype
+from .cases import every_case, every_case_and_dtype, every_rule_and_dtype
 
 
 @folded
-@every_case_and_dtype
+@every_rule_and_dtype
 def test_forward_is_torch_bit_for_bit(case: Case, dtype: torch.dtype) -> None:
     values.check_forward(case, dtype)
 
@@ -22,7 +22,7 @@ def test_gradient_is_the_reference_on_special_values(case: Case, dtype: torch.dt
 
 
 @folded
-@every_case_and_dtype
+@every_rule_and_dtype
 def test_gradient_is_the_reference_on_random_values(case: Case, dtype: torch.dtype) -> None:
     values.check_random(case, dtype)
 
@@ -34,7 +34,7 @@ def test_the_row_says_what_passes_where(case: Case, dtype: torch.dtype) -> None:
 
 
 @folded
-@every_case_and_dtype
+@every_rule_and_dtype
 def test_broadcast_inputs_get_the_sum(case: Case, dtype: torch.dtype) -> None:
     values.check_reduced(case, dtype)
 

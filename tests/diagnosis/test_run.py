@@ -19,6 +19,7 @@ from pseudograd.cli import main
 
 from .. import browser
 from ..browser import needs_browser
+from ..choices import slow_but
 from ..commands import answer
 
 PROGRAM = """\
@@ -225,7 +226,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", slow_but([*SETTINGS][::2], SETTINGS, pytest.mark.program))
 def test_settings_are_those_of_lint(setting: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A baseline of the settings alone does not change the exit status: `--baseline` does."""
     known = {"path": "train.py", "code": "PG204", "expression": "gain.clamp(0.1, 2.0)", "count": 1}

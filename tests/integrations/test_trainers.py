@@ -161,7 +161,8 @@ def fit(
     assert not _get_current_function_mode_stack()
 
 
-every_trainer = pytest.mark.parametrize("fit", [*LIGHTNING, "transformers"], indirect=True)
+HUGGING_FACE = [pytest.param("transformers", marks=pytest.mark.program)]
+every_trainer = pytest.mark.parametrize("fit", [*LIGHTNING, *HUGGING_FACE], indirect=True)
 
 
 @every_trainer
@@ -197,6 +198,38 @@ def test_the_callback_of_lightning_in_a_trainer_of_this_test(monkeypatch: pytest
     assert not _get_current_function_mode_stack()
 
 
+def test_the_callback_of_hugging_face_in_a_trainer_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the training on a finding, and the diagnosis with the training, also by an error."""
+    package = SimpleNamespace(TrainerCallback=object, TrainerControl=None, TrainerState=None)
+    monkeypatch.setitem(sys.modules, "transformers", package)
+    monkeypatch.delitem(sys.modules, "pseudograd.integrations.transformers", raising=False)
+    logged, net = [], Gated()
+
+    def train(fails: bool = False) -> bool:
+        state, control = SimpleNamespace(global_step=0), SimpleNamespace(should_training_stop=False)
+        callback.on_step_begin(None, state, control, model=net)
+        net(torch.ones(3)).backward()
+        if fails:
+            raise RuntimeError("theirs")
+        state.global_step = 1
+        callback.on_step_end(None, state, control)
+        return control.should_training_stop
+
+    trainer = SimpleNamespace(log=lambda numbers: logged.append(numbers["pseudograd/backwards"]), train=train)
+    module = importlib.import_module("pseudograd.integrations.transformers")
+    del sys.modules["pseudograd.integrations.transformers"]
+    callback = module.DiagnoseCallback(trainer, stop_on="cut>0.9")
+    with pytest.warns(UserWarning, match="as asked: cut>0.9 at"):
+        assert trainer.train()
+    assert logged == [1.0]
+    with pytest.raises(RuntimeError, match="theirs"):
+        trainer.train(fails=True)
+    assert not _get_current_function_mode_stack()
+    callback.on_step_begin(None, SimpleNamespace(global_step=0), None, model=net)
+    callback.on_train_end(None)
+    assert not _get_current_function_mode_stack()
+
+
 @pytest.mark.parametrize("fit", LIGHTNING, indirect=True)
 def test_lightning_with_two_optimisers_by_hand(fit: Callable[..., Training]) -> None:
     """Each counts as a step, so that a batch takes two of them."""
@@ -227,7 +260,7 @@ def test_an_error_of_the_training_closes_the_diagnosis(fit: Callable[..., Traini
         fit(every_n_steps=1, fails=True)
 
 
-@pytest.mark.parametrize("fit", ["transformers"], indirect=True)
+@pytest.mark.parametrize("fit", HUGGING_FACE, indirect=True)
 def test_the_numbers_of_a_training_are_those_without_it(fit: Callable[..., Training]) -> None:
     nets = [ForTrainer(), ForTrainer()]
     fit(net=nets[0], every_n_steps=2)
