@@ -161,7 +161,6 @@ def _costs() -> list[str]:
         "- `sign` ignores the size of the gradient. It is good if starts are far outside, a parameter itself is clamped, and gradients",
         "  are near 1. It does not follow the scale of the loss, and it counts micro-batches. Held at a bound it oscillates:",
         f"  {least}.",
-        "- `inward`, `sign`, `elastic` and `inverting` are not linear in the gradient: [their gradients do not add",
-        "  up](understand.md#gradients-that-do-not-add-up) over losses, micro-batches or ranks.",
+        "- The gradients of `inward`, `sign`, `elastic` and `inverting` [do not add up](understand.md#gradients-that-do-not-add-up).",
         "- No task of `compare` measures `trust` and `fourier` of `round` or the windows of `jumprelu`.",
     ]
