@@ -1,8 +1,8 @@
 """The first event in which two runs differ by more than rounding, and rounding that a training magnifies.
 
-A distance is relative: between the digests of two tensors, or between two losses. A distance counts as rounding up to the largest of three
-figures: the precision of the dtype, the distance that another order of sums causes at the same event, and the usual distance of the events
-before it. Rounding grows from step to step, and never by much in one event.
+A distance is the relative difference of two losses, or of the digests (the sums) of two tensors. A distance is rounding if it is no larger
+than the largest of three figures: the precision of the dtype, the distance that another order of sums causes at the same event, and the
+usual distance of the events before it. Rounding grows from step to step, and never by much in one event.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from .recording import LEAF, OTHER_ORDER, SHAKEN, Digest, Event, Recording
 
 _EPSILON = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3, "complex64": 1.2e-7}
-ROUNDINGS = 16  # of one element, by which a sum may move
+ROUNDINGS = 16  # a sum may differ by this many times the epsilon of its dtype
 ROUNDINGS_COMPILED = 128  # the same under a compiler, which joins loops and keeps some sums in another dtype
-LARGEST_ROUNDING = 0.15  # of that many roundings: a single rounding of bfloat16 is nearly 0.01
-_NOISE_FACTOR, _LEVEL_FACTOR = 10, 30  # times the distance of another order of sums; times the usual distance before
-_LEAF_NOISE = 1e-6  # the least noise of a parameter's gradient
+LARGEST_ROUNDING = 0.15  # the limit of these products: for bfloat16, 16 epsilons are 0.13 and 128 are 1
+_NOISE_FACTOR = 10  # rounding may be this many times the distance that another order of sums causes
+_LEVEL_FACTOR = 30  # rounding may be this many times the usual distance of the events before
+_LEAF_NOISE = 1e-6  # another order of sums moves a parameter's gradient at least by this distance
 ALIKE_LOSSES = 1e-5  # losses up to this distance are alike
-_SUM_ROUNDING = 1e-12  # a distance that the sums of a digest make by themselves
+_SUM_ROUNDING = 1e-12  # a smaller distance comes from the sums of the digest themselves
 _RECENT_EVENTS = 200
 
 
@@ -29,8 +30,8 @@ _RECENT_EVENTS = 200
 class Difference:
     """The first event whose values differ, in the older and in the newer run.
 
-    only_old, only_new: events of one run alone, between the last event that agreed and this one. is_reordered: both runs have the same
-    events there, in another order.
+    only_old, only_new: events that only one run has, after the last event that agrees and before this event. is_reordered: between these
+    two events both runs have the same events, in another order.
     """
 
     step: int
@@ -45,7 +46,7 @@ class Difference:
 @dataclass(frozen=True)
 class Comparison:
     """first: None if all differences are rounding. largest: the largest distance that is rounding. events: the number of compared events.
-    other_ops: lines where the two runs get the same values by other ops.
+    other_ops: lines where the two runs compute the same values with different ops.
     """
 
     first: Difference | None
@@ -60,49 +61,52 @@ def compare_events(
     """The first difference in the steps that both runs recorded, from step `since` on. noises: runs of the older torch in which
     rounding alone differs.
     """
-    moves: dict[object, float] = {}
+    noise_of: dict[object, float] = {}
     recent: deque[float] = deque(maxlen=_RECENT_EVENTS)
     largest, count, other_ops = 0.0, 0, dict[str, None]()
-    harmless: set[object] = set()  # events of one run alone in a step whose other values agree
+    harmless: set[object] = set()  # events that only one run has, in a step whose other values agree
     for step in sorted(old.steps.keys() & new.steps.keys()):
         for run in noises:
-            _measure_moves(moves, old.steps[step], run.steps.get(step, []))
-        theirs = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
-        common = {event.key for event in old.steps[step]} & theirs.keys()
+            _measure_noise(noise_of, old.steps[step], run.steps.get(step, []))
+        new_events = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
+        common = {event.key for event in old.steps[step]} & new_events.keys()
         only_old: list[Event] = []
-        earlier: tuple[list[Event], list[Event]] = ([], [])  # of one run alone, in front of an event that agrees
-        passed_by, position = set[object](), 0
+        earlier: tuple[list[Event], list[Event]] = (
+            [],
+            [],
+        )  # events that only one run has, on the line before an event that agrees
+        unmatched, position = set[object](), 0
         for event in _drop_leaves(old.steps[step]):
-            if event.key not in theirs:
+            if event.key not in new_events:
                 only_old.append(event)
                 continue
             count += 1
-            at, other = theirs[event.key]
+            at, other = new_events[event.key]
             distances = _distances(event, other)
-            passed = _drop_leaves(new.steps[step][position:at])
-            only_new = [event for event in passed if event.key not in common]
-            noise, level = moves.get(event.key, 0.0), _usual(recent)
+            skipped = _drop_leaves(new.steps[step][position:at])
+            only_new = [event for event in skipped if event.key not in common]
+            noise, level = noise_of.get(event.key, 0.0), _usual_distance(recent)
             if _is_beyond_rounding(event, distances, noise, level, roundings):
                 if step < since:
                     continue
-                is_reordered = at < position or len(only_new) < len(passed)
-                alone = (only_old, only_new) if only_old or only_new or is_reordered else earlier
-                old_alone, new_alone = (tuple(each for each in events if each.key not in harmless) for events in alone)
-                first = Difference(step, event, other, max(distances), old_alone, new_alone, is_reordered)
+                is_reordered = at < position or len(only_new) < len(skipped)
+                extra = (only_old, only_new) if only_old or only_new or is_reordered else earlier
+                old_extra, new_extra = (tuple(each for each in events if each.key not in harmless) for events in extra)
+                first = Difference(step, event, other, max(distances), old_extra, new_extra, is_reordered)
                 return Comparison(first, largest, count, tuple(other_ops))
             recent.extend(filter(math.isfinite, distances))
             largest = max(largest, *filter(math.isfinite, distances), 0.0)
             other_ops.update(dict.fromkeys(event.origin.where for event in only_old))
-            passed_by.update(event.key for event in (*only_old, *only_new))
-            for events, own in zip(earlier, (only_old, only_new), strict=True):
-                events[:] = [each for each in (*events, *own) if each.line != event.line]
+            unmatched.update(event.key for event in (*only_old, *only_new))
+            for events, added in zip(earlier, (only_old, only_new), strict=True):
+                events[:] = [each for each in (*events, *added) if each.line != event.line]
             only_old, position = [], at + 1
-        harmless |= passed_by
+        harmless |= unmatched
     return Comparison(None, largest, count, tuple(other_ops))
 
 
 def find_other_ops(old: Recording, new: Recording) -> Difference | None:
-    """The events that each run alone has, behind all that both have: of two runs without another difference."""
+    """The events that only one run has, at the end of the last step that both recorded. For two runs without another difference."""
     steps = old.steps.keys() & new.steps.keys()
     if not steps:
         return None
@@ -110,8 +114,8 @@ def find_other_ops(old: Recording, new: Recording) -> Difference | None:
     ends: list[tuple[Event, ...]] = []
     for run in (old, new):
         events = _drop_leaves(run.steps[max(steps)])
-        seen = [at for at, event in enumerate(events) if event.key in common]
-        ends.append(tuple(events[seen[-1] + 1 if seen else 0 :]))
+        last_common = max((at for at, event in enumerate(events) if event.key in common), default=-1)
+        ends.append(tuple(events[last_common + 1 :]))
     only_old, only_new = ends
     return Difference(max(steps), only_old[0], only_new[0], math.inf, only_old, only_new) if all(ends) else None
 
@@ -120,16 +124,17 @@ def _drop_leaves(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.origin.kind != LEAF]
 
 
-def _usual(distances: Sequence[float]) -> float:
-    """Three of four distances are no larger."""
+def _usual_distance(distances: Sequence[float]) -> float:
+    """The upper quartile: three of four distances are no larger."""
     return sorted(distances)[len(distances) * 3 // 4] if distances else 0.0
 
 
-def _measure_moves(moves: dict[object, float], events: Sequence[Event], others: Sequence[Event]) -> None:
+def _measure_noise(noise_of: dict[object, float], events: Sequence[Event], others: Sequence[Event]) -> None:
+    """Adds the distance of each event between two runs in which rounding alone differs."""
     by_key = {event.key: event for event in others}
     for event in _drop_leaves(events):
         if event.key in by_key:
-            moves[event.key] = max(moves.get(event.key, 0.0), *_distances(event, by_key[event.key]))
+            noise_of[event.key] = max(noise_of.get(event.key, 0.0), *_distances(event, by_key[event.key]))
 
 
 def _distances(old: Event, new: Event) -> list[float]:
@@ -160,7 +165,7 @@ def _is_beyond_rounding(event: Event, distances: Sequence[float], noise: float, 
 
 
 def is_beyond_rounding(distance: float, digest: Digest, noise: float, level: float, roundings: int = ROUNDINGS) -> bool:
-    """Integers are exact until the values that they come from have been rounded differently."""
+    """Is this distance larger than rounding? Integers are exact as long as no earlier value was rounded differently."""
     if distance == 0.0:
         return False
     epsilon = _EPSILON.get(digest.shape.split()[0])
@@ -170,12 +175,12 @@ def is_beyond_rounding(distance: float, digest: Digest, noise: float, level: flo
     return distance > max(precision, _NOISE_FACTOR * noise, _LEVEL_FACTOR * level)
 
 
-def shorten(run: Recording, most: int | None) -> Recording:
-    """The run up to its step `most`, with the events of the step that was under way."""
-    if most is None:
+def shorten(run: Recording, last: int | None) -> Recording:
+    """The run up to step `last`, and the events of the next step, which may be incomplete. None for the whole run."""
+    if last is None:
         return run
-    steps = {step: events for step, events in run.steps.items() if step <= most + 1}
-    return replace(run, losses=run.losses[:most], steps=steps)
+    steps = {step: events for step, events in run.steps.items() if step <= last + 1}
+    return replace(run, losses=run.losses[:last], steps=steps)
 
 
 # --- losses, which every step has -------------------------------------------------------------------------------------
@@ -199,11 +204,11 @@ def last_loss(run: Recording) -> float | None:
 def first_loss(
     old: Recording, new: Recording, noises: Sequence[Recording] = (), growth: float = _LEVEL_FACTOR
 ) -> int | None:
-    """The first step, counted from 1, whose losses differ by more than rounding. growth: of rounding, from one step to the next."""
+    """The first step, counted from 1, whose losses differ by more than rounding, which grows at most by the factor `growth` in a step."""
     noise_distances = [loss_distances(old, noise) for noise in noises]
     level = worst = 0.0
     for at, distance in enumerate(loss_distances(old, new)):
-        worst = max(worst, *(moves[at] for moves in noise_distances if at < len(moves)), 0.0)
+        worst = max(worst, *(noise[at] for noise in noise_distances if at < len(noise)), 0.0)
         if distance > max(ALIKE_LOSSES, _NOISE_FACTOR * worst, growth * level):
             return at + 1
         level = max(level, distance)
@@ -211,8 +216,8 @@ def first_loss(
 
 
 def train_alike(old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS) -> bool:
-    """Are the losses and the parameters' gradients the same? Other values, such as unwritten memory, do not count, unless no parameter
-    keeps a gradient, as where torch.func computes it.
+    """Are the losses and the parameters' gradients the same? Other values do not count, for example memory that nothing was written to.
+    If no parameter keeps a gradient, for example because torch.func computes it, all values count.
     """
     if first_loss(old, new, noises) is not None:
         return False
@@ -235,15 +240,15 @@ def same_leaves(old: Recording, new: Recording, noises: Sequence[Recording] = ()
 
 
 def _are_same_leaves(leaves: list[list[Digest]], roundings: int) -> bool:
-    """Another op inside can change the order of the gradients; sorting undoes that."""
+    """leaves: of the two runs and of the noise run. If the gradients arrived in another order, they are sorted first."""
     old, new, noise = leaves
-    moves = [digest_distance(a, b) for a, b in zip(old, noise, strict=False)]
-    rows = list(zip(old, [*moves, *[0.0] * (len(old) - len(moves))], strict=True))
+    noises = [digest_distance(a, b) for a, b in zip(old, noise, strict=False)]
+    rows = list(zip(old, [*noises, *[0.0] * (len(old) - len(noises))], strict=True))
     if [digest.shape for digest in old] != [digest.shape for digest in new]:
         rows, new = sorted(rows, key=lambda row: _sort_key(row[0])), sorted(new, key=_sort_key)
     return len(rows) == len(new) and not any(
-        is_beyond_rounding(digest_distance(a, b), a, max(move, _LEAF_NOISE), 0.0, roundings)
-        for (a, move), b in zip(rows, new, strict=True)
+        is_beyond_rounding(digest_distance(a, b), a, max(noise_distance, _LEAF_NOISE), 0.0, roundings)
+        for (a, noise_distance), b in zip(rows, new, strict=True)
     )
 
 
@@ -262,7 +267,7 @@ def _sort_key(digest: Digest) -> tuple[str, str]:
 def may_have_grown(
     old: Recording, new: Recording, noises: Sequence[Recording], comparison: Comparison, step: int | None
 ) -> bool:
-    """Does the difference begin after the first update, or do the losses part slowly and further than known rounding?"""
+    """Does the difference begin after the first update, or do the losses drift further apart than rounding alone drives them?"""
     steps = [] if step is None else [step]
     steps += [] if comparison.first is None else [comparison.first.step]
     return min(steps) > 1 if steps else first_loss(old, new, noises, growth=0.0) is not None
@@ -270,7 +275,7 @@ def may_have_grown(
 
 @dataclass(frozen=True)
 class Growth:
-    """is_rounding: the losses part as far where rounding alone differs. why, next_steps: lines of the answer."""
+    """is_rounding: rounding alone drives the losses about as far apart. why, next_steps: lines of the answer."""
 
     is_rounding: bool
     why: tuple[str, ...]
@@ -278,41 +283,49 @@ class Growth:
 
 
 def explain_growth(old: Recording, new: Recording, noises: Sequence[Recording]) -> Growth | None:
-    """For two runs without a call that stands out. None if their losses are alike, or if no run shows rounding alone."""
-    parting = _find_parting(old, new)
-    if parting is None or not noises:
+    """Explains different losses of two runs in which no single call differs by more than rounding.
+
+    None if their losses are alike, or if no run shows the effect of rounding alone.
+    """
+    divergence = _find_divergence(old, new)
+    if divergence is None or not noises:
         return None
-    step, most = parting
-    summary = f"the losses of the two part from step {step} on, by up to {most}"
+    step, most = divergence
+    summary = f"the losses of the two runs differ from step {step} on, by up to {most}"
     if first_loss(old, new, noises, growth=0.0) is not None:
-        why = f"{summary}, little by little: no call stands out, and rounding alone does not part them so far"
+        why = (
+            f"{summary}. No single call differs by more than rounding, and rounding alone makes the losses differ less"
+        )
         return Growth(False, (why,)) if len(noises) > 1 else None
-    partings = {name: _find_parting(old, run) for name, run in zip((OTHER_ORDER, SHAKEN), noises, strict=False)}
-    alone = [f"with {name} from step {part[0]} on, by up to {part[1]}" for name, part in partings.items() if part]
+    divergences = {name: _find_divergence(old, run) for name, run in zip((OTHER_ORDER, SHAKEN), noises, strict=False)}
+    alone = [f"with {name} from step {part[0]} on, by up to {part[1]}" for name, part in divergences.items() if part]
     if not alone:
         return None
-    why = f"under torch {old.torch} alone they do, too: {'; '.join(alone)}"
-    alike = f"before step {step} they are alike to {ALIKE_LOSSES:.0e}; " if step > 1 else ""
-    limit = f"{alike}what else differs from step {step} on, and no further, cannot be told from this"
-    next_step = "compare results over several seeds: those of a single run are decided by rounding"
+    why = f"two runs under torch {old.torch} alone differ, too: {'; '.join(alone)}"
+    alike = f"before step {step} the losses agree to {ALIKE_LOSSES:.0e}; " if step > 1 else ""
+    limit = f"{alike}from step {step} on, a difference of this size may be rounding or have another cause"
+    next_step = "compare results over several seeds: rounding decides the result of a single run"
     return Growth(True, (summary, why, limit), (next_step,))
 
 
 def explain_equality(old: Recording, mended: Recording) -> str:
-    """For a run that trains as the older one does, within the effect of another order of sums, which can be large."""
-    parting = _find_parting(old, mended)
-    if parting is None and not keeps_gradients(old):
-        return f"{'the losses' if any(old.losses) else 'all values'} are equal, but for rounding"
-    if parting is None:
+    """Says how equal two runs are that differ at most by the effect of another order of sums. This effect can be large."""
+    divergence = _find_divergence(old, mended)
+    if divergence is None and not keeps_gradients(old):
+        return f"{'the losses' if any(old.losses) else 'all values'} are equal, except for rounding"
+    if divergence is None:
         return "the losses are equal, and so are the gradients of the parameters"
-    return f"losses and gradients differ no more than by another order of sums: the losses by up to {parting[1]}"
+    return f"losses and gradients differ no more than with another order of sums: the losses by up to {divergence[1]}"
 
 
-def _find_parting(old: Recording, new: Recording) -> tuple[int, str] | None:
+def _find_divergence(old: Recording, new: Recording) -> tuple[int, str] | None:
     """The first step whose losses are not alike, and the largest distance, as text."""
     distances = loss_distances(old, new)
     first = next((step for step, distance in enumerate(distances, start=1) if distance > ALIKE_LOSSES), None)
     if first is None:
         return None
     most = max(filter(math.isfinite, distances), default=0.0)
-    return first, f"{100 * most:.2g} %" + ("" if all(map(math.isfinite, distances)) else ", and then wholly")
+    is_all_finite = all(map(math.isfinite, distances))
+    return first, f"{100 * most:.2g} %" + (
+        "" if is_all_finite else ", and in some steps only one run has a finite loss"
+    )

@@ -101,7 +101,7 @@ def test_a_backward_that_forgets_an_input_has_the_line_of_its_call() -> None:
     net = nn.ParameterDict({"x": torch.ones(3), "scale": torch.ones(1)})
     with diagnose(net) as d:
         Scales.apply(net["x"], net["scale"].exp()).sum().backward()  # type: ignore[no-untyped-call]
-    why = "the backward of ScalesBackward returns None for what comes from it"
+    why = "the backward of ScalesBackward returns None for an input that depends on the parameter"
     assert cause_of(d, "scale") == (line_of("Scales.apply"), why)
     assert d.findings[0].next_step.startswith("Return the gradient of that input")
 
@@ -156,7 +156,7 @@ def test_a_factor_that_starts_at_0_and_learns_is_calm(kind: str, rates: tuple[An
             if rate is not None:
                 optimizer.step()
     assert ("a.weight" in starved(d)) == (rates == ("others",))
-    starts = "1 parameter of a gets zeros alone until what multiplies it has left 0, as in the first step of a LoRA"
+    starts = "1 parameter of a gets only zeros as long as a parameter that multiplies it is 0, as in the first step of a LoRA"
     assert (starts in d.calm) == (rates not in (("others",), (0.1, 0.1)))
 
 
@@ -336,7 +336,7 @@ CUT: dict[Callable[[nn.Module, nn.Module], Tensor], tuple[str, str]] = {
     _free_bits: ("is cut by clamp", "None, if the clip is meant"),
     _times_0: ("is cut by mul", "Print the other factor"),
     _a_sample: ("", "torch.distributions.Normal(a(X), 1.0).rsample()"),
-    _in_front_of_a_choice: ("its only way to the loss is cut by .detach(), and again behind it", "two edits"),
+    _in_front_of_a_choice: ("its only way to the loss is cut by .detach(), and by another cut after it", "two edits"),
     _written_as_an_average: ("", "Let the loss use the parameter itself"),
     _an_exit: ("nobody can see", "Use the tensor itself"),
     _over_one_entry: ("is cut by softmax", "the shape and the range"),

@@ -24,7 +24,7 @@ from .checks import only, starved
 from .trainers import steps
 
 STEPPED_BY_NONE = (
-    "4 parameters of {} are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
+    "4 parameters of {} are stepped by no optimiser: they learn nothing here, as is right for a target or teacher net"
 )
 
 
@@ -95,7 +95,7 @@ def test_without_a_step_a_net_under_no_grad_is_calm(is_given: bool) -> None:
         functional.mse_loss(online(x()), y).backward()
     assert starved(d) == []
     (line,) = d.calm
-    assert ("not of the model given" in line, "under no_grad" in line) == (is_given, not is_given)
+    assert ("not part of the given model" in line, "under no_grad" in line) == (is_given, not is_given)
 
 
 def test_gan_alternation() -> None:
@@ -114,10 +114,12 @@ def test_gan_alternation() -> None:
     d = steps(None, critic_loss, 3, critic_optimizer)
     assert starved(d) == []
     assert d.calm[0] == STEPPED_BY_NONE.format("Sequential")
-    assert d.calm[1].startswith("1 parameter of Sequential(2) gets zeros alone while the weight beside it learns")
+    assert d.calm[1].startswith(
+        "1 parameter of Sequential(2) gets only zeros, although the weight of the same layer learns"
+    )
 
 
-@pytest.mark.parametrize(("count", "says"), [(3, "what arrives there adds up to 0"), (1, "in the one backward")])
+@pytest.mark.parametrize(("count", "says"), [(3, "output add up to 0"), (1, "in the one backward")])
 def test_a_bias_that_cancels_within_one_batch_is_calm(count: int, says: str) -> None:
     critic = net(8, 1)
 
@@ -141,7 +143,7 @@ def test_frozen_or_without_a_rate() -> None:
         return model[2](model[0](x()).detach()).square().mean()
 
     groups: list[dict[str, Any]] = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]
-    calm = ["2 parameters of Sequential stand in a group of an optimiser whose rate is 0"]
+    calm = ["2 parameters of Sequential belong to a group of an optimiser with the rate 0"]
     assert verdicts(steps(model, loss, 3, torch.optim.SGD(groups, 0.1))) == ([], calm)
     # A rate of 0 everywhere freezes nothing: a warm-up starts so.
     assert starved(steps(model, loss, 1, sgd(model, rate=0.0))) == ["0.weight", "0.bias"]
@@ -423,7 +425,7 @@ def test_a_backward_that_ends_with_an_error_is_the_cause() -> None:
             with pytest.raises(RuntimeError, match="inplace operation"):
                 loss.backward()
     finding = only(d, "starved")
-    assert finding.cause == "3 backwards ended with an error before its gradient came"
+    assert finding.cause == "3 backwards ended with an error before its gradient arrived"
     assert {"0.weight", "0.bias"} <= set(finding.parameters)
 
 

@@ -193,9 +193,9 @@ def test_the_figures_are_those_of_the_losses() -> None:
     assert growth is not None
     assert growth.is_rounding
     assert growth.why == (
-        "the losses of the two part from step 3 on, by up to 20 %",
-        "under torch 2.13.0 alone they do, too: with parameters moved by roundings from step 2 on, by up to 25 %",
-        "before step 3 they are alike to 1e-05; what else differs from step 3 on, and no further, cannot be told from this",
+        "the losses of the two runs differ from step 3 on, by up to 20 %",
+        "two runs under torch 2.13.0 alone differ, too: with parameters moved by roundings from step 2 on, by up to 25 %",
+        "before step 3 the losses agree to 1e-05; from step 3 on, a difference of this size may be rounding or have another cause",
     )
     assert explain_equality(OLD, OLD) == "the losses are equal, but for rounding"
     leaf = run((3, 1.0))
@@ -208,7 +208,7 @@ def test_a_difference_that_rounding_does_not_explain_is_not_called_rounding() ->
     growth = explain_growth(OLD, GRADUAL, [OLD, shaken])
     assert growth is not None
     assert not growth.is_rounding
-    assert growth.why[0].startswith("the losses of the two part from step 3 on, by up to 0.09 %, little by little")
+    assert growth.why[0].startswith("the losses of the two runs differ from step 3 on, by up to 0.09 %. No single call")
     assert explain_growth(OLD, trained(1.0, 1.0, 1.0 + 1e-6, 1.0), [shaken]) is None
 
 

@@ -425,7 +425,7 @@ def test_gradients_that_no_parameter_keeps_are_compared_by_the_values_that_follo
 
     answer, _ = compare_torches(record)
     assert answer.kind == CONVENTION
-    assert answer.why == ("pinned everywhere, all values are equal, but for rounding",)
+    assert answer.why == ("pinned everywhere, all values are equal, except for rounding",)
 
 
 # --- between two devices ----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, count
 
 import torch
 
@@ -16,8 +17,8 @@ from ..rewrite.report import Missed, Report, Rewritten
 from ..torch_table.private import function_of
 
 _OUR_NODE = "PseudogradBackward"
-_MAX_BACKWARDS = 8  # so many backward passes of a run are searched
-_MAX_LINES = 8  # so many lines of each kind are shown
+_MAX_BACKWARDS = 8  # the search for Functions ends after this many backward passes
+_MAX_LINES = 8  # of each kind of call, in a report
 
 # A function and a line. For a Function of the program it is the line that defines it. For all others it is the line that calls it.
 Call = tuple[str, str]
@@ -41,8 +42,9 @@ class Reach:
 
     @classmethod
     def union(cls, parts: Iterable[Reach]) -> Reach:
-        columns = zip(*(vars(part).values() for part in parts), strict=True)
-        return cls(*(tuple(dict.fromkeys(call for calls in column for call in calls)) for column in columns))
+        """All calls of the parts, each once."""
+        kinds = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*(tuple(dict.fromkeys(chain.from_iterable(calls))) for calls in kinds))
 
     def lines(self) -> Iterator[str]:
         """Sentences for a reader who wonders why a rule changed nothing."""
@@ -68,11 +70,11 @@ def watch_own_functions() -> Iterator[dict[Call, None]]:
     program may have stored the `apply` of a class before this context began.
     """
     calls: dict[Call, None] = {}
-    backwards_left = iter(range(_MAX_BACKWARDS))
+    backward_number = count(1)
 
     def note_functions(roots: Iterable[torch.Tensor], grads: object, inputs: object) -> None:
         with suppress(Exception):  # an error here must not end the program
-            if next(backwards_left, None) is not None:
+            if next(backward_number) <= _MAX_BACKWARDS:
                 classes = {function_of(type(node)) for node in nodes.reachable_from(roots)}
                 calls.update(dict.fromkeys(sorted(_definition(cls) for cls in classes if _belongs_to_program(cls))))
 
@@ -97,7 +99,7 @@ def _belongs_to_program(cls: object) -> bool:
 
 
 def _definition(cls: type[torch.autograd.Function]) -> Call:
-    """The name of the class, and the line that defines it. If an op of this library does the same, the text also names that op."""
+    """The name of the class, and the line that defines it. If an op of this library does the same, the line is followed by that op."""
     code = inspect.unwrap(cls.forward).__code__
     line, copy = frames.format_location(code, code.co_firstlineno), what_is(cls)
     return cls.__qualname__, line if copy is None else f"{line}, which is {copy.meaning}: `{copy.instead}`"

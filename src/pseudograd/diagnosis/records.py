@@ -54,7 +54,7 @@ class Site:
     own_remedy: str = field(default="", repr=False)
     is_second: bool = field(default=False, repr=False)  # of a second derivative: a backward made it
     joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
-    is_of_one: bool = field(default=False, repr=False)  # it normalises one number
+    normalises_one_number: bool = field(default=False, repr=False)  # it normalises one number
     ends_behind: bool = field(default=False, repr=False)  # an op behind it cuts whatever passes at a bound
     steep_op: str = field(default="", repr=False)  # it makes what enters this clamp, and its slope grows without end
     is_clip: bool = field(

@@ -14,7 +14,7 @@ from ..errors import must
 from ..ops.bounds import CLAMP
 from ..parse_rule import parsed
 from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
-from ..testing.measure.numeric import jumps_of, resolution_of, written
+from ..testing.measure.numeric import jumps_of, resolution_of, short_decimal
 from .gradient import FIX_RANDOM, checked_function, gradient
 from .palette import colour
 
@@ -170,7 +170,7 @@ def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[floa
         eps = resolution_of(f, x)
         pairs = jumps_of(lambda at: f(at).detach().double(), x, eps)  # noqa: B023, used at once
         lefts, rights = (part.tolist() for part in pairs)
-        jumps |= {written(left, right, high - low) for left, right in zip(lefts, rights, strict=True)}
+        jumps |= {short_decimal(left, right, high - low) for left, right in zip(lefts, rights, strict=True)}
     return jumps
 
 

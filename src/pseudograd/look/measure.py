@@ -1,4 +1,4 @@
-"""The points that an audit measures: kinks and jumps to the exact number, and the regions between them."""
+"""Chooses and measures the points of an audit: it locates kinks and jumps exactly, and divides the rest into regions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..testing.measure.numeric import (
     nearest,
     resolution_of,
     rounding_of,
+    short_decimal,
     simplest,
     slope_of,
     values,
-    written,
 )
 from .audit_record import Curves, Region, Side
 
@@ -30,8 +30,8 @@ Pair = tuple[float, float]
 _KINDS = ("exact", "flat", "cut", "pseudo", "biased", "undefined", "kink", "jump")
 _SLOPE_TOLERANCE = 1e-5  # relative: two slopes that differ by less are equal
 _LARGEST_Y = 2.0**500
-_USUAL_POWERS = 20  # powers of two by which x and y may differ from 1 and still be measured as they are
-_ROUNDS, _CELLS_PER_ROUND = 10, 24  # of more points
+_USUAL_POWERS = 20  # x and y between 2**-20 and 2**20 are measured in units of 1
+_ROUNDS, _CELLS_PER_ROUND = 10, 24  # `_refine` halves at most so many gaps in a round
 _STEEP_CHANGE = 0.02  # as a share of the size of the gradient, from one point to the next
 
 
@@ -45,7 +45,7 @@ class Break(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where value and gradients stop to be finite. has_finite: are they finite at x itself? undefined: an x where they are not."""
+    """An end of a part where value and gradients are finite. has_finite: are they so at x itself? undefined: an x where they are not."""
 
     x: float
     has_finite: bool
@@ -55,8 +55,8 @@ class End(NamedTuple):
 class Measured(NamedTuple):
     """The points, and at each point the value, the derivative with its error, and the slope for both signs of grad.
 
-    breaks: the kinks and jumps among the points. pairs: neighbouring numbers between which the gradient alone jumps. ends: of the parts
-    where everything is finite. noise: how far rounding may change a slope.
+    breaks: the kinks and jumps among the points. pairs: neighbouring numbers between which only the gradient jumps, not the value.
+    noise: how far rounding may change a slope.
     """
 
     x: Tensor
@@ -72,7 +72,7 @@ class Measured(NamedTuple):
 
     @property
     def is_break(self) -> Tensor:
-        return torch.isin(self.x, torch.tensor([at.x for at in self.breaks], dtype=self.x.dtype))
+        return torch.isin(self.x, torch.tensor([each.x for each in self.breaks], dtype=self.x.dtype))
 
     @property
     def curves(self) -> Curves:
@@ -90,7 +90,9 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     for value in special:
         grid = grid[(grid - value).abs() > near]
     grid = torch.cat([grid, torch.tensor(special, dtype=grid.dtype)]).unique()
-    jumps = [pair for g, own in zip(gradients, eps_of_gradients, strict=True) for pair in _gradient_jumps(g, grid, own)]
+    jumps = [
+        pair for g, g_eps in zip(gradients, eps_of_gradients, strict=True) for pair in _gradient_jumps(g, grid, g_eps)
+    ]
     ends = _find_ends(lambda x: (values(f, x) + gradients[0](x) + gradients[1](x)).isfinite().double(), grid)
     for end in ends:
         grid = grid[(grid - end.x).abs() > near]
@@ -98,20 +100,22 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     unit_x, unit_y = _units(f, grid)
     steepness = unit_y / unit_x
 
-    def in_units(u: Tensor) -> Tensor:
+    def scaled_f(u: Tensor) -> Tensor:
         return f(u * unit_x) / unit_y
 
-    starts, after, left, right, is_jump = breaks(in_units, grid / unit_x, eps)
-    broken = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, is_jump)
-    located = _locate(f, broken, special, jumps, near, eps)
-    pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at.x) > 4 * near for at in located)}))
+    starts, after, left, right, is_jump = breaks(scaled_f, grid / unit_x, eps)
+    brackets = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, is_jump)
+    located = _locate(f, brackets, special, jumps, near, eps)
+    pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - each.x) > 4 * near for each in located)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     step = torch.full_like(x, eps**0.25 * (high - low))
-    for known_x in (*(at.x for at in located), *(end.x for end in ends)):
+    for known_x in (each.x for each in (*located, *ends)):
         distance = (x - known_x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
-    slope, error = (part * steepness for part in slope_of(in_units, x / unit_x, step / unit_x, eps))
-    noise = torch.stack([rounding_of(g, x, own) for g, own in zip(gradients, eps_of_gradients, strict=True)]).amax(0)
+    slope, error = (part * steepness for part in slope_of(scaled_f, x / unit_x, step / unit_x, eps))
+    noise = torch.stack([rounding_of(g, x, g_eps) for g, g_eps in zip(gradients, eps_of_gradients, strict=True)]).amax(
+        0
+    )
     at_jumps = torch.tensor([end for pair in pairs for end in (*pair, simplest(*pair))], dtype=x.dtype)
     noise = noise.where(~torch.isin(x, at_jumps), 0.0)
     m = Measured(x, values(f, x), slope, error, gradients[0](x), gradients[1](x), located, pairs, ends, noise)
@@ -122,34 +126,32 @@ def _find_ends(is_finite: Function, grid: Tensor) -> tuple[End, ...]:
     ends = []
     lows, highs = jumps_of(is_finite, grid)
     for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
-        x = written(low, high, grid.abs().max().item())
+        x = short_decimal(low, high, grid.abs().max().item())
         at_x, at_low, _ = is_finite(torch.tensor([x, low, high], dtype=grid.dtype)).bool().tolist()
         ends.append(End(x, at_x, (high if at_low else low) if at_x else x))
     return tuple(ends)
 
 
 def _spread_error(m: Measured) -> Tensor:
-    """The largest error of a point and its two neighbours: at a single point the two differences may agree by chance."""
+    """The largest error of each point and its two neighbours. The error at a point compares two estimates, which may agree by chance."""
     known = m.error.where(~m.is_break & m.error.isfinite(), 0.0)
     around = torch.cat([known[:1], known, known[-1:]]).unfold(0, 3, 1).amax(1)
     return torch.maximum(m.error, around)
 
 
 def _units(f: Function, grid: Tensor) -> Pair:
-    """Powers of two that x and y are measured in: 1, unless they are so small or large that 1 would hide them or overflow."""
+    """The units of x and y: 1 for numbers of usual size, else a power of two, so that tiny values show and huge values do not overflow."""
     y = values(f, grid).abs()
     largest = y[y.isfinite()].max().item() if y.isfinite().any() else 0.0
     exponents = [math.frexp(size)[1] for size in (grid.abs().max().item(), largest)]
     unit_x, unit_y = (1.0 if abs(power) <= _USUAL_POWERS else math.ldexp(1.0, power) for power in exponents)
     unit_y = unit_y if largest else unit_x
-    return (
-        unit_x,
-        unit_y if unit_y < 1.0 or unit_y > _LARGEST_Y else 1.0,
-    )  # a large value elsewhere hides no small value
+    is_needed = unit_y < 1.0 or unit_y > _LARGEST_Y  # below the limit, the unit of the largest y would hide a small one
+    return unit_x, unit_y if is_needed else 1.0
 
 
 def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
-    """More points where the gradient changes much from one to the next, and does not jump: a peak has to show between them."""
+    """Adds points where the gradient changes much between two neighbours and does not jump, so that no peak between them is missed."""
     known = torch.tensor([at for pair in jumps for at in pair], dtype=x.dtype).unique()
     for _ in range(_ROUNDS):
         slopes = torch.stack([gradient_of(f, x, 1.0), gradient_of(f, x, -1.0)])
@@ -167,11 +169,11 @@ def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
 
 
 def _gradient_jumps(gradient: Function, grid: Tensor, eps: float) -> list[Pair]:
-    """Pairs of numbers between which the gradient jumps. The number that a person wrote is one of them, or lies between."""
+    """Pairs of numbers between which the gradient jumps. The round number that the program names is one of the pair, or lies between."""
     pairs = []
     lows, highs = jumps_of(gradient, grid, eps)
     for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
-        at = written(low, high, grid.abs().max().item())
+        at = short_decimal(low, high, grid.abs().max().item())
         low, high = min(low, math.nextafter(at, -math.inf)), max(high, math.nextafter(at, math.inf))
         at_low, at_number, at_high = gradient(torch.tensor([low, at, high], dtype=torch.float64)).tolist()
         little = STEEP * abs(at_high - at_low)
@@ -181,18 +183,18 @@ def _gradient_jumps(gradient: Function, grid: Tensor, eps: float) -> list[Pair]:
 
 
 def _locate(
-    f: Function, broken: Breaks, special: list[float], jumps: list[Pair], near: float, eps: float
+    f: Function, brackets: Breaks, special: list[float], jumps: list[Pair], near: float, eps: float
 ) -> tuple[Break, ...]:
-    """One number for each bracket: that of a jump of the gradient, the bound of a flat clamp, or where the two sides meet."""
+    """One x for each bracket: a jump of the gradient inside it, or the bound of a flat clamp, or the point where the two sides meet."""
     located: list[Break] = []
-    for low, high, left, right, is_jump in zip(*(part.tolist() for part in broken), strict=True):
+    for low, high, left, right, is_jump in zip(*(part.tolist() for part in brackets), strict=True):
         room = near if is_jump else 3 * near
         jumping = [simplest(*pair) for pair in jumps if low - room <= pair[0] and pair[1] <= high + room]
         middle = low + (high - low) / 2
         if jumping:
             x = min(jumping, key=lambda x: abs(x - middle))
         elif is_jump:
-            x = written(low, high, 1.0)
+            x = short_decimal(low, high, 1.0)
         else:
             x = _meeting_point(f, low - near, high + near, left, right, special, eps)
         beside = torch.tensor([low - near, high + near], dtype=torch.float64)
@@ -210,33 +212,33 @@ def _locate(
 def _meeting_point(
     f: Function, low: float, high: float, left: float, right: float, special: list[float], eps: float
 ) -> float:
-    """Where the lines through the values at low and high meet; a number that is known, or that a person wrote, if it is as near."""
+    """The x where the lines through the values at low and high meet, or a known or round number that is equal to it within rounding."""
     ends = torch.tensor([low, high], dtype=torch.float64)
     at_low, at_high = values(f, ends).tolist()
     x = low + (at_high - at_low - right * (high - low)) / (left - right)
-    size = max(abs(low), abs(high), *((abs(at_low) + abs(at_high)) / abs(left - right),))
+    size = max(abs(low), abs(high), (abs(at_low) + abs(at_high)) / abs(left - right))
     room = 8 * eps * size
     flat = [y for y, slope in ((at_low, left), (at_high, right)) if abs(slope) < _SLOPE_TOLERANCE]
     known = [number for number in (*special, *flat) if abs(number - x) <= room]
-    return known[0] if known else written(x - room, x + room, 0.0)
+    return known[0] if known else short_decimal(x - room, x + room, 0.0)
 
 
 def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], near: float) -> Tensor:
-    """The grid, not too near to a break; the breaks; both numbers of a pair and the simplest between; three points between all of these."""
-    ends = sorted({at.x for at in located} | {x for a, b in pairs for x in (a, b, simplest(a, b))})
+    """The breaks, the numbers of each pair and the simplest between them, three points in every wide gap, and the grid away from breaks."""
+    ends = sorted({each.x for each in located} | {x for a, b in pairs for x in (a, b, simplest(a, b))})
     for low, high in pairs:
         grid = grid[(grid < low) | (grid > high)]
     all_ends = torch.tensor([grid[0].item(), *ends, grid[-1].item()], dtype=grid.dtype)
     gaps = all_ends[1:] - all_ends[:-1]
-    for at in located:
-        grid = grid[(grid - at.x).abs() > 2 * near]
+    for each in located:
+        grid = grid[(grid - each.x).abs() > 2 * near]
     wide = gaps > 16 * near
     between = [all_ends[:-1][wide] + share * gaps[wide] for share in (0.25, 0.5, 0.75)]
     return torch.cat([grid, torch.tensor(ends, dtype=grid.dtype), *between]).unique()
 
 
 def regions_of(m: Measured) -> tuple[Region, ...]:
-    """Neighbouring points of the same kinds are one region, up to a jump of the gradient; a break is one by itself."""
+    """Joins neighbouring points of the same kinds to a region. A jump of the gradient ends a region. A break is a region of its own."""
     x, is_break = m.x.tolist(), m.is_break.tolist()
     by_sign = (_drop_lone_points(_kinds(m, slopes), is_break) for slopes in (m.positive, m.negative))
     kinds = list(zip(*by_sign, strict=True))
@@ -245,7 +247,7 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
     for i in range(1, len(x)):
         if is_break[i] or is_break[i - 1] or kinds[i] != kinds[i - 1] or x[i] in after_jump:
             starts.append(i)
-    at = {known.x: known for known in m.breaks}
+    sides_of_break = {each.x: (each.left, each.right) for each in m.breaks}
     regions = []
     for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
         low, has_low, is_low_exact = _end(m, x, is_break, start, start - 1, kinds[start][0])
@@ -254,7 +256,7 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
             (slopes[start:end].min().item(), slopes[start:end].max().item())
             for slopes in (m.slope, m.positive, m.negative)
         ]
-        slope = at[x[start]][1:3] if is_break[start] else ranges[0]
+        slope = sides_of_break[x[start]] if is_break[start] else ranges[0]
         positive, negative = (Side(kind, *ends) for kind, ends in zip(kinds[start], ranges[1:], strict=True))
         regions.append(Region(low, high, has_low, has_high, slope, positive, negative, is_low_exact, is_high_exact))
     return tuple(regions)
@@ -270,8 +272,8 @@ def _kinds(m: Measured, slopes: Tensor) -> list[str]:
     kinds[difference <= _SLOPE_TOLERANCE * size + 2 * m.error + 4 * m.noise] = _KINDS.index("exact")
     kinds[is_flat & (slopes.abs() <= 2 * m.error)] = _KINDS.index("flat")
     kinds[~(m.y.isfinite() & m.slope.isfinite() & slopes.isfinite())] = _KINDS.index("undefined")
-    for at in m.breaks:
-        kinds[m.x == at.x] = _KINDS.index("jump" if at.is_jump else "kink")
+    for each in m.breaks:
+        kinds[m.x == each.x] = _KINDS.index("jump" if each.is_jump else "kink")
     return [_KINDS[kind] for kind in kinds.tolist()]
 
 
@@ -291,9 +293,9 @@ def _drop_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
 def _end(
     m: Measured, x: list[float], is_break: list[bool], own: int, other: int, kind: str
 ) -> tuple[float, bool, bool]:
-    """The end of a region whose last point is x[own], beside x[other]; does it belong to the region, and is it exact?
+    """The end of a region between its last point x[own] and the next point x[other]. Is the end part of the region? Is it exact?
 
-    An end is exact at a break, at a jump of the gradient, and where value or gradient stops to be finite. Others lie between two points.
+    An end is exact at a break, at a jump of the gradient, and where value or gradient becomes infinite or NaN. Other ends are points.
     """
     if is_break[own] or not 0 <= other < len(x):
         return x[own], True, True
@@ -310,7 +312,7 @@ def _end(
 
 
 def shares_of(regions: Iterable[Region]) -> dict[str, dict[str, float]]:
-    """The share of each kind in the length of the regions, for both signs of grad."""
+    """The share of each kind in the total length of the regions, for both signs of grad."""
     shares: dict[str, dict[str, float]] = {"grad > 0": {}, "grad < 0": {}}
     regions = list(regions)
     length = sum(region.high - region.low for region in regions)

@@ -173,8 +173,8 @@ def _steps_of_hardsigmoid() -> Steps:
 def _exact(name: str, pull: Pull, formula: str, **row: Any) -> Rule:
     row = {"keeps": ("x",), **row}
     row |= {"colour": "#AA3311", "also_called": "the true gradient", "translates": "true native none"}
-    of_one, source = partial(getattr(reference, name), "exact"), f"torch.nn.functional.{name}"
-    return row_of("exact", pull, of_one, formula=formula, source=source, **row)
+    scalar_reference, source = partial(getattr(reference, name), "exact"), f"torch.nn.functional.{name}"
+    return row_of("exact", pull, scalar_reference, formula=formula, source=source, **row)
 
 
 # --- few-bit backward -------------------------------------------------------------------------------------------------

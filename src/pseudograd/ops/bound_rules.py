@@ -171,7 +171,7 @@ def _keeps_for_the_bounds_only(wants: Wants) -> tuple[str, ...]:
 # --- a user's own -----------------------------------------------------------------------------------------------------
 
 
-def adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
+def adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., float], /, **row: Any) -> Rule:
     """A row from a user's function(grad, x, y, min, max, **settings): what x gets outside. The edges and the bounds are ours.
 
     Half precision is computed in float32, as arithmetic of several steps should be.
@@ -181,8 +181,8 @@ def adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[.
         wide = [widened(value) if isinstance(value, Tensor) else value for value in (grad, *others)]
         return torch.where(below | above, function(*wide, **settings), wide[0]).to(grad.dtype)  # type: ignore[arg-type]
 
-    pull, of_one = _pull_of(outside), partial(reference.gradient, reference_of_one)
-    return Rule(pull=pull, reference=of_one, is_linear=is_linear, keeps=BOUNDED, is_users=True, **row)
+    pull, scalar_reference = _pull_of(outside), partial(reference.gradient, scalar_formula)
+    return Rule(pull=pull, reference=scalar_reference, is_linear=is_linear, keeps=BOUNDED, is_users=True, **row)
 
 
 def _trial() -> tuple[object, ...]:
@@ -191,7 +191,7 @@ def _trial() -> tuple[object, ...]:
     return torch.ones(5), x, x.clamp(-1, 1), -1.0, 1.0
 
 
-ADAPTER = Adapter(adapted, ("grad", "x", "y", "min", "max"), _trial)
+ADAPTER = Adapter(adapt, ("grad", "x", "y", "min", "max"), _trial)
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 

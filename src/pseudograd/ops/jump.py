@@ -1,7 +1,7 @@
-"""jumprelu: what is above a threshold stays as it is, and the threshold learns through a window around it.
+"""jumprelu: values above a threshold stay as they are, the others become 0. The threshold learns from the values near it.
 
-The true gradient to the threshold is 0 wherever it exists: y jumps there by the threshold. A window replaces the jump by a density of
-width `bandwidth`; the densities are the slopes of `steps.SLOPES`, with the scale and height that make their area 1.
+At x = threshold, y jumps from 0 to the threshold. Elsewhere y does not depend on the threshold, so its true gradient is 0. A rule replaces
+the jump by a density of width `bandwidth`. The densities are the slopes of `steps.SLOPES`, with a scale and height that give the area 1.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ def jumprelu(
     window_to_x: bool = False,
     rule: RuleLike = "window",
 ) -> Tensor:
-    """`x` where it is above `threshold`, else 0; the threshold learns from what lies within a window around it.
+    """`x` where it is above `threshold`, else 0. The threshold learns from the x that lie in a window around it.
 
     Forward:  y = torch.where(x <= threshold, 0, x), which for a number is torch.nn.functional.threshold(x, threshold, 0); a NaN stays.
     Backward: grad_x = grad where x > threshold, else 0, the true gradient. A tensor threshold gets
         -grad * threshold * K(u) / bandwidth with u = (x - threshold) / bandwidth, summed to its shape: a pseudo-gradient. K is a density:
-        "window" 1 where |u| <= 1/2, "triangle" max(0, 1 - |u|), and so on; with "zero" it gets nothing, which is true. With window_to_x
-        x gets what the threshold loses besides: a pseudo-gradient too. x that is NaN or infinite moves no threshold. Saves x and the
-        threshold. Linear in grad.
+        for "window" 1 where |u| <= 1/2, for "triangle" max(0, 1 - |u|), and so on. With "zero" the threshold gets 0, the true gradient.
+        With window_to_x, each entry's share of the threshold's gradient is also subtracted from grad_x there: a pseudo-gradient, too.
+        A NaN or infinite x adds nothing to the threshold's gradient. Saves x and the threshold. Linear in grad.
 
     Args:
         x: any shape, floating point.
-        threshold: in the unit of x; a number, or a tensor that broadcasts to x, one per feature say, which learns. It may be wider than
-            x: a float32 threshold moves by steps that are lost in bfloat16.
-        bandwidth: width of the window in the unit of x; a number above 0. Too narrow, no x lies within, and no threshold learns;
-            `diagnose` counts them.
-        window_to_x: does x get the window's part, too?
+        threshold: in the unit of x; a number, or a tensor that broadcasts to x (for example one threshold per feature). A tensor learns.
+            Its dtype may be wider than that of x: bfloat16 loses the small steps of a float32 threshold.
+        bandwidth: width of the window in the unit of x; a number above 0. If it is too narrow, no x lies in the window of a threshold, and
+            the threshold does not learn; `diagnose` counts such thresholds.
+        window_to_x: subtract the threshold's gradient from grad_x, entry by entry?
         rule: "window", "triangle", "arctan", "sigmoid", "fast_sigmoid", "gaussian" or "zero".
     Returns: shape, dtype and device of x.
     Raises: TypeError if x or a tensor threshold is not floating point, or another argument is no number or no bool; ValueError if
@@ -92,7 +92,7 @@ Threshold = Tensor | float
 
 
 def _is_below(x: Tensor, threshold: Threshold) -> Tensor:
-    """Or at it; not where one of the two is NaN."""
+    """Is x below its threshold or equal to it? False if x or the threshold is NaN."""
     return x <= rounded(threshold, x)
 
 
@@ -109,13 +109,13 @@ def _pull_from(
     window_to_x: bool,
     *,
     wants: Wants,
-    **how: Any,
+    **settings: Any,
 ) -> Gradients:
-    """gradient_of_threshold: what the threshold gets of each x; None for a rule that gives it nothing."""
+    """gradient_of_threshold: computes the gradient that the threshold gets from each x. None for a rule that gives the threshold 0."""
     wants_x, wants_threshold, *_ = wants
     gradient = grad_x = None
     if gradient_of_threshold is not None and (wants_threshold or window_to_x):
-        gradient = gradient_of_threshold(grad, x, threshold, bandwidth, **how)
+        gradient = gradient_of_threshold(grad, x, threshold, bandwidth, **settings)
     if wants_x:
         grad_x = torch.where(_is_below(x, threshold), 0.0, grad)
         grad_x = grad_x - gradient if gradient is not None and window_to_x else grad_x
@@ -125,15 +125,15 @@ def _pull_from(
 
 
 def _window_gradient(name: str, grad: Tensor, x: Tensor, threshold: Threshold, bandwidth: float) -> Tensor:
-    """-grad times how far y jumps, spread over the window; 0 outside it, and no infinity times 0."""
-    high = widened(threshold) if isinstance(threshold, Tensor) else rounded(threshold, x)
+    """-grad * threshold * density. It is 0 where one factor is 0, even if another factor is infinite: inf * 0 would be NaN."""
+    level = widened(threshold) if isinstance(threshold, Tensor) else rounded(threshold, x)
     scale, height = SLOPES[name].unit(bandwidth)
-    slope = SLOPES[name].of(widened(x) - high, scale, height)
-    if isinstance(high, Tensor):  # an infinite threshold switches its feature off
-        high = torch.where(slope == 0, slope, high)
-    jump = high * slope
-    is_none = (slope == 0) | ((jump == 0) & (grad.abs() == torch.inf))
-    return -(torch.where(is_none, 0.0, widened(grad)) * jump)
+    density = SLOPES[name].of(widened(x) - level, scale, height)
+    if isinstance(level, Tensor):  # an infinite threshold switches its feature off
+        level = torch.where(density == 0, density, level)
+    jump = level * density
+    is_zero = (density == 0) | ((jump == 0) & (grad.abs() == torch.inf))
+    return -(torch.where(is_zero, 0.0, widened(grad)) * jump)
 
 
 def _user_gradient(
@@ -144,19 +144,19 @@ def _user_gradient(
     bandwidth: float,
     settings: Mapping[str, float],
 ) -> Tensor:
-    """The gradient that a user's function gives; 0 where x or its threshold is not finite, which the function never sees."""
+    """The gradient that a user's function gives; 0 where x or its threshold is not finite. The function gets 0 there for all values."""
     x = widened(x)
-    high = widened(threshold) if isinstance(threshold, Tensor) else torch.full_like(x, rounded(threshold, x))  # type: ignore[arg-type]
-    usable = (x.abs() < torch.inf) & (high.abs() < torch.inf)
-    finite = [torch.where(usable, value, 0.0) for value in (widened(grad), x, high)]
+    level = widened(threshold) if isinstance(threshold, Tensor) else torch.full_like(x, rounded(threshold, x))  # type: ignore[arg-type]
+    usable = (x.abs() < torch.inf) & (level.abs() < torch.inf)
+    finite = [torch.where(usable, value, 0.0) for value in (widened(grad), x, level)]
     return torch.where(usable, function(*finite, bandwidth, **settings), 0.0)
 
 
-def _adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
-    """A row from a user's function(grad, x, threshold, bandwidth, **settings): what the threshold gets of each x."""
+def _adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., float], /, **row: Any) -> Rule:
+    """The row of a user's function(grad, x, threshold, bandwidth, **settings), which gives the gradient of the threshold for each x."""
     pull = partial(_pull_from, partial(_user_gradient, function))
-    of_one = partial(reference.jumprelu, reference_of_one)
-    return row_of(pull=pull, reference=of_one, is_linear=is_linear, keeps=_INPUTS, is_users=True, **row)
+    scalar_reference = partial(reference.jumprelu, scalar_formula)
+    return row_of(pull=pull, reference=scalar_reference, is_linear=is_linear, keeps=_INPUTS, is_users=True, **row)
 
 
 def _trial() -> tuple[object, ...]:
@@ -167,15 +167,15 @@ def _trial() -> tuple[object, ...]:
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 _INPUTS = ("x", "threshold", "bandwidth", "window_to_x")
-_OF_STEPS = "the slope of sign with this name, of area 1"
+_SOURCE_OF_SLOPES = "the slope of sign with this name, of area 1"
 RULES: dict[str, Rule] = {}
 
 
-def _rule(name: str, formula: str, translates: str, source: str = _OF_STEPS, **row: Any) -> None:
+def _rule(name: str, formula: str, translates: str, source: str = _SOURCE_OF_SLOPES, **row: Any) -> None:
     pull = partial(_pull_from, partial(_window_gradient, name) if name in SLOPES else None)
-    of_one = partial(reference.jumprelu, name)
+    scalar_reference = partial(reference.jumprelu, name)
     row = {"formula": formula, "source": source, "translates": translates, "keeps": _INPUTS, **row}
-    RULES[name] = row_of(name, pull, of_one, **row)
+    RULES[name] = row_of(name, pull, scalar_reference, **row)
 
 
 _rule(
@@ -204,7 +204,7 @@ def _features(name: str, window_to_x: bool, *thresholds: float) -> Sample:
 
 
 def _shared(dtype: torch.dtype) -> tuple[object, ...]:
-    """A threshold for all, with x around it and around both edges of every window."""
+    """One threshold for all x, with x near the threshold and near both ends of every window."""
     x, *_ = _NUMBERS.build(dtype)
     return x, torch.tensor(0.75, dtype=dtype), 0.5, False
 
@@ -219,7 +219,7 @@ JUMPRELU = register(
         inputs=_INPUTS,
         rules=RULES,
         default_rule="window",
-        adapter=Adapter(_adapted, ("grad", "x", "threshold", "bandwidth"), _trial),
+        adapter=Adapter(_adapt, ("grad", "x", "threshold", "bandwidth"), _trial),
         formula_of="threshold",
         public=lambda x, threshold, bandwidth, window_to_x, **how: jumprelu(
             x, threshold, bandwidth=bandwidth, window_to_x=bool(window_to_x), **how

@@ -365,21 +365,23 @@ def _rule(name: str, formula: str, also_called: str = "", **row: Any) -> None:
     rule = bound_rules.RULES[name]
     fields = ("source", "parameters", "sides", "ignores_edge", "translates")
     row = {**{field: getattr(rule, field) for field in fields}, **row}
-    pull, of_one = (
+    pull, scalar_reference = (
         partial(_pull_by, partial(_clamp_gradient, rule)),
         partial(reference.gradient, "linear" if rule.is_linear else "other", rule.reference),
     )
-    RULES[name] = row_of(name, pull, of_one, formula=formula, also_called=also_called, keeps=INPUTS, ulps=4, **row)
+    RULES[name] = row_of(
+        name, pull, scalar_reference, formula=formula, also_called=also_called, keeps=INPUTS, ulps=4, **row
+    )
 
 
-def _adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
+def _adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., float], /, **row: Any) -> Rule:
     """A row from a user's function(grad, ratio, advantage, min, max, **settings): the gradient of the log ratio of every token."""
-    pull, of_one = (
+    pull, scalar_reference = (
         partial(_pull_by, partial(_user_gradient, function)),
-        partial(reference.gradient, "user", reference_of_one),
+        partial(reference.gradient, "user", scalar_formula),
     )
     row = {"is_linear": is_linear, "keeps": INPUTS, "ignores_edge": True, "is_users": True, **row}
-    return row_of(pull=pull, reference=of_one, **row)
+    return row_of(pull=pull, reference=scalar_reference, **row)
 
 
 _rule(
@@ -461,7 +463,7 @@ POLICY_LOSS = register(
         edges=EDGES,
         default_rule=DEFAULT_RULE,
         default_edge="closed",
-        adapter=Adapter(_adapted, ("grad", "ratio", "advantage", "min", "max"), _trial),
+        adapter=Adapter(_adapt, ("grad", "ratio", "advantage", "min", "max"), _trial),
         public=_public,
         samples=(
             _sample("PPO's", 0.25, 0.25, None, 0, 0),

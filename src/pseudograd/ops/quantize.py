@@ -275,7 +275,7 @@ FAKE_QUANTIZE = register(
         takes_maximize=True,
         has_outside=True,
         adapter=Adapter(
-            lambda *arguments, **row: _grid_rule(bound_rules.adapted(*arguments, **row)), *bound_rules.ADAPTER[1:]
+            lambda *arguments, **row: _grid_rule(bound_rules.adapt(*arguments, **row)), *bound_rules.ADAPTER[1:]
         ),
         public=fake_quantize,
         samples=(

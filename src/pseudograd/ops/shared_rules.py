@@ -1,4 +1,4 @@
-"""What the rules of several families share: how a row is made, and parts of formulas."""
+"""Functions that the rules of several ops share: they build a row, or compute a part of a formula."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Reference = Callable[..., tuple[float, ...]]
 
 
 def row_of(name: str, pull: Pull, reference: Reference, *, is_linear: bool = True, **row: Any) -> Rule:
-    """The row of a rule that reads its inputs as they are. A rule of a range compares them: see `bound_rules`."""
+    """The row of a rule that reads its inputs as they are. A rule that compares its inputs with bounds: see `bound_rules`."""
     return Rule(name=name, pull=pull, reference=reference, is_linear=is_linear, compares=False, **row)
 
 
 def nothing_of(grad: Tensor) -> Tensor:
     """Zeros, also where grad is infinite or NaN; connected to grad, so that a second derivative exists and is 0."""
-    if grad.is_nested:  # nothing broadcasts to these
+    if grad.is_nested:  # no tensor broadcasts to a nested tensor
         return torch.where(torch.zeros_like(grad, dtype=torch.bool), grad, 0.0)
     return torch.where(torch.zeros((), dtype=torch.bool, device=grad.device), grad, 0.0)
 
@@ -35,7 +35,7 @@ def passed(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
 
 
 def blocked(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
-    """The pull of a rule that passes nothing, for the same ops."""
+    """The pull of a rule that passes 0, for the same ops as `passed`."""
     return nothing_of(grad), *(None for _ in wants[1:])
 
 
@@ -50,17 +50,17 @@ def alias(x: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """Half precision as float32, for formulas whose steps should not be rounded one by one; other dtypes as they are."""
+    """Half precision as float32, so that a formula does not round each of its steps to half precision. Other dtypes as they are."""
     return x.float() if x.dtype is torch.float16 or x.dtype is torch.bfloat16 else x
 
 
 def steps_at(slopes: tuple[float, float], interval: Interval) -> Steps:
-    """The first slope outside an interval, the second slope in it."""
+    """The first slope outside an interval, the second slope inside."""
     return Steps(slopes, lambda x: [interval.holds(widened(x))], interval=interval)
 
 
-def adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any) -> Rule:
-    """A row of an element-wise op from a user's function(grad, x, **settings). Inputs other than x are numbers and get nothing."""
+def adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., float], /, **row: Any) -> Rule:
+    """The row of a user's function(grad, x, **settings), for an element-wise op. Inputs other than x are numbers and get no gradient."""
 
     def pull(grad: Tensor, x: Tensor, *others: None, wants: Wants, settings: Mapping[str, float]) -> Gradients:
         return function(widened(grad), widened(x), **settings), *others
@@ -68,7 +68,7 @@ def adapted(function: UserFormula, is_linear: bool, reference_of_one: Callable[.
     def reference(
         x: float, grad: float, *others: float, fl: Callable[[float], float], settings: Mapping[str, float]
     ) -> tuple[float, ...]:
-        return (fl(reference_of_one(grad, x, fl=fl, settings=settings)),)
+        return (fl(scalar_formula(grad, x, fl=fl, settings=settings)),)
 
     return row_of(pull=pull, reference=reference, is_linear=is_linear, keeps=("x",), is_users=True, **row)
 
@@ -77,4 +77,4 @@ def _trial() -> tuple[object, ...]:
     return torch.ones(5), torch.linspace(-2, 2, 5)
 
 
-ADAPTER = Adapter(adapted, ("grad", "x"), _trial)
+ADAPTER = Adapter(adapt, ("grad", "x"), _trial)

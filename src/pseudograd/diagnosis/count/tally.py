@@ -91,7 +91,7 @@ class Tally:
         self.steep_op = ""  # of a clamp: the op that makes what enters, if its slope grows without end
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
-        self.is_of_one = False  # does it normalise one number?
+        self.normalises_one_number = False  # does it normalise one number?
         self.is_hinge = False  # is 0, or a number that guards against it, its only bound, and a lower one?
         # Is it a clamp or a step beside its own input, as in the loss of a policy, or in `x - round(x)`?
         self.is_clip = False
@@ -189,7 +189,8 @@ class Tally:
         if node is not None:
             if is_first:
                 self.form = form
-                self.is_of_one = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm")) and _normalised(node) == 1
+                is_layer_norm = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm"))
+                self.normalises_one_number = is_layer_norm and _normalised(node) == 1
                 if form is not None and is_full and form.switches[0] == "clamp":
                     from .graph_shapes import steep_op_behind  # not every program has a clamp
 

@@ -1,7 +1,9 @@
-"""The parameters that starve with the cut to blame, and those that get nothing on purpose.
+"""The parameters that starve, each with the cut that causes it, and the parameters that are meant to get no gradient.
 
-A parameter starves if it is of the model that was given, or an optimiser stepped it, and it got nothing. If an optimiser steps others and
-not this one, it belongs to a target or a teacher: one calm line says so. One file, as each verdict depends on all cuts, sites and names.
+A parameter starves if it got no gradient, and it belongs to the given model or an optimiser stepped it. If an optimiser steps only other
+parameters, this parameter belongs to a target or teacher net: a line of `d.calm` says so, and there is no finding.
+
+The file is long because each verdict depends on all cuts, sites and names.
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ Cause = Site | Structural | None
 ZEROED = "a gradient that was taken away"
 NO_PATH = "on no path to the loss"
 # Why a parameter gets nothing and does not starve.
-_IDLE = "are used in no backward while others of their list learn, as experts that no router chose"
-_RATE_0 = "stand in a group of an optimiser whose rate is 0"
-_LEFT_ALONE = "run under no_grad or behind a detach alone, as a target or teacher net should"
-_UNSTEPPED = "are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
-_NOT_ASKED = "are asked for no gradient: every backward is an autograd.grad of others"
-_NO_SHIFT = "get zeros alone while the weight beside them learns: what arrives there adds up to 0"
-_STARTS_AT_0 = "get zeros alone until what multiplies them has left 0, as in the first step of a LoRA"
-RETURNS_NONE = "returns None for what comes from it"
-_NO_SHIFT_ONCE = "get zeros alone in the one backward that reached them, while the weight beside them gets more"
+_IDLE = "are used in no backward, but other modules of the same list learn: for example experts that no router chose"
+_RATE_0 = "belong to a group of an optimiser with the rate 0"
+_TARGET_NET = "are used only under no_grad or before a detach, as is right for a target or teacher net"
+_UNSTEPPED = "are stepped by no optimiser: they learn nothing here, as is right for a target or teacher net"
+_NOT_WANTED = "get no gradient: every backward is an autograd.grad with respect to other tensors"
+_CANCELLED = (
+    "get only zeros, although the weight of the same layer learns: the gradients of the layer's output add up to 0"
+)
+_STARTS_AT_0 = "get only zeros as long as a parameter that multiplies them is 0, as in the first step of a LoRA"
+RETURNS_NONE = "returns None for an input that depends on the parameter"
+_CANCELLED_ONCE = (
+    "get only zeros in the one backward that reached them, although the weight of the same layer gets a gradient"
+)
 _ADD_A_BIAS = ("addmm", "convolution", "linear")
-_NOT_GIVEN = "are not of the model given, and got no gradient"
+_NOT_GIVEN = "are not part of the given model, and got no gradient"
 
 
 class Starving:
@@ -49,39 +55,39 @@ class Starving:
         model = [leaf for _, leaf in self._leaves if self._is_of_the_model(leaf)]
         self._has_model = bool(model)
         self._model_is_stepped = any(leaf.is_stepped for leaf in model)
-        self._learning = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and not leaf.starves}
+        self._learning_names = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and not leaf.starves}
         self._used = recorder.reached
         for cut in structural:
             self._used |= cut.upstream
-        self._without = [(bit, leaf) for bit, leaf in self._leaves if self._got_nothing(leaf)]
+        self._without_gradient = [(bit, leaf) for bit, leaf in self._leaves if self._lacks_gradient(leaf)]
 
-    # --- who is judged ------------------------------------------------------------------------------------------------
+    # --- which parameters are judged ------------------------------------------------------------------------------------------------
 
     def _is_of_the_model(self, leaf: Leaf) -> bool:
         owner = self._leaves.names.owner_of(leaf)
         return owner is not None and owner.is_given
 
     def _is_judged(self, leaf: Leaf) -> bool:
-        """Should it learn here?"""
+        """Should this leaf learn here?"""
         if leaf.is_in_optimizer:
             return bool(leaf.is_stepped)
         if self._has_model:
             return self._is_of_the_model(leaf) and not self._model_is_stepped
-        return not self._have_stepped and self._was_asked(leaf)
+        return not self._have_stepped and self._is_gradient_wanted(leaf)
 
-    def _was_asked(self, leaf: Leaf) -> bool:
-        """Does the program want its gradient? Not if every backward is an autograd.grad of others."""
+    def _is_gradient_wanted(self, leaf: Leaf) -> bool:
+        """Does the program ask for the gradient of this leaf? Not if every backward is an autograd.grad with respect to other tensors."""
         return bool(self._recorder.accumulates or leaf.is_requested)
 
-    def _got_nothing(self, leaf: Leaf) -> bool:
-        """Was there a backward, and no gradient for this leaf?"""
+    def _lacks_gradient(self, leaf: Leaf) -> bool:
+        """Did a backward run after this leaf was made, without a gradient for it?"""
         tensor = leaf.tensor()
         if leaf.is_frozen or (tensor is not None and not tensor.requires_grad):
             return False
         return leaf.since < self._recorder.backwards and not (leaf.is_empty and leaf.gradients) and leaf.starves
 
     def _is_idle(self, bit: int, leaf: Leaf) -> bool:
-        """Does nothing use it while others in the same list of modules learn, as an expert that no router chose?"""
+        """Is this leaf unused although other modules of the same list learn? An example is an expert that no router chose."""
         if leaf.gradients or self._used >> bit & 1:
             return False
         parts = leaf.name.split(".")
@@ -91,37 +97,37 @@ class Starving:
                 continue
             before, after = (re.escape(".".join(path)) for path in (parts[:at], parts[at + 1 :]))
             sibling = re.compile((f"{before}\\." if at else "") + f"\\d+\\.{after}")
-            if part.isdigit() and any(map(sibling.fullmatch, self._learning)):
+            if part.isdigit() and any(map(sibling.fullmatch, self._learning_names)):
                 return True
         return False
 
-    def _feels_no_shift(self, leaf: Leaf) -> bool:
-        """Does a bias get zeros while its weight learns? The gradients of the layer add up to 0, as for a difference of means."""
+    def _is_cancelled_bias(self, leaf: Leaf) -> bool:
+        """Is it a bias that gets zeros although its weight learns? The gradients of the layer add up to 0, as in a difference of means."""
         path = leaf.name.rpartition("bias")
-        return path[1:] == ("bias", "") and f"{path[0]}weight" in self._learning and not leaf.has_hooks
+        return path[1:] == ("bias", "") and f"{path[0]}weight" in self._learning_names and not leaf.has_hooks
 
     @cached_property
-    def _nets_left_alone(self) -> set[Owner]:
-        """Nets without a gradient whose values leave the graph under no_grad or by a detach alone, beside nets that learn: target nets.
+    def _target_nets(self) -> set[Owner]:
+        """Nets that get no gradient because all uses of their values are under no_grad or detached, if some other net learns.
 
-        They matter if neither a model nor an optimiser says what should learn.
+        The set is used only if neither a model nor an optimiser says which parameters should learn.
         """
         if self._has_model or self._have_stepped:
             return set()
-        without = dict(self._without)
+        without = dict(self._without_gradient)
         owners: dict[Owner, bool] = {}
         for bit, leaf in self._leaves:
             owner = self._leaves.names.owner_of(leaf)
             if owner is not None:
-                owners[owner] = owners.get(owner, True) and bit in without and self._leaves_on_purpose(1 << bit)
+                owners[owner] = owners.get(owner, True) and bit in without and self._is_cut_on_purpose(1 << bit)
         return set() if all(owners.values()) else {owner for owner, is_alone in owners.items() if is_alone}
 
     def _cuts(self, leaf: int) -> list[Structural]:
-        """The cuts behind a leaf that may decide a loss: first those behind which the way to the loss is free."""
+        """The cuts between a leaf and a loss. Cuts that surely reach the loss come first, among them those with no other cut after them."""
         cuts = [cut for cut in self._structural if cut.upstream & leaf and cut.reaches_loss is not False]
         return sorted(cuts, key=lambda cut: (not cut.reaches_loss, not cut.is_last))
 
-    def _leaves_on_purpose(self, leaf: int) -> bool:
+    def _is_cut_on_purpose(self, leaf: int) -> bool:
         cuts = self._cuts(leaf)
         return bool(cuts) and all(cut.kind.endswith("under no_grad") or cut.kind == ".detach()" for cut in cuts)
 
@@ -129,38 +135,38 @@ class Starving:
 
     @cached_property
     def _verdicts(self) -> list[tuple[Leaf, Starved | str | None]]:
-        return [(leaf, self._verdict(bit, leaf)) for bit, leaf in self._without]
+        return [(leaf, self._verdict(bit, leaf)) for bit, leaf in self._without_gradient]
 
     def _verdict(self, bit: int, leaf: Leaf) -> Starved | str | None:
-        """A record if it starves, else the reason why it gets nothing; None for a tensor that no network uses."""
+        """A record if the leaf starves, else the reason why it may get no gradient. None for a tensor that no network uses."""
         owner = self._leaves.names.owner_of(leaf)
-        is_of_a_net = owner is not None and bool(leaf.has_run and self._used >> bit & 1)
+        is_in_a_net = owner is not None and bool(leaf.has_run and self._used >> bit & 1)
         if self._is_judged(leaf):
             if self._is_idle(bit, leaf):
                 return _IDLE
-            if owner in self._nets_left_alone:
-                return _LEFT_ALONE if is_of_a_net else None
-            return self._judge(bit, leaf, is_of_a_net)
+            if owner in self._target_nets:
+                return _TARGET_NET if is_in_a_net else None
+            return self._judge(bit, leaf, is_in_a_net)
         if leaf.is_in_optimizer:
             return _RATE_0
-        if not is_of_a_net:
+        if not is_in_a_net:
             return None
-        if owner in self._nets_left_alone:
-            return _LEFT_ALONE
-        if self._have_stepped:  # beside a parameter that is 0 it is no target: the finding `unused` has both
+        if owner in self._target_nets:
+            return _TARGET_NET
+        if self._have_stepped:  # multiplied by a parameter that is 0, it is no target: see the finding `unused`
             return None if leaf.gradients and leaf.zero_factor is not None else _UNSTEPPED
-        return _NOT_GIVEN if self._has_model or self._was_asked(leaf) else _NOT_ASKED
+        return _NOT_GIVEN if self._has_model or self._is_gradient_wanted(leaf) else _NOT_WANTED
 
-    def _judge(self, bit: int, leaf: Leaf, is_of_a_net: bool) -> Starved | str | None:
+    def _judge(self, bit: int, leaf: Leaf, is_in_a_net: bool) -> Starved | str | None:
         if leaf.gradients and not leaf.is_swallowed and self._is_at_its_start(leaf):
             return _STARTS_AT_0
         cause, why = self._cause(1 << bit, leaf)
         cancels = cause is None or (isinstance(cause, Site) and cause.op in _ADD_A_BIAS and why.endswith(ADDS_UP))
-        if cancels and leaf.gradients and not leaf.is_swallowed and self._feels_no_shift(leaf):
-            says = _NO_SHIFT_ONCE if leaf.gradients == 1 else _NO_SHIFT
-            return says if is_of_a_net else None
+        if cancels and leaf.gradients and not leaf.is_swallowed and self._is_cancelled_bias(leaf):
+            reason = _CANCELLED_ONCE if leaf.gradients == 1 else _CANCELLED
+            return reason if is_in_a_net else None
         if cause is None and not (leaf.has_run or leaf.is_in_optimizer or self._recorder.reached >> bit & 1):
-            return None  # a tensor that no loss depends on, such as the source of a copy
+            return None  # no loss depends on this tensor, for example the source of a copy
         gradient = ZEROED if leaf.is_swallowed else "zeros" if leaf.gradients else "no gradient"
         cuts = self._cuts(1 << bit)
         blamed = [cut.where for cut in cuts if cut.reaches_loss and cut.is_last == cuts[0].is_last]
@@ -170,7 +176,7 @@ class Starving:
         return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, is_in_all)
 
     def _is_at_its_start(self, leaf: Leaf) -> bool:
-        """Is it multiplied by a parameter that was 0 in the last backward, and that no step could move before?"""
+        """Is the leaf multiplied by a parameter that is still 0 because no step could change it before the last backward?"""
         factor, backwards = leaf.zero_factor, self._recorder.backwards
         if factor is None or (self._have_stepped and not factor.is_in_optimizer):
             return False
@@ -181,14 +187,14 @@ class Starving:
         """The starving parameters, each with its cause."""
         return [verdict for _, verdict in self._verdicts if isinstance(verdict, Starved)]
 
-    def idle(self) -> list[str]:
-        """The parameters that got nothing and do not starve."""
+    def excused(self) -> list[str]:
+        """The parameters that got no gradient and do not starve."""
         return [leaf.name for leaf, verdict in self._verdicts if not isinstance(verdict, Starved)]
 
     # --- causes -------------------------------------------------------------------------------------------------------
 
     def _cause(self, bit: int, leaf: Leaf) -> tuple[Cause, str]:
-        """The cut nearest to the parameter that stops all of its gradient, and a sentence about it."""
+        """The nearest cut that stops the whole gradient of the leaf, and a sentence about this cut."""
         if leaf.is_swallowed:
             when = "between the backward and the step" if leaf.is_in_optimizer else "after it has arrived"
             return None, f"a hook, or code of the program, sets it to 0 or None {when}"
@@ -200,27 +206,28 @@ class Starving:
                 return function, f"the backward of {function.op} {RETURNS_NONE}"
         cuts = self._cuts(bit)
         if cuts and cuts[0].reaches_loss:
-            behind = "" if cuts[0].is_last else ", and again behind it"
+            behind = "" if cuts[0].is_last else ", and by another cut after it"
             way = "its way to the loss" if len(cuts) > 1 else "its only way to the loss"
             return cuts[0], f"{way} is cut by {cuts[0].kind}{behind}"
         if cuts:
-            why = f"its value left torch through {cuts[0].kind}; whether the loss depends on it nobody can see"
-            return cuts[0], why
+            return cuts[
+                0
+            ], f"its value left torch through {cuts[0].kind}: nobody can see whether the loss depends on it"
         raised, is_reached = self._recorder.raised, self._recorder.reached & bit
-        ended = f"{counted(raised, 'backward')} ended with an error before its gradient came"
+        ended = f"{counted(raised, 'backward')} ended with an error before its gradient arrived"
         again = next((cut for cut in self._structural if cut.is_again and cut.upstream & bit), None)
         if raised and again is not None:
-            return again, f"{ended}, and {again.kind} cuts it in a forward that was computed once more"
+            return again, f"{ended}, and {again.kind} cuts it in a recomputed forward"
         if not is_reached and raised < self._recorder.backwards:
             return None, f"it is {NO_PATH}"
-        site = self._last_stop(bit)
+        site = self._nearest_full_cut(bit)
         if site is not None:
-            return site, f"the backward of {site.op} hands nothing on"
+            return site, f"the backward of {site.op} passes no gradient on"
         if raised:
             return None, ended
         why = (
-            "backward passes run over what uses it, and none brings it a gradient: one returns None, is an autograd.grad of others, or the "
-            "loss is made of derivatives that do not depend on it"
+            "backward passes run through ops that use it, and none gives it a gradient: an op returns None, the pass is an autograd.grad "
+            "with respect to other tensors, or the loss consists of derivatives that do not depend on it"
         )
         return None, why
 
@@ -231,42 +238,42 @@ class Starving:
                 where = named(tally.location.call)
                 at = next((site for site in self._sites if site.where == where), None)
                 return at, f"the window of jumprelu is too narrow: bandwidth={window.bandwidth:g}"
-        site = self._last_stop(bit)
+        site = self._nearest_full_cut(bit)
         if site is not None:
             return (
                 site,
-                f"all of the gradient is cut by {site.op}{', which normalises one number alone' if site.is_of_one else ''}",
+                f"all of the gradient is cut by {site.op}{', which normalises a single number' if site.normalises_one_number else ''}",
             )
         cause = self._recorder.zeros.cause(bit, self._sites, site_of)
         if cause is not None:
             return cause
-        may = "; a hook of the parameter itself may do it" if leaf.has_hooks else ""
-        return None, f"the gradient becomes 0 on the way, and this run does not show where{may}"
+        may = "; a hook of the parameter itself may set it to 0" if leaf.has_hooks else ""
+        return None, f"the gradient becomes 0 on its way back, and this run does not show where{may}"
 
     def _upstream(self, bit: int) -> list[Site]:
         """The ops between this leaf and a loss at which a gradient arrived; the op nearest to the leaf comes last."""
         return [site for site in self._sites if site.upstream & bit and site.arrived]
 
-    def _last_stop(self, bit: int) -> Site | None:
-        """The op nearest to this leaf that cuts everything."""
-        stops = [site for site in self._upstream(bit) if site.cut == site.arrived]
-        return stops[-1] if stops else None
+    def _nearest_full_cut(self, bit: int) -> Site | None:
+        """The op nearest to this leaf that cuts all of the gradient that arrives at the op."""
+        full_cuts = [site for site in self._upstream(bit) if site.cut == site.arrived]
+        return full_cuts[-1] if full_cuts else None
 
-    # --- parameters that get nothing on purpose -----------------------------------------------------------------------
+    # --- parameters that are meant to get no gradient -----------------------------------------------------------------------
 
     def calm(self) -> list[str]:
-        """A sentence for each reason, with the nets that the parameters make up."""
+        """A sentence for each reason, with the number of its parameters and their nets."""
         groups: dict[str, list[Leaf]] = {}
         for leaf, verdict in self._verdicts:
             if isinstance(verdict, str):
                 groups.setdefault(verdict, []).append(leaf)
         return [
-            f"{counted(len(leaves), 'parameter')} of {self._nets(leaves)} {_agree(says, len(leaves))}"
-            for says, leaves in groups.items()
+            f"{counted(len(leaves), 'parameter')} of {self._nets(leaves)} {_agree(reason, len(leaves))}"
+            for reason, leaves in groups.items()
         ]
 
     def _nets(self, leaves: Sequence[Leaf]) -> str:
-        """Modules of the model given by their path, others by their class."""
+        """The names of the nets: a module of the given model by its path, another module by its class."""
         nets: dict[str, None] = {}
         for leaf in leaves:
             owner = self._leaves.names.owner_of(leaf)
@@ -277,8 +284,8 @@ class Starving:
 
     # --- parameters that starve in part -------------------------------------------------------------------------------
 
-    def partly(self) -> Iterator[Partly]:
-        """Parameters that learn, and of which some entries got no gradient in any backward."""
+    def partly_starved(self) -> Iterator[Partly]:
+        """Parameters that learn, although some of their entries got no gradient in any backward."""
         for bit, leaf in self._leaves:
             if not self._is_judged(leaf) or not leaf.is_parameter or leaf.starves:
                 continue
@@ -290,7 +297,7 @@ class Starving:
                     leaf.shape,
                     **missing._asdict(),
                     backwards=leaf.entries.looks,
-                    cause=self._holds_units(1 << bit, leaf, missing),
+                    cause=self._cause_of_dead_units(1 << bit, leaf, missing),
                     is_looked_up=leaf.is_looked_up,
                     is_shard=leaf.has_whole,
                     padding=leaf.padding,
@@ -299,24 +306,26 @@ class Starving:
                 )
 
     def _own_choice(self, leaf: int, where: str) -> Structural | None:
-        """A comparison of values that come from this leaf, which decides at this line."""
+        """A comparison of values that depend on this leaf, if its result decides what happens at the line `where`."""
         return next((cut for cut in self._cuts(leaf) if cut.reaches_loss and where in cut.decides_at), None)
 
-    def _holds_units(self, bit: int, leaf: Leaf, missing: Missing) -> Site | None:
-        """The op nearest to the leaf that may hold its dead units: a Function that it is an input of, if more arrives there than the other
-        units could get; else the last op on the way back that cuts.
+    def _cause_of_dead_units(self, bit: int, leaf: Leaf, missing: Missing) -> Site | None:
+        """The op nearest to the leaf that may cause its dead units.
+
+        It is the Function that has the leaf as an input, if more gradient arrives there than the living units alone can receive. Else it is
+        the nearest op that cuts.
         """
         upstream = self._upstream(bit)[::-1]
-        least = 1 - missing.dead_units / missing.units
+        living = 1 - missing.dead_units / missing.units
         for site in upstream:
-            if (OWN_NODE if site.is_own else site.op) == leaf.function and site.arrived / site.elements > least:
+            if (OWN_NODE if site.is_own else site.op) == leaf.function and site.arrived / site.elements > living:
                 return site
         return next((site for site in upstream if site.cut), None)
 
 
-def _agree(says: str, count: int) -> str:
-    """The sentence with its verb in the singular, for one parameter."""
-    verb, _, rest = says.partition(" ")
+def _agree(sentence: str, count: int) -> str:
+    """The sentence, which is in the plural. If there is one parameter, in the singular."""
+    verb, _, rest = sentence.partition(" ")
     if count > 1:
-        return says
+        return sentence
     return f"{'is' if verb == 'are' else verb + 's'} {rest}".replace("they learn", "it learns").replace("them", "it")

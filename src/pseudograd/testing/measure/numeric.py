@@ -287,8 +287,8 @@ def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
     return None
 
 
-def written(low: float, high: float, size: float, eps: float = 0.0) -> float:
-    """The number that a person wrote for what lies from low to high: the shortest decimal within a few floats, if it is a short one.
+def short_decimal(low: float, high: float, size: float, eps: float = 0.0) -> float:
+    """The number from low to high that a program would name: the shortest decimal within a few floats, if it has few digits.
 
     size: of x. eps: the resolution there; by default that of a dtype in which low and high are not the same number.
     """

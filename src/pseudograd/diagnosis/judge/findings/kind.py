@@ -82,7 +82,7 @@ class Evidence:
 
     @part
     def partly(self) -> Iterable[Partly]:
-        return [record for record in self.starving.partly() if not self.deliberate.parameter(record.parameter)]
+        return [record for record in self.starving.partly_starved() if not self.deliberate.parameter(record.parameter)]
 
     @part
     def sensitivity(self) -> Iterable[Sensitivity]:
@@ -146,7 +146,7 @@ class Evidence:
     @part
     def idle(self) -> Iterable[str]:
         known = set(self.parameters)
-        return [name for name in self.starving.idle() if name in known]
+        return [name for name in self.starving.excused() if name in known]
 
     @property
     def whatif(self) -> dict[str, list[Change]]:

@@ -37,7 +37,7 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
         for number, site in enumerate(path):
             arrives, behind = _size(site), max([sizes.mean, *map(_size, path[number + 1 :])])
             cancels = site.op in _CANCELLING and (site.joins or site.op != "div") and behind < _ROUNDING * arrives
-            if cancels or site.is_of_one:
+            if cancels or site.normalises_one_number:
                 key = site.op, site.where, site.expression
                 at.setdefault(key, site)
                 left.setdefault(key, []).append((leaf.name, sizes.mean))
@@ -48,9 +48,11 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
         names, most = [name for name, _ in rows], max(norm for _, norm in rows)
         value, slash, _ = site.expression.partition(" / ")
         leave = "Leave this op out, if these should learn: "
-        step = leave + "what is divided by itself, or by its own norm, is a constant."
-        if site.is_of_one:
-            step = leave + "a number that is normalised alone is a constant. Or let it take several numbers together."
+        step = leave + "a value that is divided by itself, or by its own norm, is a constant."
+        why = "its terms cancel, for example because a value is divided by itself"
+        if site.normalises_one_number:
+            step = leave + "a single number that is normalised is a constant. Or let it normalise several numbers together."
+            why = "it normalises a single number"
         elif slash and value.isidentifier():
             step = f"{value}  # in place of {site.expression}, if these should learn"
         noise = ", and Adam divides it by its own size: full steps of noise" if adaptive else ""
@@ -58,8 +60,7 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
             site,
             f"gradients of {_size(site):.2g} in all arrive at this {site.op} in each backward, and a norm of {most:.2g} is left for "
             f"{shortened(names)}",
-            f"{'one number is normalised alone' if site.is_of_one else 'its terms cancel, as where a value is divided by itself'}, so the "
-            f"loss does not depend on its size: rounding is left{noise}",
+            f"{why}, so the loss does not depend on its size: only rounding is left{noise}",
             step,
             1 - most / (_size(site) or math.inf),
         )
