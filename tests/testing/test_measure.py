@@ -38,9 +38,9 @@ from pseudograd.testing.measure.numeric import (
     resolution_of,
     rounding_of,
     second_differences,
+    short_decimal,
     simplest,
     slope_of,
-    written,
 )
 
 from ..choices import folded
@@ -189,7 +189,7 @@ def test_the_simplest_number(low: float, high: float, expected: float) -> None:
     ],
 )
 def test_the_number_that_a_person_wrote(middle: float, apart: float, size: float, expected: float) -> None:
-    assert written(middle - apart / 2, middle + apart / 2, size) == expected
+    assert short_decimal(middle - apart / 2, middle + apart / 2, size) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -202,7 +202,7 @@ def test_neighbours_that_a_narrower_dtype_tells_apart_have_its_resolution(dtype:
         low, high = (middle, high) if torch.tensor(middle, dtype=torch.float64).to(dtype) == at else (low, middle)
     assert _resolution_between(low, high) == torch.finfo(dtype).eps
     assert _resolution_between(at.item(), math.nextafter(at.item(), 1)) == EPS
-    assert written(low, high, 0.1) == 0.3
+    assert short_decimal(low, high, 0.1) == 0.3
 
 
 def test_cross_talk_is_seen_at_the_elements_that_have_it() -> None:

@@ -197,7 +197,7 @@ def test_the_figures_are_those_of_the_losses() -> None:
         "two runs under torch 2.13.0 alone differ, too: with parameters moved by roundings from step 2 on, by up to 25 %",
         "before step 3 the losses agree to 1e-05; from step 3 on, a difference of this size may be rounding or have another cause",
     )
-    assert explain_equality(OLD, OLD) == "the losses are equal, but for rounding"
+    assert explain_equality(OLD, OLD) == "the losses are equal, except for rounding"
     leaf = run((3, 1.0))
     assert explain_equality(leaf, leaf) == "the losses are equal, and so are the gradients of the parameters"
     assert "the losses by up to 25 %" in explain_equality(OLD, trained(1.0, 0.75, 1.0, 1.0))

@@ -51,7 +51,10 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
         step = leave + "a value that is divided by itself, or by its own norm, is a constant."
         why = "its terms cancel, for example because a value is divided by itself"
         if site.normalises_one_number:
-            step = leave + "a single number that is normalised is a constant. Or let it normalise several numbers together."
+            step = (
+                leave
+                + "a single number that is normalised is a constant. Or let it normalise several numbers together."
+            )
             why = "it normalises a single number"
         elif slash and value.isidentifier():
             step = f"{value}  # in place of {site.expression}, if these should learn"
