@@ -478,7 +478,7 @@ def _make_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Ten
     if any(isinstance(value, Tensor) for value in others):
         return None if in_place else _make_ready_between(call, inputs, is_seen=False)
     is_on_cpu, device = x.is_cpu, x.device.type
-    recipe = None if call.maximize else kernels.prepare(call, others, x.dtype, device)
+    recipe = None if call.maximize else kernels.prepare(call, tuple(others), x.dtype, device)
     if recipe is None:
         return None
     rewritten = Ready(recipe, is_seen=False)

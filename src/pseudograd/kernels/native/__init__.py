@@ -359,10 +359,10 @@ def _range_on_grid(grid: tuple[float, ...], dtype: torch.dtype) -> tuple[float, 
             middle = torch.tensor([(end - zero + half) / inverse], dtype=dtype, device="cpu").view(integers)
             x = (middle + torch.arange(-64, 65, dtype=integers, device="cpu")).view(dtype).sort().values
             place = torch.round(x.to(torch.float64 if dtype is torch.float64 else torch.float32) * inverse) + zero
-            kept = place >= low if half < 0 else place <= high
-            if not x.isfinite().all() or kept.all() or not kept.any():
+            is_inside = place >= low if half < 0 else place <= high
+            if not x.isfinite().all() or is_inside.all() or not is_inside.any():
                 return None
-            ends.append(x[kept][0 if half < 0 else -1].item())
+            ends.append(x[is_inside][0 if half < 0 else -1].item())
     return ends[0], ends[1]
 
 
