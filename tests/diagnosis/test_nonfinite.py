@@ -345,28 +345,30 @@ def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters() -> None:
     assert "clamp" not in finding.next_step
 
 
-@pytest.mark.parametrize("is_maker_trained", [False, True])
-def test_what_is_detached_is_named_where_a_later_graph_makes_it_or_at_the_call_that_gets_it(
-    is_maker_trained: bool,
-) -> None:
+@pytest.mark.parametrize("maker", ["log", "softmax", "not trained"])
+def test_what_is_detached_is_named_where_a_later_graph_makes_it_or_at_the_call_that_gets_it(maker: str) -> None:
     """The discriminator of a GAN is called at three lines; the first step of its own gets what the generator made of 0."""
     torch.manual_seed(0)
     net, judge, x = nn.Linear(4, 4), nn.Linear(4, 1), torch.randn(16, 4)
     optimizers = torch.optim.SGD(net.parameters(), 0.1), torch.optim.SGD(judge.parameters(), 0.1)
     with diagnose() as d:
         for _ in range(3):
-            fake = (net(x) * 0).log()
+            if maker == "softmax":
+                fake = net(x).masked_fill(torch.ones(4) > 0, -math.inf).softmax(1)
+            else:
+                fake = (net(x) * 0).log()
             (judge(x).square() + judge(torch.cat([x, fake.detach()])).square().mean()).mean().backward()
             optimizers[1].step()
-            if is_maker_trained:
+            if maker != "not trained":
                 judge(fake).mean().backward()
                 optimizers[0].step()
     finding = only(d, "nonfinite")
-    if is_maker_trained:
-        assert finding.expression == "(net(x) * 0).log()"
-        assert "where x is 0, and so is the loss, as in backward 1" in finding.evidence
-    else:
-        assert finding.expression == "judge(torch.cat([x, fake.detach()]))"
+    expressions = {
+        "log": "(net(x) * 0).log()",
+        "softmax": "net(x).masked_fill(torch.ones(4) > 0, -math.inf).softmax(1)",
+    }
+    assert finding.expression == expressions.get(maker, "judge(torch.cat([x, fake.detach()]))")
+    assert (", and so is the loss, as in backward 1" in finding.evidence) == (maker in expressions)
 
 
 def test_the_report_of_a_program_that_dies_of_it_stands() -> None:

@@ -229,8 +229,9 @@ class Nonfinite:
         hit = dict(self._leaves.broken)
         self._leaves.broken.clear()
         backward = self._recorder.backwards
-        if not self.births:
-            self._add(self._heard or self._candidate or self._fallback)
+        if not self.births or self._of_data:
+            self._add(self._heard or self._candidate or (None if self._of_data else self._fallback))
+        self._of_data = []
         self._heard = self._candidate = self._fallback = None
         self._is_searching = bool(hit) and not self.births
         if not hit:
