@@ -79,7 +79,7 @@ def test_parts_are_the_whole(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for dtype in DTYPES:
+        for dtype in DTYPES[threads % 2 :: 2]:
             leaf = x.to(dtype).requires_grad_()
             y = op.public(leaf, *op.picture.others, rule=key[1])
             with kernels.off("portable", "native"):

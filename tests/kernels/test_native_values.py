@@ -22,7 +22,7 @@ from pseudograd.rule import OPS, PRIMITIVES, Call, call_for
 from pseudograd.testing.contract.cases import cases_of
 from pseudograd.torch_table.eras import ERAS
 
-from ..choices import folded
+from ..choices import folded, one_in
 from .ways import (
     DTYPES,
     FOR_EVERYTHING,
@@ -169,8 +169,7 @@ def test_elastic_reads_x_and_rounds_at_every_step_as_the_formula_does(
 
 
 @folded
-@pytest.mark.parametrize("layout_of_grad", [*LAYOUTS, "expanded"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "layout_of_grad"), one_in(2, LAYOUTS, [*LAYOUTS, "expanded"]))
 def test_layouts(layout: str, layout_of_grad: str) -> None:
     """Of x and of grad, recording, in place and with nothing kept."""
     flat_x, flat_grad = numbers(torch.float32, 840)
