@@ -353,10 +353,8 @@ def test_what_is_detached_is_named_where_a_later_graph_makes_it_or_at_the_call_t
     optimizers = torch.optim.SGD(net.parameters(), 0.1), torch.optim.SGD(judge.parameters(), 0.1)
     with diagnose() as d:
         for _ in range(3):
-            if maker == "softmax":
-                fake = net(x).masked_fill(torch.ones(4) > 0, -math.inf).softmax(1)
-            else:
-                fake = (net(x) * 0).log()
+            h = net(x).masked_fill(torch.ones(4) > 0, -math.inf)
+            fake = h.softmax(1) if maker == "softmax" else (net(x) * 0).log()
             (judge(x).square() + judge(torch.cat([x, fake.detach()])).square().mean()).mean().backward()
             optimizers[1].step()
             if maker != "not trained":
@@ -365,7 +363,7 @@ def test_what_is_detached_is_named_where_a_later_graph_makes_it_or_at_the_call_t
     finding = only(d, "nonfinite")
     expressions = {
         "log": "(net(x) * 0).log()",
-        "softmax": "net(x).masked_fill(torch.ones(4) > 0, -math.inf).softmax(1)",
+        "softmax": "h.softmax(1)",
     }
     assert finding.expression == expressions.get(maker, "judge(torch.cat([x, fake.detach()]))")
     assert (", and so is the loss, as in backward 1" in finding.evidence) == (maker in expressions)
