@@ -92,17 +92,17 @@ def _promises(run: Run) -> list[str]:
     for record in run.promises:
         key = record["case"].op, record["route"], record["against"], record["limit"], record["quantity"]
         groups.setdefault(key, []).append(record)
-    lines = ["| what | at most | where | closest to its limit | verdict |", "|---|---|---|---|---|"]
+    lines = ["| what | at most | where | closest to its limit |", "|---|---|---|---|"]
     for (op, route, against, limit, quantity), members in groups.items():
         what = f"{route_name(route, op)} ({op})" if op.startswith("clamp,") else route_name(route, op)
         unit = f"x {route_name(against, op)}" if against else quantity
         judged = [record for record in members if record["holds"] is not None]
         worst = max(judged, key=lambda record: record["found"], default=None)
         value = "not measured" if worst is None else f"{worst['found']:.3g}, {_where([worst])}"
-        word = "" if worst is None else "holds" if all(record["holds"] for record in judged) else "**FAILS**"
+        word = "" if worst is None or all(record["holds"] for record in judged) else ", **FAILS**"
         if judged and len(judged) < len(members):
             word += f", {len(members) - len(judged)} not measured"
-        lines.append(f"| {what} | {limit:g} {unit} | {_where(members)} | {value} | {word} |")
+        lines.append(f"| {what} | {limit:g} {unit} | {_where(members)} | {value}{word} |")
     return lines
 
 
