@@ -310,6 +310,19 @@ _SOURCES: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
         )
         for name, is_reentrant in (("run again", False), ("reentrant", True))
     },
+    "a row of a checkpoint": (
+        lambda net, x: (
+            checkpoint(
+                lambda x: net(x) + net(x).masked_fill(torch.ones(8) > 0, -math.inf).softmax(-1),
+                x.requires_grad_(),
+                use_reentrant=True,
+            )
+            .square()
+            .mean()
+        ),
+        "entries of the result are not finite",
+        "net(x).masked_fill(torch.ones(8) > 0, -math.inf).softmax(-1)",
+    ),
     "a checkpoint": (  # its own backward returns what the one inside of it made
         lambda net, x: checkpoint(lambda x: (net(x) * 0).sqrt(), x.requires_grad_(), use_reentrant=True).mean(),
         "born in backward 1: 128 of 128 entries that leave are not finite",

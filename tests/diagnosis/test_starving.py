@@ -284,6 +284,21 @@ def test_a_layer_that_nothing_uses_is_named_at_the_line_that_makes_it() -> None:
     assert (finding.expression, len(finding.parameters)) == ("self.spare = nn.Sequential(nn.Linear(4, 3))", 2)
 
 
+def test_what_a_checkpoint_that_is_computed_once_more_cuts_is_named_there() -> None:
+    model, head = net(), nn.Linear(3, 1)
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = model(x)
+        return head(h)
+
+    optimizer = sgd(model, head)
+    d = steps(None, lambda: checkpoint(forward, x().requires_grad_(), use_reentrant=True).square().mean(), 2, optimizer)
+    finding = only(d, "starved")
+    assert finding.cause.endswith("cuts it in a forward that was computed once more")
+    assert finding.next_step.startswith("Compute it outside of torch.no_grad")
+
+
 def test_the_inputs_of_a_gradient_are_not_cut_by_it() -> None:
     """A step by hand: what the gradient is asked for decides nothing but which gradients come."""
     used, spare = (nn.Parameter(torch.ones(4)) for _ in range(2))

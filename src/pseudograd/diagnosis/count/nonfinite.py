@@ -378,7 +378,11 @@ class Nonfinite:
         self._is_computed_again = True
         # A checkpoint would count what we make of the result itself.
         node, result = nodes.node_of(result), result.detach()
-        if node is None or not is_broken(result) or any(map(is_broken, tensors_in(args))):
+        if node is None or not is_broken(result):
+            return
+        # -inf is how a row is masked
+        is_row = KIND_OF.get(op_of(node)) == ROW and bool(result.isnan().any())
+        if any(bool(x.isnan().any()) if is_row else is_broken(x) for x in map(Tensor.detach, tensors_in(args))):
             return
         if op_of(node) in KIND_OF or bool(result.isnan().any()):  # any other op was told to make infinity
             self._heard = self._note_origin(node, result)

@@ -218,6 +218,8 @@ class Starving:
         again = next((cut for cut in self._structural if cut.is_again and cut.upstream & bit), None)
         if raised and again is not None:
             return again, f"{ended}, and {again.kind} cuts it in a recomputed forward"
+        if not is_reached and again is not None:
+            return again, f"{again.kind} cuts it in a forward that was computed once more"
         if not is_reached and raised < self._recorder.backwards:
             return None, f"it is {NO_PATH}"
         site = self._nearest_full_cut(bit)
