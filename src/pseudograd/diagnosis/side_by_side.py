@@ -80,12 +80,12 @@ def compare_losses(
     least = max([_OF_NOISE * noise, *(_OF_LARGEST * abs(loss) for loss in own if isfinite(loss))])
     apart = [_distance(*pair) > max(least, _OF_LEVEL * min(map(abs, pair))) for pair in ends]
     repeats = f"at most {noise:.1g} from a second run" if noise else "in two runs, to the bit"
-    measured = f"the last loss is {own[-1]:.6g} as it is ({repeats}) and {other[-1]:.6g} under {pin}"
+    measured = f"the loss of the last backward is {own[-1]:.6g} as it is ({repeats}) and {other[-1]:.6g} under {pin}"
     if all(apart) and len({under > loss for loss, under in ends if isfinite(loss - under)}) <= 1:
-        return True, f"{measured}, and apart in each of the last {count:,} steps"
+        return True, f"{measured}, and apart in each of the last {count:,} backward passes"
     if not any(apart) and all(map(isfinite, (noise, *own[-count:]))):
         return False, measured
-    return None, f"{measured}, and not clearly apart in each of the last {count:,} steps"
+    return None, f"{measured}, and not clearly apart in each of the last {count:,} backward passes"
 
 
 def _distance(loss: float, other: float) -> float:
