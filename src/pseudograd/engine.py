@@ -155,7 +155,7 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
         return None
     try:
         key = op, rule, edge, x.dtype, *others
-        ready = prepared.get(key if x.is_cpu else (*key, x.device.type))
+        ready = prepared.get(key if x.is_cpu else (*key, x.is_cuda or x.device.type))
         if ready is None and Tensor in (kinds := tuple(map(type, others))):
             run_between = prepared.get((op, rule, edge, x.dtype, x.device.type, *kinds))
             return run_between(x, *[value for value in others if value is not None]) if run_between else None
@@ -179,7 +179,7 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) 
         return
     key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, *others
     if device != "cpu":
-        key = (*key, device)
+        key = (*key, x.is_cuda or device)
     if not torch.is_grad_enabled() or _is_watched():  # the tensor of settings that is remembered must be plain
         return
     if key in prepared:
@@ -566,8 +566,6 @@ def _hide_backward(lowering: type[Function]) -> type[Function]:
             with without():
                 return pull(ctx, grad, saved)
 
-    # Before each backward torch looks for a vjp in Python, which takes half a microsecond. This line avoids it.
-    backward_class(Pseudograd).apply = Pseudograd.backward
     return Pseudograd
 
 
@@ -613,7 +611,9 @@ def _keeping_code_between(recipe: PreparedBetween, coded: CodedBetween) -> type[
 
         @staticmethod
         def forward(ctx: Node, *tensors: Tensor) -> Tensor:
-            y, code, ctx.order = encode(*tensors)
+            y, code, order = encode(*tensors)
+            if order:
+                ctx.order = order
             ctx.save_for_backward(code)
             return y
 
@@ -675,7 +675,9 @@ def _keeping_code(recipe: Prepared) -> type[Function]:
 
         @staticmethod
         def forward(ctx: Node, x: Tensor) -> Tensor:
-            y, code, ctx.order = encode(x, settings)
+            y, code, order = encode(x, settings)
+            if order:
+                ctx.order = order
             ctx.save_for_backward(code)
             return y
 
@@ -699,7 +701,9 @@ def _keeping_code_in_place(recipe: Prepared) -> type[Function]:
     class Pseudograd(_keeping_code(recipe)):  # type: ignore[misc]  # mypy knows no bases that are computed
         @staticmethod
         def forward(ctx: Node, x: Tensor) -> Tensor:
-            code, ctx.order = encode(x, settings)
+            code, order = encode(x, settings)
+            if order:
+                ctx.order = order
             ctx.mark_dirty(x)
             ctx.save_for_backward(code)
             return x
@@ -740,11 +744,17 @@ def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
 
 
 def _make_apply(lowering: type[Function], is_seen: bool) -> Callable[..., Any]:
-    return _apply_of(lowering if is_seen else _hide_backward(lowering))
+    lowering = lowering if is_seen else _hide_backward(lowering)
+    own = backward_class(lowering)
+    own.apply = (
+        lowering.backward
+    )  # else torch looks for a vjp in Python before each backward, which takes half a microsecond
+    own.order = 0  # of nearly every x: to set it takes as long
+    return _apply_of(lowering)
 
 
 _apply_eager = _apply_of(Pseudograd)
-_apply_unseen = _apply_of(_hide_backward(Pseudograd))
+_apply_unseen = _make_apply(Pseudograd, is_seen=False)
 
 
 def _is_watched() -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -33,16 +32,29 @@ class _Checked(Operators):
     """The operators, which raise `NoKernelError` where no kernel was started."""
 
     def __getattr__(self, name: str) -> Any:
-        check = partial(_check, getattr(operators, name))
+        check = (_checking_order if name.startswith("encode") else _checking_elements)(getattr(operators, name))
         setattr(self, name, check)
         return check
 
 
-def _check(operator: Callable[..., Any], x: Tensor, *others: object) -> Any:
-    result = operator(x, *others)
-    if result[-1] < 0 if type(result) is tuple else not result.numel() and x.numel():
-        raise _decline()
-    return result
+def _checking_order(operator: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arguments: object) -> Any:
+        result = operator(*arguments)
+        if result[-1] < 0:
+            raise _decline()
+        return result
+
+    return run
+
+
+def _checking_elements(operator: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Tensor, *others: object) -> Any:
+        result = operator(x, *others)
+        if not result.numel() and x.numel():
+            raise _decline()
+        return result
+
+    return run
 
 
 def _decline() -> NoKernelError:
