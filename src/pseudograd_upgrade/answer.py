@@ -29,9 +29,9 @@ SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 @dataclass(frozen=True)
 class Answer:
     """kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: by run, one for each backward.
-    cut: the call that differs, as a program of its own. convention: the change of a convention that differs here without an effect.
-    pin: the era to which the newer torch was pinned and ended as the older one.
-    packages: the two versions of each that differs. not_compared: the notes about what was to be compared and is not.
+    cut: the call that differs, as a program of its own. convention: a changed convention that has no effect on this training.
+    pin: an era; pinned to it, the newer torch trained as the older one did.
+    packages: both versions of each package that differs. not_compared: notes about parts that should be compared and were not.
     """
 
     kind: str

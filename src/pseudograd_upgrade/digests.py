@@ -1,4 +1,4 @@
-"""Four numbers of a tensor that show more than rounding: computed on its device, and fetched once in each step."""
+"""The digest of a tensor: four numbers that differ if the tensor does. They are computed on its device and fetched once per step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from pseudograd.torch_table.private import is_batched, is_opaque, is_wrapped
 
 Digest: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-_ROW = 4096  # entries of a row, into which a long tensor is folded
-_FOLDED = 1 << 16  # entries of a long tensor
+_ROW = 4096  # a long tensor is folded into rows of so many entries
+_FOLDED = 1 << 16  # a tensor with more entries is folded
 _weights: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
 
@@ -65,7 +65,7 @@ def _projection(flat: Tensor) -> Tensor:
 
 
 def fetch(digests: Sequence[Digest]) -> list[tuple[float, ...]]:
-    """The numbers of all of them, in one transfer for each of the four."""
+    """The numbers of all digests, in four transfers: one for each of the four numbers."""
     return list(zip(*map(_fetch_column, zip(*digests, strict=True)), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Lines that moved: two environments can hold two versions of a package, with the same statements under other numbers."""
+"""Matches lines that moved: two versions of a package can have the same statement at different line numbers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _list_statements(tree: ast.Module) -> _Functions:
 
 
 def _match(old: list[ast.stmt], new: list[ast.stmt], lines: dict[int, int], edited: bool) -> None:
-    """edited: as many statements in place of others are the same ones, edited."""
+    """edited: statements that replace the same number of statements count as edited versions of them."""
     texts, new_texts = (
         ["".join(map(ast.dump, _expressions(statement))) for statement in statements] for statements in (old, new)
     )
@@ -99,7 +99,7 @@ def _match(old: list[ast.stmt], new: list[ast.stmt], lines: dict[int, int], edit
 
 
 def _expressions(statement: ast.stmt) -> list[ast.AST]:
-    """Those of the statement itself, without those of its block."""
+    """The expressions of the statement itself, without those of its block."""
     blocks = (ast.stmt, ast.ExceptHandler, ast.match_case)
     return [child for child in ast.iter_child_nodes(statement) if not isinstance(child, blocks)]
 

@@ -1,4 +1,4 @@
-"""The pin of the newer torch to the conventions of the older one: where it mends a training, and which of the two to advise."""
+"""Pins the newer torch to the conventions of the older torch: which lines need the pin, and is the pinned training the better one?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .differences import ALIKE_LOSSES, Difference, digest_distance, last_loss, l
 from .recording import BACKWARD, UPDATE, Event, Origin, Recording
 from .runs import parse_version
 
-_MOST_LINES = 3  # that are pinned together
+_MOST_LINES = 3  # at most so many lines are pinned together
 # The nodes whose gradient a version of torch changed, the version and the points; and calls that make such a node.
 _CHANGES = (
     (re.compile(r"(Clamp|Fmin|Fmax)\w*Backward"), (2, 14), "at a bound or a tie"),
@@ -24,12 +24,12 @@ _CHANGES = (
     (re.compile(r"(Fmin|Fmax)Backward"), (2, 15), "of NaN"),
     (re.compile(r"Atan2Backward"), (2, 10), "at (0, 0)"),
 )
-_OF_QUANTILE = ("Gather", "Sort", "Topk", "Lerp")  # the nodes that it makes
+_QUANTILE_NODES = ("Gather", "Sort", "Topk", "Lerp")  # the nodes that quantile makes
 _MAY_HIDE_ONE = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|similarity", re.IGNORECASE)
 
 
 class Pinned(NamedTuple):
-    """A run of the newer torch under the pin to the older one, at these lines; without lines everywhere."""
+    """A run of the newer torch that is pinned to the older torch at these lines. Without lines, it is pinned everywhere."""
 
     lines: tuple[str, ...]
     run: Recording
@@ -43,19 +43,19 @@ class Pinned(NamedTuple):
 
 
 def is_at_line(difference: Difference | None) -> bool:
-    """Is it a gradient of a call whose line is known, so that a pin reaches it there?"""
+    """Is the difference in the backward of a call whose line is known, so that a pin at this line can reach it?"""
     return difference is not None and difference.old.origin.kind == BACKWARD and difference.old.origin.where != "?"
 
 
 def may_hide_convention(run: Recording) -> bool:
-    """Did it call a function that can stand at a point where a torch changed the gradient?"""
+    """Did the run call a function that has a point at which a version of torch changed the gradient?"""
     return any(_MAY_HIDE_ONE.search(event.origin.op) for events in run.steps.values() for event in events)
 
 
 def known_change(origin: Origin, old: Recording, new: Recording) -> str:
-    """The version of torch that changed the gradient of this node, and the points; empty if none between these two did."""
+    """Names the torch version between these two that changed the gradient of this node, and the points. Empty if there is none."""
     op = origin.op
-    if op.startswith(_OF_QUANTILE):
+    if op.startswith(_QUANTILE_NODES):
         events = (event.origin for events in old.steps.values() for event in events)
         op = next((event.op for event in events if event.where == origin.where and "quantile" in event.op), op)
     old_version, new_version = (parse_version(run.torch) for run in (old, new))
@@ -66,13 +66,14 @@ def known_change(origin: Origin, old: Recording, new: Recording) -> str:
 
 
 def find_kink(old: Recording, new: Recording, pinned: Recording) -> Difference | None:
-    """The first gradient of a changed convention that the pin changes, of one that arrives unchanged. A pinned call has a node of ours."""
+    """The first backward call of a changed convention that gets the same gradient in both runs and, under the pin, returns another one."""
     for step in sorted(new.steps.keys() & pinned.steps.keys()):
         others: dict[object, list[Event]] = {}
         for event in reversed(pinned.steps[step]):
             others.setdefault(_place(event), []).append(event)
         for event in new.steps[step]:
-            other = (others.get(_place(event)) or [None]).pop()
+            same_place = others.get(_place(event))
+            other = same_place.pop() if same_place else None
             if other is not None and other.tensors[0] == event.tensors[0] and known_change(event.origin, old, new):
                 distance = max(map(digest_distance, event.tensors, other.tensors))
                 if distance:
@@ -81,6 +82,7 @@ def find_kink(old: Recording, new: Recording, pinned: Recording) -> Difference |
 
 
 def _place(event: Event) -> object:
+    """Equal for a call and its pinned counterpart, whose node has another name."""
     return event.origin.kind, event.line, *(tensor.shape for tensor in event.tensors)
 
 
@@ -89,7 +91,7 @@ def find_pin(
     run_pinned: Callable[[tuple[str, ...]], Pinned],
     find_rest: Callable[[Recording], Difference | None],
 ) -> Pinned:
-    """The pin of the line that differs first if that mends the training; then of up to three lines; else everywhere.
+    """Tries the pin at the first line that differs, then at up to three lines, then everywhere, until the pin mends the training.
 
     find_rest: the first difference between the older torch and a pinned run.
     """
@@ -105,7 +107,7 @@ def find_pin(
             break
         pinned = run_pinned((*pinned.lines, rest.new.origin.where))
         if pinned.is_mended:
-            for line in pinned.lines[:-1]:  # without the last one it was no mend
+            for line in pinned.lines[:-1]:  # without the last line the pin did not mend
                 fewer = run_pinned(tuple(other for other in pinned.lines if other != line))
                 pinned = fewer if fewer.is_mended else pinned
             return pinned
@@ -113,7 +115,7 @@ def find_pin(
 
 
 def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Sequence[str]) -> list[str]:
-    """The pin to the older torch, unless the training is worse there or not known to be better: the losses decide."""
+    """The steps that pin to the older torch, unless the losses say that its training is worse, or do not say which one is better."""
     better, reason = find_better(old, new)
     if better is None:
         return [reason]
@@ -127,8 +129,8 @@ def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Seq
 
 
 def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
-    """The lines to edit: in place of a line of a package all lines of the program that lead to it. Of a checkpoint that runs again in a
-    backward these are two, and the pin counts at the first.
+    """The lines to edit. A line of a package is replaced by all lines of the program that lead to it: two for a checkpoint that runs again
+    in a backward, of which the pin needs the first.
     """
     origins = [event.origin for events in run.steps.values() for event in events]
     pairs = [(origin.where, origin.user_where) for line in lines for origin in origins if origin.where == line]
@@ -139,7 +141,7 @@ def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
 
 
 def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
-    """The run to keep, and the reason unless it is the older one, which it is where the losses end alike. None if they do not say so."""
+    """The run to keep, and the reason if it is the newer run. If the losses end alike, it is the older run. None if they are unclear."""
     faults = [_describe_fault(run) for run in (old, new)]
     if all(faults):
         return None, f"{faults[0]} under torch {old.torch}, and {faults[1]} under torch {new.torch}: no pin mends that"
@@ -199,7 +201,7 @@ def _compare_sizes(a: float, b: float) -> int:
 
 
 def _trains_in_turn(run: Recording) -> bool:
-    """Does another optimiser step after another backward, as in an adversarial training?"""
+    """Do different optimisers step after different backward passes, as in an adversarial training?"""
     steps: dict[object, set[int]] = {}
     for step, events in run.steps.items():
         for event in events:

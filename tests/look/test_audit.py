@@ -165,7 +165,7 @@ def test_a_write_into_the_gradient_is_told_before_the_name() -> None:
     audit = pg.audit(make_function(clamped, lambda g, x: g.mul_(inside(x))), -2, 2, points=101)
     first, second = str(audit).splitlines()[1:3]
     assert first.startswith("  writes into the gradient that it is given: grad = ")
-    assert second == '  but for that the same as clamp(x, -1, 1, rule="zero", edge="closed")'
+    assert second == '  except for that, the same as clamp(x, -1, 1, rule="zero", edge="closed")'
 
 
 def test_a_gradient_that_depends_on_the_number_of_elements_has_no_name() -> None:

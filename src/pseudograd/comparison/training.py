@@ -1,4 +1,4 @@
-"""A training of the user's: a function that gets a clamp, a seed and further arguments by their names, and returns numbers."""
+"""A training that the user wrote: a function that takes a clamp, a seed and further arguments by name, and returns numbers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .randomness import watch_randomness
 from .runs import Outcome, Run
 from .variants import Choice
 
-ONLY = "the number"  # the name of the number of a run that returns one number
-_KNOWN_NAMES = ("seed", "steps", "project")  # of arguments
+ONLY = "the number"  # the name of the result if a run returns a single number
+_KNOWN_NAMES = ("seed", "steps", "project")  # the arguments that a training may take by name
 _REMEDY = "Return what the training ends with, such as its loss"
 
 
 @dataclass(frozen=True)
 class Training:
-    """An Experiment. where: the public function that errors name.
+    """A training as an Experiment, which `compare` can run. where: the public function that error messages name.
 
     positional: which of clamp and seed the function takes, in this order; named: which of seed, steps and project it takes by name.
     """
@@ -55,7 +55,7 @@ class Training:
         return [self.function, self.choice.families, dict(self.choice.rows)]
 
     def measure(self, run: Run) -> Outcome:
-        """Starts from the seed, and leaves the caller's random states as they were. Raises an error if a result is no number."""
+        """Runs the training from the seed, and restores the random states of the caller. Raises an error if a result is no number."""
         result: object = None
         failure: str | None = None
         with _seeded(run.seed), watch_randomness() as randomness, self.choice.enter(run.variant) as entry:

@@ -87,7 +87,7 @@ def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
 
 
 class HandedClamp:
-    """The argument `clamp` of a run: called as torch.clamp is, with `maximize=True` under gradient ascent. `name` is the variant's."""
+    """The argument `clamp` of a run. Call it like torch.clamp, with `maximize=True` for gradient ascent. `name` is that of the variant."""
 
     def __init__(self, variant: Variant) -> None:
         self.name = variant.name
@@ -104,7 +104,7 @@ class HandedClamp:
 
 @dataclass
 class Entry:
-    """A variant while a run is inside it: what the run is handed, and afterwards what the variant reached."""
+    """A variant during a run. handed: the argument that the run gets. own: Functions that keep their own rule."""
 
     handed: object = None
     projects: bool = False
@@ -117,7 +117,7 @@ class Entry:
 
     @property
     def has_acted(self) -> bool:
-        """The clamp was called, or a function rewritten. Of a user's function nobody knows, so True."""
+        """Was the clamp called, or a function rewritten? True for a user's own function, for which nobody can know."""
         if isinstance(self.handed, HandedClamp):
             return self.handed.was_called
         return self.handed is not None or (self.rewriting is not None and bool(self.rewriting.report().rewritten))
@@ -125,10 +125,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Choice:
-    """The variants of one comparison, in their order. Plain data, from which each process makes the variants anew.
+    """The variants of one comparison, in their order, as plain data: each process builds the variants from it.
 
-    rows: by name a rule of clamp, with its edge, or a function of the user's. families: those of `override`; none: run is handed a clamp.
-    own_baseline: the name of the variant that all are compared with, if `rows` are all of the variants, the user's own.
+    rows: by name, a rule of clamp with its edge, or a function of the user. families: the families of `override`; if empty, the run gets a
+    clamp as an argument. own_baseline: the variant that all others are compared with, if the user gave all variants.
     """
 
     rows: Mapping[str, object]

@@ -91,12 +91,12 @@ def audit(
         x = torch.linspace(low, high, points, dtype=torch.float64)
         dtype = _first_dtype(f, x)
         function = _callable(f, dtype)
-        call = _with_copies(function, dtype)
+        call = _copy_input(function, dtype)
         _check_values(call, x)
         element_wise = audit_answers.is_element_wise(call, x)
         m = measure(call, low, high, points, at)
         regions = regions_of(m)
-        narrow = audit_answers.answer_dtypes(lambda dtype: _with_copies(_callable(f, dtype), dtype), call, m)
+        narrow = audit_answers.answer_dtypes(lambda dtype: _copy_input(_callable(f, dtype), dtype), call, m)
         if dtype is torch.float32:
             narrow["float32"] = Answer("refuses float64, so all of this is measured in float32")
         rule, note = None, element_wise.detail
@@ -166,7 +166,7 @@ def _first_dtype(f: object, x: Tensor) -> torch.dtype:
     return torch.float64
 
 
-def _with_copies(function: Function, dtype: torch.dtype) -> Function:
+def _copy_input(function: Function, dtype: torch.dtype) -> Function:
     """The function, which may change its x in place, on a copy of x in this dtype."""
     return lambda x: function(x.clone().to(dtype))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_MOST_ROWS = 24  # of the table of regions
+_MOST_ROWS = 24  # the table of regions has no more rows
 
 
 class Side(NamedTuple):
@@ -20,7 +20,7 @@ class Side(NamedTuple):
     most: float
 
     def write(self, slope: tuple[float, float]) -> str:
-        """The kind, and the slopes that it leaves open. slope: the derivative."""
+        """The kind, and the slopes if the kind does not determine them. slope: the derivative."""
         if self.kind in ("exact", "flat", "cut"):
             return self.kind
         is_opposite = self.kind == "biased" and max(slope) * self.least < 0 and min(slope) * self.most < 0
@@ -31,7 +31,7 @@ class Region(NamedTuple):
     """A part of the range with one kind for each sign of grad; a single x, with low == high, at a kink or a jump.
 
     has_low, has_high: does the end belong to it? slope: the derivative, from least to most; at a kink or a jump from the left and from
-    the right. is_low_exact, is_high_exact: is the end known to a few floats, or lies it between two of the points?
+    the right. is_low_exact, is_high_exact: is the end known exactly, or only as lying between two of the points?
     """
 
     low: float
@@ -49,7 +49,7 @@ class Region(NamedTuple):
         return self.positive.kind in ("kink", "jump")
 
     def cells(self) -> tuple[str, str, str, str]:
-        low, high = _written(self.low, self.is_low_exact), _written(self.high, self.is_high_exact)
+        low, high = _format_end(self.low, self.is_low_exact), _format_end(self.high, self.is_high_exact)
         left, right = "[" if self.has_low else "(", "]" if self.has_high else ")"
         x = low if self.low == self.high else f"{left}{low}, {high}{right}"
         slope = " | ".join(map(_number, self.slope)) if self.is_break else _span(*self.slope)
@@ -57,7 +57,7 @@ class Region(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A word, the share of the points where it is not so (None where nothing was counted), and the evidence."""
+    """An answer in one word, the share of the points that contradict it (None if none were counted), and the evidence."""
 
     word: str
     share: float | None = None
@@ -90,10 +90,10 @@ class Curves(NamedTuple):
 class AuditRecord:
     """The fields of an `Audit`, and its text.
 
-    rule: the call of pseudograd that does the same, as it is written, or None. rule_note: where it differs in what the name does not
-    promise; or, without a name, the call that comes nearest, and what tells them apart.
-    shares: of the range, for "grad > 0" and "grad < 0", the share of each kind.
-    writes: what the function changes although it belongs to its caller or to an earlier call, each with an example.
+    rule: the call of pseudograd that does the same, as source text, or None. rule_note: how the function differs from this call in
+    details; if rule is None, the call that comes nearest, and how it differs.
+    shares: the share of the range that each kind has, for "grad > 0" and for "grad < 0".
+    writes: the tensors of its caller or of an earlier call that the function changes, each with an example.
     """
 
     name: str
@@ -126,10 +126,10 @@ class AuditRecord:
     @property
     def verdict(self) -> str:
         same = f"the same as {self.rule}" if self.rule else "no rule of pseudograd does the same"
-        return f"but for that {same}" if self.rule and self.writes else same
+        return f"except for that, {same}" if self.rule and self.writes else same
 
     def to_json(self) -> dict[str, object]:
-        """All of it but the curves, in plain lists, dictionaries and numbers; a number that is not finite as a string."""
+        """All fields except the curves, as plain lists, dictionaries and numbers. A number that is not finite becomes a string."""
         plain: dict[str, object] = {"kind": "pseudograd audit", "torch": torch.__version__, "lines": 0}
         return plain | {part.name: _plain(getattr(self, part.name)) for part in fields(self) if part.name != "curves"}
 
@@ -180,8 +180,8 @@ def _number(value: float) -> str:
     return "0" if abs(value) < 1e-9 else f"{value:.4g}"
 
 
-def _written(x: float, is_exact: bool) -> str:
-    """All digits of an x that is exact: what is said of this x may be untrue of a rounded one."""
+def _format_end(x: float, is_exact: bool) -> str:
+    """All digits if x is exact: a statement about this x may be untrue for a rounded x."""
     return repr(x + 0.0).removesuffix(".0") if is_exact else f"~{x:.4g}"
 
 

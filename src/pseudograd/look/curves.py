@@ -1,4 +1,4 @@
-"""The curves of `plot`, as numbers: functions with a name, and each as a line with its values at the jumps and beside them."""
+"""The curves of `plot`, as numbers: named functions, and the line of each, with its values at and beside its jumps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .gradient import FIX_RANDOM, checked_function, gradient
 from .palette import colour
 
 Function = Callable[[Tensor], Tensor]
-_DISTANCE_TO_JUMP = 1e-9  # of the nearest points, as a share of the range
+_DISTANCE_TO_JUMP = 1e-9  # from a jump to the nearest points, as a share of the range
 _SMALLEST_JUMP = 1e-6
 _POINTS = 801
 _SMALL_PIECES = 60  # with more pieces each is a small part of the picture
@@ -38,7 +38,7 @@ class Curve(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The x to draw at: pieces, and the x between each two of them."""
+    """The x to draw at: pieces, and the jump between each two of them."""
 
     pieces: list[Tensor]
     jumps: list[float]
@@ -111,7 +111,7 @@ def _arguments(bounds: tuple[object, ...]) -> str:
 
 
 def check_element_wise(argument: str, f: Function, x: Tensor) -> None:
-    """Our error for a function that mixes the elements of x, draws random numbers, or answers with another shape: its picture would be
+    """Our error for a function that mixes the elements of x, draws random numbers, or returns another shape: its picture would be
     wrong.
     """
     y, again = f(x), f(x)
@@ -153,7 +153,7 @@ def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
 
 
 def number_names(curves: list[Curve]) -> list[Curve]:
-    """Functions of the same name get numbers behind it."""
+    """Functions with the same name get a number after the name."""
     labels = [curve.label for curve in curves]
     counts = [labels[: i + 1].count(label) for i, label in enumerate(labels)]
     return [
@@ -163,7 +163,7 @@ def number_names(curves: list[Curve]) -> list[Curve]:
 
 
 def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[float]:
-    """The x at which any of the functions jumps: the number that a person wrote, or else the exact one."""
+    """The x at which any of the functions jumps, as a short decimal if there is one."""
     x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
     jumps: set[float] = set()
     for f in functions:
@@ -175,7 +175,7 @@ def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[floa
 
 
 def grid_of(picture: Picture, curves: list[Curve], more: Iterable[float] = ()) -> Grid:
-    """The x to draw at: open pieces between the jumps, just off them."""
+    """The x to draw at: the pieces between the jumps, which end just beside them."""
     known = {*picture.edges, *picture.jumps, *more, *(jump for curve in curves for jump in curve.jumps)}
     inner = sorted(jump for jump in known if picture.low < jump < picture.high)
     off = _DISTANCE_TO_JUMP * (picture.high - picture.low)

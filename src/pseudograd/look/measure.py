@@ -109,7 +109,7 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - each.x) > 4 * near for each in located)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     step = torch.full_like(x, eps**0.25 * (high - low))
-    for known_x in (each.x for each in (*located, *ends)):
+    for known_x in [*(each.x for each in located), *(end.x for end in ends)]:
         distance = (x - known_x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
     slope, error = (part * steepness for part in slope_of(scaled_f, x / unit_x, step / unit_x, eps))

@@ -44,7 +44,7 @@ def _between_pair(is_min: bool, pin: Pin, other: object) -> RangePieces:
     return (None, other, pieces) if is_min else (other, None, pieces)
 
 
-def _between_bounds(pieces: Callable[[bool, bool], Pieces], min: object, max: object) -> RangePieces:
+def _pieces_of_bounds(pieces: Callable[[bool, bool], Pieces], min: object, max: object) -> RangePieces:
     return min, max, pieces(min is not None, max is not None)
 
 
@@ -130,10 +130,10 @@ def rule_named(edge: str, elsewhere: str) -> str:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
         part = SHARES[pin.era.edge] if pin.part is None else pin.part
-        between_numbers = partial(_between_bounds, partial(_pieces_of_numbers, part))
+        between_numbers = partial(_pieces_of_bounds, partial(_pieces_of_numbers, part))
         OF_NUMBERS[name] = measured_rule(name, partial(_pull_of_numbers, part), BOUNDED, find_range=between_numbers)
         pull, pieces = partial(_pull_of_tensors, pin), partial(_pieces_of_tensors, pin)
-        between_tensors = None if pin.era.between is None else partial(_between_bounds, pieces)
+        between_tensors = None if pin.era.between is None else partial(_pieces_of_bounds, pieces)
         OF_TENSORS[name] = measured_rule(name, pull, BOUNDED, compares=False, find_range=between_tensors)
         for family, rules in OF_PAIRS.items():
             ((pull_of_family, _),) = FAMILIES[family].pinned.values()

@@ -181,14 +181,14 @@ def _covers(dropped: Tensor, missing: Tensor, arrived: Tensor | None = None, lef
         are_in = [_is_within(way.reshape(dropped.shape), dropped, is_lookup=arrived is None) for way in ways]
         if any(are_in):
             return True
-    for units in (_by_index(way, range(1)).all(1) for way in ways):
+    for units in (_flags_along(way, range(1)).all(1) for way in ways):
         if int(units.sum()) * (missing.numel() // units.numel()) != int(missing.sum()):
             continue
         for dims in _dims_of(dropped, units.numel()):
             if arrived is None or left is None:
-                gone = _by_index(dropped, dims).all(1)
+                gone = _flags_along(dropped, dims).all(1)
             else:
-                gone = _by_index(arrived, dims).any(1) & ~_by_index(left, dims).any(1)
+                gone = _flags_along(arrived, dims).any(1) & ~_flags_along(left, dims).any(1)
             if _is_within(units, gone):
                 return True
     return False
@@ -197,7 +197,7 @@ def _covers(dropped: Tensor, missing: Tensor, arrived: Tensor | None = None, lef
 def _may_concern(flags: Tensor, missing: Tensor) -> bool:
     """Has the gradient the shape of the leaf, or a dimension for its missing rows or columns?"""
     ways = (missing, missing.transpose(0, 1)) if missing.dim() > 1 else (missing,)
-    counts = [len(way) for way in ways if bool(_by_index(way, range(1)).all(1).any())]
+    counts = [len(way) for way in ways if bool(_flags_along(way, range(1)).all(1).any())]
     return flags.numel() == missing.numel() or any(True for count in counts for _ in _dims_of(flags, count))
 
 
@@ -209,7 +209,7 @@ def _dims_of(flags: Tensor, count: int) -> Iterator[range]:
                 yield range(first, end)
 
 
-def _by_index(flags: Tensor, dims: range) -> Tensor:
+def _flags_along(flags: Tensor, dims: range) -> Tensor:
     order = [*dims, *(dim for dim in range(flags.dim()) if dim not in dims)]
     return flags.permute(order).reshape(math.prod(flags.shape[dim] for dim in dims), -1)
 

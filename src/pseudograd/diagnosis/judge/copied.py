@@ -36,7 +36,7 @@ def copies(tallies: Iterable[Tally]) -> list[Copied]:
 
 
 def default_rule_codes(tallies: Iterable[Tally]) -> set[CodeType]:
-    """The forwards of copies that let pass what leads back inside: a clamp in there has that rule already."""
+    """The forwards of copies whose rule is the default rule, `inward`. A clamp inside such a forward needs no other rule."""
     classes = {tally.function for tally in tallies if tally.function is not None}
     with quietly():
         ops = {cls: what_is(cls) for cls in classes}

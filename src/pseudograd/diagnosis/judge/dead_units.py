@@ -1,4 +1,4 @@
-"""Parameters of which some units get no gradient: which of them are a finding, and what the report says of the others."""
+"""Parameters with units that get no gradient: which of these parameters are a finding, and what the report says about the others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ...wording import listed
 from ..count.drops import MULTIPLIES, READS_OTHERS
 from ..records import Partly
 
-# As a share of the units. Ten linear layers as torch initialises them, each with a relu and no norm behind it, have up to 0.72 dead in the
-# first ten steps and learn all the same; with He's initialisation or a norm it is at most 0.35.
+# A share of the units. Ten linear layers with torch's initialisation, each followed by a relu and no norm, have up to 0.72 dead units in
+# the first ten steps, and still learn. With He's initialisation or a norm the share is at most 0.35.
 DEAD_SHARE = 0.75
-_LEAST_UNITS = 8  # of fewer units, most may be dead by chance
+_LEAST_UNITS = 8  # if there are fewer units, most of them may be dead by chance
 _LEAST_BACKWARDS = 3
-_LEAST_CHANCES = 128  # gradients that could have come to each unit
+_LEAST_CHANCES = 128  # the number of gradients that could have reached each unit
 _LISTED = 4  # parameters in a line
 _LISTED_SHARE = 0.5  # of the entries of a parameter
 # Their slope is 0 over a range, so a unit can stay there. A mask or a choice of rows is no such op.
@@ -21,7 +21,7 @@ _SATURATE = ("relu", "clamp", "sign", "heaviside", "jumprelu", "round")
 
 
 def are_dead(partly: Partly) -> bool:
-    """Are most units dead, after enough chances, behind an op that can hold them where its slope is 0?"""
+    """Are most units dead, after enough chances to get a gradient, because of an op whose slope is 0 over a range?"""
     site = partly.cause
     if partly.is_looked_up or site is None or partly.share < DEAD_SHARE:
         return False
@@ -33,7 +33,7 @@ def are_dead(partly: Partly) -> bool:
 
 
 def group_dead(partly: Iterable[Partly]) -> list[list[Partly]]:
-    """The parameters with dead units by the op that holds them: weight and bias of a layer together."""
+    """The parameters with dead units, grouped by the op that cuts their gradient: weight and bias of a layer are together."""
     groups: dict[object, list[Partly]] = {}
     for row in partly:
         if are_dead(row) and row.cause is not None:
@@ -43,7 +43,7 @@ def group_dead(partly: Iterable[Partly]) -> list[list[Partly]]:
 
 
 def are_chosen_out(partly: Partly) -> bool:
-    """Does an op drop most entries, where a comparison of the parameter's own values decides? Then they never come back by themselves."""
+    """Does a comparison of the parameter's own values decide which entries an op drops, and does it drop most? They cannot come back."""
     if partly.own_choice is None or are_dead(partly) or not partly.drops or partly.drops[0][1] == MULTIPLIES:
         return False
     if partly.drops[0][0].family in _SATURATE:
@@ -53,7 +53,7 @@ def are_chosen_out(partly: Partly) -> bool:
 
 
 def calm_lines(partly: Sequence[Partly]) -> list[str]:
-    """A line for rows that no batch looked up, one for such that got 0 perhaps, and one for other entries without a gradient."""
+    """A line for rows that no batch looked up, a line for rows that perhaps got 0, and a line for other entries without a gradient."""
     tables = [row for row in partly if row.is_looked_up and not are_chosen_out(row)]
     measured = [row for row in tables if row.drops and row.drops[0][1] == READS_OTHERS]
     unsure = [row for row in tables if not row.drops]

@@ -17,7 +17,7 @@ _CODE = re.compile(r"(PG\d+)(?: in (.+))?")  # with a pattern for files
 class Deliberate:
     """What a person declared deliberate: by the patterns of `ignore=[...]`, or by a comment `# pseudograd: deliberate`.
 
-    `parameter`, `line`, `location` and `code` answer whether that is so of one of them.
+    `parameter`, `line`, `location` and `code` tell of a single parameter, line, location or code: is it deliberate?
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
@@ -29,7 +29,7 @@ class Deliberate:
         self._codes = [(match[1], match[2]) for _, match in matches if match is not None]
 
     def code(self, number: str, where: str) -> bool:
-        """Is the code left out, or left out in the file of this file:line?"""
+        """Is this code ignored everywhere, or in the file of this file:line?"""
         patterns = [pattern for code, pattern in self._codes if code == number]
         if not patterns or None in patterns:
             return bool(patterns)
@@ -56,7 +56,7 @@ class Deliberate:
 
 
 def _has_comment(point: Point) -> bool:
-    """Has a line of this call the comment, or the line above the call, with nothing but a comment on it?"""
+    """Is the comment on a line of this call, or alone on the line above the call?"""
     lines: Sequence[str] = lines_of(point.code.co_filename)
     span = span_at(point.code, point.instruction)
     first, last = (point.line, point.line) if span is None else (min(span[0], point.line), max(span[1], point.line))

@@ -17,13 +17,14 @@ from ..count.norms import Sizes, Steps
 from ..count.sensitivity import Sensitivity
 from ..count.stalls import Stall
 
-# A gradient vanishes if it falls with one layer after another, by so many factors of ten in all and so many apart from the largest fall.
+# A gradient vanishes if it falls from layer to layer: by DECADES factors of ten in all, by SPREAD of them without the largest fall, and
+# with at least STEPS falls of STEP factors of ten or more.
 # At initialisation ResNets, transformers, U-Nets, LSTMs of six layers and MLPs of ten with relu, tanh or gelu fall by 0.3 to 5 factors of
 # ten, plain convolutions of 16 layers without normalisation by 5 to 7, sigmoids by nearly one for each layer: 7 with eight, 9 with ten.
 DECADES = 6.0
 SPREAD = 5.0
-STEPS = 4  # falls of
-STEP = 0.3  # factors of ten or more
+STEPS = 4
+STEP = 0.3
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,15 @@ class Norm:
     passes: int
 
 
-def _with_gradients(leaves: Iterable[Leaf]) -> list[tuple[Leaf, Sizes]]:
-    """The measured leaves that got a gradient, in the order in which gradients came: the parameter next to the loss first."""
+def _measured_leaves(leaves: Iterable[Leaf]) -> list[tuple[Leaf, Sizes]]:
+    """The measured leaves that got a gradient, in the order in which gradients arrived: the parameter nearest to the loss first."""
     pairs = ((leaf, leaf.sizes) for leaf in leaves)
     return sorted([(leaf, sizes) for leaf, sizes in pairs if sizes and sizes.count], key=lambda pair: pair[1].order)
 
 
 def norms_of(leaves: Iterable[Leaf]) -> list[Norm]:
-    """The norms, in the order in which gradients came."""
-    norms = [(leaf, sizes.mean, sizes.count) for leaf, sizes in _with_gradients(leaves)]
+    """The norms, in the order in which gradients arrived."""
+    norms = [(leaf, sizes.mean, sizes.count) for leaf, sizes in _measured_leaves(leaves)]
     largest = max((norm for _, norm, _ in norms if math.isfinite(norm)), default=0.0)
     return [
         Norm(leaf.name, norm, norm / largest if largest else 0.0, _weight(leaf.tensor()), count)
@@ -57,11 +58,11 @@ def norms_of(leaves: Iterable[Leaf]) -> list[Norm]:
 
 
 def _weight(tensor: Tensor | None) -> float:
-    """The norm of the shard of this process: to read a whole sharded parameter would wait for the other ranks."""
+    """The norm of the shard in this process. A norm of the whole sharded parameter would have to wait for the other ranks."""
     if tensor is None:
         return math.nan
     shard = local(tensor).detach()
-    # FSDP frees the memory between uses, and torch reads it unasked
+    # FSDP frees the memory of a shard between uses, and torch would read the freed memory without an error.
     if shard.numel() and not shard.untyped_storage().nbytes():
         return math.nan
     return float(torch.linalg.vector_norm(shard.double()))
@@ -80,7 +81,7 @@ class Fall(NamedTuple):
 def find_fall(layers: Sequence[tuple[str, float]]) -> Fall | None:
     """The fall along weights with these norms, the weight next to the loss first.
 
-    A skip past a layer brings the gradient to all layers before it. So the norm of a layer counts as the largest from there to the input.
+    A skip connection brings the gradient past a layer to all layers before it. So the largest norm from a layer to the input counts.
     """
     finite = [(name, norm) for name, norm in layers if norm > 0 and math.isfinite(norm)]
     if len(finite) <= STEPS:
@@ -117,7 +118,7 @@ def histories(leaves: Iterable[Leaf], sensitivity: Iterable[Sensitivity], stalls
             largest = shares.setdefault(row.parameter, {})
             largest.update((step, max(share, largest.get(step, 0.0))) for step, share in row.steps)
     stalled = {stall.parameter: stall.by_step for stall in stalls}
-    rows = [(leaf.name, sizes) for leaf, sizes in _with_gradients(leaves)]
+    rows = [(leaf.name, sizes) for leaf, sizes in _measured_leaves(leaves)]
     by_step = {name: tuple(sorted(steps.items())) for name, steps in shares.items()}
     return [
         History(name, sizes.norm_by_step, sizes.zeros, by_step.get(name, ()), stalled.get(name, ()))
