@@ -165,7 +165,7 @@ class Influence:
         bits = self._detached.get(tensor)
         return bits >> 1, bool(bits & 1)
 
-    def hidden_behind(self, tensor: Tensor) -> int:
+    def leaves_behind_cuts(self, tensor: Tensor) -> int:
         """The leaves upstream of a value that has no gradient, before each cut that it comes from."""
         return reduce(operator.or_, (cut.upstream for cut in self._cuts_among(self._marks.get(tensor))), 0)
 

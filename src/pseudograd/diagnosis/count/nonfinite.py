@@ -453,7 +453,7 @@ class Nonfinite:
                 is_forward=True,
                 broken=name,
                 near=self._near(node),
-                hidden=self._recorder.influence.hidden_behind(saved(node, name)) if other is None else 0,
+                hidden=self._recorder.influence.leaves_behind_cuts(saved(node, name)) if other is None else 0,
             )
         )
 

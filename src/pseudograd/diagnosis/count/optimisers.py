@@ -162,15 +162,15 @@ class Optimisers:
         grads = [(leaf, getattr(leaf.tensor(), "grad", None)) for leaf in self.missed]
         self.watched = {leaf: id(grad) for leaf, grad in grads if _is_plain(grad) and moves(grad) is True}
 
-    def note_taken(self, here: Location, written: Iterable[Tensor]) -> None:
-        """Note a call, here, of which one of these tensors was the gradient of a parameter, if that is 0 since."""
+    def note_taken(self, call: Location, written: Iterable[Tensor]) -> None:
+        """Note a call of which one of these tensors was the gradient of a parameter, if that is 0 since."""
         storages = {tensor.untyped_storage().data_ptr() for tensor in written if _is_plain(tensor)}
         for leaf, key in list(self.watched.items()):
             grad = getattr(leaf.tensor(), "grad", None)
             if grad is None or id(grad) != key:  # another tensor was put there, which nobody hears
                 del self.watched[leaf]
             elif grad.untyped_storage().data_ptr() in storages and not moves(grad):
-                leaf.taken_at = here
+                leaf.taken_at = call
 
     def _hears(self) -> bool:
         return self._is_on() and not unheard.depth and not is_compiling()

@@ -66,20 +66,10 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
     """A finding for each cause, with all parameters that starve by it."""
     by_cause: dict[object, list[Starved]] = {}
     leaves = {leaf.name: leaf for _, leaf in evidence.leaves}
-    taken_at = {name: leaf.taken_at for name, leaf in leaves.items()}
-    unused = [record.parameter for record in starved if record.cause is None and record.why.endswith(NO_PATH)]
-    made_at = {name: _find_making(leaves[name], evidence) for name in unused if name in leaves}
+    lines = {record.parameter: _line(record, leaves.get(record.parameter), evidence) for record in starved}
     for record in starved:
         cause = record.cause and (record.cause.where, _module(record.cause), record.cause.is_deliberate)
-        key = (
-            cause,
-            taken_at.get(record.parameter),
-            made_at.get(record.parameter),
-            record.why,
-            record.gradient,
-            record.is_unstepped,
-            record.is_in_all,
-        )
+        key = cause, lines[record.parameter], record.why, record.gradient, record.is_unstepped, record.is_in_all
         by_cause.setdefault(key, []).append(record)
     for records in by_cause.values():
         first, names = records[0], [record.parameter for record in records]
@@ -88,30 +78,31 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
         elsewhere = f"; cut as well at {', '.join(others[:4])}" if others else ""
         if isinstance(first.cause, Site) and _is_loss_0(first.cause, evidence):
             elsewhere += "; the loss is 0 in every pass that was looked at, so leave it if 0 is the aim"
-        taken = taken_at.get(names[0]) if first.gradient == ZEROED else None
-        at, expression = made_at.get(names[0]) or ("?", "")
-        if taken is not None:
-            at, expression = named(taken.call), expression_at(taken)
+        line, why, next_step = lines[names[0]], first.why, _advise(first, names, evidence)
+        if line is not None and first.gradient == ZEROED:
+            why = "this call sets it to 0 or None between the backward and the step"
+            next_step = f"Leave it out, or move it in front of the backward. {_FROZEN}"
         yield KIND.finding(
-            at if first.cause is None else first.cause.where,
-            expression if first.cause is None else first.cause.expression,
+            *((line or ("?", "")) if first.cause is None else (first.cause.where, first.cause.expression)),
             f"{counted(len(names), 'parameter')} got {first.gradient} in every backward{reached}: {shortened(names)}{elsewhere}",
-            first.why if taken is None else "this call sets it to 0 or None between the backward and the step",
-            _advise(first, names, evidence)
-            if taken is None
-            else f"Leave it out, or move it in front of the backward. {_FROZEN}",
+            why,
+            next_step,
             module=_module(first.cause),
             parameters=tuple(names),
             is_muted=first.cause is not None and first.cause.is_deliberate,
         )
 
 
-def _find_making(leaf: Leaf, evidence: Evidence) -> Place | None:
-    """The statement of a class of the program that makes a parameter, or the innermost module around it."""
+def _line(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place | None:
+    """Where no op is to blame: the call that took the gradient away, or the statement that makes what nothing uses."""
+    if leaf is None or record.cause is not None:
+        return None
+    if record.gradient == ZEROED:
+        return None if leaf.taken_at is None else (named(leaf.taken_at.call), expression_at(leaf.taken_at))
     owner = evidence.leaves.names.owner_of(leaf)
-    module, making = None if owner is None else owner.module(), None
+    module, making = None if owner is None or not record.why.endswith(NO_PATH) else owner.module(), None
     for attribute in evidence.leaves.names.path_of(leaf).split(".") if module is not None else ():
-        making = find_attribute(type(module), attribute, "__init__") or making
+        making = find_attribute(type(module), attribute, "__init__") or making  # of the innermost class of the program
         module = getattr(module, attribute, None)
     return making and making[0]
 

@@ -136,11 +136,11 @@ class _Judge:
         for container, group in contained.items():
             yield self._report_container(container, group)
         for owner, group in self.nets(leaves).items():
-            made = self._makings(group)
-            if None not in made:
-                for making in dict.fromkeys(made):
+            makings = self._makings(group)
+            if None not in makings:
+                for making in dict.fromkeys(makings):
                     yield self._report(
-                        [leaf for leaf, its in zip(group, made, strict=True) if its is making], _BY_FORWARD, making
+                        [leaf for leaf, its in zip(group, makings, strict=True) if its is making], _BY_FORWARD, making
                     )
                 continue
             cause = self._cause(owner, group)
@@ -287,8 +287,8 @@ class _Judge:
         names, attribute = [leaf.name for leaf in group], f"self.{container.attribute}"
         what = "Module" if container.holds_modules else "Parameter"
         right = f"torch.nn.{what}{'Dict' if container.kind == 'dict' else 'List'}"
-        made = find_attribute(container.owner, container.attribute, "__init__", *_RUN)
-        where, expression = made[0] if made is not None else ("?", "")
+        making = find_attribute(container.owner, container.attribute, "__init__", *_RUN)
+        where, expression = making[0] if making is not None else ("?", "")
         own = re.search(rf"(\w+)\.{re.escape(container.attribute)}\b[^=]*=", expression)
         edited = attribute if own is None else f"{own[1]}.{container.attribute}"
         return KIND.finding(
