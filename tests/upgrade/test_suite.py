@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -408,6 +408,14 @@ def test_a_session_records_each_test_by_itself_under_one_seed(monkeypatch: pytes
     assert session.content()["errors"] == [*full]
     runs = (SuiteRun("2.13.0", 0, {}, errors=full),) * 2
     assert suite._list_missing(*runs) == tuple(f"not heard: {error}" for error in full)
+
+
+@pytest.mark.parametrize(("given", "seed"), [("default", 0), (7, 7), ("last", "last")])
+def test_pytest_randomly_has_one_order_unless_the_command_names_another(given: object, seed: object) -> None:
+    """Tests that depend on their order do so in the same way under both torches."""
+    option = SimpleNamespace(randomly_seed=given)
+    suite_plugin.pytest_configure(cast("pytest.Config", SimpleNamespace(option=option)))
+    assert option.randomly_seed == seed
 
 
 def test_a_further_run_imports_only_files_with_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
