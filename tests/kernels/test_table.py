@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
-from pseudograd import doctor, kernels
+from pseudograd import doctor, engine, kernels
 from pseudograd.kernels import bits, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rule import OPS, Call, make_call
@@ -183,3 +184,56 @@ def test_steps_keep_bits_on_the_cpu_and_where_kernels_are_active(
 ) -> None:
     monkeypatch.setattr(bits, "devices", devices)
     assert bits._has_kernels(SimpleNamespace(is_cpu=device == "cpu", device=torch.device(device))) is expected  # type: ignore[arg-type]
+
+
+# --- a device without kernels -----------------------------------------------------------------------------------------
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operators that start something on a device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ not in ("detach", "promote_types", "view", "_local_scalar_dense")
+        return func(*args, **(kwargs or {}))
+
+
+def count_operators(call: Callable[[], object]) -> int:
+    with Counting() as counting:
+        call()
+    return counting.count
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a device without kernels. The mode that counts is not noticed."""
+    monkeypatch.setattr(engine, "dispatch_modes", lambda: False)
+    monkeypatch.setattr(bits, "_has_kernels", lambda x: False)
+    before = set(bits.devices)
+    with kernels.off("native"):
+        bits.devices.clear()
+        yield
+        bits.devices.update(before)
+
+
+_advantage = torch.ones(100)
+WITHOUT_KERNELS: list[tuple[int, Callable[[Tensor], Tensor]]] = [
+    (1, pg.round),
+    (13, lambda x: pg.fake_quantize(x, 0.25)),
+    (5, lambda x: pg.fake_quantize(x, 0.25, rule="identity")),
+    (7, pg.abs),
+    (4, lambda x: pg.abs(x, edge=1)),
+    (5, pg.sign),
+    (27, lambda x: pg.policy.loss(x, _advantage)),
+]
+
+
+@pytest.mark.parametrize(("most", "f"), WITHOUT_KERNELS, ids=str)
+def test_a_call_without_kernels_starts_few_operators(
+    most: int, f: Callable[[Tensor], Tensor], no_kernels: None
+) -> None:
+    x = torch.linspace(-2, 2, 100, requires_grad=True)
+    grad = torch.ones(100)
+    torch.autograd.grad(f(x), x, grad)  # prepares the call
+    assert count_operators(lambda: torch.autograd.grad(f(x), x, grad)) == most

@@ -51,8 +51,9 @@ def abs(x: Tensor, *, edge: Literal[0, 1, -1] = 0) -> Tensor:
 
 
 def _pull(grad: Tensor, x: Tensor, *, wants: Wants, edge: int) -> Gradients:
-    at_zero = {0: torch.zeros_like(grad), 1: grad, -1: -grad}[edge]
-    return (torch.where(x < 0, -grad, torch.where(x == 0, at_zero, grad)),)
+    # What is neither below 0 nor 0, as NaN, gets grad.
+    others = torch.where(x == 0, 0.0, grad) if edge == 0 else grad
+    return (torch.where(x <= 0 if edge == -1 else x < 0, -grad, others),)
 
 
 def _regions(edge: int) -> RangePieces:
