@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...kernels import bits
 from .grads import ELSEWHERE, Grads, Leaving, are_readable
 
 if TYPE_CHECKING:
@@ -24,9 +25,22 @@ _ROWS = 2**14  # calls whose numbers lie on a device; more of them are read
 _MOST_CALLS = 15  # that are measured together
 _MOST_BYTES = 2**26  # of gradients that are kept for it
 _EXACT_IN_FLOAT32 = 2**24
-# the columns of a row
+# As kernels.h has them: kinds of an entry, and how many of them are measured at once.
+_CALL, _ELSEWHERE, _SQUARES, _MOST_LEFT, _MOST_ENTRIES = 0, 1, 2, 3, 56
+# the columns of a row, as measures.cu has them
 _COLUMNS = ("arrived", "cut", "left", "nonfinite", ELSEWHERE, "magnitude", "cut_magnitude", "left_magnitude")
 _TOTALS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite", ELSEWHERE)
+_OF_FULL = [3, 5, 6, 7]  # columns
+
+
+def _kernel_for(device: torch.device) -> Callable[[list[Tensor], list[int], Tensor], int] | None:
+    """The operator that measures several gradients in one launch; None where there is none."""
+    if device.type not in bits.devices or not hasattr(torch.ops.pseudograd_native, "measure"):
+        return None
+    from ...kernels.native import operators
+
+    operator: Callable[[list[Tensor], list[int], Tensor], int] = operators.measure
+    return operator
 
 
 class _Call(NamedTuple):
@@ -65,6 +79,7 @@ class Ledger:
         self.device, self.is_full = device, is_full
         self.may_wait = False
         self._dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._measure = _kernel_for(device)
         self._rows: Tensor | None = None
         self._calls: list[
             tuple[int, int, bool]
@@ -105,9 +120,59 @@ class Ledger:
             if self._rows is None:
                 self._rows = torch.zeros(_ROWS, len(_COLUMNS), dtype=self._dtype, device=self.device)
             first = len(self._calls) - len(calls)
-            self._rows[first : first + len(calls)] = _measure(calls, self.is_full, self._dtype)
+            rest = self._measure_by_kernel(calls, first)
+            parts = [(0, len(calls))] if len(rest) == len(calls) else [(number, number + 1) for number in rest]
+            for start, end in parts:
+                self._rows[first + start : first + end] = _measure(calls[start:end], self.is_full, self._dtype)
             if len(self._calls) > _ROWS - _MOST_CALLS:
                 self._fold()
+
+    def _measure_by_kernel(self, calls: Sequence[_Call], first: int) -> Sequence[int]:
+        """Measure calls in one launch, from this row on. Returns the numbers of those that are still to be measured."""
+        if self._rows is None or self._measure is None:
+            return range(len(calls))
+        tensors: list[Tensor] = []
+        entries: list[int] = []
+        numbers: list[int] = []  # of the call, by entry
+        rest: set[int] = set()
+        for number, (grad, left, others, _) in enumerate(calls):
+            if len(left) > _MOST_LEFT or len(entries) + 1 + len(others) > _MOST_ENTRIES:
+                rest.add(number)
+                continue
+            row = (first + number) << 4
+            tensors += grad, *left, *others
+            entries += row | len(left) << 2 | _CALL, *[row | _ELSEWHERE] * len(others)
+            numbers += [number] * (1 + len(others))
+        missed = self._measure(tensors, entries, self._rows)
+        if missed < 0:
+            self._give_up()
+        if missed:
+            rest.update(number for entry, number in enumerate(numbers) if missed >> entry & 1)
+        return sorted(rest)
+
+    def _give_up(self) -> None:
+        """No kernel was started; that is told as of every kernel."""
+        self._measure = None
+        from ...kernels.native.on_cuda import decline
+
+        decline()
+
+    def _add_sizes_by_kernel(self, sizes: Sequence[Sizes], grads: Sequence[Tensor]) -> bool:
+        if self._measure is None:
+            return False
+        rows = torch.zeros(len(grads), len(_COLUMNS), dtype=self._dtype, device=self.device)
+        for start in range(0, len(grads), _MOST_ENTRIES):
+            part = list(grads[start : start + _MOST_ENTRIES])
+            missed = self._measure(part, [(start + row) << 4 | _SQUARES for row in range(len(part))], rows)
+            if missed < 0:
+                self._give_up()
+            if missed:
+                return False
+        numbers, figures = self._add_squares(sizes, rows[:, 0]), Figures(rows[:, :2])
+        for number, (size, grad) in enumerate(zip(sizes, grads, strict=True)):
+            share = Share(figures, number, grad.numel())
+            size.add_there(Root(figures, number), share, partial(self._read_squares, numbers[number]))
+        return True
 
     def add_arrivals(self, pairs: Sequence[tuple[Leaf, Tensor]]) -> None:
         """Gradients arrived at leaves that had some before."""
@@ -118,15 +183,22 @@ class Ledger:
             leaf.gradients += 1
             leaf.entries.add(grad)
 
-    def _add_sizes(self, sizes: Sequence[Sizes], grads: Sequence[Tensor]) -> None:
-        norms = torch.stack(_norm_each(grads, 2)).to(self._dtype)
+    def _add_squares(self, sizes: Sequence[Sizes], squares: Tensor) -> tuple[int, ...]:
+        """Add the squares of gradients. Returns the places of their sums."""
         numbers = tuple(self._number_of.setdefault(size, len(self._number_of)) for size in sizes)
         if len(self._number_of) > len(self._squares):
             more = len(self._number_of) + 64
             self._squares = torch.cat([self._squares, self._squares.new_zeros(more)])
         if numbers != self._last_numbers:
             self._last_numbers, self._last_index = numbers, torch.tensor(numbers).to(self.device)
-        self._squares.index_add_(0, self._last_index, norms * norms)
+        self._squares.index_add_(0, self._last_index, squares)
+        return numbers
+
+    def _add_sizes(self, sizes: Sequence[Sizes], grads: Sequence[Tensor]) -> None:
+        if self._add_sizes_by_kernel(sizes, grads):
+            return
+        norms = torch.stack(_norm_each(grads, 2)).to(self._dtype)
+        numbers = self._add_squares(sizes, norms * norms)
         figures, wanted = Figures(norms), [number for number, size in enumerate(sizes) if size.is_wanted]
         counts = Figures(_count_each([grads[number] for number in wanted])) if wanted else None
         places = {number: place for place, number in enumerate(wanted)}
@@ -150,7 +222,10 @@ class Ledger:
         calls, self._calls = self._calls, []
         if not calls or self._rows is None:
             return
-        rows = self._rows[: len(calls)].cpu().double()
+        rows = self._rows[: len(calls)].to("cpu", torch.float64, copy=True)
+        self._rows[: len(calls)].zero_()
+        if not self.is_full:
+            rows[:, _OF_FULL] = 0
         numbers, elements, may_move = (torch.tensor(column) for column in zip(*calls, strict=True))
         arrived, cut, left, nonfinite, elsewhere, magnitude, cut_magnitude, left_magnitude = rows.unbind(1)
         is_moved, fewer = may_move & (cut > 0) & (left + cut > arrived), arrived - left
@@ -167,15 +242,37 @@ class Ledger:
 
 
 class Figures:
-    """Numbers of several leaves, which lie on their device until one of them is read."""
+    """Numbers of several leaves, or pairs of them, which lie on their device until one of them is read."""
 
     def __init__(self, values: Tensor) -> None:
-        self._values: Tensor | list[float] = values
+        self._values: Tensor | None = values
+        self._read: list[Any] = []
 
-    def at(self, place: int) -> float:
-        if isinstance(self._values, Tensor):
-            self._values = self._values.tolist()
-        return self._values[place]
+    def at(self, place: int) -> Any:
+        if self._values is not None:
+            self._read, self._values = self._values.tolist(), None
+        return self._read[place]
+
+
+class Root(NamedTuple):
+    """A norm: of a pair, the first of which is the squares."""
+
+    figures: Figures
+    place: int
+
+    def __float__(self) -> float:
+        return math.sqrt(self.figures.at(self.place)[0])
+
+
+class Share(NamedTuple):
+    """The share of zeros: of a pair, the second of which is the number of other entries."""
+
+    figures: Figures
+    place: int
+    elements: int
+
+    def __float__(self) -> float:
+        return 1 - self.figures.at(self.place)[1] / self.elements
 
 
 class Norm(NamedTuple):

@@ -23,6 +23,7 @@ EMBED(pseudograd_number_h, "number.h")
 EMBED(pseudograd_blocks_h, "blocks.h")
 EMBED(pseudograd_kernels_h, "kernels.h")
 EMBED(pseudograd_kernels_cu, "kernels.cu")
+EMBED(pseudograd_measures_cu, "measures.cu")
 
 static const char INTEGERS[] = "typedef signed char int8_t; typedef int int32_t; typedef long long int64_t;\n"
                                "typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned int uint32_t;\n"
@@ -220,6 +221,7 @@ static char *write_source(const Plan *plan) {
     } dtypes[DTYPES] = {{"uint16_t", "f", "f16"}, {"uint16_t", "f", "bf16"}, {"float", "f", "f32"}, {"double", "d", "f64"}};
     Text text = {malloc(MOST_TEXT), 0};
     if (!text.text) return 0;
+    if (plan->kind == MEASURE) return add(&text, "%s", pseudograd_measures_cu), text.text;
     add(&text, "#define T %s\n#define NAME(x) x\n#define LANE(x) x##_%s\n", dtypes[plan->dtype].type, dtypes[plan->dtype].lane);
     add(&text, "#define LOAD(p) load_%s(p)\n#define STORE(p, v) store_%s(p, v)\n", dtypes[plan->dtype].name, dtypes[plan->dtype].name);
     add(&text, "#define KIND %d\n#define HAS_LOW %d\n#define HAS_HIGH %d\n", plan->kind, plan->has_low, plan->has_high);

@@ -12,7 +12,7 @@ typedef struct {
     int is_linear;
 } Walk;
 
-enum { ENCODE, ENCODE_BETWEEN, PULL_CODE, PULL_X, STEPS, INSIDE, QUANTIZE }; /* kinds of a kernel */
+enum { ENCODE, ENCODE_BETWEEN, PULL_CODE, PULL_X, STEPS, INSIDE, QUANTIZE, MEASURE }; /* kinds of a kernel */
 enum { OF_GRAD, OF_X, OF_LOW, OF_HIGH, INPUTS };
 enum { FACTORS = 8 };
 
@@ -34,3 +34,21 @@ typedef struct {
 typedef struct {
     Walk inputs[INPUTS];
 } Walks;
+
+/* Of measures.cu: a gradient, and where its numbers are added. */
+enum { CALL, ELSEWHERE, SQUARES };                                  /* kinds of an entry */
+enum { MEASURED = 8, PART = 1 << 13, MOST_LEFT = 3, MOST_ENTRIES = 56 }; /* a launch has at most 4,096 bytes of arguments */
+
+typedef struct {
+    const void *grad, *left[MOST_LEFT]; /* what leaves in its shape, in the same order of memory */
+    double *row;
+    int64_t numel;
+    int32_t first; /* of its groups of threads, each of which measures a PART */
+    uint8_t kind, lefts, dtype, left_dtypes[MOST_LEFT];
+} Entry;
+
+typedef struct {
+    Arguments all; /* of these `numel` and `blocks`, which are threads here */
+    int64_t count;
+    Entry entries[MOST_ENTRIES];
+} Measures;

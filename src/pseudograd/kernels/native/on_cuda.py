@@ -41,7 +41,7 @@ def _checking_order(operator: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: object) -> Any:
         result = operator(*arguments)
         if result[-1] < 0:
-            raise _decline()
+            raise decline()
         return result
 
     return run
@@ -51,13 +51,13 @@ def _checking_elements(operator: Callable[..., Any]) -> Callable[..., Any]:
     def run(x: Tensor, *others: object) -> Any:
         result = operator(x, *others)
         if not result.numel() and x.numel():
-            raise _decline()
+            raise decline()
         return result
 
     return run
 
 
-def _decline() -> NoKernelError:
+def decline() -> NoKernelError:
     """With a warning, once for each reason; after a failure all kernels are off."""
     state, reason, note = read_status()
     message = f"a CUDA kernel failed, so pseudograd's plain formulas compute on CUDA from here on: {reason}"

@@ -785,6 +785,54 @@ OPERATOR(count_nonfinite_operator) {
     stack[0] = (Value)nonfinite;
 }
 
+/* The next entry of a launch: what arrived, and what leaves in its shape. 0 where their memory is not in one order without gaps. */
+static int fill_entry(Measures *m, const Tensor *tensors, int lefts, int kind, double *row) {
+    const Tensor *grad = tensors;
+    Entry *entry = &m->entries[m->count];
+    int64_t order = is_served(grad) ? order_of(grad) : 0;
+    for (int k = 0; k <= lefts; k++) {
+        Walk w;
+        if (!is_served(&tensors[k]) || !are_together(grad, &tensors[k]) || grad->numel != tensors[k].numel) return 0;
+        if (!walk(&tensors[k], grad->dim, grad->sizes, order, &w) || !w.is_linear) return 0;
+        if (k) entry->left[k - 1] = w.memory, entry->left_dtypes[k - 1] = (uint8_t)tensors[k].dtype;
+        else entry->grad = w.memory;
+    }
+    entry->kind = (uint8_t)kind, entry->lefts = (uint8_t)lefts, entry->dtype = (uint8_t)grad->dtype;
+    entry->row = row, entry->numel = grad->numel, entry->first = (int32_t)(m->all.blocks / THREADS);
+    m->all.numel += grad->numel, m->all.blocks += (grad->numel + PART - 1) / PART * THREADS, m->count += grad->numel > 0;
+    return 1;
+}
+
+/* Adds the counts of several gradients to rows on their device, as `entries` says of each: its kind, two bits for how many leave, and
+   its row. `tensors` has what arrived and what left, one entry after the other. Says which entries no kernel serves, a bit for each; -1
+   where none was started. */
+OPERATOR_ANYWHERE(measure_operator) {
+    List tensors = (List)stack[0], entries = (List)stack[1];
+    Tensor rows = tensor_of(stack[2], is_on_device);
+    Measures m = {.count = 0};
+    Plan plan = {.kind = MEASURE};
+    size_t count = 0, next = 0, size = 0;
+    int64_t missed = 0;
+    torch_list_size(entries, &count), torch_list_size(tensors, &size);
+    int fits = is_on_device && count <= MOST_ENTRIES && rows.dtype == F64 && rows.dim == 2 && rows.strides[1] == 1;
+    for (size_t k = 0; fits && k < count; k++) {
+        Value entry = 0, values[1 + MOST_LEFT];
+        Tensor each[1 + MOST_LEFT];
+        torch_list_get_item(entries, k, &entry);
+        int lefts = (int)(entry >> 2 & 3);
+        int64_t row = (int64_t)(entry >> 4);
+        if (!(fits = next + (size_t)lefts < size)) break;
+        for (int i = 0; i <= lefts; i++) torch_list_get_item(tensors, next++, &values[i]), each[i] = tensor_of(values[i], 1);
+        int is_there = row < rows.sizes[0] && are_together(&rows, &each[0]);
+        if (!is_there || !fill_entry(&m, each, lefts, (int)(entry & 3), (double *)rows.memory + row * rows.strides[0])) missed |= (int64_t)1 << k;
+        release_arguments(values, 1 + lefts);
+    }
+    if (!fits || (m.count && !cuda_start(rows.index < 0 ? 0 : rows.index, &plan, &m.all, 0))) missed = -1;
+    release_arguments(stack + 2, 1);
+    torch_delete_list(tensors), torch_delete_list(entries);
+    stack[0] = (Value)missed;
+}
+
 typedef struct {
     const Loops *loops;
     int64_t numel;
@@ -892,6 +940,7 @@ static const struct {
     {"add_tallies", "add_tallies(Tensor[] grads, Tensor(a!)[] sums, int has) -> int", "CPU", add_tallies_operator, 0},
     {"count_nonfinite", "count_nonfinite(Tensor[] grads) -> int", "CPU", count_nonfinite_operator, 0},
     {"arrive", "arrive(Tensor grad, Tensor(a!) squares, Tensor(b!) had) -> int", "CPU", arrive_operator, 0},
+    {"measure", "measure(Tensor[] tensors, int[] entries, Tensor(a!) rows) -> int", "CPU", measure_operator, measure_operator_on_device},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator, 0},
     {"version", "version() -> int", "CompositeExplicitAutograd", version_operator, 0},
     {"cuda_status", "cuda_status() -> Tensor", "CompositeExplicitAutograd", cuda_status_operator, 0},
