@@ -103,7 +103,8 @@ def _facts(cell: tuple[Case, str]) -> set[Hashable]:
     case, name = cell
     op, rule = case.op, case.rule.name
     ways = (rule, [*EAGER].index(name) // 3)
-    return {(op.name, rule), (name, op.rule_set), (name, case.is_linear), ways}
+    shown: set[Hashable] = {(op.name, rule), (name, op.rule_set), (name, case.is_linear), ways}
+    return shown | {("every way", name)} if str(case) == BY_EVERY_WAY else shown
 
 
 @folded
