@@ -71,10 +71,8 @@ def compare_events(
         new_events = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
         common = {event.key for event in old.steps[step]} & new_events.keys()
         only_old: list[Event] = []
-        earlier: tuple[list[Event], list[Event]] = (
-            [],
-            [],
-        )  # events that only one run has, on the line before an event that agrees
+        # Events that only one run has, on the line before an event that agrees.
+        earlier: tuple[list[Event], list[Event]] = ([], [])
         unmatched, position = set[object](), 0
         for event in _drop_leaves(old.steps[step]):
             if event.key not in new_events:
