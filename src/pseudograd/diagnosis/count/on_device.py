@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...kernels import bits
 from .grads import ELSEWHERE, Grads, Leaving, are_readable
+from .leaf import is_recorded
 
 if TYPE_CHECKING:
     from .leaf import Leaf
@@ -63,7 +64,7 @@ class Rows:
         return 0 if are_readable(arriving) and self.add(Grads.match(leaving, arriving)) else None
 
     def add(self, grads: Grads | None) -> bool:
-        if grads is None or grads.arrived.device != self._ledger.device:
+        if grads is None or grads.arrived.device != self._ledger.device or is_recorded(grads.arrived):
             return False
         self._ledger.add(self._number, grads, self._may_move)
         return True

@@ -208,6 +208,7 @@ class Batch:
         # Set by `before_step`: all samples; the index of the parameter of each entry; the entries whose gradient asks for a step.
         self.samples: Samples
         self._owners: Tensor
+        self._scales: Tensor  # by parameter: how many of its entries each sampled one stands for
         self._asks: Tensor
 
     def is_due(self, step: int) -> bool:
@@ -268,8 +269,7 @@ class Batch:
         if loss is None or loss.device != pulls.device:
             return are_strong
         sums = pulls.new_zeros(len(self.parameters)).index_add_(0, self._owners, pulls)
-        scales = [parameter.size / parameter.samples.before.numel() for parameter in self.parameters]
-        way = (loss.abs().to(pulls.dtype) / (sums * sums.new_tensor(scales)))[self._owners]
+        way = (loss.abs().to(pulls.dtype) / (sums * self._scales.to(sums.dtype)))[self._owners]
         return are_strong | ((way > _NEAR * spacing(weights)) & (way < _FAR * weights) & (pulls > 0))
 
     def _join(self, parameters: list[ParameterSteps]) -> None:
@@ -277,7 +277,10 @@ class Batch:
         lengths = [parameter.samples.before.numel() for parameter in parameters]
         self.samples = Samples.join([parameter.samples for parameter in parameters])
         owners = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
-        self._owners, self._sizes_are_known = owners.to(self.samples.before.device), False
+        device = self.samples.before.device
+        self._owners, self._sizes_are_known = owners.to(device), False
+        scales = [parameter.size / length for parameter, length in zip(parameters, lengths, strict=True)]
+        self._scales = self.samples.before.new_tensor(scales)
         for parameter, part in zip(parameters, self.samples.split(lengths), strict=True):
             parameter.samples, parameter.batch = part, self
         self.parameters = parameters  # last: a signal may end this anywhere
@@ -317,7 +320,7 @@ class Batch:
         for parameter, tensor, state in zip(self.parameters, tensors, states, strict=True):
             step = expected_step(tensor, group, state, parameter.samples.before)
             sizes = parameter.samples.sizes
-            sizes.copy_(sizes.new_tensor(math.nan) if step is None else step / sizes)
+            sizes.copy_(torch.full_like(sizes, math.nan) if step is None else step / sizes)
             parameter.is_known = "dampening" in group or "exp_avg_sq" in state
             parameter.keeps_rest |= keeps_rest(state, tensor)
 
