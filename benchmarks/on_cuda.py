@@ -22,7 +22,7 @@ from torch.nn import functional
 
 import pseudograd as pg
 from harness import Nothing, parser_of, ratio, seconds_of
-from suite.routes import _copied
+from suite.routes import copied
 
 SIZES = (10_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000)
 MOST = 200_000_000  # elements of a sample
@@ -73,7 +73,7 @@ def _window(function: Call) -> Call:
 
 
 ROWS = (
-    Row("two copies, beside clamp", _copied, _clamp, dtypes=_HALF),
+    Row("two copies, beside clamp", copied, _clamp, dtypes=_HALF),
     Row("clamp, inward", lambda x: pg.clamp(x, -1.0, 1.0), _clamp, _CLAMP, dtypes=_HALF),
     Row("clamp, zero", lambda x: pg.clamp(x, -1.0, 1.0, rule="zero"), _clamp, _CLAMP, dtypes=_HALF),
     Row("clamp, sign", lambda x: pg.clamp(x, -1.0, 1.0, rule="sign"), _clamp, _CLAMP, dtypes=_HALF),
@@ -86,7 +86,7 @@ ROWS = (
     Row("an empty mode of functions", _clamp, _clamp, context=Nothing),
     Row("override(clamp='inward')", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.override(clamp="inward")),
     Row("pin to the other era", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.pin_edge(OTHER_ERA)),
-    Row("two copies, beside relu", _copied, torch.relu),
+    Row("two copies, beside relu", copied, torch.relu),
     Row("relu, inward", lambda x: pg.relu(x, rule="inward"), torch.relu, _ACTIVATION),
     Row("gelu, few bits", lambda x: pg.gelu(x, rule="fewbit"), functional.gelu, _ACTIVATION, dtypes=_HALF),
     Row("silu, few bits", lambda x: pg.silu(x, rule="fewbit"), functional.silu, _ACTIVATION),

@@ -92,12 +92,12 @@ class _Spike(torch.autograd.Function):
 
 
 # The C-level apply, without the Python one that looks for transforms.
-_copied: Callable[[Tensor], Tensor] = super(torch.autograd.Function, _Floor).apply  # type: ignore[misc]
+copied: Callable[[Tensor], Tensor] = super(torch.autograd.Function, _Floor).apply  # type: ignore[misc]
 
 
 def _floor(work: Workload) -> Forward:
     x = work.x
-    return lambda: _copied(x)
+    return lambda: copied(x)
 
 
 def _bounded(function: Callable[..., Tensor]) -> Route:

@@ -20,7 +20,7 @@ def override(**families: SiteRule | None) -> Rewriting:
 
     Forward:  torch's values, bit for bit.
     Backward: that of the rule, with the default edge of each family's op. Saves tensors of the same number and shapes as torch's op
-        (relu: its input where torch keeps its result). A clamp of 4096 elements or more on the CPU saves one or two bits of each
+        (relu: its input where torch keeps its result). A clamp of 4096 elements or more on CPU or CUDA saves one or two bits of each
         element if `pg.clamp` does with this rule. Under gelu=, silu=, leaky_relu= and hardsigmoid= a call saves a few bits of each
         element, as our op of that name does. A call that cannot be rewritten keeps torch's gradient and is in the report; no call
         raises an error that torch would not raise.

@@ -27,9 +27,9 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     Backward: torch's, but at the points that are named. An edge is about clamp, clip, clamp_min, clamp_max (in place too), fmin and fmax.
         Versions of torch are about what changed between them: these, and which of equal entries quantile and nanquantile take. A pin to
         "torch>=2.14" on an older one leaves those two, and its report says so; of NaN it means fmax and fmin of 2.15. A framework is about
-        all `families`. Saves what torch saves, or, of an edge and 4096 elements or more on CPU, one to three bits of each in their place;
-        functions that are written out, such as sort and norm, save more. Linear in grad; forward mode and second derivatives have the same
-        slope.
+        all `families`. Saves what torch saves, or, of an edge and 4096 elements or more on CPU or CUDA, one to three bits of each in
+        their place; functions that are written out, such as sort and norm, save more. Linear in grad; forward mode and second derivatives
+        have the same slope.
 
     Args:
         edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; torch's versions, as
