@@ -14,7 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch.overrides import TorchFunctionMode
 
@@ -95,7 +95,13 @@ def ratio(taken: Taken, route: str, against: str) -> float:
 class Nothing(TorchFunctionMode):
     """The least that a context costs which sees the calls of torch."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         return func(*args, **(kwargs or {}))
 
 

@@ -26,9 +26,10 @@ from harness import Nothing, parser_of, ratio, seconds_of
 
 MIB = 2**20
 Step = Callable[[], Tensor]
+Context = contextlib.AbstractContextManager[object]
 
 
-def _language_model(name: str, **how: Any) -> Step:
+def _language_model(name: str, is_half: bool = False) -> Step:
     transformers: Any = importlib.import_module("transformers")
     if name == "GPT-2":
         none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -42,14 +43,14 @@ def _language_model(name: str, **how: Any) -> Step:
         for layer in net.model.layers:
             layer.mlp.act_fn = nn.SiLU()
     tokens = torch.randint(30000, (8, 512), device="cuda")
-    return _step(net, lambda net: net(input_ids=tokens, labels=tokens, use_cache=False).loss, **how)
+    return _step(net, lambda net: net(input_ids=tokens, labels=tokens, use_cache=False).loss, is_half)
 
 
-def _vision_model(name: str, **how: Any) -> Step:
+def _vision_model(name: str) -> Step:
     torchvision: Any = importlib.import_module("torchvision")
     net = getattr(torchvision.models, name)(num_classes=10)
     x, y = torch.randn(32, 3, 96, 96, device="cuda"), torch.randint(10, (32,), device="cuda")
-    return _step(net, lambda net: nn.functional.cross_entropy(net(x), y), **how)
+    return _step(net, lambda net: nn.functional.cross_entropy(net(x), y))
 
 
 def _step(net: nn.Module, loss_of: Callable[[nn.Module], Tensor], is_half: bool = False) -> Step:
@@ -105,7 +106,7 @@ def training(name: str, rounds: int) -> str:
     make, families, modules = TRAININGS[name]
     torch.manual_seed(0)
     step = make()
-    contexts: dict[str, Callable[[], Any]] = {
+    contexts: dict[str, Callable[[], Context]] = {
         "plain": contextlib.nullcontext,
         "convert": lambda: pg.convert(nets[step], modules),
         "override": lambda: pg.override(**families),
@@ -147,8 +148,12 @@ def diagnosis(name: str, rounds: int) -> list[str]:
     step = DIAGNOSED[name]()
     net, ways, counted = nets[step], ("plain", "counts", "full"), {}
 
-    def context(way: str) -> Any:
-        return contextlib.nullcontext() if way == "plain" else pg.diagnose(net, detail=way)
+    def context(way: str) -> Context:
+        return (
+            contextlib.nullcontext()
+            if way == "plain"
+            else pg.diagnose(net, detail="full" if way == "full" else "counts")
+        )
 
     for way in ways:
         with context(way):

@@ -743,7 +743,7 @@ def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
     return super(Function, lowering).apply  # type: ignore[misc]  # of a class in C
 
 
-def _make_apply(lowering: type[Function], is_seen: bool) -> Callable[..., Any]:
+def _make_apply(lowering: type[Function], is_seen: bool) -> Callable[..., Tensor]:
     lowering = lowering if is_seen else _hide_backward(lowering)
     own = backward_class(lowering)
     own.apply = (

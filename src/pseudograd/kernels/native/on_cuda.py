@@ -37,18 +37,21 @@ class _Checked(Operators):
         return check
 
 
-def _checking_order(operator: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*arguments: object) -> Any:
-        result = operator(*arguments)
-        if result[-1] < 0:
+Results = tuple[Any, ...]  # the last of which is an order, below 0 where no kernel was started
+
+
+def _checking_order(operator: Callable[..., Results]) -> Callable[..., Results]:
+    def run(*arguments: object) -> Results:
+        results = operator(*arguments)
+        if results[-1] < 0:
             raise decline()
-        return result
+        return results
 
     return run
 
 
-def _checking_elements(operator: Callable[..., Any]) -> Callable[..., Any]:
-    def run(x: Tensor, *others: object) -> Any:
+def _checking_elements(operator: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(x: Tensor, *others: object) -> Tensor:
         result = operator(x, *others)
         if not result.numel() and x.numel():
             raise decline()
