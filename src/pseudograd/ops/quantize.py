@@ -189,7 +189,8 @@ def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int,
     if max(-quant_min, quant_max) > _EXACT:  # torch clamps and subtracts in integers
         code = code.double()
         zero = _rounded(zero_point.double()) if isinstance(zero_point, Tensor) else zero
-    steps = torch.clamp(code, quant_min, quant_max) + (-zero if isinstance(zero, Tensor) or zero else 0.0)  # never -0
+    steps = torch.clamp(code, quant_min, quant_max)
+    steps = steps - zero if isinstance(zero, Tensor) or zero else steps + 0.0  # which makes 0 of -0
     return (steps.to(scale.dtype if isinstance(scale, Tensor) else torch.float32) * scale).to(x.dtype)
 
 
