@@ -444,6 +444,13 @@ def test_a_backward_that_ends_with_an_error_is_the_cause() -> None:
     assert {"0.weight", "0.bias"} <= set(finding.parameters)
 
 
+def test_no_only_way_is_cut_where_another_one_ends_with_an_error() -> None:
+    p = torch.nn.Parameter(torch.zeros(3))
+    with diagnose() as d, torch.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="nan values"):
+        torch.where(p > 0, p.log(), p).sum().backward()
+    assert only(d, "starved").cause == "1 backward ended with an error before its gradient arrived"
+
+
 def test_a_cut_in_a_checkpoint_that_ends_with_an_error_has_its_line() -> None:
     layer = nn.Linear(4, 4)
     with diagnose(layer) as d, pytest.raises(RuntimeError, match="requires_grad=True"):

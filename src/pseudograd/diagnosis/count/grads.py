@@ -42,7 +42,7 @@ class Grads:
         others: list[Tensor] = []
         for other in leaving:
             if other is not None:
-                if other.layout is not torch.strided:
+                if other.layout is not torch.strided or other.is_nested:
                     return None
                 (left if other.shape == shape else others).append(_detached(other))
         return None if others and not left else cls(_detached(grad), left, others)

@@ -112,7 +112,8 @@ class Tally:
     def note_node(self, node: GraphNode, calling: object) -> None:
         """A call of this function made a node."""
         if self.is_number is None:
-            self.is_number = not any(tuple(part.shape) for part in getattr(node, "_input_metadata", ()))
+            results = getattr(node, "_input_metadata", ())
+            self.is_number = not any(part.is_nested_tensor or tuple(part.shape) for part in results)
         if self.function is None and not self.op[-1].isdigit():  # nodes of torch's own are numbered
             self.function = function_of(type(node))
             self.may_break |= self.function is not None

@@ -204,16 +204,15 @@ class Starving:
             if tally.withheld & bit:
                 function = site_of(tally)
                 return function, f"the backward of {function.op} {RETURNS_NONE}"
-        cuts = self._cuts(bit)
-        if cuts and cuts[0].reaches_loss:
+        cuts, raised, is_reached = self._cuts(bit), self._recorder.raised, self._recorder.reached & bit
+        if cuts and cuts[0].reaches_loss and not (raised and is_reached):
             behind = "" if cuts[0].is_last else ", and by another cut after it"
             way = "its way to the loss" if len(cuts) > 1 else "its only way to the loss"
             return cuts[0], f"{way} is cut by {cuts[0].kind}{behind}"
-        if cuts:
+        if cuts and not cuts[0].reaches_loss:
             return cuts[
                 0
             ], f"its value left torch through {cuts[0].kind}: nobody can see whether the loss depends on it"
-        raised, is_reached = self._recorder.raised, self._recorder.reached & bit
         ended = f"{counted(raised, 'backward')} ended with an error before its gradient arrived"
         again = next((cut for cut in self._structural if cut.is_again and cut.upstream & bit), None)
         if raised and again is not None:
