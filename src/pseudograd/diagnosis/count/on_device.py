@@ -1,6 +1,7 @@
 """What a diagnosis counts on a device: in few launches, and nothing is read before a report asks, or the memory for it is full.
 
 Imported where a gradient is on a device. Each call of a node gets a row of numbers there; a few calls are measured together.
+One file, as the kernel and the calls of torch that replace it fill the same rows.
 """
 
 from __future__ import annotations
