@@ -199,7 +199,9 @@ def _prepare_between(x: Tensor, call: Call, rule: object, edge: object, *others:
     key = call.primitive.name, rule, edge, x.dtype, x.device.type, *kinds
     if key in prepared or type(x) is not Tensor or not {Tensor, type(None)}.issuperset(kinds):
         return
-    if torch.is_grad_enabled() and not (_is_watched() or call.maximize or call.rule.is_users):
+    if _is_watched() or not torch.is_grad_enabled() or call.maximize or call.rule.is_users:
+        return
+    if call.keeps((True, *[False] * len(kinds))):  # else it saves nothing, unless a bound learns
         remember(prepared, key, _make_ready_between(call, (x, *others), is_seen=True) or False)
 
 

@@ -278,7 +278,7 @@ class Clip:
     @property
     def clipped(self) -> Tensor:
         """x, clipped: in the space of the clip."""
-        return self.x if self.min is self.max is None else torch.clamp(self.x, self.min, self.max)  # type: ignore[arg-type]
+        return _replace(self.x, self.below, self.min, self.above, self.max)
 
     def ratio_without_derivative(self) -> Tensor:
         """As `ratio_of_value`, in fewer steps where nobody differentiates it. At A = 0 it is free, so long as it is finite."""
@@ -286,10 +286,9 @@ class Clip:
             return self.ratio_of_value(self.log_ratio, self.without_min)
         if self.without_min:
             return self.clipped
-        highest = self.x if self.max is None else torch.clamp(self.x, max=self.max)
-        return torch.where(
-            self.advantage < 0, self.x if self.min is None else torch.clamp(self.x, min=self.min), highest
-        )
+        lowest = self.x if self.min is None else torch.where(self.below, self.min, self.x)
+        highest = self.x if self.max is None else torch.where(self.above, self.max, self.x)
+        return torch.where(self.advantage < 0, lowest, highest)
 
     def ratio_of_value(self, log_ratio: Tensor, without_min: int) -> Tensor:
         """The ratio by which -A is multiplied: c(r); with PPO's min c(r) where the clip is blocked, else r."""
@@ -369,7 +368,7 @@ def _clamp_gradient(row: Rule, grad: Tensor, clip: Clip, edge: str, **parameters
     slope = clip.apply_ceiling(slope, edge)
     is_at_rest = clip.is_at_rest(slope)
     if not clip.in_log and not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
-        return (grad * slope * clip.x).masked_fill_(is_at_rest, 0.0)
+        return torch.where(is_at_rest, 0.0, grad * slope * clip.x)
     # At rest the ratio counts as 1: an infinity would meet a zero in a second derivative.
     log_ratio = torch.where(is_at_rest, 0.0, clip.log_ratio)
     weight = clip.ratio_of_value(log_ratio, row.is_linear) if clip.in_log else torch.exp(log_ratio)

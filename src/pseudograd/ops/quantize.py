@@ -217,7 +217,7 @@ def _pull_on_grid(
     low, high, grad = float(quant_min), float(quant_max), widened(grad)
     position, code, zero, step = _grid(x, scale, zero_point)
     code = code if code_of is None else code_of(x, scale, zero_point)
-    clamped = torch.clamp(code, low, high)
+    clamped = torch.where(code < low, low, torch.where(code > high, high, code))
     (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
     assert grad_x is not None
     to_scale = to_zero_point = None
