@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -248,12 +248,12 @@ class Figures:
 
     def __init__(self, values: Tensor) -> None:
         self._values: Tensor | None = values
-        self._read: list[Any] = []
+        self._rows: list[list[float]] = []
 
-    def at(self, place: int) -> Any:
+    def at(self, place: int, column: int = 0) -> float:
         if self._values is not None:
-            self._read, self._values = self._values.tolist(), None
-        return self._read[place]
+            self._rows, self._values = self._values.reshape(len(self._values), -1).tolist(), None
+        return self._rows[place][column]
 
 
 class Root(NamedTuple):
@@ -263,7 +263,7 @@ class Root(NamedTuple):
     place: int
 
     def __float__(self) -> float:
-        return math.sqrt(self.figures.at(self.place)[0])
+        return math.sqrt(self.figures.at(self.place))
 
 
 class Share(NamedTuple):
@@ -274,7 +274,7 @@ class Share(NamedTuple):
     elements: int
 
     def __float__(self) -> float:
-        return 1 - self.figures.at(self.place)[1] / self.elements
+        return 1 - self.figures.at(self.place, 1) / self.elements
 
 
 class Norm(NamedTuple):

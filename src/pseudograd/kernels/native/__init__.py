@@ -338,7 +338,9 @@ def _settings_from_x(call: Call, dtype: torch.dtype) -> Tensor | None:
 
 @bits.remembered
 def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
-    low, high, pieces = call.rule.regions(**call.parameters)  # type: ignore[misc]  # as above
+    regions = call.rule.regions
+    assert regions is not None, "the caller has asked"
+    low, high, pieces = regions(**call.parameters)
     code = bits.make_code(pieces, X_ALONE, bits.regions_of_numbers(low, high), False, dtype)
     assert code is not None
     return settings_of(code, X, low, high, dtype)
