@@ -24,7 +24,7 @@ from ..errors import must, unknown_name
 from ..geometry import SHARES
 from ..reference import policy as reference
 from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, RuleObject, Sample, Wants, call_for, register
-from ..torch_table.private import in_forward_mode, transforms_are_active
+from ..torch_table.private import in_forward_mode, is_tracing, transforms_are_active
 from . import bound_rules
 from .bound_rules import DEFAULT_RULE, IDENTITY_RULE, LEAKY_INWARD_RULE, LEAKY_RULE, TRUE_RULE
 from .replace import replace_grad
@@ -242,7 +242,7 @@ class Clip:
         if wide[0].dtype != wide[1].dtype:
             dtype = torch.promote_types(wide[0].dtype, wide[1].dtype)
             wide = wide[0].to(dtype), wide[1].to(dtype)
-        if torch.jit.is_tracing() or wide[0].shape != wide[1].shape:  # sizes are tensors in a trace
+        if is_tracing() or wide[0].shape != wide[1].shape:  # sizes are tensors in a trace
             wide = torch.broadcast_tensors(*wide)
         self.log_ratio, self.advantage = wide
         self.in_log, self.without_min, self.ceiling = in_log, without_min, ceiling
