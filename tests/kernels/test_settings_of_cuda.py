@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -212,7 +213,7 @@ def test_data_parallel(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("detail", ["counts", "full"])
-def test_most_diagnosed_steps_wait_for_nothing_and_counts_as_on_the_cpu(detail: str) -> None:
+def test_most_diagnosed_steps_wait_for_nothing_and_count_as_on_the_cpu(detail: Literal["counts", "full"]) -> None:
     def net() -> nn.Module:
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.Hardtanh(), nn.Linear(64, 4))
@@ -237,3 +238,23 @@ def test_most_diagnosed_steps_wait_for_nothing_and_counts_as_on_the_cpu(detail: 
     for (_, elements, cut), (_, others, other_cut) in zip(ours, theirs, strict=True):
         assert elements == others
         assert abs(cut - other_cut) <= max(2, elements // 100)  # a device rounds otherwise
+
+
+def test_a_diagnosis_counts_what_side_streams_compute() -> None:
+    def cut(streams: bool) -> list[tuple[str, int, int]]:
+        torch.manual_seed(0)
+        net = nn.ModuleList(nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)) for _ in range(4)).cuda()
+        x, main = torch.randn(256, 64, device="cuda"), torch.cuda.current_stream()
+        with pg.diagnose(net) as d:
+            for _ in range(3):
+                results = []
+                for branch in net:
+                    stream = torch.cuda.Stream() if streams else main
+                    stream.wait_stream(main)
+                    with torch.cuda.stream(stream):
+                        results.append(branch(x))
+                    main.wait_stream(stream)
+                torch.stack(results).square().mean().backward()
+        return [(site.op, site.elements, site.cut) for site in d.sites]
+
+    assert cut(streams=True) == cut(streams=False)

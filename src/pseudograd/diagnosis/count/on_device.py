@@ -6,6 +6,7 @@ One file, as the kernel and the calls of torch that replace it fill the same row
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -88,6 +89,9 @@ class Ledger:
         ] = []  # by row: the number of its `Rows`, the elements, and may they have moved?
         self._totals = torch.zeros(0, len(_TOTALS), dtype=torch.float64, device="cpu")
         self.waiting: list[_Call] = []
+        self._streams: dict[
+            torch.cuda.Stream, None
+        ] = {}  # on which calls were measured; the last one has those that wait
         self._bytes = 0
         self._count = 0
         # Of parameters: the squares of all gradients, each in its place, and the places of the last backward.
@@ -107,15 +111,30 @@ class Ledger:
         if any(other is grad or other.data_ptr() == grad.data_ptr() for other in left):
             left = [grad]  # all of it leaves
         with self._lock:
+            if self.device.type == "cuda":
+                self._go_to(torch.cuda.current_stream(self.device))
             self._calls.append((number, grad.numel(), may_move))
             self.waiting.append(_Call(grad, left, [other.detach() for other in grads.others], may_move))
             self._bytes += grad.nbytes * (1 + len(left))
             if not self.may_wait or len(self.waiting) >= _MOST_CALLS or self._bytes > _MOST_BYTES:
                 self.flush()
 
+    def _go_to(self, stream: torch.cuda.Stream) -> None:
+        if stream != next(reversed(self._streams), None):
+            self.flush()
+            self._streams.pop(stream, None)
+            self._streams[stream] = None
+
+    def _join_streams(self) -> None:
+        if len(self._streams) > 1:
+            current = torch.cuda.current_stream(self.device)
+            for stream in self._streams:
+                current.wait_stream(stream)
+
     def flush(self) -> None:
-        """Measure the calls that wait. Nothing may see the calls of torch that it makes."""
-        with self._lock:
+        """Measure the calls that wait, on the stream that made them. Nothing may see the calls of torch that it makes."""
+        stream = next(reversed(self._streams), None)
+        with self._lock, contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
             calls, self.waiting, self._bytes = self.waiting, [], 0
             if not calls:
                 return
@@ -224,6 +243,7 @@ class Ledger:
         calls, self._calls = self._calls, []
         if not calls or self._rows is None:
             return
+        self._join_streams()
         rows = self._rows[: len(calls)].to("cpu", torch.float64, copy=True)
         self._rows[: len(calls)].zero_()
         if not self.is_full:
