@@ -95,6 +95,20 @@ class _Descent(torch.optim.Optimizer):
             parameter.sub_(torch.sign(parameter.grad))
 
 
+def test_memory_that_nobody_has_written_is_no_event() -> None:
+    """torch.Tensor(3) has any numbers: its views and `.data` are read before they are written."""
+
+    def program() -> None:
+        w = torch.nn.Parameter(torch.Tensor(3))
+        w.data.view(3).uniform_()
+        w.sum().backward()
+
+    content = _record(Recorder(Schedule()), program)
+    ops = [op for _, op, *_ in content["origins"]]
+    assert not {"data", "view"} & set(ops)
+    assert {"uniform_", "sum"} <= set(ops)
+
+
 def test_an_optimiser_of_a_package_is_no_evaluation() -> None:
     w = torch.ones(3, requires_grad=True)
     optimiser = _Descent([w], {})
