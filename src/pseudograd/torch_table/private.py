@@ -10,7 +10,7 @@ import functools
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from operator import methodcaller
 from typing import Any, NamedTuple, TypeVar
@@ -342,6 +342,16 @@ saved_tensors_hooks: Callable[[bool], Any] = _find(  # those of this thread: wha
 node_creation_hook = getattr(graph, "node_creation_hook", None)
 checkpoint_frame = _find(
     "torch.utils.checkpoint._CheckpointFrame", "a checkpoint recomputes under the contexts of its backward", None
+)
+foreach_norm: Callable[..., Sequence[Tensor]] = _find(
+    "torch._foreach_norm",
+    "diagnose measures parameters on a device one after the other",
+    lambda values, order, dtype: [torch.linalg.vector_norm(value, order, dtype=dtype) for value in values],
+)
+foreach_sign: Callable[[Sequence[Tensor]], Sequence[Tensor]] = _find(
+    "torch._foreach_sign",
+    "diagnose measures parameters on a device one after the other",
+    lambda values: [value.sign() for value in values],
 )
 foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
 foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...kernels import bits
+from ...torch_table.private import foreach_norm, foreach_sign
 from .grads import ELSEWHERE, Grads, Leaving, are_readable
 from .leaf import is_recorded
 
@@ -324,7 +325,7 @@ def _count_each(grads: Sequence[Tensor]) -> Tensor:
     for number, grad in enumerate(grads, 1):
         group.append(grad)
         if number == len(grads) or sum(other.nbytes for other in group) > _MOST_BYTES:
-            counts += _norm_each(torch._foreach_sign(group), 1)
+            counts += _norm_each(foreach_sign(group), 1)
             group = []
     return torch.stack(counts)
 
@@ -335,7 +336,7 @@ def _norm_each(values: Sequence[Tensor], order: int) -> list[Tensor]:
         numbers = [number for number, value in enumerate(values) if value.dtype is dtype]
         wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
         for number, norm in zip(
-            numbers, torch._foreach_norm([values[number] for number in numbers], order, wide), strict=True
+            numbers, foreach_norm([values[number] for number in numbers], order, wide), strict=True
         ):
             norms[number] = norm
     return norms
