@@ -27,7 +27,6 @@ myst_heading_anchors = 3
 
 autodoc_typehints = "none"  # the signature has them
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 
 # torch's inventory, as far as we name it, lies beside this file: a build needs no network.
 intersphinx_mapping = {"torch": ("https://docs.pytorch.org/docs/stable/", "torch.inv")}
