@@ -242,7 +242,7 @@ class Clip:
         if wide[0].dtype != wide[1].dtype:
             dtype = torch.promote_types(wide[0].dtype, wide[1].dtype)
             wide = wide[0].to(dtype), wide[1].to(dtype)
-        if is_tracing() or wide[0].shape != wide[1].shape:  # sizes are tensors in a trace
+        if is_compiling() or is_tracing() or wide[0].shape != wide[1].shape:  # sizes are tensors in a trace
             wide = torch.broadcast_tensors(*wide)
         self.log_ratio, self.advantage = wide
         self.in_log, self.without_min, self.ceiling = in_log, without_min, ceiling
