@@ -115,8 +115,8 @@ class Suite:
 
     def _importers(self, file: str) -> set[str]:
         """The tests of each file that names the module: they may read its data alone."""
-        package, *_, name = Path(file).with_suffix("").parts
-        words = [re.compile(rf"\b{word}\b") for word in (package, name)]
+        parts = Path(file).with_suffix("").parts
+        words = [re.compile(rf"\b{word}\b") for word in (parts[0], parts[-1])]
         texts = {file: file.read_text() for file in (self.root / "tests").rglob("test_*.py")}
         files = [file for file, text in texts.items() if all(word.search(text) for word in words)]
         modules = [".".join(file.relative_to(self.root).with_suffix("").parts) for file in files]
