@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.count import recorder
+from pseudograd.diagnosis.count.on_device import Ledger
 from pseudograd.listen import harmless
 from pseudograd.torch_table.private import without_torch_function
 
@@ -96,3 +97,8 @@ def test_no_step_waits_and_each_node_costs_few_launches(detail: str, most: int, 
     (plain, _), (diagnosed, waits) = count
     assert waits == 0
     assert diagnosed - plain <= most * 8 + 20, "of 8 nodes"
+
+
+def test_what_was_never_counted_is_zero() -> None:
+    rows = Ledger(torch.device("cpu"), True).rows(may_move=False)
+    assert set(rows.read().values()) == {0.0}

@@ -322,6 +322,13 @@ def test_a_call_is_prepared_once(lowerings: list[str]) -> None:
     assert {type(node).__name__ for node in nodes} == {"PseudogradBackward"}
 
 
+def test_a_call_on_a_grid_is_prepared_by_the_first() -> None:
+    prepared.clear()
+    pg.fake_quantize(_x(), 0.25)
+    (ready,) = prepared.values()
+    assert ready
+
+
 @pytest.mark.parametrize("size", [5, 5000])
 @pytest.mark.parametrize("rule", ["inward", "zero"])
 def test_a_call_between_tensors_is_prepared_once(rule: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
