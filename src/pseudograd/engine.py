@@ -147,9 +147,8 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
     """
     if _watchers and not _watch_depth.depth:
         return _run_watched(run_prepared, op, x, rule, edge, maximize, *others)
-    if type(x) is not Tensor and (
-        type(x) is not Parameter or _watchers
-    ):  # a diagnosis looks at the parameters that torch's own op gets
+    # A diagnosis looks at the parameters that torch's own op gets.
+    if type(x) is not Tensor and (type(x) is not Parameter or _watchers):
         return None
     if maximize is not False:
         return None
@@ -173,22 +172,20 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
 
 def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) -> None:
     """Prepare a call for `run_prepared`. Its arguments have been checked."""
-    device = x.device.type
+    if (
+        call.maximize or not torch.is_grad_enabled() or _is_watched()
+    ):  # the tensor of settings that is remembered must be plain
+        return
     if any(isinstance(value, Tensor) for value in others):
         _prepare_between(x, call, rule, edge, *others)
         return
+    device = x.device.type
     key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, *others
     if device != "cpu":
         key = (*key, x.is_cuda or device)
-    if not torch.is_grad_enabled() or _is_watched():  # the tensor of settings that is remembered must be plain
-        return
-    if key in prepared:
-        return
-    if (
-        call.rule.is_users and call.rule.sides is None
-    ):  # what a rule's function holds must go when its caller lets go of it
-        return
-    if not (call.maximize or has_negative_zero(others)):
+    # What the function of a user's rule holds must go when its caller lets go of it.
+    holds_function = call.rule.is_users and call.rule.sides is None
+    if not (key in prepared or holds_function or has_negative_zero(others)):
         recipe = kernels.prepare(call, others, x.dtype, device) or kernels.prepare_plainly(call, others)
         remember(prepared, key, False if recipe is None else Ready(recipe))
 
@@ -197,9 +194,7 @@ def _prepare_between(x: Tensor, call: Call, rule: object, edge: object, *others:
     """Tensors behind x are alike: the prepared call asks for their dtypes and devices."""
     kinds = tuple(map(type, others))
     key = call.primitive.name, rule, edge, x.dtype, x.device.type, *kinds
-    if key in prepared or type(x) is not Tensor or not {Tensor, type(None)}.issuperset(kinds):
-        return
-    if _is_watched() or not torch.is_grad_enabled() or call.maximize or call.rule.is_users:
+    if key in prepared or type(x) is not Tensor or not {Tensor, type(None)}.issuperset(kinds) or call.rule.is_users:
         return
     if call.keeps((True, *[False] * len(kinds))):  # else it saves nothing, unless a bound learns
         remember(prepared, key, _make_ready_between(call, (x, *others), is_seen=True) or False)
@@ -659,9 +654,7 @@ def _keeping_x(recipe: Prepared) -> type[Function]:
             if _can_use_operators(grad) and type(x) in PLAIN and x.dtype is grad.dtype:
                 try:
                     return pull(grad, x, settings)
-                except (
-                    NotImplementedError
-                ):  # no kernel, or operators that take no sparse grad, and none of another backend
+                except NotImplementedError:  # no kernel, a sparse grad, or one of another backend
                     pass
             return _pull(grad, [x, *others], wants, recipe.call, INPUTS)[0]
 

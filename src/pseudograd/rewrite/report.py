@@ -13,6 +13,7 @@ from ..listen.nodes import GraphNode, Ranges, has_one_name, name_of
 from ..notebook import to_html
 from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number, without_torch_function
+from ..torch_table.records import Form
 from ..wording import counted
 
 _SCRIPT = "torch::jit::"
@@ -193,7 +194,7 @@ class Log:
             if hidden:
                 name = getattr(func, "__name__", None) or str(func)
                 self._note(switches, hidden, f"inside {name}, which torch runs as one call")
-            if kind is not None and not self._acts_on(switches, name_of(hidden[0])) and has_one_name(kind):
+            if kind is not None and _form_of(switches, name_of(hidden[0])) is None and has_one_name(kind):
                 self.harmless.add(kind)
         return result
 
@@ -210,14 +211,15 @@ class Log:
             if name.startswith(_SCRIPT):
                 self.count("TorchScript", "", "a graph of TorchScript, which cannot be looked into")
                 continue
-            form = torch_forms.form_of_node(name)
-            if form is not None and self._acts_on(switches, name):
+            form = _form_of(switches, name)
+            if form is not None:
                 self.count(form.names[0], "", why)
 
-    @staticmethod
-    def _acts_on(switches: Collection[str], name: str) -> bool:
-        form = torch_forms.form_of_node(name)
-        return form is not None and any(switch in switches for switch in form.switches)
+
+def _form_of(switches: Collection[str], name: str) -> Form | None:
+    """The form that makes nodes of this name, if one of the switches acts on it."""
+    form = torch_forms.form_of_node(name)
+    return form if form is not None and any(switch in switches for switch in form.switches) else None
 
 
 def _entry(

@@ -85,9 +85,8 @@ class Ledger:
         self._dtype = torch.float32 if device.type == "mps" else torch.float64
         self._measure = _kernel_for(device)
         self._rows: Tensor | None = None
-        self._calls: list[
-            tuple[int, int, bool]
-        ] = []  # by row: the number of its `Rows`, the elements, and may they have moved?
+        # By row: the number of its `Rows`, the elements, and may they have moved?
+        self._calls: list[tuple[int, int, bool]] = []
         self._totals = torch.zeros(0, len(_TOTALS), dtype=torch.float64, device="cpu")
         self.waiting: list[_Call] = []
         self._streams: dict[

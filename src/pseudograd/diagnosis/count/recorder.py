@@ -110,9 +110,8 @@ class Recorder(Subscriber):
         self.suspects = 0  # the set of leaves that have got zeros alone
         # In a backward that is looked at: the set of leaves of which some entries have got zeros alone.
         self.partial = 0
-        self.passing = (
-            _PASSING_AT_FIRST if is_full else _PASSING
-        )  # whose line nobody needs, but where `attaches_all` says so
+        # Ops whose line nobody needs, but where `attaches_all` says so.
+        self.passing = _PASSING_AT_FIRST if is_full else _PASSING
         self.attaches_all = False  # also to nodes that hand on what arrives
         self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.is_loss_finite = True  # as far as nobody has to wait for it
