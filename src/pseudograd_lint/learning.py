@@ -55,16 +55,15 @@ def is_recorded(module: Module, node: ast.AST, by_name: bool = True) -> bool:
             is_off = any(_is_no_grad(item.context_expr) for item in parent.items)
         if is_off or isinstance(parent, ast.Assert) or (by_name and is_quiet_scope(module, parent)):
             return False
-        if isinstance(child, ast.stmt) and _is_behind_training(module.block(child), child):
+        if isinstance(child, ast.stmt) and _is_behind_training(module, child):
             return False
         child = parent
     return True
 
 
-def _is_behind_training(body: list[ast.stmt], statement: ast.stmt) -> bool:
+def _is_behind_training(module: Module, statement: ast.stmt) -> bool:
     """Does a statement above it return from training, as `if self.training: return loss` does?"""
-    ifs = (other for other in body[: body.index(statement)] if isinstance(other, ast.If))
-    return any(_branch_that_learns(other.test) and leaves(other.body) for other in ifs)
+    return any(_branch_that_learns(other.test) and leaves(other.body) for other in module.ifs_above(statement))
 
 
 def is_quiet_scope(module: Module, node: ast.AST) -> bool:

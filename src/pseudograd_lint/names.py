@@ -99,6 +99,7 @@ class Module:
         self.uses: dict[ast.AST, object] = {}  # a memory of the module `learning`
         self._shared: set[str] = set()  # names that are declared global or nonlocal
         self._blocks: dict[ast.AST, Block] = {}
+        self._ifs: defaultdict[Block, list[ast.If]] = defaultdict(list)
         self._bindings: defaultdict[tuple[ast.AST, str], list[Binding]] = defaultdict(list)  # first part of the name
         self._definitions: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
@@ -108,6 +109,8 @@ class Module:
                     if isinstance(child, ast.AST):
                         self.above[child] = node
                         self._blocks[child] = node, field
+                        if isinstance(child, ast.If):
+                            self._ifs[node, field].append(child)
                         self.nodes.append(child)
         for node in self.nodes:
             self._note(node)
@@ -154,11 +157,9 @@ class Module:
             node = self.above[node]
             yield node
 
-    def block(self, node: ast.AST) -> list[ast.stmt]:
-        """The statements among which a statement stands."""
-        parent, field = self._blocks[node]
-        body = getattr(parent, field)
-        return body if isinstance(body, list) else []
+    def ifs_above(self, statement: ast.stmt) -> Iterator[ast.If]:
+        """The ifs of its block that stand above a statement."""
+        return (other for other in self._ifs.get(self._blocks[statement], ()) if other.lineno < statement.lineno)
 
     def _find_definition(self, node: ast.AST) -> ast.expr | None:
         key = key_of(node)
