@@ -22,15 +22,10 @@ class ProgramReport(Readable):
     processes: list[dict[str, object]]
     unseen: list[str]
     differences: list[Difference]
-    known: tuple[Finding, ...] = ()
+    known: Sequence[Finding] = ()
 
     def __init__(self, values: Mapping[str, object]) -> None:
         vars(self).update(values)
-
-    def drop_known(self, known: tuple[Finding, ...]) -> ProgramReport:
-        """The same report with these findings moved to `known`."""
-        new = [finding for finding in self.findings if not any(finding is other for other in known)]
-        return ProgramReport({**vars(self), "findings": new, "known": known})
 
 
 def fields_of(report: Report) -> dict[str, object]:
@@ -131,9 +126,9 @@ def _merge_finding(rows: Sequence[tuple[Part, Finding]], processes: int) -> Find
 
 def _sum_sites(sites: Sequence[Site]) -> Site:
     """The counts of one op at one line, over all processes."""
-    names = "calls", "elements", "arrived", "cut", "cut_magnitude", "nonfinite", "magnitude", "elsewhere"
-    sums: dict[str, Any] = {name: sum(getattr(site, name) for site in sites) for name in names}
-    for name in ("recoverable", "at_bound", "below", "above"):
+    names = "calls elements arrived cut cut_magnitude nonfinite magnitude elsewhere recoverable at_bound below above"
+    sums: dict[str, Any] = {}
+    for name in names.split():
         counts = [count for site in sites if (count := getattr(site, name)) is not None]
         sums[name] = sum(counts) if counts else None
     sides = {side: sum(site.sides.get(side, 0) for site in sites) for side in sites[0].sides}

@@ -54,15 +54,13 @@ class Site:
     own_remedy: str = field(default="", repr=False)
     is_second: bool = field(default=False, repr=False)  # of a second derivative: a backward made it
     joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
-    normalises_one_number: bool = field(default=False, repr=False)  # it normalises one number
+    normalises_one_number: bool = field(default=False, repr=False)
     ends_behind: bool = field(default=False, repr=False)  # an op behind it cuts whatever passes at a bound
     steep_op: str = field(default="", repr=False)  # it makes what enters this clamp, and its slope grows without end
-    is_clip: bool = field(
-        default=False, repr=False
-    )  # its own input stands beside it, as in the loss of a policy, or in x - round(x)
-    is_hinge: bool = field(
-        default=False, repr=False
-    )  # its only bound is a lower one: 0, or a number that guards against 0
+    # its own input stands beside it, as in the loss of a policy, or in x - round(x)
+    is_clip: bool = field(default=False, repr=False)
+    # its only bound is a lower one: 0, or a number that guards against 0
+    is_hinge: bool = field(default=False, repr=False)
 
     @property
     def cut_share(self) -> float:

@@ -56,8 +56,10 @@ class Output:
             return report
         notices = self._notices(report)
         new = set(map(id, new_notices(notices, self.known, self.chosen.settings.root)))
-        pairs = zip(report.findings, notices, strict=True)
-        return report.drop_known(tuple(finding for finding, notice in pairs if id(notice) not in new))
+        groups: dict[bool, list[Finding]] = {True: [], False: []}
+        for finding, notice in zip(report.findings, notices, strict=True):
+            groups[id(notice) in new].append(finding)
+        return ProgramReport({**vars(report), "findings": groups[True], "known": groups[False]})
 
     def render(self, report: ProgramReport) -> str:
         """The report in the requested format. A process without a report is a problem, so an empty report does not pass."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....listen.frames import Location
+from ....listen.frames import Point
 from ....wording import counted, shortened
 from ...count.norms import Losses, numbers_of
 from ...count.recorder import HOOK
@@ -16,9 +16,8 @@ from .kind import Evidence, Kind
 
 _MIN_PASSES = 10  # backward passes: fewer losses may be alike by chance
 _LEAST_WAY = 2.0**-7  # of a weight: bfloat16 has no smaller difference, and some casts take smaller ones away
-_LEAST_FALL = (
-    2.0**-7
-)  # of the loss: one that is normalised or saturated stays as it is, too, and its gradient is near 0
+# of the loss: one that is normalised or saturated stays as it is, too, and its gradient is near 0
+_LEAST_FALL = 2.0**-7
 _LONG_WAY = 0.1  # of a weight: in the first steps of a slow training the outputs of a new layer are still alike
 _NEARNESS = 1e-4  # of the loss, to the loss of outputs that are all alike
 # Ops whose result does not follow each small change of what enters, which is meant.
@@ -41,9 +40,26 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         movers = [steps for steps in moved if steps.leaf in upstream]
         classes, last = _find_classes(values, evidence)
         if last >= _MIN_PASSES and any(steps.way > _LONG_WAY for steps in movers):
-            yield _report_alike(location, values, classes, last, movers, evidence)
+            all_of = "all" if last == len(values) else f"the last {last:,} of"
+            text = f"log({classes}) = {math.log(classes):.4f} in {all_of} {len(values):,} backward passes"
+            cause = f"that is the loss of {classes} outputs that are all alike, whatever the input is"
+            next_step = (
+                "Print what each layer makes of two different inputs: behind the first one that makes the same of both nothing can be "
+                "learned."
+            )
         elif len(set(values)) == 1 and sum(steps.most_of_loss for steps in movers) > _LEAST_FALL * abs(values[0]) > 0:
-            yield _report_stale(location, losses, values, movers, evidence)
+            text = f"{values[0]:.6g}, the same to the last bit, in {_describe_passes(losses, values)}"
+            cause, next_step = _explain_stale(location.call, losses)
+        else:
+            continue
+        yield KIND.call_finding(
+            location,
+            f"the loss is {text}, {_describe_way(movers)}",
+            cause,
+            next_step,
+            module=location.module,
+            is_muted=evidence.deliberate.location(location),
+        )
 
 
 def _is_smooth(evidence: Evidence) -> bool:
@@ -67,31 +83,24 @@ def _describe_way(movers: Sequence[ParameterSteps]) -> str:
     return f"while {counted(len(movers), 'parameter')} moved by up to {most:.2g} of their norm: {names}"
 
 
-def _report_stale(
-    location: Location, losses: Losses, values: Sequence[float], movers: Sequence[ParameterSteps], evidence: Evidence
-) -> Finding:
+def _explain_stale(call: Point, losses: Losses) -> tuple[str, str]:
+    """The cause, and the next step."""
     if losses.again:
-        cause = "each pass goes again over the graph that the first one went over: the loss was not computed anew"
-        call = location.call
-        name = call.expression.partition(".backward")[0] if call is not None else ""
-        place = find_assignment(call, name) if call is not None else None
-        next_step = (
-            f"{place[1] if place else 'loss = ...'}  # in the loop, before this line, which then needs no retain_graph"
+        place = find_assignment(call, call.expression.partition(".backward")[0])
+        making = place[1] if place else "loss = ..."
+        return (
+            "each pass goes again over the graph that the first one went over: the loss was not computed anew",
+            f"{making}  # in the loop, before this line, which then needs no retain_graph",
         )
-    elif losses.cast is not None:
+    if losses.cast is not None:
         device, dtype = losses.cast
-        cause = "all of them ran inside one torch.autocast, which casts each weight once and keeps the cast until it is left"
-        next_step = f"torch.autocast({device!r}, {dtype}, cache_enabled=False)  # or enter it in each step, around the forward alone"
-    else:
-        cause = "what the loss is computed from does not follow the weights: a cast, a copy or a cache that was made before the loop"
-        next_step = "Make casts, copies and stacks of weights anew in each step: print a weight and what is made of it, in two steps."
-    return KIND.call_finding(
-        location,
-        f"the loss is {values[0]:.6g}, the same to the last bit, in {_describe_passes(losses, values)}, {_describe_way(movers)}",
-        cause,
-        next_step,
-        module=location.module,
-        is_muted=evidence.deliberate.location(location),
+        return (
+            "all of them ran inside one torch.autocast, which casts each weight once and keeps the cast until it is left",
+            f"torch.autocast({device!r}, {dtype}, cache_enabled=False)  # or enter it in each step, around the forward alone",
+        )
+    return (
+        "what the loss is computed from does not follow the weights: a cast, a copy or a cache that was made before the loop",
+        "Make casts, copies and stacks of weights anew in each step: print a weight and what is made of it, in two steps.",
     )
 
 
@@ -104,25 +113,6 @@ def _find_classes(values: Sequence[float], evidence: Evidence) -> tuple[int, int
         if last:
             return classes, last
     return 0, 0
-
-
-def _report_alike(
-    location: Location,
-    values: Sequence[float],
-    classes: int,
-    last: int,
-    movers: Sequence[ParameterSteps],
-    evidence: Evidence,
-) -> Finding:
-    all_of = "all" if last == len(values) else f"the last {last:,} of"
-    return KIND.call_finding(
-        location,
-        f"the loss is log({classes}) = {math.log(classes):.4f} in {all_of} {len(values):,} backward passes, {_describe_way(movers)}",
-        f"that is the loss of {classes} outputs that are all alike, whatever the input is",
-        "Print what each layer makes of two different inputs: behind the first one that makes the same of both nothing can be learned.",
-        module=location.module,
-        is_muted=evidence.deliberate.location(location),
-    )
 
 
 KIND = Kind(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
 
 from ....listen.frames import Location
 from ....wording import counted, shortened
@@ -38,8 +38,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     judge = _Judge(evidence, unheld)
     for group in anew:
         yield _report_anew(group, evidence, judge.optimiser[2])
-    left = [leaf for leaf in leaves if unheld.stays(leaf) and not any(leaf in group for group in anew)]
-    yield from judge.findings(left)
+    taken = set(chain(*anew))
+    yield from judge.findings([leaf for leaf in leaves if unheld.stays(leaf) and leaf not in taken])
 
 
 def find_replaced(evidence: Evidence) -> set[str]:
@@ -48,9 +48,8 @@ def find_replaced(evidence: Evidence) -> set[str]:
     if unheld is None:
         return set()
     judge = _Judge(evidence, unheld)
-    new = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) and unheld.stays(leaf)]
-    groups = judge.nets([leaf for leaf in new if not evidence.deliberate.parameter(leaf.name)])
-    return {leaf.name for group in groups.values() for leaf in judge.find_replaced(group)}
+    new = [leaf for leaf in judge.left_out if not evidence.deliberate.parameter(leaf.name)]
+    return {leaf.name for group in judge.nets(new).values() for leaf in judge.find_replaced(group)}
 
 
 def advise_twin(evidence: Evidence, parameters: Sequence[str]) -> str | None:
@@ -60,9 +59,7 @@ def advise_twin(evidence: Evidence, parameters: Sequence[str]) -> str | None:
         return None
     judge = _Judge(evidence, unheld)
     shapes = sorted(leaf.shape for _, leaf in evidence.leaves if leaf.name in parameters and leaf.is_in_optimizer)
-    for owner, group in judge.nets(
-        [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) and unheld.stays(leaf)]
-    ).items():
+    for owner, group in judge.nets(judge.left_out).items():
         if owner is not None and shapes == sorted(leaf.shape for leaf in group):
             add = judge.add_group(group)
             which = f"One of the same shapes gets the gradients, and no optimiser holds it: {add}{judge.say_net(group[0], add)}"
@@ -127,6 +124,9 @@ class _Judge:
         self._evidence, self._unheld, self._names = evidence, unheld, evidence.leaves.names
         self._optimisers = evidence.recorder.optimisers.all
         self._stale = [leaf for _, leaf in evidence.leaves if _is_stale(leaf)]
+        candidates = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf)]
+        self.left_out = [leaf for leaf in candidates if unheld.stays(leaf)]
+        self._moved = [leaf for leaf in candidates if not unheld.stays(leaf)]
 
     def findings(self, leaves: Sequence[Leaf]) -> Iterator[Finding]:
         contained: dict[Container, list[Leaf]] = {}
@@ -156,8 +156,7 @@ class _Judge:
         None is for those of no net, unless the program itself reads their gradients.
         """
         nets: dict[Owner | None, list[Leaf]] = {}
-        others = [leaf for _, leaf in self._evidence.leaves if _is_unheld(leaf) and not self._unheld.stays(leaf)]
-        moved = {self._names.owner_of(leaf) for leaf in others} - {None}
+        moved = {self._names.owner_of(leaf) for leaf in self._moved} - {None}
         for leaf in leaves:
             owner, call = self._names.owner_of(leaf), leaf.used_at and leaf.used_at.call
             if owner in moved or leaf in self._unheld.containers:
@@ -259,14 +258,9 @@ class _Judge:
         of_net = [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
         group = [leaf for leaf in of_net if leaf in group]
         net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]
-        held = [self._names.path_of(leaf) for leaf in of_net if leaf not in group]
-        has_frozen = any(known.frozen for known in self._optimisers)  # it takes no parameter twice
-        if not held and not has_frozen:
+        # An optimiser takes no parameter twice, and it may have the frozen ones.
+        if len(group) == len(of_net) and not any(known.frozen for known in self._optimisers):
             return f"{net}.parameters()"
-        starts = zip(*(path.split(".")[:-1] for path in paths), strict=False)
-        module = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, starts)]
-        if module and not has_frozen and not any(path.split(".")[: len(module)] == module for path in held):
-            return f"{net}.get_submodule({'.'.join(module)!r}).parameters()"
         if len(group) <= _MOST_NAMED:
             return f"[{', '.join(f'{net}.get_parameter({path!r})' for path in paths)}]"
         return (

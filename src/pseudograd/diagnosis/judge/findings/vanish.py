@@ -25,8 +25,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 def _cancel(evidence: Evidence) -> Iterator[Finding]:
     """At an op where the terms of the gradient cancel: a finding for each op, with the weights that get what rounding leaves."""
-    left: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-    at: dict[tuple[str, str, str], Site] = {}
+    left: dict[tuple[str, str, str], list[tuple[Site, str, float]]] = {}
     for bit, leaf in evidence.leaves:
         sizes = leaf.sizes
         if sizes is None or sizes.count < _FEWEST_PASSES or len(leaf.shape) < 2 or not 0 < sizes.mean < math.inf:
@@ -38,23 +37,17 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
             arrives, behind = _size(site), max([sizes.mean, *map(_size, path[number + 1 :])])
             cancels = site.op in _CANCELLING and (site.joins or site.op != "div") and behind < _ROUNDING * arrives
             if cancels or site.normalises_one_number:
-                key = site.op, site.where, site.expression
-                at.setdefault(key, site)
-                left.setdefault(key, []).append((leaf.name, sizes.mean))
+                left.setdefault((site.op, site.where, site.expression), []).append((site, leaf.name, sizes.mean))
                 break
     adaptive = any("betas" in known.settings for known in evidence.recorder.optimisers.all)
-    for key, rows in left.items():
-        site = at[key]
-        names, most = [name for name, _ in rows], max(norm for _, norm in rows)
+    for rows in left.values():
+        site, names, most = rows[0][0], [name for _, name, _ in rows], max(norm for *_, norm in rows)
         value, slash, _ = site.expression.partition(" / ")
         leave = "Leave this op out, if these should learn: "
-        step = leave + "a value that is divided by itself, or by its own norm, is a constant."
+        step = f"{leave}a value that is divided by itself, or by its own norm, is a constant."
         why = "its terms cancel, for example because a value is divided by itself"
         if site.normalises_one_number:
-            step = (
-                leave
-                + "a single number that is normalised is a constant. Or let it normalise several numbers together."
-            )
+            step = f"{leave}a single number that is normalised is a constant. Or let it normalise several numbers together."
             why = "it normalises a single number"
         elif slash and value.isidentifier():
             step = f"{value}  # in place of {site.expression}, if these should learn"
