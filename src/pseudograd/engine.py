@@ -24,7 +24,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from math import copysign
@@ -42,8 +42,8 @@ from .formula import Depth, own
 from .geometry import edge_reads_grad
 from .kernels import bits
 from .kernels.residuals import INPUTS, Inputs, Residual, Saved, select_inputs
-from .kernels.table import PLAIN, CodedBetween, Prepared, PreparedBetween, device_of
-from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
+from .kernels.table import PLAIN, Coded, Prepared, PreparedBetween, device_of
+from .rule import Call, Edge, Gradients, Op, Primitive, RuleLike, Wants, call_for, prepared, remember, split
 from .torch_table.private import (
     backward_class,
     constant_result,
@@ -142,9 +142,10 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
     """Run a call that `prepare` has seen. None if `prepare` has not seen the call, or if `run` must decide. The memory finds True where 1
     was, and 1.0: an op that takes only one of these has to ask before.
 
-    Compiled code does not call it, because a compiler must not see the table of prepared calls. At ten elements each line of this function
-    is a hundredth of the time of the call and its backward.
+    At ten elements each line of this function is a hundredth of the time of the call and its backward.
     """
+    if _is_compiling():  # a compiler must not see the table of prepared calls
+        return None
     if _watchers and not _watch_depth.depth:
         return _run_watched(run_prepared, op, x, rule, edge, maximize, *others)
     # A diagnosis looks at the parameters that torch's own op gets.
@@ -168,6 +169,24 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
         if copysign(1.0, others[position]) < 0:
             return None
     return ready(x)
+
+
+def run_op(
+    op: Op,
+    check: Callable[[str, str, Tensor], None],
+    x: Tensor,
+    rule: RuleLike,
+    edge: Edge | None = None,
+    *others: float,
+) -> Tensor:
+    """A public call of an op whose only tensor is x: prepared, or checked, prepared for the next one, and run."""
+    y = run_prepared(op.name, x, rule, edge, False, *others)
+    if y is None:
+        check(op.name, "x", x)
+        call = call_for(op, rule, edge)
+        prepare(x, call, rule, edge, *others)
+        y = run(call, x, *others)
+    return y
 
 
 def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) -> None:
@@ -412,7 +431,7 @@ class Ready:
     def __init__(self, recipe: Prepared, is_seen: bool = True) -> None:
         self.recipe, self.is_seen, self.is_linear = recipe, is_seen, recipe.call.is_linear
         self.zeros = [position for position, value in enumerate(recipe.others) if value == 0]
-        self.keeps_code, self.pays = recipe.keeps_code, recipe.pays
+        self.coded, self.pays = recipe.coded, recipe.pays
         self.is_of_few, self.takes_any = recipe.is_of_few, recipe.takes_any
 
     def __call__(self, x: Tensor) -> Tensor | None:
@@ -426,7 +445,7 @@ class Ready:
                 return None
             if x.numel() < bits.least:
                 return self.keeping_x(x)
-            if self.keeps_code and self.pays(x):
+            if self.coded is not None and self.pays(x):
                 return self.keeping_code(x)
             return None if self.is_of_few else self.keeping_x(x)
         except RuntimeError:  # the operators take no sparse tensor, and none of another backend
@@ -435,7 +454,7 @@ class Ready:
     def run_in_place(self, x: Tensor) -> Tensor | None:
         """With the result in x. Only a call that saves bits does not need a copy of x."""
         try:
-            if not self.keeps_code or x.dim() > bits.MOST_DIMENSIONS or x.is_leaf or is_view(x):
+            if self.coded is None or x.dim() > bits.MOST_DIMENSIONS or x.is_leaf or is_view(x):
                 return None
             return self.keeping_code_in_place(x) if x.numel() >= bits.least and self.pays(x) else None
         except RuntimeError:  # as above; nothing has been written
@@ -447,11 +466,16 @@ class Ready:
 
     @cached_property
     def keeping_code(self) -> Callable[[Tensor], Tensor]:
-        return _make_apply(_keeping_code(self.recipe), self.is_seen)
+        return _make_apply(self._make_keeping_code(), self.is_seen)
 
     @cached_property
     def keeping_code_in_place(self) -> Callable[[Tensor], Tensor]:
-        return _make_apply(_keeping_code_in_place(self.recipe), self.is_seen)
+        return _make_apply(_keeping_code_in_place(self.recipe, self._make_keeping_code()), self.is_seen)
+
+    def _make_keeping_code(self) -> type[Function]:
+        assert self.coded is not None
+        others = [None] * len(self.recipe.others)
+        return _keeping_code(self.recipe.call, self.coded, lambda values: [*values, *others])
 
 
 def find_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Tensor | None] | None:
@@ -512,7 +536,7 @@ def _make_ready_between(call: Call, inputs: Inputs, is_seen: bool) -> Callable[.
     @lru_cache
     def find_coded(wants: Wants) -> Callable[..., Tensor] | None:
         coded = recipe.coded(wants)
-        return None if coded is None else _make_apply(_keeping_code_between(recipe, coded), is_seen)
+        return None if coded is None else _make_apply(_keeping_code(recipe.call, coded, recipe.inputs), is_seen)
 
     def run(*tensors: Tensor) -> Tensor | None:
         x, *bounds = tensors
@@ -600,11 +624,12 @@ def _keeping_tensors(recipe: PreparedBetween) -> type[Function]:
     return Pseudograd
 
 
-def _keeping_code_between(recipe: PreparedBetween, coded: CodedBetween) -> type[Function]:
+def _keeping_code(of_call: Call, coded: Coded, inputs_of: Callable[[Sequence[Any]], list[Any]]) -> type[Function]:
+    """inputs_of: the inputs of the call, from one value for each of its tensors."""
     encode, decode, columns = coded.encode, coded.decode, coded.columns
 
     class Pseudograd(Function):
-        call = recipe.call  # read by `call_of` alone
+        call = of_call  # read by `call_of` alone
 
         @staticmethod
         def forward(ctx: Node, *tensors: Tensor) -> Tensor:
@@ -626,10 +651,8 @@ def _keeping_code_between(recipe: PreparedBetween, coded: CodedBetween) -> type[
                     return tuple(pulled)
                 except NotImplementedError:  # the operators take no sparse grad, and none of another backend
                     pass
-            wanted = recipe.inputs(wants)
-            gradients = _pull(
-                grad, [code, ctx.order, coded.code], tuple(map(bool, wanted)), recipe.call, coded.residual
-            )
+            wanted = inputs_of(wants)
+            gradients = _pull(grad, [code, ctx.order, coded.code], tuple(map(bool, wanted)), of_call, coded.residual)
             return tuple(gradient for gradient, want in zip(gradients, wanted, strict=True) if want is not None)
 
     return Pseudograd
@@ -661,39 +684,10 @@ def _keeping_x(recipe: Prepared) -> type[Function]:
     return Pseudograd
 
 
-def _keeping_code(recipe: Prepared) -> type[Function]:
-    encode, decode, settings = recipe.encode, recipe.decode, recipe.settings
-    wants = (True, *[False] * len(recipe.others))
-
-    class Pseudograd(Function):
-        call = recipe.call  # read by `call_of` alone
-
-        @staticmethod
-        def forward(ctx: Node, x: Tensor) -> Tensor:
-            y, code, order = encode(x, settings)
-            if order:
-                ctx.order = order
-            ctx.save_for_backward(code)
-            return y
-
-        @staticmethod
-        def backward(ctx: Node, grad: Tensor, unpacked: tuple[Tensor, ...] | None = None) -> object:
-            (code,) = ctx.saved_tensors if unpacked is None else unpacked
-            # A hook of saved tensors may have changed the code.
-            if _can_use_operators(grad) and type(code) is Tensor and bits.are_bytes(code):
-                try:
-                    return decode(grad, code, settings, ctx.order)
-                except NotImplementedError:
-                    pass
-            return _pull(grad, [code, ctx.order, recipe.code], wants, recipe.call, recipe.residual)[0]
-
-    return Pseudograd
-
-
-def _keeping_code_in_place(recipe: Prepared) -> type[Function]:
+def _keeping_code_in_place(recipe: Prepared, keeping_code: type[Function]) -> type[Function]:
     encode, settings = recipe.encode_in_place, recipe.settings
 
-    class Pseudograd(_keeping_code(recipe)):  # type: ignore[misc]  # mypy knows no bases that are computed
+    class Pseudograd(keeping_code):  # type: ignore[misc,valid-type]  # mypy knows no bases that are computed
         @staticmethod
         def forward(ctx: Node, x: Tensor) -> Tensor:
             code, order = encode(x, settings)

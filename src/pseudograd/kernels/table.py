@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import torch
@@ -24,15 +24,28 @@ def _leave_to_formula(*arguments: object) -> NoReturn:
     raise NotImplementedError
 
 
+class Coded(Record):
+    """How a call saves planes in place of all of its tensors.
+
+    encode(*tensors) -> (y, planes, order). decode(grad, planes, column, order) -> the gradient of the tensor with this column; a column is
+    None where nobody asks for the gradient. code: what `residual` saves beside the planes and the order.
+    """
+
+    encode: Callable[..., tuple[Tensor, Tensor, int | None]]
+    decode: Callable[..., Tensor]
+    columns: tuple[Tensor | None, ...]
+    code: object
+    residual: Residual
+
+
 class Prepared(Record):
     """A call whose only tensor is x, with everything decided that does not depend on x.
 
     With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x, which the formula gives by default.
-    With many it saves planes, if it `keeps_code` and `pays` for x: encode(x, settings) -> (y, planes, order),
-    encode_in_place(x, settings) -> (planes, order), decode(grad, planes, settings, order) -> grad_x. If it `is_of_few` it serves no more
-    than few elements.
+    With many it saves planes as `coded` says, if it `pays` for x; encode_in_place(x, settings) -> (planes, order). If it `is_of_few` it
+    serves no more than few elements.
     others: the inputs behind x. takes_any: does forward take x of every layout, as torch's own ops do? passes: x gets grad as it is, so
-    nothing is saved. residual: the one of the planes; code: what it saves beside them and the order.
+    nothing is saved.
     """
 
     forward: Callable[[Tensor, Tensor | None], Tensor]
@@ -40,30 +53,12 @@ class Prepared(Record):
     others: Inputs
     settings: Tensor | None = None
     backward: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _leave_to_formula
-    encode: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, int | None]] = _leave_to_formula
+    coded: Coded | None = None
     encode_in_place: Callable[[Tensor, Tensor | None], tuple[Tensor, int | None]] = _leave_to_formula
-    decode: Callable[[Tensor, Tensor, Tensor | None, int | None], Tensor] = _leave_to_formula
     pays: Callable[[Tensor], bool] = _leave_to_formula
-    code: object = None
     passes: bool = False
-    residual: Residual = INPUTS
-    keeps_code: bool = False
     is_of_few: bool = False
     takes_any: bool = False
-
-
-class CodedBetween(Record):
-    """A call with tensors behind x that saves planes in place of all of them.
-
-    encode(*tensors) -> (y, planes, order). decode(grad, planes, column, order) -> the gradient of the tensor with this column; a column is
-    None where nobody asks for the gradient. code: what `residual` saves beside the planes and the order.
-    """
-
-    encode: Callable[..., tuple[Tensor, Tensor, int]]
-    decode: Callable[..., Tensor]
-    columns: tuple[Tensor | None, ...]
-    code: object
-    residual: Residual
 
 
 class PreparedBetween(Record):
@@ -79,7 +74,7 @@ class PreparedBetween(Record):
     columns: tuple[Tensor, ...]
     inputs: Callable[[Sequence[Any]], list[Any]]
     call: Call
-    coded: Callable[[Wants], CodedBetween | None]
+    coded: Callable[[Wants], Coded | None]
 
 
 class Kernel(Record):
@@ -259,7 +254,7 @@ def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call:
 def prepare(call: Call, others: Inputs, dtype: torch.dtype, device: str) -> Prepared | None:
     """The call with these numbers behind x made ready, if a kernel on the device can."""
     recipe = _first_on(device, "prepare", call, others, dtype)
-    return None if recipe is None else recipe.replaced(keeps_code=_served(call).residuals[:1] == (recipe.residual,))
+    return None if recipe is None else recipe.replaced(coded=_of_first_residual(call, recipe.coded))
 
 
 def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
@@ -285,7 +280,7 @@ def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     recipe = _first_on(inputs[0].device.type, "prepare_between", call, inputs)
     if recipe is None:
         return None
-    return recipe.replaced(coded=lru_cache(partial(_first_residual, _served(call).residuals, recipe.coded)))
+    return recipe.replaced(coded=lru_cache(lambda wants: _of_first_residual(call, recipe.coded(wants))))
 
 
 def _first_on(device: str, does: str, call: Call, *arguments: object) -> Any:
@@ -297,12 +292,9 @@ def _first_on(device: str, does: str, call: Call, *arguments: object) -> Any:
     return None
 
 
-def _first_residual(
-    residuals: tuple[Residual, ...], coded: Callable[[Wants], CodedBetween | None], wants: Wants
-) -> CodedBetween | None:
+def _of_first_residual(call: Call, coded: Coded | None) -> Coded | None:
     """A code only where the call would keep the same one unprepared."""
-    recipe = coded(wants)
-    return recipe if recipe is not None and residuals[:1] == (recipe.residual,) else None
+    return coded if coded is not None and _served(call).residuals[:1] == (coded.residual,) else None
 
 
 # By a tensor's dispatch keys, which say all of it: the methods of `_device` would be calls of torch to every mode of functions.

@@ -6,13 +6,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_tensor
 from ..geometry import ALL_TO_X, Pieces, Split
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, RangePieces, Wants, call_for, register
+from ..rule import Gradients, Op, Picture, RangePieces, Wants, register
 from .samples import around, matrix
 from .shared_rules import row_of
 
@@ -40,14 +39,7 @@ def abs(x: Tensor, *, edge: Literal[0, 1, -1] = 0) -> Tensor:
         tensor([-1.,  1.,  1.])
     Source: torch.abs; edge=1 is brevitas `abs_binary_sign_grad`.
     """
-    if not is_compiling():
-        y = engine.run_prepared("abs", x, "slope", edge, False)
-        if y is not None:
-            return y
-    check_tensor("abs", "x", x)
-    call = call_for(ABS, "slope", edge)
-    engine.prepare(x, call, "slope", edge)
-    return engine.run(call, x)
+    return engine.run_op(ABS, check_tensor, x, "slope", edge)
 
 
 def _pull(grad: Tensor, x: Tensor, *, wants: Wants, edge: int) -> Gradients:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 from torch.nn import functional
 
 from .. import engine
@@ -21,7 +20,7 @@ from ..arguments import APPROXIMATE, check_finite_number, check_floating
 from ..errors import unknown_name
 from ..geometry import Interval, Steps
 from ..reference import activations as reference
-from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Sample, Wants, call_for, register
+from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Sample, Wants, register
 from ..torch_table.private import constant_result, in_forward_mode, transforms_are_active
 from .fitted_slopes import FITTED, Fitted
 from .samples import around, matrix
@@ -56,7 +55,7 @@ def gelu(x: Tensor, *, approximate: Literal["none", "tanh"] = "none", rule: Rule
     """
     if approximate not in APPROXIMATE:
         raise unknown_name("gelu", "approximate", APPROXIMATE, approximate)
-    return _run(GELU, rule, x, APPROXIMATE.index(approximate))
+    return engine.run_op(GELU, check_floating, x, rule, None, APPROXIMATE.index(approximate))
 
 
 @engine.unscriptable
@@ -77,7 +76,7 @@ def silu(x: Tensor, *, rule: RuleLike = "exact") -> Tensor:
         tensor([0.0312, 0.6562, 0.9688])
     Source: torch.nn.functional.silu, also called swish; "fewbit" as in `gelu`.
     """
-    return _run(SILU, rule, x)
+    return engine.run_op(SILU, check_floating, x, rule)
 
 
 @engine.unscriptable
@@ -99,7 +98,8 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
         tensor([0.2500, 0.2500, 1.0000])
     Source: torch.nn.functional.leaky_relu; Maas, Hannun & Ng (2013).
     """
-    return _run(LEAKY_RELU, "exact", x, check_finite_number("leaky_relu", "negative_slope", negative_slope))
+    slope = check_finite_number("leaky_relu", "negative_slope", negative_slope)
+    return engine.run_op(LEAKY_RELU, check_floating, x, "exact", None, slope)
 
 
 @engine.unscriptable
@@ -121,18 +121,7 @@ def hardsigmoid(x: Tensor) -> Tensor:
         tensor([0.0000, 0.1667, 0.1667])
     Source: torch.nn.functional.hardsigmoid.
     """
-    return _run(HARDSIGMOID, "exact", x)
-
-
-def _run(op: Op, rule: RuleLike, x: Tensor, *others: float) -> Tensor:
-    if not is_compiling():
-        y = engine.run_prepared(op.name, x, rule, None, False, *others)
-        if y is not None:
-            return y
-    check_floating(op.name, "x", x, "Call x.float() first")
-    call = call_for(op, rule)
-    engine.prepare(x, call, rule, None, *others)
-    return engine.run(call, x, *others)
+    return engine.run_op(HARDSIGMOID, check_floating, x, "exact")
 
 
 # --- torch's own gradients --------------------------------------------------------------------------------------------

@@ -35,9 +35,10 @@ __all__ = ["clamp", "clamp_", "hardtanh", "lower_bound", "relu", "relu6", "upper
 _NUMBER_OR_NONE = (float, int, type(None))
 
 
-def _checked(
-    op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str] = ("min", "max")
-) -> tuple[Bound, Bound]:
+_NAMES = {"lower_bound": ("bound", "max"), "upper_bound": ("min", "bound"), "hardtanh": ("min_val", "max_val")}
+
+
+def _checked(op: str, call: Call, x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
     """The bounds, of one kind; or our error for a bad argument.
 
     Numbers that passed once are remembered: checking them costs as much as a small clamp.
@@ -45,7 +46,7 @@ def _checked(
     if type(x) is Tensor and type(min) in _NUMBER_OR_NONE and type(max) in _NUMBER_OR_NONE and not is_compiling():
         arguments = (min, max, x.dtype)
         if arguments not in call.admitted:
-            _check_all(op, call, x, min, max, names)
+            _check_all(op, call, x, min, max)
             if min == max and flushes_subnormals():  # 2e-310 and 1e-310 are equal there, and an error elsewhere
                 return min, max
             if len(call.admitted) > 1000:  # bounds that change at every step
@@ -53,12 +54,13 @@ def _checked(
             call.admitted.add(arguments)
         return min, max
     min, max = _python_number(min), _python_number(max)
-    _check_all(op, call, x, min, max, names)
+    _check_all(op, call, x, min, max)
     _warn_of_ranks(op, call, x)
     return unify_bounds(x, min, max)
 
 
-def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str]) -> None:
+def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound) -> None:
+    names = _NAMES.get(op, ("min", "max"))
     check_tensor(op, "x", x)
     if min is None and max is None:
         text = f"{op}: one of {' and '.join(names)} must be given, got None for both. Give at least one bound."
@@ -138,40 +140,20 @@ def clamp(
         tensor([0., 1., 1.])
     Source: ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT); tensorflow-compression and lucid (2018) for the same rule.
     """
-    if not is_compiling():
-        y = engine.run_prepared("clamp", x, rule, edge, maximize, min, max)
-        if y is not None:
-            return y
-    return _unprepared(CLAMP, x, (min, max), ("min", "max"), rule, edge, maximize)
+    y = engine.run_prepared("clamp", x, rule, edge, maximize, min, max)
+    return _unprepared(CLAMP, x, min, max, rule, edge, maximize) if y is None else y
 
 
-def _bounded(
-    op: Op,
-    x: Tensor,
-    bounds: tuple[Bound, Bound],
-    names: tuple[str, str],
-    rule: RuleLike,
-    edge: EdgeAtBound,
-    maximize: bool,
-) -> Tensor:
-    if not is_compiling():
-        y = engine.run_prepared(op.name, x, rule, edge, maximize, *bounds)
-        if y is not None:
-            return y
-    return _unprepared(op, x, bounds, names, rule, edge, maximize)
+def _bounded(op: Op, x: Tensor, low: Bound, high: Bound, rule: RuleLike, edge: EdgeAtBound, maximize: bool) -> Tensor:
+    y = engine.run_prepared(op.name, x, rule, edge, maximize, low, high)
+    return _unprepared(op, x, low, high, rule, edge, maximize) if y is None else y
 
 
 def _unprepared(
-    op: Op,
-    x: Tensor,
-    bounds: tuple[Bound, Bound],
-    names: tuple[str, str],
-    rule: RuleLike,
-    edge: EdgeAtBound,
-    maximize: bool,
+    op: Op, x: Tensor, low: Bound, high: Bound, rule: RuleLike, edge: EdgeAtBound, maximize: bool
 ) -> Tensor:
     call = call_for(op, rule, edge, maximize)
-    low, high = _checked(op.name, call, x, *bounds, names)
+    low, high = _checked(op.name, call, x, low, high)
     engine.prepare(x, call, rule, edge, low, high)
     return engine.run(call, x, low, high)
 
@@ -258,7 +240,7 @@ def lower_bound(
     """
     if bound is None:
         raise ValueError(must("lower_bound", "bound", "be a number or a tensor", None))
-    return _bounded(LOWER_BOUND, x, (bound, None), ("bound", "max"), rule, edge, maximize)
+    return _bounded(LOWER_BOUND, x, bound, None, rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -289,7 +271,7 @@ def upper_bound(
     """
     if bound is None:
         raise ValueError(must("upper_bound", "bound", "be a number or a tensor", None))
-    return _bounded(UPPER_BOUND, x, (None, bound), ("min", "bound"), rule, edge, maximize)
+    return _bounded(UPPER_BOUND, x, None, bound, rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -310,7 +292,7 @@ def relu(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: EdgeAtBound = "open", m
         tensor([0., 1., 1.])
     Source: torch.relu; with the default rule of clamp it is lucid's redirected ReLU (2018).
     """
-    return _bounded(RELU, x, (0.0, None), ("min", "max"), rule, edge, maximize)
+    return _bounded(RELU, x, 0.0, None, rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -331,7 +313,7 @@ def relu6(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: EdgeAtBound = "open", 
         tensor([0., 1., 1.])
     Source: torch.nn.functional.relu6; with the default rule of clamp it is lucid's redirected ReLU6 (2018).
     """
-    return _bounded(RELU6, x, (0.0, 6.0), ("min", "max"), rule, edge, maximize)
+    return _bounded(RELU6, x, 0.0, 6.0, rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -364,7 +346,7 @@ def hardtanh(
     for name, bound in (("min_val", min_val), ("max_val", max_val)):
         if not is_number(bound) and (isinstance(bound, Tensor) or _python_number(bound) is bound):
             raise TypeError(must("hardtanh", name, "be a number", bound, "Use clamp for tensor bounds"))
-    return _bounded(HARDTANH, x, (min_val, max_val), ("min_val", "max_val"), rule, edge, maximize)
+    return _bounded(HARDTANH, x, min_val, max_val, rule, edge, maximize)
 
 
 def picture_of(low: float | None, high: float | None) -> Picture:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -161,9 +161,9 @@ def _check(op: str, x: Tensor, codebook: Tensor) -> None:
 
 # --- the search for the nearest code ----------------------------------------------------------------------------------
 # Distances come from matrix products in single precision, a chunk at a time. If two distances are closer than the proven bound of
-# their rounding errors, the row is searched again in double precision, then from the middle of the codes, and then by squared differences
-# in double precision. So the index is that of the least float64 squared difference, or the first such index if several are equal.
-# Each of the first two searches asks one value: which rows are not decided? On a device a question waits for all that was started.
+# their rounding errors, the row is searched again in double precision, and codes that are still too close are compared by squared
+# differences. So the index is that of the least float64 squared difference, or the first such index if several are equal.
+# The first search asks one value: which rows are not decided? On a device a question waits for all that was started.
 # The search branches on values, which a traced function must not do. So it is a custom op: a compiler and vmap see one node.
 
 CHUNK = 2**22  # numbers in the largest temporary: 16 MiB in single precision
@@ -194,7 +194,7 @@ def _nearest_code(x: Tensor, codebook: Tensor) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         is_double = torch.float64 in (x.dtype, codebook.dtype) or not _keeps_single_precision(x.device)
-        indices = _search(rows, codebook, torch.float64 if is_double else torch.float32)
+        indices = (_search_any if is_double else _search_in_single)(rows, codebook)
     return indices.reshape(x.shape[:-1])
 
 
@@ -218,49 +218,33 @@ _library.impl("nearest_code", _shape, "Meta")  # register_fake would look for it
 torch.library.register_vmap("pseudograd::nearest_code", _batched, lib=_library)
 
 
-def _search(x: Tensor, codebook: Tensor, dtype: torch.dtype) -> Tensor:
-    """The nearest codes by matrix products in the dtype, then in double precision, then one by one."""
-    indices, is_certain = _multiply(x, codebook, dtype)
-    left = is_certain.logical_not_().nonzero()[:, 0]
-    if len(left) and len(codebook) > 1:
-        again = _search_any if dtype is torch.float64 else partial(_search, dtype=torch.float64)
-        indices[left] = again(x[left], codebook)
-    return indices
+def _search_in_single(x: Tensor, codebook: Tensor) -> Tensor:
+    """Rows beside NaN or infinity, or where a score |c|^2 - 2 x.c overflows, are never certain: they are searched again, too.
 
-
-def _multiply(x: Tensor, codebook: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The nearest codes by matrix products, and which of them are certain: none beside NaN or infinity, or where a score overflows.
-
-    The scores are |c|^2 - 2 x.c. `_Products.slack` says how far two have to be apart; here with |x| + longest for every length, all lengths
-    and squares in the dtype, and `spare` for what is lost by underflow. In double precision all is measured from the middle of the codes.
+    `_slack` says how far two scores have to be apart; here with |x| + longest for every length, and `spare` for the loss by underflow.
     """
-    middle = codebook.mean(0, dtype=dtype) if dtype is torch.float64 else None
-    codes, size, limits = _moved(codebook, middle, dtype), x.shape[-1] + SPARE, torch.finfo(dtype)
+    codes, size, limits = codebook.float(), x.shape[-1] + SPARE, torch.finfo(torch.float32)
     lengths = torch.linalg.vector_norm(codes, dim=-1)
     indices = torch.empty(len(x), dtype=torch.int64, device=x.device)
-    own, least, second = torch.empty((3, len(x)), dtype=dtype, device=x.device)
-    if middle is None:
-        torch.linalg.vector_norm(x, dim=-1, dtype=dtype, out=own)
+    least, second = torch.empty((2, len(x)), device=x.device)
     # On a device fewer and larger parts: each is started from Python. One buffer holds the scores of all parts.
     step = _rows_at_a_time(max(codebook.shape) // (1 + x.is_cuda))
-    buffer, squares = torch.empty(min(step, len(x)), len(codes), dtype=dtype, device=x.device), lengths.square()
+    buffer, squares = torch.empty(min(step, len(x)), len(codes), device=x.device), lengths.square()
     for start in range(0, len(x), step):
         part = slice(start, start + step)
-        rows, of_part = _moved(x[part], middle, dtype), indices[part]
-        if middle is not None:
-            torch.linalg.vector_norm(rows, dim=-1, out=own[part])
+        rows, of_part = x[part].float(), indices[part]
         scores = torch.addmm(squares, rows, codes.mT, alpha=-2, out=buffer[: len(rows)])
         torch.min(scores, -1, out=(least[part], of_part))
         torch.amin(scores.scatter_(1, of_part.unsqueeze(1), torch.inf), -1, out=second[part])
     lost = _gamma(size, limits.eps)
     share = 2 * (lost + _gamma(size, torch.finfo(torch.float64).eps)) / max(1 - lost, 0.5) ** 2
     spare = math.sqrt(8 * size * limits.tiny / share)
+    own = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
     reach = own.add_(lengths.amax().add_(spare)).square_()
-    return indices, second > least.add_(reach, alpha=share)
-
-
-def _moved(values: Tensor, middle: Tensor | None, dtype: torch.dtype) -> Tensor:
-    return values.to(dtype) if middle is None else values.double() - middle
+    left = (second > least.add_(reach, alpha=share)).logical_not_().nonzero()[:, 0]
+    if len(left) and len(codebook) > 1:
+        indices[left] = _search_any(x[left], codebook)
+    return indices
 
 
 def _search_any(x: Tensor, codebook: Tensor) -> Tensor:
@@ -303,15 +287,20 @@ def _chunks(rows: int, numbers_per_row: int) -> Iterator[slice]:
 
 
 def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
-    """The same search in double precision. Codes that are still too close are compared by squared differences."""
+    """The same search in double precision, where all is measured from the middle of the codes. Codes that are still too close are compared
+    by squared differences.
+    """
     first = _first_of_equals(codebook)
     codes = codebook[first].double()
-    products = _Products(codes, torch.float64)
+    middle = codes.mean(0)
+    moved = codes - middle
+    squares = moved.square().sum(-1)
+    longest = squares.amax().sqrt()
     indices = torch.empty(len(x), dtype=torch.int64, device=x.device)
     for part in _chunks(len(x), len(codes)):
         rows = x[part].double()
-        scores, slack = products(rows)
-        open_ = ~(scores > (scores.amin(-1) + slack).unsqueeze(1))
+        scores = torch.addmm(squares, rows - middle, moved.mT, alpha=-2)
+        open_ = ~(scores > (scores.amin(-1) + _slack(rows - middle, longest)).unsqueeze(1))
         row, code = open_.nonzero(as_tuple=True)
         pairs = [squared_differences(rows[row[pair]], codes[code[pair]]) for pair in _chunks(len(row), codes.shape[-1])]
         indices[part] = first[_first_least(torch.cat(pairs), row, code, len(rows))]
@@ -332,44 +321,17 @@ def _first_least(distance: Tensor, row: Tensor, code: Tensor, rows: int) -> Tens
     return code.new_full((rows,), torch.iinfo(code.dtype).max).scatter_reduce(0, row[least_at], code[least_at], "amin")
 
 
-class _Products:
-    """The scores |c|^2 - 2 x.c for rows x and all codes c: the squared distance minus |x|^2, which is the same for all codes of a row.
+def _slack(x: Tensor, longest: Tensor) -> Tensor:
+    """The difference that two scores |c|^2 - 2 x.c need for their order to be certain: twice the error of a score (Higham, Accuracy and
+    Stability of Numerical Algorithms, 3.1), for a sum in any order.
 
-    If the codes lie far from 0, their mean is subtracted from x and c first, because the error grows with the squares of their lengths.
+    |computed - exact| <= gamma (|c|^2 + 2 |x| |c|), gamma = m u / (1 - m u). m is d plus SPARE, which includes two roundings from the
+    subtraction of the mean. The second term is the error of the squared differences. The third is the loss by underflow.
     """
-
-    def __init__(self, codebook: Tensor, dtype: torch.dtype) -> None:
-        parts = [codebook[part] for part in _chunks(*codebook.shape)]
-        middle = codebook.mean(0, dtype=torch.float64)
-        spread = torch.cat([squared_differences(part, middle) for part in parts]).amax()
-        self.dtype = dtype
-        self.middle = middle if middle.square().sum() > spread else None
-        self.codes = torch.cat([self._move(part) for part in parts])
-        squares = torch.cat([self.codes[part].double().square().sum(-1) for part in _chunks(*codebook.shape)])
-        self.squares = squares.to(dtype)
-        self.length = squares.amax().sqrt()
-
-    def _move(self, values: Tensor) -> Tensor:
-        return (values if self.middle is None else values.double() - self.middle).to(self.dtype)
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The scores, and for each row the difference that two scores need for their order to be certain."""
-        x = self._move(x)
-        scores = torch.addmm(self.squares, x, self.codes.mT, alpha=-2)
-        return scores, self.slack(x)
-
-    def slack(self, x: Tensor) -> Tensor:
-        """Twice the error of a score (Higham, Accuracy and Stability of Numerical Algorithms, 3.1), for a sum in any order.
-
-        |computed - exact| <= gamma (|c|^2 + 2 |x| |c|), gamma = m u / (1 - m u). m is d plus SPARE, which includes two roundings from the
-        subtraction of the mean. The second term is the error of the squared differences. The third is the loss by underflow.
-        """
-        size, limits = x.shape[-1] + SPARE, torch.finfo(x.dtype)
-        own, longest = x.double().square().sum(-1).sqrt_(), self.length
-        error = _gamma(size, limits.eps) * longest * (longest + 2 * own)
-        error += _gamma(size, torch.finfo(torch.float64).eps) * (longest + own).square()
-        error += 4 * size * limits.tiny
-        return torch.where((longest + own).square() < limits.max / 16, 2 * error, torch.inf).to(x.dtype)
+    size, limits = x.shape[-1] + SPARE, torch.finfo(torch.float64)
+    own, lost = x.square().sum(-1).sqrt_(), _gamma(size, limits.eps)
+    error = lost * longest * (longest + 2 * own) + lost * (longest + own).square() + 4 * size * limits.tiny
+    return torch.where((longest + own).square() < limits.max / 16, 2 * error, torch.inf)
 
 
 def _gamma(size: int, eps: float) -> float:

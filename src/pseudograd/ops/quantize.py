@@ -79,7 +79,7 @@ def fake_quantize(
     Source: quantisation-aware training (Jacob et al., 2018); LSQ (Esser et al., 2020); LSQ+ (Bhalgat et al., 2020).
     """
     is_of_numbers = type(scale) is float and type(quant_min) is type(quant_max) is type(zero_point) is int
-    if is_of_numbers and axis is None and not is_compiling():
+    if is_of_numbers and axis is None:
         numbers = scale, zero_point, quant_min, quant_max
         y = engine.run_prepared("fake_quantize", x, rule, edge, maximize, *numbers)
         if y is not None:
@@ -97,8 +97,7 @@ def fake_quantize(
     if is_number(zero_point) and (surely(zero_point < quant_min) or surely(zero_point > quant_max)):
         within = f"be between quant_min={quant_min} and quant_max={quant_max}"
         raise ValueError(must("fake_quantize", "zero_point", within, zero_point, "Give a tensor where that is meant"))
-    if not is_compiling():
-        engine.prepare(x, call, rule, edge, scale, zero_point, quant_min, quant_max)
+    engine.prepare(x, call, rule, edge, scale, zero_point, quant_min, quant_max)
     return engine.run(call, x, scale, zero_point, quant_min, quant_max)
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_integer, check_tensor, rounded
 from ..geometry import Steps
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, call_for, register
+from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, register
 from .samples import around, matrix
 from .shared_rules import ADAPTER, blocked, passed, row_of, widened
 
@@ -119,12 +118,9 @@ def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tenso
         ([0.0, 2.0, 3.0], tensor([1., 1., 1.]))
     Source: straight-through estimator (Bengio, Léonard & Courville, 2013); each rule names its own.
     """
-    if type(decimals) is int and not is_compiling():
-        y = engine.run_prepared("round", x, rule, None, False, decimals)
-        if y is not None:
-            return y
-    check_integer("round", "decimals", decimals)
-    return _unprepared(ROUND, x, rule, decimals)
+    if type(decimals) is not int:
+        check_integer("round", "decimals", decimals)
+    return engine.run_op(ROUND, check_tensor, x, rule, None, decimals)
 
 
 @engine.unscriptable
@@ -145,7 +141,7 @@ def floor(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
         ([-1.0, 1.0], tensor([1., 1.]))
     Source: as `round`.
     """
-    return _whole(FLOOR, x, rule)
+    return engine.run_op(FLOOR, check_tensor, x, rule)
 
 
 @engine.unscriptable
@@ -166,7 +162,7 @@ def ceil(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
         ([-0.0, 2.0], tensor([1., 1.]))
     Source: as `round`.
     """
-    return _whole(CEIL, x, rule)
+    return engine.run_op(CEIL, check_tensor, x, rule)
 
 
 @engine.unscriptable
@@ -187,22 +183,7 @@ def trunc(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
         ([-1.0, 1.0], tensor([1., 1.]))
     Source: as `round`.
     """
-    return _whole(TRUNC, x, rule)
-
-
-def _whole(op: Op, x: Tensor, rule: RuleLike) -> Tensor:
-    if not is_compiling():
-        y = engine.run_prepared(op.name, x, rule, None, False)
-        if y is not None:
-            return y
-    return _unprepared(op, x, rule)
-
-
-def _unprepared(op: Op, x: Tensor, rule: RuleLike, *others: int) -> Tensor:
-    check_tensor(op.name, "x", x)
-    call = call_for(op, rule)
-    engine.prepare(x, call, rule, None, *others)
-    return engine.run(call, x, *others)
+    return engine.run_op(TRUNC, check_tensor, x, rule)
 
 
 def _op(

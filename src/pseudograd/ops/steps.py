@@ -19,7 +19,7 @@ from ..arguments import check_finite_number, check_tensor, rounded
 from ..geometry import Curve, Interval, Shape, Steps
 from ..record import Record
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, call_for, register
+from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, register
 from ..torch_table.private import transforms_are_active
 from .samples import around, matrix
 from .shared_rules import ADAPTER, blocked, passed, row_of, steps_at, widened
@@ -268,15 +268,9 @@ def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> 
 
 
 def _step(op: Op, x: Tensor, at_zero: float, rule: RuleLike) -> Tensor:
-    if type(at_zero) is float and not is_compiling():
-        y = engine.run_prepared(op.name, x, rule, None, False, at_zero)
-        if y is not None:
-            return y
-    check_tensor(op.name, "x", x)
-    at_zero = check_finite_number(op.name, "at_zero", at_zero)
-    call = call_for(op, rule)
-    engine.prepare(x, call, rule, None, at_zero)
-    return engine.run(call, x, at_zero)
+    if type(at_zero) is not float or at_zero - at_zero != 0:
+        at_zero = check_finite_number(op.name, "at_zero", at_zero)
+    return engine.run_op(op, check_tensor, x, rule, None, at_zero)
 
 
 def _sign_forward(x: Tensor, at_zero: float) -> Tensor:

@@ -25,7 +25,7 @@ from ...torch_table.private import raw, without_torch_function
 from .. import bits
 from ..bits import BITS, DTYPES, MAX, MIN, MOST_DIMENSIONS, X_ALONE, Bound, Code, X
 from ..residuals import INPUTS, Inputs, Saved
-from ..table import CodedBetween, Kernel, Prepared, PreparedBetween, account, register
+from ..table import Coded, Kernel, Prepared, PreparedBetween, account, register
 
 LIBRARY = Path(__file__).with_name("_native.so")
 _VERSION = 7  # of the operators and of what they read in their settings, as rules.h says it too
@@ -439,17 +439,10 @@ def _prepare(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> 
         return None
     settings = _settings_between_numbers(call, low, high, dtype)
     assert settings is not None
-    return Prepared(
-        run.clamp,
-        call,
-        (low, high),
-        settings,
-        *(run.pull_x, run.encode, run.encode_, run.pull_code),
-        pays=bits.pays_for,
-        code=code,
-        passes=passes(call) and not call.keeps(X_ALONE),
-        residual=BITS,
-    )
+    encode, is_passing = run.encode, passes(call) and not call.keeps(X_ALONE)
+    coded = None if code is None else Coded(lambda x: encode(x, settings), run.pull_code, (settings,), code, BITS)
+    kernels = run.clamp, call, (low, high), settings, run.pull_x, coded, run.encode_
+    return Prepared(*kernels, pays=bits.pays_for, passes=is_passing)
 
 
 def _prepare_from_x(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
@@ -474,12 +467,12 @@ def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtyp
     if not steps or not numbers or _has_subnormal((*numbers, *steps.slopes), call):
         return None
     forward, places, code = call.primitive.forward, constants(*numbers), bits.code_of_slopes(steps.slopes)
-    make_code, pull_code, order_of = run.steps, run.pull_code, bits.order_of
+    make_code, pull_code, order_of, slopes = run.steps, run.pull_code, bits.order_of, settings_of(code)
 
     def value(x: Tensor, settings: Tensor | None) -> Tensor:
         return forward(x, *others)
 
-    def encode(x: Tensor, settings: Tensor | None) -> tuple[Tensor, Tensor, int | None]:
+    def encode(x: Tensor) -> tuple[Tensor, Tensor, int | None]:
         return forward(x, *others), make_code(x, places), order_of(x)
 
     def pull(grad: Tensor, x: Tensor, settings: Tensor | None) -> Tensor:
@@ -488,19 +481,9 @@ def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtyp
             raise NotImplementedError
         return pull_code(grad, make_code(x, places), settings, order)
 
-    return Prepared(
-        value,
-        call,
-        others,
-        settings_of(code),
-        pull,
-        encode,
-        decode=pull_code,
-        pays=lambda x: order_of(x) is not None,
-        code=code,
-        residual=BITS,
-        takes_any=True,
-    )
+    coded = Coded(encode, pull_code, (slopes,), code, BITS)
+    pays = lambda x: order_of(x) is not None  # noqa: E731
+    return Prepared(value, call, others, slopes, pull, coded, pays=pays, takes_any=True)
 
 
 def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
@@ -538,14 +521,14 @@ def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetw
     def pull_max(grad: Tensor, x: Tensor, high: Tensor, column: Tensor) -> Tensor:
         return pull(grad, x, x, high, column)
 
-    def coded(wants: Wants) -> CodedBetween | None:
+    def coded(wants: Wants) -> Coded | None:
         if call.rule.find_range is None and wants != X_ALONE:  # nor of x and one bound
             return None
         wanted = tuple([bool(want) for want in inputs_of(wants)])
         code = bits.code_of_tensors(call, pieces, (has_min, has_max), wanted, dtype)
         assert code is not None
         settings = tuple([settings_of(code, column) if want else None for column, want in zip(own, wants, strict=True)])
-        return CodedBetween(_encoder(run, call, has_min, has_max, code), run.pull_code, settings, code, BITS)
+        return Coded(_encoder(run, call, has_min, has_max, code), run.pull_code, settings, code, BITS)
 
     return PreparedBetween(
         _forward_of(call, has_min, has_max),
