@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TypedDict
 
 import torch
@@ -119,14 +120,8 @@ def _number_text(value: float) -> str:
     return f"{value + 0.0:.4g}"
 
 
-# --- as a person reads it ---------------------------------------------------------------------------------------------
-
-WIDE, HIGH = 100, 40  # a screen
-_GAP = 2
-
-
 def text(differences: Differences, every: bool = False) -> str:
-    """A line for each function, so that all of them fit a screen; or a line for every point."""
+    """A line for each function, with the first entry that differs at the first point; or a line for every point."""
     rows, against = differences["points"], differences["against"]
     version = "" if against.startswith("torch") else f" {differences['version']}"
     counts = f"{len(rows)} of {differences['compared']} points differ"
@@ -135,42 +130,19 @@ def text(differences: Differences, every: bool = False) -> str:
         return head
     pinned = sum(row["pinned"] for row in rows)
     legend = [f"{differences['pin']} gives {against}'s gradient at {pinned} of the {len(rows)}; ! marks the others."]
-    if every:
-        width = max(len(row["point"]) for row in rows)
-        lines = [f"  {'point':<{width}}  {'here':<14}  there"]
-        lines += [f"{_mark(row)} {row['point']:<{width}}  {row['here']:<14}  {row['there']}".rstrip() for row in rows]
-    else:
-        legend.append("+n: n more points of the function. Every point: --all, or --json.")
-        lines = _fit_screen(rows, HIGH - 3 - len(legend))
-    return "\n".join([head, "", *lines, "", *legend])
-
-
-def _fit_screen(rows: list[Row], height: int) -> list[str]:
-    """Two columns. A line shows the first point of a function, with the first entry of the gradient that differs."""
-    families: dict[str, dict[str, list[Row]]] = {}
+    first: dict[str, Row] = {}
     for row in rows:
-        families.setdefault(row["family"], {}).setdefault(row["op"], []).append(row)
-    width = (WIDE - _GAP) // 2
-    cells: list[str] = []
-    for family, ops in families.items():
-        cells += [f"{family}: {sum(map(len, ops.values()))}", *(_cell(points, width) for points in ops.values())]
-    half = len(cells) if len(cells) <= height else (len(cells) + 1) // 2
-    if half > height:
-        omitted = len(cells) - 2 * height + 1
-        cells, half = [*cells[: 2 * height - 1], f"and {omitted} lines more: --all"], height
-    pairs = zip(cells[:half], [*cells[half:], *[""] * half][:half], strict=True)
-    return [f"{first:<{width + _GAP}}{second}".rstrip() for first, second in pairs]
-
-
-def _cell(points: list[Row], width: int) -> str:
-    mine, theirs = points[0]["first"]
-    more = f"+{len(points) - 1}" if len(points) > 1 else ""
-    numbers = f"{mine:>8} -> {theirs:<5}{more:>4}"
-    room = width - len(numbers) - 2
-    name = points[0]["point"]
-    name = name if len(name) <= room else name[: room - 1] + "…"
-    return f"{_mark(points[0])} {name:<{room}}{numbers}"
-
-
-def _mark(point: Row) -> str:
-    return " " if point["pinned"] else "!"
+        first.setdefault(row["op"], row)
+    shown, more = rows, Counter[str]()
+    if not every:
+        shown, more = list(first.values()), Counter(row["op"] for row in rows)
+        legend.append("+n: n more points of the function. Every point: --all, or --json.")
+    width = max(len(row["point"]) for row in shown)
+    lines = [f"  {'point':<{width}}  {'here':<14}  there"]
+    for row in shown:
+        here, there = (row["here"], row["there"]) if every else row["first"]
+        others = f"  +{more[row['op']] - 1}" if more[row["op"]] > 1 else ""
+        lines.append(
+            f"{' ' if row['pinned'] else '!'} {row['point']:<{width}}  {here:<14}  {there:<9}{others}".rstrip()
+        )
+    return "\n".join([head, "", *lines, "", *legend])

@@ -77,29 +77,17 @@ NAMES = ("jax", "tensorflow", *ERAS, *(f"torch=={version}" for version in table.
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_of_it_fits_a_screen(name: str) -> None:
-    """Each function that differs is there, and the numbers behind + account for every point."""
+def test_each_function_that_differs_has_a_line_which_counts_its_points(name: str) -> None:
     compared = against.compare(name)
     lines = against.text(compared).splitlines()
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 100
-    shown = [cell for line in lines[2:-3] for cell in (line[:51].rstrip(), line[51:]) if " -> " in cell]
-    more = sum(int(match[1]) for cell in shown if (match := re.search(r" \+(\d+)$", cell)))
+    shown = lines[3:-3]
+    more = sum(int(match[1]) for line in shown if (match := re.search(r" \+(\d+)$", line)))
     assert len(shown) + more == len(compared["points"])
-    assert len(shown) == len({(row["family"], row["op"]) for row in compared["points"]})
-
-
-def test_what_does_not_fit_is_counted() -> None:
-    rows = [
-        {"point": f"f{at}@0", "op": f"f{at}", "family": "one", "first": ["0", "1"], "pinned": at == 0}
-        for at in range(200)
-    ]
-    lines = against.text(
-        {"torch": "2", "against": "torch==3", "compared": 300, "pin": "p", "points": rows}
-    ).splitlines()
-    assert len(lines) == 40
-    assert lines[3].split() == ["f0@0", "0", "->", "1", "!", "f35@0", "0", "->", "1"]
-    assert lines[-4].endswith("and 132 lines more: --all")
+    assert len(shown) == len({row["op"] for row in compared["points"]})
+    unmarked = [line for line in shown if not line.startswith("! ")]
+    assert all(
+        line[2:].split("  ")[0] in {row["point"] for row in compared["points"] if row["pinned"]} for line in unmarked
+    )
 
 
 def test_what_the_pin_reaches_is_tried_out() -> None:
