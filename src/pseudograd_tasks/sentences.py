@@ -30,21 +30,9 @@ _ALWAYS = (
 )
 
 
-_AT_THE_BOUND = {
-    "closed": "where the gradient at a bound passes",
-    "open": "where it does not",
-    "half": "where half of it does",
-}
-
-
 def where(era: str) -> str:
-    """What an era does at a bound, in a list of all of them, which begins with the closed one."""
-    return _AT_THE_BOUND[eras()[era].edge]
-
-
-def _count_words(count: int) -> tuple[str, str, str]:
-    """Of so many: all, how many, and which of them is ahead."""
-    return ("both", "two", "better") if count == 2 else (f"all {count}", str(count), "best")
+    """What an era does at a bound, in a list of both, which begins with the closed one."""
+    return "where the gradient at a bound passes" if eras()[era].edge == "closed" else "where it does not"
 
 
 def decibels(rows: World) -> dict[str, float]:
@@ -55,17 +43,16 @@ def picture_sentences(rows: World) -> Iterator[str]:
     """About pictures: the eras, our lead, the variants that beat us, and those that broke."""
     values = decibels(rows)
     of_eras = {era: values[era] for era in eras_in(rows)}
-    all_, count, better = _count_words(len(of_eras))
     if are_alike(*of_eras.values()):
         texts = listed(list(dict.fromkeys(f"{value:.1f}" for value in of_eras.values())))
-        yield f"{all_} eras of torch.clamp end alike, at {texts} dB."
+        yield f"both eras of torch.clamp end alike, at {texts} dB."
     else:
         each = listed([f"{value:.1f} dB {where(era)}" for era, value in of_eras.items()])
         yield f"which torch is installed decides the picture, {each}."
     if OURS in values:
         era, ours = max(of_eras.values()), values[OURS]
         gain = f", {ours - era:.1f} dB above" if ours > era else " and does not beat"
-        yield f"{OURS} ends at {ours:.1f} dB{gain} the {better} of the {count} eras of torch.clamp ({era:.1f} dB)."
+        yield f"{OURS} ends at {ours:.1f} dB{gain} the better of the two eras of torch.clamp ({era:.1f} dB)."
         yield beaten(values)
     broken = [name for name, value in values.items() if not math.isfinite(value)]
     if broken:
@@ -102,12 +89,11 @@ def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:
 def score_sentences(rows: World, score: Score) -> Iterator[str]:
     """About headlines over seeds: the eras, our lead, the variants that were better, and those not told apart."""
     first, *others = names = eras_in(rows)
-    _, count, better = _count_words(len(names))
     texts = [score.sentence(rows[first]), *(score.number(rows[era]) for era in others)]
     gaps = score.eras(rows)
     if all(gap.verdict == NO_DIFFERENCE for gap in gaps):
         how = f"are {NOT_TOLD}" if any(gap.seeds[1] for gap in gaps) else "end equal"
-        yield f"the {count} eras of torch.clamp {how}: {listed(texts)}."
+        yield f"the two eras of torch.clamp {how}: {listed(texts)}."
     else:
         each = ", ".join(f"{text} {where(era)}" for era, text in zip(names, texts, strict=True))
         yield f"which torch is installed decides: {each}."
@@ -116,7 +102,7 @@ def score_sentences(rows: World, score: Score) -> Iterator[str]:
     verdicts = {name: gap.verdict for name, gap in score.against_ours(rows).items()}  # the best first
     era = next(name for name in verdicts if name in names)
     ours = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[verdicts[era]]
-    yield f"{OURS}: {score.sentence(rows[OURS])}, {ours} the {better} era of torch.clamp ({score.number(rows[era])})."
+    yield f"{OURS}: {score.sentence(rows[OURS])}, {ours} the better era of torch.clamp ({score.number(rows[era])})."
     for kind, start in ((BETTER, "better than"), (NO_DIFFERENCE, f"{NOT_TOLD} from")):
         variants = [name for name, verdict in verdicts.items() if verdict == kind and name not in eras()]
         if variants:

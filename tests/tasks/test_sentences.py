@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from pseudograd.comparison.variants import INSTALLED, eras, variants
+from pseudograd.comparison.variants import variants
 from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd_tasks import DEFAULT_TASKS, TASKS, Outcome, basin, sentences
 from pseudograd_tasks.base import OURS, Score, Settings
@@ -82,13 +82,6 @@ def test_a_difference_too_small_to_matter_is_none() -> None:
     rows = world(inward=measured(0.501))
     assert "better than the better era" in list_sentences(rows, SCORE)[1]
     assert "not told apart from" in list_sentences(rows, Score("share", "{} done", tie=0.002))[1]
-
-
-def test_the_installed_torch_is_not_counted_beside_its_era() -> None:
-    gaps = SCORE.against_ours(world(inward=measured(0.9)))
-    assert INSTALLED not in gaps
-    assert set(gaps) >= set(eras())
-    assert {gap.comparisons for gap in gaps.values()} == {1}  # all others are equal to each other, to the bit
 
 
 def test_without_ours_only_the_eras_are_spoken_of() -> None:
