@@ -20,8 +20,6 @@ CODES = (
         "two versions of torch choose another gradient at a kink or a tie, and this training differs from there on",
         "`upgrade` tries a pin to the older torch, and the message says whether that mends it.",
         "Do what the message says: a pin, a marker of pytest, or the newer convention. Or start elsewhere than exactly at the bound.",
-        "",
-        "",
     ),
     Code(
         "PG302",
@@ -29,8 +27,6 @@ CODES = (
         "two versions of torch compute something else here, by more than rounding",
         "",
         "Look at the line. If it asks both for the same, report it upstream; `--cut-out FILE` writes the program for that.",
-        "",
-        "",
     ),
     Code(
         "PG303",
@@ -38,8 +34,6 @@ CODES = (
         "two equal runs under one torch differ here",
         "A difference between two versions of torch cannot be seen behind it.",
         "Seed what the program or the test draws, and ask again.",
-        "",
-        "",
     ),
     Code(
         "PG304",
@@ -47,8 +41,6 @@ CODES = (
         "the program or the test fails under one torch alone, and up to there torch computes the same in it",
         "",
         "Read the error in the message. Often a function is gone, or a version is compared.",
-        "",
-        "",
     ),
     Code(
         "PG401",
@@ -56,8 +48,6 @@ CODES = (
         "the change of a rule or an edge at this line decides how the program ends",
         "`bisect` ran the program with the change at fewer and fewer lines; without this one it is not enough.",
         "Put the pin or the override around this line alone.",
-        "",
-        "",
     ),
 )
 _NAMES = {code.number: code.name for code in CODES}

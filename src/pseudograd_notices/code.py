@@ -29,8 +29,8 @@ class Code(NamedTuple):
     meaning: str
     why: str
     mend: str
-    bad: str
-    good: str
+    bad: str = ""
+    good: str = ""
     is_default: bool = True
     from_source: bool = True
 
@@ -81,10 +81,9 @@ def drop_codes_of_others(words: Sequence[str], codes: Sequence[Code]) -> list[st
 
 def _texts_of_all() -> Iterator[str]:
     """The numbers and the names of the codes of all commands. Their files are only read, as some of them need torch."""
-    from .command_line import command_files, literals
+    from .command_line import code_modules
 
-    constants = map(literals, command_files().values())
-    for module in {str(values["CODES"]) for values in constants if "CODES" in values}:
+    for module in code_modules():
         for file in Path(__file__).parents[1].joinpath(*module.split(".")).glob("*.*"):
             for groups in _ROW.findall(file.read_text(encoding="utf-8")):
                 yield from filter(None, groups)

@@ -13,7 +13,7 @@ import difflib
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
@@ -31,16 +31,18 @@ def literals(file: Path) -> dict[str, object]:
     """The literals at the top of a file, read without importing it."""
     values: dict[str, object] = {}
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Constant, ast.Dict)):
-            value = ast.literal_eval(statement.value) if _is_literal(statement.value) else None
-            values |= {target.id: value for target in statement.targets if isinstance(target, ast.Name)}
+        if isinstance(statement, ast.Assign):
+            with suppress(ValueError):  # it is computed
+                value = ast.literal_eval(statement.value)
+                values |= {target.id: value for target in statement.targets if isinstance(target, ast.Name)}
     return values
 
 
-def _is_literal(value: ast.Constant | ast.Dict) -> bool:
-    return isinstance(value, ast.Constant) or all(
-        isinstance(part, ast.Constant) for part in (*value.keys, *value.values)
-    )
+def code_modules() -> list[str]:
+    """The module of the codes of each command that names one as `CODES`; those that need torch last."""
+    constants = map(literals, command_files().values())
+    modules = {str(values["CODES"]) for values in constants if "CODES" in values}
+    return sorted(modules, key=lambda module: (module.startswith("pseudograd."), module))
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from ..code import Code, explain, find_code, list_codes, unknown_code
-from ..command_line import command_files, literals
+from ..command_line import code_modules
 
 PLACE = 66
 HELP = "explain a code that a command prints, and say what to do"
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     codes: list[Code] = []
     ranges = []
     error: ImportError | None = None
-    for module in _tables():
+    for module in code_modules():
         try:
             table: Sequence[Code] = import_module(module).CODES
         except ImportError as missing:
@@ -43,10 +43,3 @@ def run(options: argparse.Namespace) -> int:
         raise unknown_code("explain", "code", codes, options.code)
     print(list_codes(codes), end="")
     return 0
-
-
-def _tables() -> Iterator[str]:
-    """The module of the codes of each command that names one as `CODES`; those that need torch last."""
-    constants = map(literals, command_files().values())
-    modules = {str(values["CODES"]) for values in constants if "CODES" in values}
-    yield from sorted(modules, key=lambda module: (module.startswith("pseudograd."), module))
