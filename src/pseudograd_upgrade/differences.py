@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from .recording import LEAF, OTHER_ORDER, SHAKEN, Digest, Event, Recording
 
@@ -84,7 +85,11 @@ def compare_events(
             skipped = _drop_leaves(new.steps[step][position:at])
             only_new = [event for event in skipped if event.key not in common]
             noise, level = noise_of.get(event.key, 0.0), _usual_distance(recent)
-            if _is_beyond_rounding(event, distances, noise, level, roundings):
+            if any(
+                map(
+                    partial(is_beyond_rounding, noise=noise, level=level, roundings=roundings), distances, event.tensors
+                )
+            ):
                 if step < since:
                     continue
                 is_reordered = at < position or len(only_new) < len(skipped)
@@ -155,11 +160,6 @@ def digest_distance(old: Digest, new: Digest) -> float:
 
 def _are_equal(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
-
-
-def _is_beyond_rounding(event: Event, distances: Sequence[float], noise: float, level: float, roundings: int) -> bool:
-    pairs = zip(distances, event.tensors, strict=True)
-    return any(is_beyond_rounding(distance, digest, noise, level, roundings) for distance, digest in pairs)
 
 
 def is_beyond_rounding(distance: float, digest: Digest, noise: float, level: float, roundings: int = ROUNDINGS) -> bool:

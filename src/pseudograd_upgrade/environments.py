@@ -48,6 +48,10 @@ print(json.dumps([sys.version, sys.base_prefix, rows]))
 """
 
 
+def _wrong(argument: str, requirement: str, got: str, remedy: str | None = None) -> ValueError:
+    return ValueError(must("upgrade", argument, requirement, got, remedy))
+
+
 # --- the two interpreters ---------------------------------------------------------------------------------------------
 
 
@@ -65,7 +69,7 @@ def find_environments(old: str | None, new: str | None) -> tuple[Interpreter, In
     if first.python != second.python:
         versions = [".".join(map(str, interpreter.python)) for interpreter in (first, second)]
         remedy = f"It is Python {versions[1]}; --to torch==VERSION makes an environment of the same Python"
-        raise ValueError(must("upgrade", "--to", f"have the Python of --from, {versions[0]}", second.path, remedy))
+        raise _wrong("--to", f"have the Python of --from, {versions[0]}", second.path, remedy)
     return first, second
 
 
@@ -77,9 +81,9 @@ def find_environment(argument: str, text: str, base: Interpreter | None = None) 
     requirement = "".join(text.split())
     version = requirement.removeprefix("torch==")
     if _EXACT.fullmatch(requirement) is None:
-        raise ValueError(must("upgrade", argument, "be an interpreter or torch==VERSION", text, "Write torch==2.15.0"))
+        raise _wrong(argument, "be an interpreter or torch==VERSION", text, "Write torch==2.15.0")
     if parse_version(version) < OLDEST_TORCH:
-        raise ValueError(must("upgrade", argument, "have torch 2.8 or later", text))
+        raise _wrong(argument, "have torch 2.8 or later", text)
     if version in (base.torch, base.torch.partition("+")[0]):
         return base
     return _find_made(argument, requirement, base)
@@ -109,10 +113,9 @@ def describe_packages(packages: Mapping[str, tuple[str, str]], most: int = _MOST
 
 def cache_folder() -> Path:
     """Of the user, on this system."""
-    home = Path.home()
     if os.environ.get("PSEUDOGRAD_CACHE"):
         return Path(os.environ["PSEUDOGRAD_CACHE"])
-    default = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
     return Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or default) / "pseudograd"
 
 
@@ -168,7 +171,7 @@ def _find_made(argument: str, requirement: str, base: Interpreter) -> Interprete
     try:
         version, prefix, rows = json.loads(run_python(base.path, _LIST).stdout)
     except (ValueError, subprocess.TimeoutExpired) as error:
-        raise ValueError(must("upgrade", argument, "be made from a list of packages", base.path)) from error
+        raise _wrong(argument, "be made from a list of packages", base.path) from error
     packages = list_packages(rows)
     identity = json.dumps([requirement, version, prefix, sorted(package.words for package in packages)])
     folder = cache_folder() / "upgrade" / hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -196,7 +199,7 @@ def _make(argument: str, requirement: str, base: Interpreter, packages: Sequence
         part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
         remedy = f"{error.strerror}: PSEUDOGRAD_CACHE names another folder"
-        raise ValueError(must("upgrade", argument, "lie where files can be written", str(folder), remedy)) from error
+        raise _wrong(argument, "lie where files can be written", str(folder), remedy) from error
     try:
         _Maker(argument, requirement, base.path, part).make(packages)
         _rename_paths(part, folder)
@@ -240,13 +243,9 @@ class _Maker:
         self.folder.rmdir()
         if error := self._run([*self._create, str(self.folder)]):
             remedy = f"{error}. Make it yourself, and name its interpreter"
-            raise ValueError(
-                must("upgrade", self.argument, "be an environment that can be made", self.requirement, remedy)
-            )
+            raise _wrong(self.argument, "be an environment that can be made", self.requirement, remedy)
         if error := self._install(self.requirement):
-            raise ValueError(
-                must("upgrade", self.argument, "be a torch that can be installed", self.requirement, error)
-            )
+            raise _wrong(self.argument, "be a torch that can be installed", self.requirement, error)
         self._install_exactly([package for package in packages if not package.is_bound])
         bound = [package for package in packages if package.is_bound]
         # Again: torch may need another version of a package than was installed after it.

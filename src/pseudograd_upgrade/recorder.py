@@ -214,10 +214,8 @@ class Recorder(Subscriber):
                 self._fetch_events()
         origins = [list(key) for key in self.origins]
         head = {"torch": torch.__version__, "origins": origins, "errors": self.noted.lines}
-        return {**head, "steps": self.steps, "losses": self.losses, **self._describe_gaps()}
-
-    def _describe_gaps(self) -> dict[str, object]:
-        return {"is_ended": self.is_ended, "has_unheard": self.has_unheard, "full_step": self.full_step}
+        gaps = {"is_ended": self.is_ended, "has_unheard": self.has_unheard, "full_step": self.full_step}
+        return {**head, "steps": self.steps, "losses": self.losses, **gaps}
 
 
 class CallListener(Listener):

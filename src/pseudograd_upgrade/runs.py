@@ -166,9 +166,9 @@ class _Job(NamedTuple):
 
     interpreter: Interpreter
     schedule: Schedule
-    other_order: bool
-    pin: str | None
-    lines: Sequence[str] | None
+    other_order: bool = False
+    pin: str | None = None
+    lines: Sequence[str] | None = None
 
     def __str__(self) -> str:
         text = f"torch {self.interpreter.label(self.interpreter.torch)}"
@@ -196,16 +196,9 @@ class Runner:
         self._stdin = StandardInput()
         self._seconds = 0.0  # that the last run took
 
-    def run(
-        self,
-        interpreter: Interpreter,
-        schedule: Schedule,
-        *,
-        other_order: bool = False,
-        pin: str | None = None,
-        lines: Sequence[str] | None = None,
-    ) -> Recording:
-        job = _Job(interpreter, schedule, other_order, pin, lines)
+    def run(self, interpreter: Interpreter, schedule: Schedule, **options: Any) -> Recording:
+        """options: the other fields of a job."""
+        job = _Job(interpreter, schedule, **options)
         self.announce(str(job))
         done = self.launch(job)
         self._announce_cost(MOST_RUNS_OF_ROUTES if interpreter.route else MOST_RUNS)
@@ -215,18 +208,12 @@ class Runner:
         return replace(recording, torch=interpreter.label(recording.torch))
 
     def run_suite(
-        self,
-        interpreter: Interpreter,
-        schedule: Schedule,
-        tests: Sequence[str] | None = None,
-        *,
-        other_order: bool = False,
-        pin: str | None = None,
-        lines: Sequence[str] | None = None,
+        self, interpreter: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None, **options: Any
     ) -> SuiteRun:
         """A suite of pytest. tests: those to run; None: all."""
         scope = "" if tests is None else f", {counted(len(tests), 'test')}"
-        self.announce(str(_Job(interpreter, schedule, other_order, pin, lines)) + scope)
+        job = _Job(interpreter, schedule, **options)
+        self.announce(f"{job}{scope}")
         plugins = ",".join(filter(None, (os.environ.get("PYTEST_PLUGINS"), "pseudograd_upgrade.suite_plugin")))
         environment = {"PYTEST_PLUGINS": plugins}
         if tests is not None:
@@ -234,7 +221,7 @@ class Runner:
             file.write_text(json.dumps([*tests]), encoding="utf-8")
             environment["PSEUDOGRAD_UPGRADE_TESTS"] = str(file)
         recording = replace(interpreter.but("pseudograd_upgrade.suite_recorder"), environment=environment)
-        done = self.launch(_Job(recording, schedule, other_order, pin, lines))
+        done = self.launch(job._replace(interpreter=recording))
         self._announce_cost(None)
         contents = [part.content for part in done.parts if part.content]
         return load_suite(interpreter.torch, done.status, contents, done.last_lines(_LAST_LINES))
@@ -256,10 +243,9 @@ class Runner:
         steps = list(schedule._replace(last=self.limits.steps))
         settings = {"seed": self.seed, "threads": threads, "schedule": steps, "pin": pin, "lines": lines}
         recorder = {"module": interpreter.recorder, "settings": {**settings, **interpreter.settings}}
+        command, limit = [interpreter.path, *self.program], self.limits.seconds
         with self._stdin.open_for_run() as stdin:
-            command = [interpreter.path, *self.program]
             began = time.monotonic()
-            limit = self.limits.seconds
             done = programs.run(command, recorder, stdin=stdin, is_quiet=True, environment=environment, seconds=limit)
             self._seconds = time.monotonic() - began
         if self.limits.is_verbose:

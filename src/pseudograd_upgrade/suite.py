@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pseudograd.wording import counted
 
@@ -227,9 +226,10 @@ class Suite:
             # A pinned run is the first, for the tests that it may answer alone; later it waits for those that need another one before.
             is_first = len(runs) == len(self.pythons)
             request = min(needed, key=lambda request: ("pin" in dict(request.options)) != is_first)
-            options: dict[str, Any] = dict(request.options)
             try:
-                done = self.runner.run_suite(request.interpreter, request.schedule, needed[request], **options)
+                done = self.runner.run_suite(
+                    request.interpreter, request.schedule, needed[request], **dict(request.options)
+                )
             except LimitError:
                 break
             runs[request] |= {name: done.recording(name) for name in needed[request]}
@@ -241,10 +241,9 @@ def _note_both(pairs: Mapping[str, Pair], outcome: str, noun: str) -> str:
     names = [name for name, (old, new) in pairs.items() if old.outcome == new.outcome == outcome]
     if not names:
         return ""
-    doing = {FAILED: "failing"}.get(outcome, outcome)
-    return f"{counted(len(names), noun)} {doing} under both, such as {names[0]}: {pairs[names[0]][0].message}".removesuffix(
-        ": "
-    )
+    doing, message = "failing" if outcome == FAILED else outcome, pairs[names[0]][0].message
+    example = ": ".join(filter(None, [names[0], message]))
+    return f"{counted(len(names), noun)} {doing} under both, such as {example}"
 
 
 def _notes(old: SuiteRun, new: SuiteRun) -> tuple[str, ...]:

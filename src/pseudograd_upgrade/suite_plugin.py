@@ -7,21 +7,13 @@ import json
 import os
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from .recording import FAILED, NOT_COLLECTED, PASSED, SKIPPED, XFAILED, XPASSED
+from .recording import FAILED, NOT_COLLECTED, PASSED, SKIPPED, XFAILED, XPASSED, SuiteTest
 
 TESTS = "PSEUDOGRAD_UPGRADE_TESTS"  # in the environment: a file with the names of the tests to run, as JSON
 RUNS_TESTS = "PSEUDOGRAD_UPGRADE_RUNS_TESTS"  # in the environment: the last process that does
-
-
-class Ending(NamedTuple):
-    """How a test ended, as `SuiteTest` has it, and in one line why."""
-
-    outcome: str
-    message: str = ""
 
 
 class Watch:
@@ -30,7 +22,7 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.endings: dict[str, Ending] = {}
+        self.endings: dict[str, SuiteTest] = {}
         self.shared: dict[str, list[str]] = {}
         self.open: list[str] = []
         self.on_begin: Callable[[str], None] | None = None
@@ -137,12 +129,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         if known is None or known.outcome != FAILED:
             has_mark, marked = hasattr(report, "wasxfail"), {SKIPPED: XFAILED, PASSED: XPASSED}
             outcome = marked.get(report.outcome, report.outcome) if has_mark else report.outcome
-            watch.endings[report.nodeid] = Ending(outcome, _describe(report))
+            watch.endings[report.nodeid] = SuiteTest(outcome, _describe(report))
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.outcome == FAILED:
-        watch.endings[report.nodeid] = Ending(NOT_COLLECTED, _describe(report))
+        watch.endings[report.nodeid] = SuiteTest(NOT_COLLECTED, _describe(report))
 
 
 def _describe(report: pytest.TestReport | pytest.CollectReport) -> str:

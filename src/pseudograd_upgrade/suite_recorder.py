@@ -22,21 +22,13 @@ if TYPE_CHECKING:
     from pseudograd.listen.program.process import Process
 
 
+_MOST_LOCATIONS = 5_000  # that are kept from test to test
+# Of a recorder, without its origins.
+_STATE = ("step", "is_on", "steps", "losses", "_events", "_digests", "_depth", "full_step")
+
+
 class _Ranges(nodes.Ranges, threading.local):
     """Those of each thread: torch numbers nodes by thread."""
-
-
-_MOST_LOCATIONS = 5_000  # that are kept from test to test
-_STATE = (
-    "step",
-    "is_on",
-    "steps",
-    "losses",
-    "_events",
-    "_digests",
-    "_depth",
-    "full_step",
-)  # of a recorder, without its origins
 
 
 class SuiteRecorder(Recorder):
@@ -122,7 +114,7 @@ class SuiteSession(Session):
             self.suite_recorder.noted.note("the seed of a test", error)
 
     def content(self) -> dict[str, object]:
-        endings = {name: tuple(ending) for name, ending in watch.endings.items()}
+        endings = {name: (test.outcome, test.message) for name, test in watch.endings.items()}
         full = [f"step {step} of {test}" for test, step in self.suite_recorder.full_steps.items()]
         more = f", and of {counted(len(full) - 1, 'test')} more" if len(full) > 1 else ""
         errors = [f"behind {MOST_DIGESTS:,} tensors of {first}{more}" for first in full[:1]]

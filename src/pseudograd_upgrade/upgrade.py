@@ -50,14 +50,7 @@ from .differences import (
 from .environments import compare_packages, find_environments
 from .moved import MovedLines
 from .pins import Pinned, find_kink, find_pin, is_at_line, known_change, may_hide_convention, pin_steps
-from .recording import (
-    FORWARD,
-    MOST_DIGESTS,
-    UPDATE,
-    Event,
-    Recording,
-    Schedule,
-)
+from .recording import FORWARD, MOST_DIGESTS, UPDATE, Event, Recording, Schedule
 from .runs import Interpreter, LimitError, Runner
 
 

@@ -90,13 +90,6 @@ def test_tests_that_are_the_same_cost_one_run_per_torch() -> None:
     )
 
 
-def test_rounding_within_the_precision_costs_no_further_run() -> None:
-    answer, runner = ask(lambda run: {"t.py::a": ended((0, 1.0 if run.is_old else 1.0 + 1e-7))})
-    assert answer.survives
-    assert answer.counts["the same but for rounding"] == 1
-    assert runner.count == 2
-
-
 def test_tests_of_one_line_are_one_cause_and_share_their_runs() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         is_mended = run.is_old or run.pin

@@ -29,13 +29,7 @@ _OPERATORS = {
 _IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
 _MOST_LINES, _LONGEST_LINE = 10, 120
 _ATEN = (type(torch.ops.aten.clamp), type(torch.ops.aten.clamp.default))
-_MODULES = {
-    "torch": torch,
-    "torch.nn.functional": torch.nn.functional,
-    "torch.special": torch.special,
-    "torch.linalg": torch.linalg,
-    "torch.fft": torch.fft,
-}
+_MODULES = (torch, torch.nn.functional, torch.special, torch.linalg, torch.fft)
 _DTYPES_OF_PYTHON = (torch.float32, torch.int64, torch.bool, torch.complex64)  # torch.tensor gives these to numbers
 _LONGEST_LIST = 24  # equal entries that are written one by one; torch.full writes more
 
@@ -161,9 +155,9 @@ def _public_name(function: object) -> str:
             raise UnwritableError(f"{space}.{rest} is an op of another package")
         return f"torch.ops.aten.{rest}"
     name = str(getattr(function, "__name__", function))
-    for space, module in _MODULES.items():
+    for module in _MODULES:
         if getattr(module, name, None) is function:
-            return f"{space}.{name}"
+            return f"{module.__name__}.{name}"
     resolved: str | None = resolve_name(function)
     if resolved is None:
         raise UnwritableError(f"{name} is no function of torch that has a public name")

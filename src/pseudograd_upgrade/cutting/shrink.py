@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -99,17 +100,13 @@ def _run(pair: Pair, call: Call, least: float) -> Mismatch:
 
 def measure_distances(old: Outcome, new: Outcome) -> dict[str, float]:
     """The distance of each tensor, relative to its largest entry; infinite if shapes, dtypes or the finite entries differ."""
-    distances = {}
-    for name in dict.fromkeys([*old.tensors, *new.tensors]):
-        a, b = old.tensors.get(name), new.tensors.get(name)
-        if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
-            distances[name] = torch.inf
-        else:
-            distances[name] = _distance(a, b)
-    return distances
+    names = dict.fromkeys([*old.tensors, *new.tensors])
+    return {name: _distance(old.tensors.get(name), new.tensors.get(name)) for name in names}
 
 
-def _distance(a: Tensor, b: Tensor) -> float:
+def _distance(a: Tensor | None, b: Tensor | None) -> float:
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return torch.inf
     kind = torch.complex128 if a.is_complex() else torch.float64
     a, b = a.to(kind).flatten(), b.to(kind).flatten()
     differs = ~((a == b) | (a.isnan() & b.isnan()))
@@ -166,9 +163,11 @@ def _drop_entries(mismatch: Mismatch) -> Iterator[Call]:
                 part = tensors[name].narrow(dim, start, stop - start)
                 tensors[name] = part.clone(memory_format=_DENSE) if tensors[name].is_contiguous() else own_memory(part)
             smaller = call.but(tensors=tensors)
-            resized = _substitute(smaller, rf"(?<![\w.]){size}(?![\w.])", str(stop - start))
-            if (resized.args, resized.kwargs) != (smaller.args, smaller.kwargs):
-                yield resized
+            resize = partial(re.sub, rf"(?<![\w.]){size}(?![\w.])", str(stop - start))
+            args = tuple(map(resize, call.args))
+            kwargs = {name: resize(argument) for name, argument in call.kwargs.items()}
+            if (args, kwargs) != (call.args, call.kwargs):
+                yield smaller.but(args=args, kwargs=kwargs)
             yield smaller
 
 
@@ -176,13 +175,6 @@ def spans_within(size: int) -> list[tuple[int, int]]:
     half = size // 2
     spans = [(0, 1), (0, half), (half, size), (0, size - 1), (1, size)]
     return [span for span in dict.fromkeys(spans) if 0 < span[1] - span[0] < size]
-
-
-def _substitute(call: Call, pattern: str, replacement: str) -> Call:
-    return call.but(
-        args=tuple(re.sub(pattern, replacement, argument) for argument in call.args),
-        kwargs={name: re.sub(pattern, replacement, argument) for name, argument in call.kwargs.items()},
-    )
 
 
 def _drop_dimensions(mismatch: Mismatch) -> Iterator[Call]:
