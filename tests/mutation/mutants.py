@@ -8,29 +8,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
+_OPPOSITES = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn))
+COMPARISONS = {one: other for pair in _OPPOSITES for one, other in (pair, pair[::-1])}
+OPERATORS = {
+    one: other
+    for pair in ((ast.BitAnd, ast.BitOr), (ast.Add, ast.Sub), (ast.Mult, ast.Div))
+    for one, other in (pair, pair[::-1])
 }
-OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-}
-WHERE = {"where"}
 # Arguments on which no value hangs: hints for Python, the looks of a figure, and data of the tests in a row.
 NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}
 LOOKS = set(
@@ -146,25 +132,34 @@ def _annotations(tree: ast.AST) -> Iterator[ast.expr]:
             yield annotation
 
 
-def _changes(node: ast.AST) -> Iterator[Callable[[ast.AST], ast.AST]]:
+def _changes(node: ast.AST) -> Iterator[Callable[[Any], ast.AST]]:
+    """Each changes a node in place, or gives another one for it."""
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
             if type(op) in COMPARISONS:
-                yield lambda target, index=index: _change_comparison(target, index)
+                changed = [*node.ops[:index], COMPARISONS[type(op)](), *node.ops[index + 1 :]]
+                yield lambda target, changed=changed: _set(target, ops=changed)
     elif isinstance(node, ast.BoolOp):
-        yield _change_connective
+        yield lambda target: _set(target, op=ast.Or() if isinstance(target.op, ast.And) else ast.And())
     elif isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in OPERATORS and not _is_no_arithmetic(node):
-        yield _change_operator
+        yield lambda target: _set(target, op=OPERATORS[type(target.op)]())
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not, ast.Invert)):
         yield lambda target: target.operand
-    elif isinstance(node, ast.Call) and _called(node) in WHERE and len(node.args) == 3:
-        yield _swap_branches
-    elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
-        yield _change_constant
+    elif isinstance(node, ast.Call) and _called(node) == "where" and len(node.args) == 3:
+        yield lambda target: _set(target, args=[target.args[0], *target.args[:0:-1]])
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield lambda target: _set(target, value=not target.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        yield lambda target: _set(target, value=target.value + 1)
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         yield lambda _: ast.Pass()
     if isinstance(node, (ast.If, ast.IfExp, ast.While)) and isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
-        yield _negate_test
+        yield lambda target: _set(target, test=ast.UnaryOp(ast.Not(), target.test))
+
+
+def _set(node: ast.AST, **fields: object) -> ast.AST:
+    vars(node).update(fields)
+    return node
 
 
 def _is_no_arithmetic(node: ast.BinOp | ast.AugAssign) -> bool:
@@ -178,42 +173,6 @@ def _is_no_arithmetic(node: ast.BinOp | ast.AugAssign) -> bool:
 
 def _called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-
-
-def _change_comparison(target: ast.AST, index: int) -> ast.AST:
-    assert isinstance(target, ast.Compare)
-    target.ops[index] = COMPARISONS[type(target.ops[index])]()
-    return target
-
-
-def _change_connective(target: ast.AST) -> ast.AST:
-    assert isinstance(target, ast.BoolOp)
-    target.op = ast.Or() if isinstance(target.op, ast.And) else ast.And()
-    return target
-
-
-def _change_operator(target: ast.AST) -> ast.AST:
-    assert isinstance(target, (ast.BinOp, ast.AugAssign))
-    target.op = OPERATORS[type(target.op)]()
-    return target
-
-
-def _change_constant(target: ast.AST) -> ast.AST:
-    assert isinstance(target, ast.Constant)
-    target.value = not target.value if isinstance(target.value, bool) else target.value + 1
-    return target
-
-
-def _negate_test(target: ast.AST) -> ast.AST:
-    assert isinstance(target, (ast.If, ast.IfExp, ast.While))
-    target.test = ast.UnaryOp(ast.Not(), target.test)
-    return target
-
-
-def _swap_branches(target: ast.AST) -> ast.AST:
-    assert isinstance(target, ast.Call)
-    target.args[1], target.args[2] = target.args[2], target.args[1]
-    return target
 
 
 class _Replace(ast.NodeTransformer):
