@@ -106,9 +106,6 @@ def per_channel(truth: Truth) -> Truth:
     return rows
 
 
-learned_open_per_channel = per_channel(learned_open)
-
-
 # --- one bound --------------------------------------------------------------------------------------------------------
 
 
@@ -118,18 +115,7 @@ def lower(mask: str) -> Truth:
     return lambda x, g, b: (_between(x, b, math.inf), {"x": _pass(g, is_passed(x, g, b))})
 
 
-def upper(mask: str) -> Truth:
-    """The mirror image of `lower`."""
-
-    def truth(x: Tensor, g: Tensor, b: float) -> Result:
-        y, grads = lower(mask)(-x, -g, -b)
-        return -y, {"x": -grads["x"]}
-
-    return truth
-
-
 LOWER = {mask: lower(mask) for mask in ("towards", "identity", "disconnected")}
-UPPER = {mask: upper(mask) for mask in ("towards", "identity", "disconnected")}
 
 
 def squared_above(x: Tensor, g: Tensor, b: float, pedestal: float) -> Result:
@@ -146,7 +132,6 @@ redirected_relu = relu(lambda x, g: _pass(g, ~((x < 0) & (g > 0))))
 redirected_relu6 = relu(lambda x, g: _pass(g, ~((x < 0) & (g > 0)) & ~((x > 6) & (g < 0))), 6.0)
 leaky_relu_gradient = relu(lambda x, g: torch.where(x < 0, 0.1 * g, g))
 whole_relu = relu(lambda x, g: g)
-open_relu = relu(lambda x, g: _pass(g, x > 0))
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import formulas as of
-from .formulas import JELLY, LARQ, LOWER, SNN, UPPER
+from .formulas import JELLY, LARQ, LOWER, SNN
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coming_from.md").read_text(encoding="utf-8")
 
@@ -87,19 +87,13 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "lower_bound(x, b)": Truth(LOWER["towards"], BOUND),
         'lower_bound(x, b, gradient="identity")': Truth(LOWER["identity"], BOUND),
         'lower_bound(x, b, gradient="disconnected")': Truth(LOWER["disconnected"], BOUND),
-        "upper_bound(x, b)": Truth(UPPER["towards"], BOUND),
-        'upper_bound(x, b, gradient="identity")': Truth(UPPER["identity"], BOUND),
-        'upper_bound(x, b, gradient="disconnected")': Truth(UPPER["disconnected"], BOUND),
-        "round_st(x)": Truth(of.ROUND, {}, (0.5, 1.5, 2.5)),
+        "round_st(x), quantize_ste(x)": Truth(of.ROUND, {}, (0.5, 1.5, 2.5)),
         "round_st(x, offset)": Truth(of.round_with_offset, {"offset": [0.25]}, (0.75, 1.75)),
         "perturb_and_apply(f, x, u=u, expected_grads=True)": near(
             of.expected_under_noise, {"u": 0.125, "f": lambda x: _smooth}
         ),
-        "GDNParameter()(x)": near(of.squared_above, {"b": 0.25, "pedestal": 0.0625}),
+        "GDNParameter()(x), NonNegativeParametrizer()(x)": near(of.squared_above, {"b": 0.25, "pedestal": 0.0625}),
         "LowerBound(b)(x)": Truth(LOWER["towards"], BOUND),
-        "quantize_ste(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
-        "NonNegativeParametrizer()(x)": near(of.squared_above, {"b": 0.25, "pedestal": 0.0625}),
-        'lower_bound(x, b, "identity_if_towards")': Truth(LOWER["towards"], BOUND),
         'lower_bound(x, b, "disconnected")': Truth(LOWER["disconnected"], BOUND),
     },
     "brevitas": {
@@ -137,12 +131,9 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "SoftSign(alpha=a)(x)": near(JELLY["softsign"], {"a": 2.0}),
         "SuperSpike(alpha=a)(x)": near(JELLY["superspike"], {"a": 2.0}),
         "Rect(alpha=a)(x)": Truth(JELLY["rect"], {"a": 2.0}, apart=(0.25, -0.25)),
-        "quantize.clamp(x, lo, hi)": Truth(of.closed, BOUNDS),
-        "quantize.round(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
     },
     "larq": {
         "SteSign(clip_value=c)(x)": Truth(LARQ["ste_sign"], {"c": 0.75}, (-0.75,)),
-        "SteSign(clip_value=None)(x)": Truth(LARQ["sign_identity"]),
         "SteHeaviside(clip_value=c)(x)": Truth(LARQ["ste_heaviside"], {"c": 0.75}, (-0.75,)),
         "SteTern(threshold_value=t, clip_value=c)(x)": Truth(of.ste_tern, {"t": 0.25, "c": 0.75}, (-0.75,)),
         "ApproxSign()(x)": near(LARQ["approx_sign"], {}, (1.0, -1.0)),
@@ -150,16 +141,14 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "DoReFa(k_bit=2)(x)": near(of.dorefa, {"n": 3}, (0.0, 1.0)),
     },
     "SAELens, dictionary_learning, Gemma Scope": {
-        "JumpReLU.apply(x, threshold, bandwidth, False), SAELens": near(of.jump(to_x=False), JUMP, apart=JUMP_EDGES),
-        "JumpReLU.apply(x, threshold, bandwidth, True), SAELens": near(of.jump(to_x=True), JUMP, apart=JUMP_EDGES),
-        "Step.apply(x, threshold, bandwidth, False), SAELens": near(of.is_above(to_x=False), JUMP, apart=JUMP_EDGES),
-        "Step.apply(x, threshold, bandwidth, True), SAELens": near(of.is_above(to_x=True), JUMP, apart=JUMP_EDGES),
-        "JumpReLUFunction.apply(x, threshold, bandwidth), dictionary_learning": near(
+        "JumpReLU.apply(x, threshold, bandwidth, False), JumpReLUFunction.apply(x, threshold, bandwidth)": near(
             of.jump(to_x=False), JUMP, apart=JUMP_EDGES
         ),
-        "StepFunction.apply(x, threshold, bandwidth), dictionary_learning": near(
+        "JumpReLU.apply(x, threshold, bandwidth, True)": near(of.jump(to_x=True), JUMP, apart=JUMP_EDGES),
+        "Step.apply(x, threshold, bandwidth, False), StepFunction.apply(x, threshold, bandwidth)": near(
             of.is_above(to_x=False), JUMP, apart=JUMP_EDGES
         ),
+        "Step.apply(x, threshold, bandwidth, True)": near(of.is_above(to_x=True), JUMP, apart=JUMP_EDGES),
         "x * (x > threshold), Gemma Scope": Truth(of.jump_without_a_window, JUMP),
     },
     "lucid, lucent, captum": {
@@ -188,9 +177,6 @@ TRUTHS: dict[str, dict[str, Truth]] = {
             of.affine_with_offset, {"s": [0.25], "offset": [-1.0]}, GRID_ENDS
         ),
         "clip(x, lo, hi), pytorch-quantization (PACT)": near(of.learned_open, LEARNED, (-0.5, 0.75)),
-        "not possible: clip(x, lo, hi) per channel": near(
-            of.learned_open_per_channel, {"lo": [-0.5, -1.0], "hi": [0.75, 0.25]}, (-0.5, 0.75, -1.0, 0.25), channels=2
-        ),
         "round_ste(x), clamp_ste(x, lo, hi)": Truth(of.whole, BOUNDS),
         "TrustQuantizer(bits=3, centered=False, trust=T)(x)": near(
             of.quest, {"s": 0.25, "t": 0.1875}, (1.0, -0.75, 1.046875, -0.796875, 0.046875, 0.203125)
@@ -200,11 +186,11 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         ),
     },
     "TensorFlow Probability, pyro, flowtorch, botorch, drqv2, mvae": {
-        "clip_by_value_preserve_gradient(x, lo, hi)": Truth(of.whole, BOUNDS),
-        "clamp_preserve_gradients(x, lo, hi)": Truth(of.whole, BOUNDS),
+        "clip_by_value_preserve_gradient(x, lo, hi), clamp_preserve_gradients(x, lo, hi), TruncatedNormal._clamp(x)": Truth(
+            of.whole, BOUNDS
+        ),
         "RoundSTE.apply(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
         "OneHotArgmaxSTE.apply(x)": Truth(of.MAX_IS_ONE, {"one_hot": lambda x: _one_hot}),
-        "TruncatedNormal._clamp(x)": Truth(of.whole, BOUNDS),
         "leaky_clamp(x, lo, hi), mvae": Truth(of.leaky_outside, {**BOUNDS, "eps": 2.0 ** (-27)}),
     },
     "Exponential windows, inverting gradients (MP-DQN)": {
@@ -216,15 +202,13 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "-torch.clamp(x.exp(), max=1 + hi).detach() * a * log_prob": near(of.cispo, ADVANTAGE),
     },
     "optax and gradient reversal": {
-        "optax.scale_gradient(x, s)": Truth(of.multiplied, {"s": 0.25}),
-        "frac_gradient(x, s)": Truth(of.multiplied, {"s": 0.25}),
+        "optax.scale_gradient(x, s), frac_gradient(x, s)": Truth(of.multiplied, {"s": 0.25}),
         "GradientReversal.apply(x, s)": Truth(of.reversed_, {"s": 0.25}),
     },
     "JAX, qwix, AQT, another version of torch": {
         "jnp.clip(x, lo, hi)": Truth(of.half, BOUNDS),
         "lax.clamp(lo, x, hi)": Truth(of.open_, BOUNDS),
         "jax.nn.hard_tanh(x)": Truth(lambda x, g: of.closed(x, g, -1.0, 1.0), {}, (-1.0, 1.0)),
-        "jax.nn.relu(x)": Truth(of.open_relu, {}, (0.0,)),
         "clip_gradient_to_calibration(x), then x + stop_gradient(y - x)": Truth(
             of.value_of_another, {**BOUNDS, "y": lambda x: x.detach() / 2}
         ),
@@ -235,20 +219,16 @@ TRUTHS: dict[str, dict[str, Truth]] = {
     },
     "kornia, detach tricks": {
         "StraightThroughEstimator(fn)(x)": Truth(of.EVEN_NUMBERS, {"fn": lambda x: _to_even_numbers}, (0.5, 1.5)),
-        "STEFunction.apply(x, hard, None)": Truth(of.gradient_to, HARD),
         "STEFunction.apply(x, hard, F.hardtanh)": Truth(of.gradient_clipped_to, HARD),
         "x + (torch.clamp(x, lo, hi) - x).detach()": Truth(of.whole, BOUNDS),
         "x + (torch.round(x) - x).detach()": Truth(of.ROUND, {}, (0.5, 1.5)),
         "x + (f(x) - x).detach()": Truth(of.EVEN_NUMBERS, {"f": lambda x: _to_even_numbers}, (0.5, 1.5)),
-        "x + (hard - x).detach()": Truth(of.gradient_to, HARD),
+        "x + (hard - x).detach(), STEFunction.apply(x, hard, None)": Truth(of.gradient_to, HARD),
         "one_hot - soft.detach() + soft": near(of.softmax_gradient, ONE_HOT, subtracts=True),
     },
     "vector-quantize-pytorch": {
         "VectorQuantize(rotation_trick=False)(x)": Truth(of.nearest_code, CODES, channels=2),
         "VectorQuantize(rotation_trick=True)(x)": near(of.rotated_to_nearest_code, CODES, channels=2, subtracts=True),
-        "straight_through(x, hard)": Truth(of.gradient_to, HARD),
-        "round_ste(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
-        "floor_ste(x)": Truth(of.FLOOR, {}, (1.0, 2.0)),
     },
 }
 
