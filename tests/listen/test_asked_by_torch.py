@@ -115,19 +115,6 @@ def an_argument_that_torch_leaves_out() -> object:
     return [x.grad, out, order]
 
 
-@program_of_the_table
-def operators_of_another_library() -> object:
-    class Quantity:
-        def __rpow__(self, other: object) -> str:
-            return "rpow"
-
-        def __rfloordiv__(self, other: object) -> str:
-            return "rfloordiv"
-
-    x = torch.ones(2)
-    return [x ** Quantity(), x // Quantity()]  # type: ignore[operator]
-
-
 # --- traces and compilers -----------------------------------------------------------------------------------------------
 
 

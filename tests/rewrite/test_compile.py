@@ -204,16 +204,6 @@ def test_inside_the_compiled_function() -> None:
     assert slope(f) == [0.0, 1.0, 1.0, 1.0, 1.0]
 
 
-@pytest.mark.program
-def test_over_functorch() -> None:
-    f = compiled(torch.func.grad(lambda x: torch.clamp(x, -1.0, 1.0).sum()))
-    g = compiled(torch.func.vmap(torch.func.grad(lambda x: torch.clamp(x, -1.0, 1.0))))
-    for _ in range(2):
-        for rule, wanted in (("inward", [0.0, 1.0, 1.0, 1.0, 1.0]), ("identity", [1.0] * 5)):
-            with override(clamp=rule):
-                assert f(torch.tensor(X)).tolist() == g(torch.tensor(X)).tolist() == wanted
-
-
 EXTREMES = {
     "maximum(x, c)": (lambda x, c: torch.maximum(x, c), pg.lower_bound, "identity"),
     "maximum(c, x)": (lambda x, c: torch.maximum(c, x), pg.lower_bound, "zero"),

@@ -99,15 +99,8 @@ def test_entered_in_a_generator_it_is_on_until_it_exits() -> None:
         yield slope()
 
     generator = steps()
-    assert next(generator) == INWARD
-    assert slope() == INWARD
-    with override(relu="identity"):
-        assert next(generator) == INWARD
-        assert slope() == INWARD
-        assert slope(torch.relu) == IDENTITY
-    assert slope() == INWARD
-    assert next(generator) == STOCK
-    assert slope() == STOCK
+    assert [next(generator), slope(), next(generator), slope()] == [INWARD] * 4
+    assert [next(generator), slope()] == [STOCK] * 2
 
 
 def test_generators_that_end_out_of_order_end_their_own_context() -> None:
@@ -185,21 +178,6 @@ def test_async_functions_are_refused() -> None:
 
         @override(clamp="inward")
         async def wait() -> None: ...
-
-
-def test_two_threads_keep_their_own_rules() -> None:
-    """40 calls in turn: no call may get the other thread's rule."""
-    turn = threading.Barrier(2)
-
-    def work(rule: str, expected: list[float]) -> None:
-        for _ in range(20):
-            with override(clamp=rule):
-                turn.wait(10)
-                inside = slope()
-                turn.wait(10)
-            assert (inside, slope()) == (expected, STOCK)
-
-    in_threads(lambda: work("inward", INWARD), lambda: work("identity", IDENTITY))
 
 
 def test_one_context_in_two_threads_ends_in_the_one_that_leaves_it() -> None:

@@ -68,10 +68,8 @@ def test_errors_are_torchs(name: str, rule: str) -> None:
 NEVER_RAISES = {
     "crossed numbers": lambda x: torch.clamp(x, 1.0, -1.0),
     "a NaN bound": lambda x: torch.clamp(x, torch.nan, 1.0),
-    "infinite bounds": lambda x: torch.clamp(x, -torch.inf, torch.inf),
     "integers": lambda x: torch.clamp(torch.ones(3, dtype=torch.int64), 0, 2) * x,
     "a bound for integers": lambda x: torch.clamp(torch.ones(3, dtype=torch.int64), x, 2 * x),
-    "one bound only": lambda x: torch.clamp(x, min=-1.0),
     "no elements": lambda x: torch.clamp(x[:0], 0, 1),
     "a float32 bound of half": lambda x: torch.clamp(x.half(), torch.zeros(3), torch.ones(3)),
     "sparse": lambda x: torch.relu(x.to_sparse()).to_dense(),

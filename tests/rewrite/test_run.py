@@ -30,10 +30,6 @@ if __name__ == "__main__":
         raise KeyError("of the program")
     if "--exit" in sys.argv:
         sys.exit(7)
-    if "--say" in sys.argv:
-        sys.exit("said")
-    if "--interrupt" in sys.argv:
-        raise KeyboardInterrupt
     if "--close" in sys.argv:
         sys.stdout.close()
 """
@@ -87,9 +83,7 @@ def test_override_and_pin_together_and_what_is_required_of_each(capfd: Capture) 
     ("argument", "status", "first", "named"),
     [
         ("--exit", 7, "pseudograd: pin_edge('half'): 1 call rewritten at 1 line", ""),
-        ("--say", 1, "said", ""),
         ("--fail", 1, "Traceback (most recent call last):", "KeyError: 'of the program'"),
-        ("--interrupt", 130, "Traceback (most recent call last):", "KeyboardInterrupt"),
         ("--close", 0, "pseudograd: pin_edge('half'): 1 call rewritten at 1 line", ""),
     ],
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import re
 import sys
 import threading
 import warnings
@@ -233,7 +232,7 @@ def show_located(show: Callable[[Any], object], message: Any) -> None:
     frame = _frame_without_us(sys._getframe(1), message.filename, message.lineno)
     name = "" if frame is None else frame.f_globals.get("__name__", "<string>")
     if frame is None or BETWEEN.match(name):
-        if not (message.filename.endswith(_DOOR) and _ignores(message)):
+        if not message.filename.endswith(_DOOR):  # torch itself hides those of the functions that it lists there
             show(message)
         return
     registry = frame.f_globals.setdefault("__warningregistry__", {})
@@ -246,18 +245,6 @@ def show_located(show: Callable[[Any], object], message: Any) -> None:
         registry,
         source=message.source,
     )
-
-
-def _ignores(message: Any) -> bool:
-    """Do the filters behind ours ignore a warning at a line of torch.overrides, as torch does while it lists its own functions?"""
-    for action, text, category, module, line in warnings.filters:
-        is_of_it = issubclass(message.category, category) and line in (0, message.lineno)
-        if module is BETWEEN or not is_of_it:
-            continue
-        pairs = ((text, str(message.message)), (module, "torch.overrides"))
-        if all(pattern is None or re.match(pattern, value) for pattern, value in pairs):
-            return action == "ignore"
-    return False
 
 
 def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameType | None:

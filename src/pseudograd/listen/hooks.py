@@ -53,11 +53,8 @@ class Around:
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """With the last subscriber, torch has its own function again."""
         with self._lock:
-            remaining = list(self.subscribers)
-            if subscriber in remaining:
-                remaining.remove(subscriber)
-            self.subscribers = tuple(remaining)
-            if not remaining:
+            self.subscribers = tuple([other for other in self.subscribers if other != subscriber])
+            if not self.subscribers:
                 patches.remove_all(self._patches)
 
     def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
@@ -66,29 +63,20 @@ class Around:
             if own.depth or unheard.depth:  # a computation of ours is no step of the program
                 return function(*args, **kwargs)
             arguments = self._receive(*args, **kwargs)
-            endings: list[Ending | None] = []
             outcome: object = None
-            try:
+
+            def finish(end: Ending | None) -> None:
+                if end is not None:
+                    end(outcome)
+
+            with ExitStack() as endings:  # each is called, whatever another of them raises
                 for subscriber in self.subscribers:
-                    endings.append(subscriber(*arguments))
+                    endings.callback(finish, subscriber(*arguments))
                 result = function(*args, **kwargs)
                 outcome = () if result is None else result
                 return result
-            finally:
-                _end(endings, outcome)
 
         return call
-
-
-def _end(endings: list[Ending | None], outcome: object) -> None:
-    """The last first. Each is called, whatever another of them raises."""
-    if endings:
-        end = endings.pop()
-        try:
-            if end is not None:
-                end(outcome)
-        finally:
-            _end(endings, outcome)
 
 
 def _backward_arguments(

@@ -53,13 +53,8 @@ class CallSite:
     path: tuple[str, ...]
     calls: int = field(default=0, compare=False)
 
-    def via(self, others: Iterable[CallSite]) -> str | None:
-        """The nearest caller that tells this path from the others which lead to the same line."""
-        callers = self.callers(others)
-        return callers[0] if len(callers) == 1 else None
-
     def callers(self, others: Iterable[CallSite]) -> tuple[str, ...]:
-        """As `via`; where paths cross, so that no single caller tells, the callers that do together."""
+        """The nearest caller that tells this path from the others which lead to the same line; several where none tells alone."""
         same = [other for other in others if other.where == self.where and other.path != self.path]
         differing = [
             [other for other in same if at >= len(other.path) or other.path[at] != line]
@@ -132,9 +127,7 @@ class Bisection:
             yield f"bisect: with the change everywhere but there the program {after}, too: {elsewhere}"
 
     def to_json(self) -> dict[str, Any]:
-        decide = [
-            {**asdict(site), "via": site.via(self.places), "callers": site.callers(self.places)} for site in self.decide
-        ]
+        decide = [{**asdict(site), "callers": site.callers(self.places)} for site in self.decide]
         return {"kind": "pseudograd bisect", "torch": torch.__version__, **asdict(self), "decide": decide}
 
 
@@ -209,14 +202,11 @@ def _known_so_far(label: str, runner: _Runner) -> str:
     if everywhere is not None and as_it_is != everywhere:
         enough = [keys for keys, passes in runner.known.items() if keys is not None and passes == everywhere]
         suspects = min([frozenset(runner.sites), *enough], key=len)
-        for title, keys in (
-            (
-                "still suspects, as the change at these alone is enough",
-                [key for key in runner.sites if key in suspects],
-            ),
-            ("cleared, as the change is not needed there", [key for key in runner.sites if key not in suspects]),
+        for title, is_suspect in (
+            ("still suspects, as the change at these alone is enough", True),
+            ("cleared, as the change is not needed there", False),
         ):
-            sites = [runner.sites[key] for key in keys]
+            sites = [site for key, site in runner.sites.items() if (key in suspects) is is_suspect]
             lines.append(f"bisect: {title}: {counted(len(sites), 'place')}")
             lines += dict.fromkeys(f"  {site.op:<12} {site.where}" for site in sites)
     return "\n".join(lines)

@@ -124,17 +124,15 @@ def _line(site: Calls) -> str:
     return site.where if is_theirs else f"{site.where}, in the program: {site.user_where}"
 
 
+@dataclass(slots=True)
 class Tallied:
     """How often a call was made, and its two lines. They keep the code object alive whose id is in `Log.calls`: its hash costs more than
     the way to it.
     """
 
-    __slots__ = ("call", "calls", "program")
-
-    def __init__(self, call: frames.Point | None, program: frames.Point | None) -> None:
-        self.calls = 0
-        self.call = call
-        self.program = program
+    call: frames.Point | None
+    program: frames.Point | None
+    calls: int = 0
 
 
 class Log:
@@ -164,9 +162,8 @@ class Log:
 
     def entries(self) -> Iterator[Rewritten | Missed]:
         for (op, rule, why, *_), tallied in list(self.calls.items()):
-            call, program = tallied.call, tallied.program
-            expression = "" if call is None else call.expression
-            lines = frames.named(call), frames.named(program), expression
+            call = tallied.call
+            lines = frames.named(call), frames.named(tallied.program), "" if call is None else call.expression
             yield _entry(str(op), str(rule), lines, why, tallied.calls, False)
         for (op, rule, lines, why), calls in list(self.compiled.items()):
             yield _entry(op, rule, lines, why, calls, True)

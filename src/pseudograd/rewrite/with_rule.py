@@ -37,8 +37,6 @@ class WithRule(nn.Module):
 
     def _run(self, own: Callable[..., Tensor], x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
-            if _is_held(self, x.tracer):
-                return _make_node(x.tracer, self, x)
             _warn(f"{self._get_name()} is traced outside a model that holds it, so the graph has torch's own rule")
             return own(x)
         if _is_tracing_script() or not engine.is_recording(x):
@@ -161,13 +159,6 @@ def names_of(kinds: Iterable[type[nn.Module]] = MODULES) -> str:
 def kind_of(module: nn.Module) -> type[nn.Module]:
     """The class that a user knows the module by."""
     return module.kind if isinstance(module, WithRule) else type(module)
-
-
-def _is_held(module: nn.Module, tracer: object) -> bool:
-    """Has the traced model a path to the module?"""
-    if not isinstance(tracer, fx.Tracer) or tracer.root is module:
-        return False
-    return any(other is module for other in tracer.root.modules())
 
 
 def _make_node(tracer: fx.Tracer, module: nn.Module, *args: object, **kwargs: object) -> object:

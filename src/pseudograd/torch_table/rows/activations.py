@@ -114,28 +114,19 @@ def _saturating(
 _SELU = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-def _slope_of_elu(grad: Tensor, x: Tensor, alpha: object, of_result: bool = False) -> Tensor:
-    return _aten.elu_backward(grad, alpha, 1.0, 1.0, of_result, x)
-
-
-def _slope_of_celu(grad: Tensor, x: Tensor, alpha: float, of_result: bool = False) -> Tensor:
-    return _aten.elu_backward(grad, alpha, 1.0, 1.0 / alpha, of_result, x)
-
-
-def _slope_of_selu(grad: Tensor, x: Tensor, of_result: bool = False) -> Tensor:
-    return _aten.elu_backward(grad, *_SELU, 1.0, of_result, x)
-
-
 def _exponential(
     name: str,
-    slope: Callable[..., Tensor],
+    coefficients: Callable[..., tuple[float, float, float]],
     forward: Callable[..., Tensor],
     *others: str,
     tensorflow: Convention | None = None,
     note: str = "",
     **kink: Any,
 ) -> Kink:
-    """elu, celu or selu. In place torch has the slope of the result, which rounds otherwise."""
+    """elu, celu or selu, with the coefficients of torch's backward. In place torch has the slope of the result, which rounds otherwise."""
+
+    def slope(grad: Tensor, x: Tensor, *others: Any, of_result: bool = False) -> Tensor:
+        return _aten.elu_backward(grad, *coefficients(*others), of_result, x)
 
     def pull_in_place(convention: str, grad: Tensor, x: Tensor, *others: object, y: Tensor, wants: object) -> Gradients:
         own = slope(grad, y, *others, of_result=True)
@@ -227,14 +218,22 @@ FORMS = [
         takes=_ALPHA,
         owners=_IN_NN,
         with_inplace=(functional,),
-        kink=_exponential("elu", _slope_of_elu, functional.elu, "alpha", example=(0.0, 1.0)),
+        kink=_exponential("elu", lambda alpha: (alpha, 1.0, 1.0), functional.elu, "alpha", example=(0.0, 1.0)),
     ),
     Form(
         "celu",
         takes=_ALPHA,
         owners=_NOT_OF_TENSORS,
         with_inplace=(functional,),
-        kink=_exponential("celu", _slope_of_celu, torch.celu, "alpha", tensorflow=2.0, note="2", example=(0.0, 1.0)),
+        kink=_exponential(
+            "celu",
+            lambda alpha: (alpha, 1.0, 1.0 / alpha),
+            torch.celu,
+            "alpha",
+            tensorflow=2.0,
+            note="2",
+            example=(0.0, 1.0),
+        ),
     ),
     Form(
         "selu",
@@ -243,7 +242,7 @@ FORMS = [
         saved=("self",),
         kink=_exponential(
             "selu",
-            _slope_of_selu,
+            lambda: (*_SELU, 1.0),
             torch.selu,
             tensorflow=_SELU[1],
             note="that above",

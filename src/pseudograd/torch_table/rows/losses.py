@@ -5,8 +5,6 @@ Every sum of a number and a tensor is one that torch rounds in the same place: i
 
 from __future__ import annotations
 
-import numbers
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -22,27 +20,17 @@ _REDUCTIONS = {"none": _NONE, "mean": _MEAN, "sum": _SUM}
 _LEGACY: Takes = {"size_average": None, "reduce": None, "reduction": "mean"}
 
 
-def _parse_legacy(size_average: object, reduce: object, reduction: object) -> int | None:
-    """Torch's number of the reduction of a call of torch.nn.functional, with torch's warning; None for a reduction that torch refuses."""
-    if size_average is None and reduce is None:
-        return _REDUCTIONS.get(reduction) if isinstance(reduction, str) else None
-    averages = size_average is None or size_average
-    name = ("mean" if averages else "sum") if reduce is None or reduce else "none"
-    text = f"size_average and reduce args will be deprecated, please use reduction='{name}' instead."
-    warnings.warn(text, stacklevel=2)
-    return _REDUCTIONS[name]
+def _parse_reduction(*last: object) -> int | None:
+    """Torch's number of the reduction. None leaves torch alone: for one that torch refuses, and for the deprecated arguments before it."""
+    *deprecated, reduction = last
+    if isinstance(reduction, str) and deprecated.count(None) == len(deprecated):
+        return _REDUCTIONS.get(reduction)
+    return None
 
 
 def _parse_number(number: object) -> float | None:
-    """An argument as torch reads it where it takes a float; None for what it may refuse."""
-    if isinstance(number, (int, float)):
-        return float(number)
-    if torch.compiler.is_compiling():
-        return None
-    if isinstance(number, Tensor):
-        is_number = number.dim() == 0 and not number.is_complex() and not number.requires_grad
-        return float(number) if is_number else None
-    return float(number) if isinstance(number, numbers.Real) else None
+    """An argument as torch reads it where it takes a float; None leaves torch alone."""
+    return float(number) if isinstance(number, (int, float)) else None
 
 
 # --- each loss, before it is reduced; None where torch may refuse its arguments ---------------------------------------
@@ -50,7 +38,9 @@ def _parse_number(number: object) -> float | None:
 
 def _rank(run: Run, input1: Tensor, input2: Tensor, target: Tensor, margin: object) -> Tensor | None:
     number = _parse_number(margin)
-    return None if number is None else run(Tensor.clamp_min, -target * (input1 - input2) + number, 0)
+    if number is None or not input1.dim() == input2.dim() == target.dim():
+        return None
+    return run(Tensor.clamp_min, -target * (input1 - input2) + number, 0)
 
 
 def _hinge(run: Run, input: Tensor, target: Tensor, margin: object) -> Tensor | None:
@@ -77,27 +67,25 @@ def _compare_angles(run: Run, input1: Tensor, input2: Tensor, target: Tensor, ma
 def _compare_distances(
     run: Run, anchor: Tensor, positive: Tensor, negative: Tensor, margin: object, p: object, eps: object, swap: object
 ) -> Tensor | None:
-    power, epsilon = _parse_number(p), _parse_number(eps)
+    number, power, epsilon = _parse_number(margin), _parse_number(p), _parse_number(eps)
     if power is None or epsilon is None:
         return None
 
     def distance(x: Tensor, other: Tensor) -> Tensor:
         return run(torch.pairwise_distance, x, other, power, epsilon)
 
-    return _compare_by(distance, run, anchor, positive, negative, _parse_number(margin), swap)
+    return _compare_by(distance, run, anchor, positive, negative, number, swap)
 
 
 def _compare_with_distance(
     run: Run, anchor: Tensor, positive: Tensor, negative: Tensor, function: object, margin: object, swap: object
 ) -> Tensor | None:
     """The distance is a function of the program, whose calls are seen as any others are. (Dynamo looks into torch's Python itself.)"""
-    if not isinstance(margin, (int, float)) or not margin > 0:
-        return None
 
     def distance(x: Tensor, other: Tensor) -> Tensor:
         return run(torch.pairwise_distance if function is None else function, x, other)
 
-    return _compare_by(distance, run, anchor, positive, negative, margin, swap)
+    return _compare_by(distance, run, anchor, positive, negative, _parse_number(margin), swap)
 
 
 def _compare_by(
@@ -109,7 +97,7 @@ def _compare_by(
     margin: float | None,
     swap: object,
 ) -> Tensor | None:
-    if margin is None or not anchor.dim() == positive.dim() == negative.dim():
+    if margin is None or margin <= 0 or not anchor.dim() == positive.dim() == negative.dim():
         return None
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
@@ -120,22 +108,13 @@ def _compare_by(
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 
-def _reduced(
-    losses_of: Callable[..., Tensor | None],
-    parse: Callable[..., int | None],
-    count: int,
-    accepts: Callable[..., bool] = lambda *arguments: True,
-) -> Write:
-    """The function that writes out a whole call. parse: torch's number of the reduction from the last `count` arguments of the call.
-
-    accepts: does this owner of the loss take the arguments? It comes first, because `_parse_legacy` warns, and torch would warn again.
-    """
+def _reduced(losses_of: Callable[..., Tensor | None], parse: Callable[..., int | None], count: int) -> Write:
+    """The function that writes out a whole call. parse: torch's number of the reduction from the last `count` arguments of the call."""
 
     def write(run: Run, *values: object) -> Tensor | None:
-        arguments, last = values[:-count], values[-count:]
-        losses = losses_of(run, *arguments) if accepts(*arguments) else None
-        reduction = None if losses is None else parse(*last)
-        if losses is None or reduction is None:
+        reduction = parse(*values[-count:])
+        losses = None if reduction is None else losses_of(run, *values[:-count])
+        if losses is None:
             return None
         return losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM else losses
 
@@ -143,20 +122,16 @@ def _reduced(
 
 
 def _loss_forms(
-    name: str,
-    takes: Takes,
-    losses_of: Callable[..., Tensor | None],
-    module: type[nn.Module],
-    accepts: Callable[..., bool] = lambda *arguments: True,
+    name: str, takes: Takes, losses_of: Callable[..., Tensor | None], module: type[nn.Module]
 ) -> list[Form]:
     """A row for each owner of a loss: they differ in the arguments that they take last.
 
     takes: the arguments before it, with their defaults. Python's binding and aten differ in what they do without `reduction`: torch's
-    parser reads the name of its default as 0. accepts: as in `_reduced`, of torch.nn.functional.
+    parser reads the name of its default as 0.
     """
     of_torch = in_float32(_reduced(losses_of, lambda code: code if isinstance(code, int) else None, 1))
     by_owner: tuple[tuple[object, Write, Takes, tuple[type[nn.Module], ...]], ...] = (
-        (functional, in_float32(_reduced(losses_of, _parse_legacy, len(_LEGACY), accepts)), _LEGACY, (module,)),
+        (functional, in_float32(_reduced(losses_of, _parse_reduction, len(_LEGACY))), _LEGACY, (module,)),
         (torch, of_torch, {"reduction": _NONE}, ()),
         (torch.ops.aten, of_torch, {"reduction": _MEAN}, ()),
     )
@@ -172,13 +147,7 @@ _THREE: Takes = {"anchor": MISSING, "positive": MISSING, "negative": MISSING}
 _PAIR: Takes = {"input1": MISSING, "input2": MISSING, "target": MISSING, "margin": 0.0}
 _HINGE: Takes = {"input": MISSING, "target": MISSING, "margin": 1.0}
 FORMS = [
-    *_loss_forms(
-        "margin_ranking_loss",
-        _PAIR,
-        _rank,
-        nn.MarginRankingLoss,
-        lambda input1, input2, target, margin: input1.dim() == input2.dim() == target.dim(),
-    ),
+    *_loss_forms("margin_ranking_loss", _PAIR, _rank, nn.MarginRankingLoss),
     *_loss_forms("cosine_embedding_loss", _PAIR, _compare_angles, nn.CosineEmbeddingLoss),
     *_loss_forms("hinge_embedding_loss", _HINGE, _hinge, nn.HingeEmbeddingLoss),
     *_loss_forms(
@@ -186,13 +155,12 @@ FORMS = [
         {**_THREE, "margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False},
         _compare_distances,
         nn.TripletMarginLoss,
-        lambda anchor, positive, negative, margin, *others: (_parse_number(margin) or 0.0) > 0,
     ),
     _form(
         "triplet_margin_with_distance_loss",
         functional,
         {**_THREE, "distance_function": None, "margin": 1.0, "swap": False, "reduction": "mean"},
-        _reduced(_compare_with_distance, lambda reduction: _parse_legacy(None, None, reduction), 1),
+        _reduced(_compare_with_distance, _parse_reduction, 1),
         (nn.TripletMarginWithDistanceLoss,),
     ),
 ]
