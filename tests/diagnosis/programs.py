@@ -1,7 +1,7 @@
 """Whole training programs for diagnose: those with one planted fault and those without, how they are written, run and judged.
 
 A program is a function that trains something inside `diagnose` and returns the diagnosis. The line with the fault has the comment
-`# fault: KIND`; a fault without a line (a parameter that nobody uses) has `# fault nowhere: KIND`.
+`# fault: KIND`.
 `python -m tests.diagnosis.programs` prints a table of all programs.
 """
 
@@ -27,7 +27,7 @@ from pseudograd.diagnosis.records import Finding
 from ..distributed import two_processes
 from ..importing import can_import
 
-_MARK, _NOWHERE = "# fault: ", "# fault nowhere: "
+_MARK = "# fault: "
 Run = Callable[[], Diagnosis]
 
 
@@ -48,7 +48,7 @@ class Outcome:
 @dataclass(frozen=True)
 class Program:
     """code: of the only finding that is expected; None for a healthy program. parameters: those that starve because of the fault.
-    needs: a package that may be missing. missed: why `diagnose` does not find the fault today.
+    needs: a package that may be missing.
     """
 
     run: Run
@@ -56,7 +56,6 @@ class Program:
     parameters: tuple[str, ...] = ()
     needs: str | None = None
     ranks: int = 1
-    missed: str | None = None
 
     @property
     def name(self) -> str:
@@ -70,24 +69,21 @@ class Program:
     def fault(self) -> tuple[str, str]:
         """The line of the fault, and its kind."""
         lines, first = inspect.getsourcelines(self.run)
-        marked = [(number, line) for number, line in enumerate(lines, first) if _MARK in line or _NOWHERE in line]
+        marked = [(number, line) for number, line in enumerate(lines, first) if _MARK in line]
         assert len(marked) == 1, f"{self.name} must have one line with {_MARK!r}, has {len(marked)}"
         ((number, line),) = marked
         file = Path(inspect.getfile(inspect.unwrap(self.run)))
-        where = "?" if _NOWHERE in line else f"{file.parent.name}/{file.name}:{number}"
-        return where, line.rpartition(": ")[2].strip()
+        return f"{file.parent.name}/{file.name}:{number}", line.rpartition(": ")[2].strip()
 
 
 _programs: list[Program] = []
 
 
-def planted(
-    code: str, *parameters: str, needs: str | None = None, ranks: int = 1, missed: str | None = None
-) -> Callable[[Run], Run]:
+def planted(code: str, *parameters: str, needs: str | None = None, ranks: int = 1) -> Callable[[Run], Run]:
     """The program has one fault: a finding with this code at the marked line. These parameters starve because of it."""
 
     def register(run: Run) -> Run:
-        _programs.append(Program(run, code, parameters, needs, ranks, missed))
+        _programs.append(Program(run, code, parameters, needs, ranks))
         return run
 
     return register
@@ -178,8 +174,7 @@ def print_table() -> None:
             mistakes = [mistake for outcome in outcomes for mistake in find_mistakes(program, outcome)]
         except Exception as error:
             mistakes = [f"it raised {type(error).__name__}: {error}"]
-        word = "missed" if program.missed and mistakes else "FAIL" if mistakes else "ok  "
-        print(f"{word} {program.name}: {expected}", *mistakes, sep="\n       ", flush=True)
+        print(f"{'FAIL' if mistakes else 'ok  '} {program.name}: {expected}", *mistakes, sep="\n       ", flush=True)
 
 
 if __name__ == "__main__":

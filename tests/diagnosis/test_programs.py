@@ -13,12 +13,9 @@ PLANTED, CLEAN = load_programs("planted"), load_programs("clean")
 
 
 def _cases(programs: list[Program]) -> list[object]:
-    def marks(program: Program) -> list[object]:
-        missed = [pytest.mark.xfail(reason=program.missed, strict=True)] if program.missed else []
-        # To import a trainer, or to start two processes, takes longer than all other programs.
-        return [*missed, *([pytest.mark.program] if program.needs or program.ranks > 1 else [])]
-
-    return [pytest.param(program, id=program.name, marks=marks(program)) for program in programs]
+    # To import a trainer, or to start two processes, takes longer than all other programs.
+    slow = {program.name: [pytest.mark.program] * bool(program.needs or program.ranks > 1) for program in programs}
+    return [pytest.param(program, id=program.name, marks=slow[program.name]) for program in programs]
 
 
 @functools.cache

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
 from torch.nn import functional
 
 from ..programs import planted
-from ..trainers import Parts, mlp, trains
+from ..trainers import Parts, trains
 
 
 def rows(count: int = 32, width: int = 8) -> Tensor:
     return torch.rand(count, width)
-
-
-@planted("starved", "encode.weight", "encode.bias")
-@trains(lambda: Parts(encode=nn.Linear(8, 4), decode=nn.Linear(4, 8)), lambda: (rows(),))
-def a_latent_is_sampled_without_reparametrisation(net: Parts, x: Tensor) -> Tensor:
-    z = Normal(net.encode(x), 0.1).sample()  # fault: sample() instead of rsample()
-    return functional.mse_loss(net.decode(z), x)
 
 
 @planted("starved", "encode.weight", "encode.bias")
@@ -34,34 +26,6 @@ def spikes_without_a_surrogate(net: Parts, current: Tensor, y: Tensor) -> Tensor
         voltage = voltage - spikes.detach()
         total = total + net.head(spikes)
     return functional.cross_entropy(total, y)
-
-
-@planted("starved", "weight.weight", "weight.bias")
-@trains(
-    lambda: Parts(weight=nn.Linear(6, 6), head=nn.Linear(6, 2)), lambda: (torch.randn(16, 6), torch.randint(2, (16,)))
-)
-def a_fixed_point_is_computed_without_gradients(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    z = torch.zeros_like(x)
-    with torch.no_grad():
-        for _ in range(10):
-            z = torch.tanh(0.3 * net.weight(z) + x)  # fault: fixed point without its last step
-    return functional.cross_entropy(net.head(z), y)
-
-
-@planted("starved", "q.0.weight", "q.0.bias", "q.2.weight", "q.2.bias")
-@trains(lambda: Parts(q=mlp(4, 16, 3), target=mlp(4, 16, 3).requires_grad_(False)), lambda: (torch.randn(32, 4),))
-def the_prediction_of_a_q_net_is_detached(net: Parts, state: Tensor) -> Tensor:
-    q = net.q(state)[:, 0].detach()  # fault: prediction detached instead of its target
-    return functional.smooth_l1_loss(q, 1 + 0.99 * net.target(state + 1).max(1).values.requires_grad_())
-
-
-@planted("wind-up")
-@trains(lambda: Parts(log_alpha=nn.Parameter(torch.tensor([-4.5]))), lambda: (), count=30, rate=20.0)
-def the_logarithm_of_a_temperature_runs_away(net: Parts) -> Tensor:
-    """Entropy stays above its target, so the temperature falls in every step."""
-    x = net.log_alpha
-    bounded = x + (x.clamp(-5, 2) - x).detach()  # fault: wind-up of a straight-through
-    return (bounded.exp() * 3.0).sum()
 
 
 WORDS = 11
@@ -106,26 +70,6 @@ def attention_is_scaled_by_ten_thousand(net: Transformer, x: Tensor) -> Tensor:
 def every_token_is_the_padding(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     h = net.table(x * 0)  # fault: every token is padding_idx
     return functional.cross_entropy(net.head(h + 1).flatten(0, 1), y.flatten())
-
-
-@planted("starved", "start")
-@trains(
-    lambda: Parts(cell=nn.GRUCell(8, 12), head=nn.Linear(12, 3), start=nn.Parameter(torch.zeros(12))),
-    lambda: (torch.randn(8, 4, 8), torch.randint(3, (8,))),
-)
-def a_recurrent_state_is_detached_at_every_step(net: Parts, x: Tensor, y: Tensor) -> Tensor:
-    h = net.start.expand(len(x), -1)
-    for number in range(x.shape[1]):
-        h = net.cell(x[:, number], h.detach())  # fault: hidden state detached within the sequence
-    return functional.cross_entropy(net.head(h), y)
-
-
-@planted("nonfinite")
-@trains(lambda: Parts(encode=nn.Linear(8, 4)), lambda: (rows(),))
-def a_contrast_of_distances(net: Parts, x: Tensor) -> Tensor:
-    z = net.encode(x)
-    distances = (z[:, None] - z[None]).square().sum(-1).sqrt()  # fault: the root of a distance of 0
-    return -distances.masked_fill(torch.eye(len(x), dtype=torch.bool), 9.0).min(1).values.mean()
 
 
 @planted("nonfinite")

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import pseudograd as pg
-
 from ..programs import planted
 from ..trainers import Parts, trains
 
@@ -28,13 +26,6 @@ class Cnn(Parts):
         return functional.cross_entropy(self.head(self.features(x)), y)
 
 
-@planted("starved", "stem.weight", "stem.bias")
-@trains(Cnn, pictures, method="features")
-def a_cnn_rounds_its_activations(net: Cnn, x: Tensor) -> Tensor:
-    levels = torch.round(net.stem(x) * 16) / 16  # fault: round without a surrogate
-    return net.block(levels).mean((2, 3))
-
-
 @planted("starved", "weight")
 @trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
 def binary_weights_without_a_surrogate(net: Cnn, x: Tensor) -> Tensor:
@@ -46,15 +37,6 @@ def binary_weights_without_a_surrogate(net: Cnn, x: Tensor) -> Tensor:
 @trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3) * 0.1 + 0.5)), pictures, method="features")
 def a_quantiser_with_a_scale_that_is_too_small(net: Cnn, x: Tensor) -> Tensor:
     low = torch.fake_quantize_per_tensor_affine(net.weight, 1e-4, 0, -8, 7)  # fault: fake_quantize scale wrong
-    return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
-
-
-@planted("cut")
-@trains(lambda: Cnn(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), pictures, method="features")
-def a_quantiser_of_four_bits_is_saturated(net: Cnn, x: Tensor) -> Tensor:
-    scaled = net.weight / 0.05
-    level = scaled + (scaled.round() - scaled).detach()
-    low = level.clamp(-8, 7) * 0.05  # fault: quantiser saturated
     return net.block(functional.conv2d(net.stem(x), low, padding=1)).mean((2, 3))
 
 
@@ -83,34 +65,9 @@ def a_spatial_transformer_samples_the_nearest_pixel(net: Cnn, x: Tensor) -> Tens
     return net.block(net.stem(moved)).mean((2, 3))
 
 
-@planted("starved", "gamma")
-@trains(lambda: Cnn(gamma=nn.Parameter(torch.tensor(1.0))), pictures, method="features")
-def an_augmentation_leaves_the_graph(net: Cnn, x: Tensor) -> Tensor:
-    bright = (x**net.gamma * 255).to(torch.uint8).float() / 255  # fault: cast to integers
-    return net.block(net.stem(bright)).mean((2, 3))
-
-
-@planted("guard")
-@trains(
-    lambda: Parts(axis=nn.Parameter(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.3, -0.8]]))),
-    lambda: (torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]),),
-)
-def an_angle_at_the_end_of_its_range(net: Parts, target: Tensor) -> Tensor:
-    cosine = (functional.normalize(net.axis, dim=-1) * target).sum(-1)
-    safe = (cosine * 1.0000002).clamp(-1, 1)  # fault: guard of acos at the end of its range
-    return safe.acos().mean()
-
-
 @planted("guard")
 @trains(lambda: canvas(torch.rand(3, 8, 8)), lambda: (torch.rand(3, 8, 8),), count=1)
 def a_similarity_that_can_be_negative(net: Parts, target: Tensor) -> Tensor:
     covariance = ((net.pixels - net.pixels.mean()) * (target - target.mean())).mean((1, 2))
     positive = torch.relu(covariance - covariance.detach().sort().values[1])  # fault: guard of a root at 0
     return -(positive**0.3).mean()
-
-
-@planted("wind-up")
-@trains(lambda: canvas(torch.tensor([0.5])), lambda: (), count=20, rate=0.5)
-def a_brightness_runs_away_behind_a_straight_through(net: Parts) -> Tensor:
-    brightness = pg.clamp(net.pixels, 0.0, 1.0, rule="identity")  # fault: wind-up of an identity rule
-    return (2.0 - brightness).sum()
