@@ -92,12 +92,6 @@ def _clamp_thrown_away(net: nn.Sequential) -> Tensor:
     return functional.cross_entropy(net[2](h), Y)
 
 
-def _sum_thrown_away(net: nn.Sequential) -> Tensor:
-    loss = error(net)
-    loss + 0.1 * net[0].get_parameter("weight").square().mean()  # next: loss = loss + 0.1 * net[0]
-    return loss
-
-
 def _detached_twice(net: nn.Sequential) -> Tensor:
     spread = net(X).detach().std()
     return error(net) + 0.1 * spread.detach()  # next: net(X)  # in place of net(X).detach()
@@ -110,7 +104,7 @@ def _penalty_that_nobody_reads(net: nn.Sequential) -> Tensor:
 
 FAULTS = (
     *(_item, _item_before, _detached, _detached_behind_an_index, _without_grad, _compared, _factor_0),
-    *(_function_thrown_away, _clamp_thrown_away, _penalty_that_nobody_reads, _sum_thrown_away, _detached_twice),
+    *(_function_thrown_away, _clamp_thrown_away, _penalty_that_nobody_reads, _detached_twice),
 )
 
 
@@ -137,20 +131,6 @@ def _metrics(net: nn.Sequential) -> Tensor:
 def _surrogate(net: nn.Sequential) -> Tensor:
     soft, hard = net(X).softmax(-1)[:, 0].mean(), (net(X).argmax(-1) == 0).float().mean()
     return error(net) + soft + (hard - soft).detach()
-
-
-def _sums_that_nobody_runs(net: nn.Sequential) -> Tensor:
-    loss = error(net)
-    if not torch.is_grad_enabled():
-        loss + 1 / loss
-        return loss
-    for _ in range(2):
-        loss = loss * 2
-        if loss > 0:
-            continue
-        loss - error(net)
-        loss.backward()
-    return loss
 
 
 def _a_factor_without_a_gradient(net: nn.Sequential) -> Tensor:
@@ -195,7 +175,6 @@ def _entropy_of_a_teacher(net: nn.Sequential, teacher: list[nn.Module] = []) -> 
     [
         _metrics,
         _surrogate,
-        _sums_that_nobody_runs,
         _a_factor_without_a_gradient,
         _for_ranks,
         _weight_from_0,

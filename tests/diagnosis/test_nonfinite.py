@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose
@@ -190,7 +191,7 @@ def test_the_first_steps_of_a_scaler_are_calm_behind_a_relu_too() -> None:
         for _ in range(12):
             x = torch.randn(24, 8)
             with torch.autocast("cpu", dtype=torch.float16):
-                loss = nn.functional.cross_entropy(net(x), x[:, :3].argmax(1), reduction="sum")
+                loss = functional.cross_entropy(net(x), x[:, :3].argmax(1), reduction="sum")
             optimizer.zero_grad()
             scaler.scale(loss).backward()
             scaler.step(optimizer)
@@ -237,123 +238,92 @@ class _Infinite(torch.autograd.Function):
         return grad / 0
 
 
-def _data(net: nn.Module, x: Tensor) -> Tensor:
-    x[0, 0] = math.nan
-    return net(x).square().mean()
-
-
-def _weights(net: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        next(net.parameters())[0, 0] = math.nan
-    return net(x).square().mean()
-
-
-_SOURCES: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
-    "the forward": (lambda net, x: (net(x) * 0).log().mean(), "it came in with the forward", "(net(x) * 0).log()"),
-    "overflow": (
-        lambda net, x: (net(x) * 900).exp().mean(),
-        "where x is above 88.72, and so is",
-        "(net(x) * 900).exp()",
-    ),
-    "data": (_data, "1 of 64 entries of what is put in with weight are nan", "net(x)"),
+_BROKEN = torch.ones(16, 4).index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(math.nan))
+# A loss, in which the blamed expression stands between guillemets; and a part of the evidence.
+_SOURCES = {
+    "the forward": ("«(net(x) * 0).log()».mean()", "it came in with the forward"),
+    "overflow": ("«(net(x) * 900).exp()».mean()", "where x is above 88.72, and so is"),
+    "data": ("«net(broken)».square().mean()", "1 of 64 entries of what is put in with weight are nan"),
     "target": (
-        lambda net, x: nn.functional.mse_loss(net(x), torch.full((16, 8), math.inf)),
+        "«functional.mse_loss(net(x), torch.full((16, 8), inf))»",
         "128 of 128 entries of 'target' here are inf in backward 1, and so is the loss: it came in from outside of the graph",
-        "nn.functional.mse_loss(net(x), torch.full((16, 8), math.inf))",
     ),
-    "weights": (_weights, "weight is not finite before backward 1", ""),
+    "weights": (
+        "net(x).square().mean() if net.weight.data[0].fill_(nan).any() else 0",
+        "weight is not finite before backward 1",
+    ),
     "a row": (
-        lambda net, x: (
-            net(x).masked_fill(torch.ones(8, dtype=torch.bool), -math.inf).log_softmax(-1).mul(net(x)).mean()
-        ),
+        "«net(x).masked_fill(x.new_ones(8) > 0, -inf).log_softmax(-1)».mul(net(x)).mean()",
         "it came in with the forward",
-        "net(x).masked_fill(torch.ones(8, dtype=torch.bool), -math.inf).log_softmax(-1)",
     ),
     "a function": (
-        lambda net, x: _Infinite.apply(net(x)).mean(),
+        "«Infinite.apply(net(x))».mean()",
         "born in backward 1: 128 of 128 entries that leave are not finite",
-        "_Infinite.apply(net(x))",
     ),
     "a target beside it": (
-        lambda net, x: (net(x) + torch.full((8,), math.inf)).square().mean(),
+        "«(net(x) + torch.full((8,), inf)).square()».mean()",
         "128 of 128 entries that leave are not finite, where x is inf, and all that arrive",
-        "(net(x) + torch.full((8,), math.inf)).square()",
     ),
     "a product": (
-        lambda net, x: torch.baddbmm(torch.zeros(1, 16, 16), net(x)[None] * 1e30, net(x).T[None] * 1e30).mean(),
+        "«torch.baddbmm(torch.zeros(1, 16, 16), net(x)[None] * 1e30, net(x).T[None] * 1e30)».mean()",
         "256 of 256 entries of the result are not finite, and so is the loss",
-        "torch.baddbmm(torch.zeros(1, 16, 16), net(x)[None] * 1e30, net(x).T[None] * 1e30)",
     ),
     "a loss": (
-        lambda net, x: nn.functional.mse_loss(net(x) * 1e30, torch.zeros(16, 8)),
+        "«functional.mse_loss(net(x) * 1e30, torch.zeros(16, 8))»",
         "1 of 1 entries of the result are not finite",
-        "nn.functional.mse_loss(net(x) * 1e30, torch.zeros(16, 8))",
     ),
-    "a product of matrices": (
-        lambda net, x: ((net(x) * 1e30) @ (net(x).T * 1e30)).mean(),
-        "256 of 256 entries of the result are not finite",
-        "(net(x) * 1e30) @ (net(x).T * 1e30)",
-    ),
+    "matrices": ("(«(net(x) * 1e30) @ (net(x).T * 1e30)»).mean()", "256 of 256 entries of the result are not finite"),
     **{
         f"the forward of a checkpoint, {name}": (
-            lambda net, x, is_reentrant=is_reentrant: (
-                checkpoint(
-                    lambda x: (net(x) * 900).exp().tanh() + (net(x) * 900).exp(),
-                    x.requires_grad_(),
-                    use_reentrant=is_reentrant,
-                )
-                .square()
-                .mean()
-            ),
+            "checkpoint(lambda x: «(net(x) * 900).exp()».tanh() + (net(x) * 900).exp(), x.requires_grad_(), "
+            f"use_reentrant={name == 'reentrant'}).square().mean()",
             "entries of the result are not finite",
-            "(net(x) * 900).exp()",
         )
-        for name, is_reentrant in (("run again", False), ("reentrant", True))
+        for name in ("run again", "reentrant")
     },
     "a row of a checkpoint": (
-        lambda net, x: (
-            checkpoint(
-                lambda x: net(x) + net(x).masked_fill(torch.ones(8) > 0, -math.inf).softmax(-1),
-                x.requires_grad_(),
-                use_reentrant=True,
-            )
-            .square()
-            .mean()
-        ),
+        "checkpoint(lambda x: net(x) + «net(x).masked_fill(x.new_ones(8) > 0, -inf).softmax(-1)», x.requires_grad_(), "
+        "use_reentrant=True).square().mean()",
         "entries of the result are not finite",
-        "net(x).masked_fill(torch.ones(8) > 0, -math.inf).softmax(-1)",
     ),
     "a checkpoint": (  # its own backward returns what the one inside of it made
-        lambda net, x: checkpoint(lambda x: (net(x) * 0).sqrt(), x.requires_grad_(), use_reentrant=True).mean(),
+        "checkpoint(lambda x: «(net(x) * 0).sqrt()», x.requires_grad_(), use_reentrant=True).mean()",
         "born in backward 1: 128 of 128 entries that leave are not finite",
-        "(net(x) * 0).sqrt()",
     ),
 }
 
 
-@pytest.mark.parametrize(("loss", "born", "expression"), _SOURCES.values(), ids=_SOURCES)
-def test_it_says_where_it_came_from(loss: Callable[[nn.Module, Tensor], Tensor], born: str, expression: str) -> None:
+def _diagnose_source(name: str, folder: Path, count: int) -> tuple[Diagnosis, str]:
+    """After so many steps; and the expression to blame."""
     torch.manual_seed(0)
+    source, file = _SOURCES[name][0], folder / "loss.py"
+    file.write_text(re.sub("[«»]", "", f"def loss(net, x):\n    return {source}\n"), encoding="utf-8")
+    space = {"torch": torch, "functional": functional, "checkpoint": checkpoint, "inf": math.inf, "nan": math.nan}
+    space |= {"Infinite": _Infinite, "broken": _BROKEN}
+    exec(compile(file.read_text(encoding="utf-8"), file, "exec"), space)
     net, x = nn.Linear(4, 8), torch.randn(16, 4)
-    d = steps(net, lambda: loss(net, x), 2, torch.optim.SGD(net.parameters(), 0.1))
+    d = steps(net, lambda: space["loss"](net, x), count, torch.optim.SGD(net.parameters(), 0.1))
+    return d, source.partition("«")[2].partition("»")[0]
+
+
+@pytest.mark.parametrize("name", _SOURCES)
+def test_it_says_where_it_came_from(name: str, tmp_path: Path) -> None:
+    d, expression = _diagnose_source(name, tmp_path, 2)
     assert codes(d)[:1] == ["nonfinite"]
     finding = only(d, "nonfinite")
-    assert born in finding.evidence
+    assert _SOURCES[name][1] in finding.evidence
     assert finding.expression == expression
     assert "parameters got it" in finding.evidence
     assert "the step after backward 1 used it" in finding.evidence
 
 
-def test_a_product_in_the_only_backward_has_its_line() -> None:
-    net, x = nn.Linear(4, 8), torch.randn(16, 4)
-    loss, _, expression = _SOURCES["a product of matrices"]
-    assert only(steps(net, lambda: loss(net, x), 1), "nonfinite").expression == expression
+def test_a_product_in_the_only_backward_has_its_line(tmp_path: Path) -> None:
+    d, expression = _diagnose_source("matrices", tmp_path, 1)
+    assert only(d, "nonfinite").expression == expression
 
 
-def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters() -> None:
-    net, x = nn.Linear(4, 8), torch.randn(16, 4)
-    d = steps(net, lambda: _SOURCES["a target beside it"][0](net, x), 1, torch.optim.SGD(net.parameters(), 0.1))
-    finding = only(d, "nonfinite")
+def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters(tmp_path: Path) -> None:
+    finding = only(_diagnose_source("a target beside it", tmp_path, 1)[0], "nonfinite")
     assert finding.cause == "a value that enters is not finite: it came in with the forward, from an op before it"
     assert "clamp" not in finding.next_step
 
@@ -374,10 +344,7 @@ def test_what_is_detached_is_named_where_a_later_graph_makes_it_or_at_the_call_t
                 judge(fake).mean().backward()
                 optimizers[0].step()
     finding = only(d, "nonfinite")
-    expressions = {
-        "log": "(net(x) * 0).log()",
-        "softmax": "h.softmax(1)",
-    }
+    expressions = {"log": "(net(x) * 0).log()", "softmax": "h.softmax(1)"}
     assert finding.expression == expressions.get(maker, "judge(torch.cat([x, fake.detach()]))")
     assert (", and so is the loss, as in backward 1" in finding.evidence) == (maker in expressions)
 
@@ -524,7 +491,11 @@ def _starve(net: nn.Module, x: Tensor) -> Tensor:
 
 
 _HEADS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
-    "nan": (_SOURCES["the forward"][0], "2 of 2 parameters got a gradient that is not finite", "First: nonfinite at "),
+    "nan": (
+        lambda net, x: (net(x) * 0).log().mean(),
+        "2 of 2 parameters got a gradient that is not finite",
+        "First: nonfinite at ",
+    ),
     "starved": (_starve, "1 of 2 parameters starves.", "First: starved at "),
     "healthy": (
         lambda net, x: net(x).square().mean(),

@@ -174,18 +174,13 @@ def test_nothing_is_decided_where_nothing_can_be_compared(training: Training, re
     assert re.search(reason, text)
 
 
-FLAT = [1.0] * 40
+FLAT, FALLING = [1.0] * 40, [8.0, *[0.01] * 39]
 CASES: dict[str, tuple[list[float], list[float], list[float], bool | None]] = {
     "the same": (FLAT, FLAT, FLAT, False),
     "a little more than a hundredth": (FLAT, FLAT, [1.011] * 40, True),
     "a little less than a hundredth": (FLAT, FLAT, [1.009] * 40, False),
-    "a little more than a thousandth of the start": (
-        [8.0, *[0.01] * 39],
-        [8.0, *[0.01] * 39],
-        [0.0185] * 40,
-        True,
-    ),
-    "a little less than a thousandth of the start": ([8.0, *[0.01] * 39], [8.0, *[0.01] * 39], [0.0175] * 40, False),
+    "a little more than a thousandth of the start": (FALLING, FALLING, [0.0185] * 40, True),
+    "a little less than a thousandth of the start": (FALLING, FALLING, [0.0175] * 40, False),
     "more than ten times the noise": (FLAT, [1.0, *[1.01] * 39], [1.11] * 40, True),
     "less than ten times the noise": (FLAT, [1.0, *[1.01] * 39], [1.09] * 40, False),
     "in all of the last ten steps": (FLAT, FLAT, [*[1.0] * 30, *[2.0] * 10], True),

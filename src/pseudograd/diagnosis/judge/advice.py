@@ -121,10 +121,8 @@ def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
     name = leaf.variable if leaf.variable and "(" not in leaf.variable else "parameter"
     owner, of_owner = evidence.leaves.names.owner_of(leaf), ""
     if owner is not None:
-        name, of_owner = (
-            f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})",
-            f" of the {owner.kind} `model`",
-        )
+        name = f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})"
+        of_owner = f" of the {owner.kind} `model`"
     known = next((known for known in evidence.recorder.optimisers.all if leaf in known.leaves), None)
     optimizer = "optimizer" if known is None else known.name or name_of_optimiser(expression_at(known.location))
     return f"pseudograd.optim.project({optimizer}, {{{name}: ({value.pair})}})  # once, after the optimizer{of_owner} was made"

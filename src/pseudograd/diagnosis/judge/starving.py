@@ -8,7 +8,6 @@ The file is long because each verdict depends on all cuts, sites and names.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -56,6 +55,7 @@ class Starving:
         self._has_model = bool(model)
         self._model_is_stepped = any(leaf.is_stepped for leaf in model)
         self._learning_names = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and not leaf.starves}
+        self._learning_siblings = {siblings for name in self._learning_names for siblings in _siblings(name)}
         self._used = recorder.reached
         for cut in structural:
             self._used |= cut.upstream
@@ -90,16 +90,8 @@ class Starving:
         """Is this leaf unused although other modules of the same list learn? An example is an expert that no router chose."""
         if leaf.gradients or self._used >> bit & 1:
             return False
-        parts = leaf.name.split(".")
         chained = self._leaves.names.chained(leaf)
-        for at, part in enumerate(parts[:-1]):
-            if part.isdigit() and at - len(parts) in chained:
-                continue
-            before, after = (re.escape(".".join(path)) for path in (parts[:at], parts[at + 1 :]))
-            sibling = re.compile((f"{before}\\." if at else "") + f"\\d+\\.{after}")
-            if part.isdigit() and any(map(sibling.fullmatch, self._learning_names)):
-                return True
-        return False
+        return any(siblings in self._learning_siblings and siblings[0] not in chained for siblings in _siblings(leaf.name))
 
     def _is_cancelled_bias(self, leaf: Leaf) -> bool:
         """Is it a bias that gets zeros although its weight learns? The gradients of the layer add up to 0, as in a difference of means."""
@@ -322,6 +314,14 @@ class Starving:
             if (OWN_NODE if site.is_own else site.op) == leaf.function and site.arrived / site.elements > living:
                 return site
         return next((site for site in upstream if site.cut), None)
+
+
+def _siblings(name: str) -> Iterator[tuple[int, str]]:
+    """For each number in a name: its position from the end, and the name without it, which layers of one list share."""
+    parts = name.split(".")
+    for at, part in enumerate(parts[:-1]):
+        if part.isdigit():
+            yield at - len(parts), ".".join([*parts[:at], "", *parts[at + 1 :]])
 
 
 def _agree(sentence: str, count: int) -> str:

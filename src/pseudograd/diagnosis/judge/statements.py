@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import dis
 import functools
 import inspect
 import re
 from collections import deque
 from collections.abc import Iterator
-from itertools import pairwise
 from types import CodeType
 
 import torch
@@ -213,54 +211,6 @@ def find_unread(point: Point, is_number: bool) -> str | None:
     if name.startswith("_") or not ((is_whole and is_number) or _is_total(value)) or _reads(scope_of(point), name):
         return None
     return name
-
-
-def find_lost_sums(point: Point) -> Iterator[tuple[Place, str]]:
-    """Lines `loss + term` whose sum nobody keeps, each with the assignment that keeps it. They ran, as this point of their block did.
-
-    A later statement of the block runs a backward of `loss` or returns it.
-    """
-    for block in _blocks(scope_of(point)) if _drops_results(point.code) else ():
-        at = next((number for number, node in enumerate(block) if _is_around(node, point)), None)
-        for number, node in enumerate(block if at is not None else ()):
-            value = getattr(node, "value", None)
-            if at is not None and any(map(_may_leave, block[at + 1 : number])):
-                break
-            if not isinstance(node, ast.Expr) or not isinstance(value, ast.BinOp):
-                continue
-            name = getattr(value.left, "id", "")
-            is_sum = isinstance(value.op, (ast.Add, ast.Sub)) and not isinstance(value.right, ast.Constant)
-            if is_sum and name and any(_ends_with(later, name) for later in block[number + 1 :]):
-                place = _place(point, node)
-                yield place, f"{name} = {place[1]}"
-
-
-@functools.lru_cache(maxsize=1024)
-def _drops_results(code: CodeType) -> bool:
-    """Does it throw the result of an operator away? A look at the parsed source costs more."""
-    steps = [step.opname for step in dis.get_instructions(code)]
-    return any(step.startswith("BINARY_") and after == "POP_TOP" for step, after in pairwise(steps))
-
-
-def _blocks(scope: ast.AST | None) -> Iterator[list[ast.stmt]]:
-    for node in ast.walk(scope) if scope is not None else ():
-        blocks = (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
-        yield from (block for block in blocks if isinstance(block, list))
-
-
-def _is_around(node: ast.stmt, point: Point) -> bool:
-    return node.lineno <= point.line <= (node.end_lineno or node.lineno)
-
-
-def _may_leave(node: ast.stmt) -> bool:
-    return any(isinstance(part, (ast.Return, ast.Raise, ast.Break, ast.Continue)) for part in ast.walk(node))
-
-
-def _ends_with(node: ast.stmt, name: str) -> bool:
-    """Does a statement run the backward of a name, or return it?"""
-    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    attributes = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
-    return name in names and (isinstance(node, ast.Return) or "backward" in attributes)
 
 
 def _is_total(value: ast.expr) -> bool:

@@ -10,7 +10,7 @@ from ....wording import counted
 from ...count.influence import WITHOUT_GRAD, Cut, Idle
 from ...records import Finding, Site
 from ...sites import expression_at
-from ..statements import find_loss, find_lost_sums, find_unread, lines_of_addend
+from ..statements import find_loss, find_unread, lines_of_addend
 from .kind import Evidence, Kind
 
 _FEWEST_PASSES = 3
@@ -105,14 +105,6 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
         return
     backwards = [location.call for location in evidence.recorder.losses if location.call is not None]
     reported = set()
-    points = [*backwards, *(tally.location.call for tally in evidence.recorder.tallies.values())]
-    for point in points:
-        for (where, source), mend in find_lost_sums(point) if point is not None else ():
-            if where not in reported:
-                reported.add(where)
-                yield KIND.finding(
-                    where, source, "this line adds to the loss, and nobody keeps the sum", "it is thrown away", mend
-                )
     for tally in evidence.recorder.tallies.values():
         call = tally.location.call
         if tally.calls or call is None or call != tally.location.program or named(call) in reported:
