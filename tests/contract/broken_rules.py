@@ -96,16 +96,6 @@ def inexact_forward(x: Tensor, min: Bound, max: Bound) -> Tensor:
     return x + (torch.clamp(x, min, max) - x)
 
 
-def kernel_of(backward: Callable[..., object], name: str) -> kernels.Kernel:
-    """A fused kernel for "inward" of the op of this name, or of that broken op."""
-
-    def serves(call: Call) -> bool:
-        is_meant = call.primitive.name in (name, f"broken: {name}") and call.rule.name == "inward"
-        return is_meant and call.edge == "closed" and not call.maximize
-
-    return kernels.Kernel(name, INPUTS, serves, backward)
-
-
 def product_kernel(grad: Tensor, saved: Sequence[Any], wants: Wants, call: Call) -> object:
     x, low, high = saved
     if isinstance(low, Tensor) or isinstance(high, Tensor):
@@ -113,10 +103,10 @@ def product_kernel(grad: Tensor, saved: Sequence[Any], wants: Wants, call: Call)
     return grad * (grad * (x - torch.clamp(x, low, high)) >= 0), None, None
 
 
-def shifted_kernel(grad: Tensor, saved: Sequence[Any], wants: Wants, call: Call) -> object:
-    """One position late."""
-    x, low, high = saved
-    if isinstance(low, Tensor) or isinstance(high, Tensor):
-        return None
-    outward = (x - torch.clamp(x, low, high)).sign() * grad < 0
-    return torch.where(outward.roll(1), 0.0, grad), None, None
+def wrong_kernel(priority: int) -> kernels.Kernel:
+    """For "inward" of clamp, by the product with an underflow."""
+
+    def serves(call: Call) -> bool:
+        return call.label == "clamp/inward" and call.edge == "closed" and not call.maximize
+
+    return kernels.Kernel("clamp", INPUTS, serves, product_kernel, priority=priority)

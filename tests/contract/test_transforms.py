@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import pseudograd as pg
 from pseudograd.rule import Sample
 from pseudograd.testing.contract import derivatives, transforms, values
 from pseudograd.testing.contract.cases import Case
@@ -71,22 +70,3 @@ def test_double_backward_is_the_derivative_of_the_branch_taken_and_finite(case: 
 def test_the_table_is_not_empty_and_has_both_kinds() -> None:
     kinds = {(case.op.name, case.is_linear) for case in CASES}
     assert {("clamp", True), ("clamp", False), ("relu", True), ("replace_grad", True)} <= kinds
-
-
-def test_second_derivatives_by_functorch() -> None:
-    """Forward over reverse where the rule is linear, reverse over reverse for every rule."""
-    x = torch.tensor([-2.0, -1.0, -0.5, 0.0, 1.0, 2.0])
-    weight = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
-
-    def squares(rule: str) -> object:
-        return lambda x: pg.clamp(x, -1, 1, rule=rule).square().sum()
-
-    assert torch.func.hessian(squares("zero"))(x).diagonal().tolist() == [0, 2, 2, 2, 2, 0]
-    for rule in ("zero", "inward", "sign", "leaky", "elastic", "inverting"):
-        second = torch.func.jacrev(torch.func.grad(squares(rule)))(x)
-        assert torch.equal(second, torch.autograd.functional.hessian(squares(rule), x)), rule
-
-    def first(x: torch.Tensor) -> torch.Tensor:
-        return torch.func.grad(lambda x: (pg.clamp(x, -1, 1, rule="elastic") * weight).sum())(x).sum()
-
-    assert torch.func.grad(first)(x).tolist() == [0.5, 0, 0, 0, 0, 0.5]

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pseudograd as pg
 from pseudograd import engine, kernels
 from pseudograd.kernels import table
-from pseudograd.kernels.residuals import INPUTS, Residual
+from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rule import OPS, Call, Rule, add_rule, make_call
 
 from ..choices import folded
@@ -256,49 +256,3 @@ def _serving(
         if is_of_cpu and kernel.backward(torch.zeros(3, dtype=dtype), saved, wants, call) is not None:
             return kernel.backward.__name__
     return None
-
-
-class _Subclass(Tensor):
-    pass
-
-
-@pytest.mark.parametrize("watched", [False, True], ids=["bare", "dispatch mode"])
-@pytest.mark.parametrize("kind", [Tensor, _Subclass])
-def test_a_kernel_with_a_forward_of_its_own_runs_only_where_nobody_must_see_it(
-    kind: type[Tensor], watched: bool
-) -> None:
-    """A mode or a subclass sees torch's own ops; what is kept is the same either way."""
-    ran: list[str] = []
-
-    def encode(call: Any, inputs: Any, wants: Any) -> tuple[Tensor, list[Any]]:
-        x, low, high = inputs
-        return call.primitive.forward(*inputs), [(x >= low) & (x <= high)]
-
-    def pull(grad: Tensor, saved: list[Any], wants: Any, call: Any) -> tuple[Any, ...]:
-        return torch.where(saved[0], grad, 0.0), None, None
-
-    def forward(call: Any, inputs: Any, wants: Any) -> tuple[Tensor, list[Any]]:
-        ran.append("forward")
-        return encode(call, inputs, wants)
-
-    def backward(*args: Any) -> tuple[Any, ...]:
-        ran.append("backward")
-        return pull(*args)
-
-    def is_zero(call: Any) -> bool:
-        return bool(call.label == "clamp/zero")
-
-    inside = Residual("inside", lambda *_: True, encode, pull, lambda call, inputs, wants: inputs[0].numel(), is_zero)
-    own = kernels.Kernel("own", inside, is_zero, backward, forward)
-    kernels.register(inside, own)
-    try:
-        x = _x()
-        with _Watches() if watched else contextlib.nullcontext():
-            y = engine.run(make_call(OPS["clamp"], "zero", "closed"), x.as_subclass(kind), -1.0, 1.0)
-        assert y.tolist() == [-1, 0, 1]
-        y.sum().backward()
-    finally:
-        kernels.remove(own, inside)
-    assert x.grad.tolist() == [0, 1, 0]
-    if kind is Tensor:
-        assert ran == (["backward"] if watched else ["forward", "backward"])

@@ -169,6 +169,19 @@ def test_it_keeps_two_bits(two_bits: list[str]) -> None:
     assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 256)]
 
 
+def test_a_kernel_computes_a_forward_only_where_nobody_must_see_it(two_bits: list[str]) -> None:
+    """A mode sees torch's own ops; what is kept is the same either way."""
+    expected = plainly(clamp_of("inward"))
+    for context in (contextlib.nullcontext(), FlopCounterMode(display=False)):
+        two_bits.clear()
+        leaf = X.clone().requires_grad_()
+        with context:
+            y = clamp_of("inward")(leaf)
+        y.backward(GRAD)
+        assert_equal(leaf.grad, expected)
+        assert two_bits == ["forward", "backward"][isinstance(context, FlopCounterMode) :]
+
+
 @pytest.mark.parametrize("counted", ["forward", "backward", "both"])
 def test_modes_come_and_go_around_a_checkpoint(counted: str, two_bits: list[str]) -> None:
     """A checkpoint compares what its two passes keep. A mode around one of them changes who computes, and nothing else."""

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import kernels
@@ -22,7 +21,6 @@ from pseudograd.testing.contract import values
 from pseudograd.testing.measure import transforms
 
 from ..choices import folded, one_in
-from ..contract.batches import SideBySide
 
 Function = Callable[[Tensor], Tensor]
 THREE = pg.rules.fewbit(bits=3)
@@ -246,18 +244,6 @@ def test_transforms_give_the_same(way: str, transform: str) -> None:
     assert_same(TRANSFORMS[transform](f, x, grad), gradient_by_formula(f, x, grad))
 
 
-@pytest.mark.program
-def test_compiled_code_gives_the_same() -> None:
-    functions = [f for f, _ in WAYS.values()]
-    x, grad = (tensor.expand(len(functions), -1).contiguous() for tensor in inputs())
-    grad = grad.nan_to_num(1.0, 2.0, -2.0)
-    torch._dynamo.reset()
-    compiled = torch.compile(SideBySide(functions), backend="aot_eager", fullgraph=True)
-    for name, f, ours in zip(WAYS, functions, gradient(compiled, x, grad), strict=True):
-        expected = gradient_by_formula(f, x[0], grad[0])
-        torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True, msg=name)
-
-
 @every_way
 def test_the_second_derivative_is_that_of_a_step(way: str) -> None:
     f, _ = WAYS[way]
@@ -330,16 +316,6 @@ def test_hardsigmoid_has_the_rules_of_relu_too_and_its_own_switch_counts_first()
         assert_same(gradient(functional.hardsigmoid, x, grad), grad * (1 / 6))
     with pg.override(relu="identity", hardsigmoid="exact"):
         assert_same(gradient(functional.hardsigmoid, x, grad), gradient(pg.ops.hardsigmoid, x, grad))
-
-
-def test_a_checkpoint_follows_the_switch() -> None:
-    x, grad = inputs()
-    leaf = x.clone().requires_grad_()
-    with pg.override(gelu="fewbit"):
-        y = checkpoint(lambda x: functional.gelu(x * 1), leaf, use_reentrant=False)
-    y.backward(grad)  # outside the context
-    assert leaf.grad is not None
-    assert_same(leaf.grad, gradient(WAYS["gelu, 2 bits"][0], x, grad))
 
 
 @pytest.mark.program

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import inspect
 import math
 from pathlib import Path
 
@@ -100,12 +99,3 @@ def test_defaults_of_the_projects() -> None:
     needs("verl", "0.9.1")
     verl = fields_of("verl", "workers", "config", "actor.py")
     assert (verl["clip_ratio_low"], verl["clip_ratio_high"], verl["clip_ratio_c"]) == (0.2, 0.2, 3.0)
-
-
-def test_defaults_of_stable_baselines3_and_torchrl() -> None:
-    needs("stable_baselines3", "2.9.2")
-    from stable_baselines3 import PPO
-
-    assert inspect.signature(PPO.__init__).parameters["clip_range"].default == 0.2
-    needs("torchrl", "0.14.1")
-    assert fields_of("torchrl", "objectives", "ppo.py")["clip_epsilon"] == 0.2
