@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from .norms import Losses
     from .tally import Tally
 
-# the kinds of a birth
-ROOT, DIVISION, LOG, ARC, OVERFLOW, ROW, FACTOR = "root", "division", "log", "arc", "overflow", "row", "factor"
-HALF, RESULT, FUNCTION, MATRIX = "half", "half result", "function", "matrix"
-DATA, WEIGHTS, ENTERED, OTHER = "data", "weights", "entered", "other"
-PRODUCT, MINUS_INFINITY = "product", "minus infinity"
+_KindOfOp = Literal["root", "division", "log", "arc", "overflow", "row", "factor", "product"]
+_OtherKind = Literal[
+    "minus infinity", "half", "half result", "function", "matrix", "data", "weights", "entered", "other"
+]
+Kind = Literal[_KindOfOp, _OtherKind]
 _OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # no entry of x decides
-_KINDS = {
-    ROOT: "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
-    DIVISION: "Div Reciprocal Rsqrt Atan2 Addcdiv",
-    LOG: "Log Log2 Log10 Log1P Logit Xlogy SpecialEntr",
-    ARC: "Acos Asin Acosh Atanh Erfinv",
-    OVERFLOW: "Exp Exp2 Expm1 Sinh Cosh LinalgMatrixExp",
-    ROW: "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
-    FACTOR: "Mul Addcmul",
-    PRODUCT: " ".join((*_OF_MATRICES, "Prod", "Cumprod")),
+_KINDS: dict[_KindOfOp, str] = {
+    "root": "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
+    "division": "Div Reciprocal Rsqrt Atan2 Addcdiv",
+    "log": "Log Log2 Log10 Log1P Logit Xlogy SpecialEntr",
+    "arc": "Acos Asin Acosh Atanh Erfinv",
+    "overflow": "Exp Exp2 Expm1 Sinh Cosh LinalgMatrixExp",
+    "row": "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
+    "factor": "Mul Addcmul",
+    "product": " ".join((*_OF_MATRICES, "Prod", "Cumprod")),
 }
-KIND_OF: dict[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+KIND_OF: dict[str, Kind] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # the position of the edge of a saved input, where it is not the first
 _SECOND = "other weight exponent target mat2 mat1 batch1 mat vec vec1 tensor x2 tensor1 key"
 _THIRD = "tensor2 batch2 vec2 value bias"
@@ -69,15 +69,13 @@ class Birth:
     """The op of which something leaves that is not finite, although all that arrives is; or one that made such a value in the forward.
 
     tally: None where nobody saw the call. values: of x, where it happened. is_masked: is all that arrives at these entries 0? origin:
-    the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. factor: how
-    often the largest exceeds the range of its dtype; 0 where nobody knows. line: the losses of the line that ran the backward. place: the
-    number of the node among those of its op in that backward, and how many there are. hidden: the leaves upstream that a detach hides.
-    earlier: the backward that got it before, behind a detach.
+    the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. line: the
+    losses of the line that ran the backward. place: the number of the node among those of its op in that backward, and how many there are.
     """
 
     tally: Tally | None
     op: str
-    kind: str
+    kind: Kind
     backward: int
     entries: int
     elements: int
@@ -89,12 +87,8 @@ class Birth:
     origin: str = ""
     broken: str = ""
     near: str = ""
-    factor: float = 0.0
-    backwards: int = 1
     line: Losses | None = None
     place: tuple[int, int] = (0, 0)
-    hidden: int = 0
-    earlier: int = 0
 
 
 def is_broken(value: object) -> bool:
@@ -138,18 +132,14 @@ def edge_of(node: GraphNode, name: str) -> GraphNode | None:
     return edges[position][0] if position < len(edges) else None
 
 
-def op_of(node: GraphNode) -> str:
-    return nodes.name_of(node).rstrip("0123456789").removesuffix("Backward")
-
-
-def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> str:
+def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> Kind:
     """The kind of a birth by its op. is_ordinary: is x known, and nowhere at the ends of the range of the op?"""
-    kind = KIND_OF.get(op, MATRIX if op.startswith("Linalg") else OTHER)
+    kind = KIND_OF.get(op, "matrix" if op.startswith("Linalg") else "other")
     if op == "LogSoftmax" and not any(bool(value.isnan().any()) for value in saved_results(node)):
-        return MINUS_INFINITY
-    if is_ordinary and (kind == ROOT or op in _LIMITS or (op == "Div" and not _is_small(node))):
-        return PRODUCT
-    return DIVISION if op == "Pow" and _exponent(node) < 0 else kind
+        return "minus infinity"
+    if is_ordinary and (kind == "root" or op in _LIMITS or (op == "Div" and not _is_small(node))):
+        return "product"
+    return "division" if op == "Pow" and _exponent(node) < 0 else kind
 
 
 def position_of(node: GraphNode, name: str) -> int:
@@ -238,21 +228,3 @@ def _counts(groups: Mapping[str, Tensor], at: Tensor) -> str:
     if len(counts) < 2:
         return "".join(f"x is {text}" for text in counts)
     return "x is " + " or ".join(f"{text} ({count:,})" for text, count in counts.items())
-
-
-def excess(op: str, node: GraphNode, grad: Tensor | None) -> float:
-    """How often the largest gradient that leaves exceeds the range of float16; 0 where nobody knows."""
-    if grad is None:
-        return 0.0
-    largest = grad.detach().float().abs()
-    if op == "Mul":
-        factors = [value.float().abs() for value in saved_inputs(node).values()]
-        if not factors:
-            return 0.0
-        try:
-            largest = torch.stack([(largest * factor).max() for factor in factors])
-        except RuntimeError:
-            return 0.0
-    elif op != "ToCopy":
-        return 0.0
-    return float(largest.max()) / torch.finfo(torch.float16).max

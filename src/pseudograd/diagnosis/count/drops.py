@@ -17,7 +17,7 @@ from .tally import Tally
 
 MATRIX_PRODUCTS = ("Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Convolution")
 PRODUCTS = ("Mul", "Prod", "Linear", *MATRIX_PRODUCTS)
-CUTS, MULTIPLIES, READS_OTHERS = "cuts what arrives for them", "multiplies them with 0", "reads others alone"
+CUTS, READS_OTHERS = "cuts what arrives for them", "reads others alone"
 _NEAR = 12  # nodes behind an op among which its parameter is looked for
 _MOST_NEAR = 3  # parameters behind an op
 _MORE_DROPPED = 1.5  # an op that drops more than so many times the entries in question drops for another reason
@@ -31,16 +31,12 @@ class Drop(NamedTuple):
 
 
 class _Passing(NamedTuple):
-    """The gradient towards a leaf at an op near it: where did one arrive, in the shape of what left, and where did one leave?
-
-    is_next: is the leaf an input of the op?
-    """
+    """The gradient towards a leaf at an op near it: where did one arrive, in the shape of what left, and where did one leave?"""
 
     bit: int
     leaf: Leaf
     tally: Tally
-    is_next: bool
-    arrived: Tensor | None
+    arrived: Tensor
     left: Tensor
 
 
@@ -49,20 +45,17 @@ class Drops:
 
     def __init__(self, leaves: Leaves, key: str) -> None:
         self._leaves, self._key, self._rerun = leaves, key, f"{key}: may run again"
-        # By the set with the leaf: the backward, and its drops in the order of the backward.
-        self._drops: dict[int, tuple[int, dict[Drop, None]]] = {}
+        self._drops: dict[int, dict[Drop, None]] = {}  # by the set with the leaf, in the order of the backward
         self._pending: list[_Passing] = []  # of the running backward
-        self._read: dict[int, int] = {}  # by that set: the last backward in which a lookup read one of the entries
+        self._read: set[int] = set()  # those sets of which a lookup read one of the entries
 
     def of(self, leaf: int) -> list[Drop]:
         """The drop next to the leaf in the last backward looked at; all lookups if it is one, and none of them reads the entries."""
-        backward, drops = self._drops.get(leaf, (0, {}))
-        is_read = self._read.get(leaf) == backward
-        nearest_first = [drop for drop in reversed(drops) if not (is_read and drop.how == READS_OTHERS)]
-        nearest = [drop for drop in nearest_first if drop.how != MULTIPLIES] or nearest_first
-        if not nearest or nearest[0].how != READS_OTHERS:
-            return nearest[:1]
-        return [drop for drop in nearest if drop.how == READS_OTHERS]
+        drops = reversed(self._drops.get(leaf, {}))
+        nearest = [drop for drop in drops if not (leaf in self._read and drop.how == READS_OTHERS)]
+        if nearest and nearest[0].how == READS_OTHERS:
+            return [drop for drop in nearest if drop.how == READS_OTHERS]
+        return nearest[:1]
 
     def begin(self, node: GraphNode, may_run_again: bool) -> None:
         """A node was made whose backward is looked at. may_run_again: no hook of the program hands out what it has saved."""
@@ -87,48 +80,40 @@ class Drops:
         for (other, _), left in zip(node.next_functions, leaving, strict=False):
             if other is None or left is None or not self._leaves.upstream(other) & partial:
                 continue
-            for bit, leaf, is_next in self._near(other, partial):
-                if left.layout is torch.strided:
-                    arrived = None if is_lookup else _reduced(arriving[0], left)
-                    self._pending.append(_Passing(bit, leaf, tally, is_next, arrived, left != 0))
+            if left.layout is torch.strided:
+                arrived = torch.ones_like(left, dtype=torch.bool) if is_lookup else _reduced(arriving[0], left)
+                if arrived is not None:
+                    near = self._near(other, partial)
+                    self._pending += [_Passing(bit, leaf, tally, arrived, left != 0) for bit, leaf in near]
 
-    def look_at_hook(self, leaf: int, tally: Tally, arrived: Tensor, left: Tensor) -> None:
-        """A hook of a parameter ran."""
-        known = self._leaves.single(leaf)
-        if known is not None and are_readable((arrived, left)):
-            self._pending.append(_Passing(leaf, known, tally, False, arrived != 0, left != 0))
-
-    def end(self, backward: int) -> None:
+    def end(self) -> None:
         """A backward that was looked at has ended: judge by the entries that have had no gradient until now."""
         pending, self._pending = self._pending, []
+        reached = {passing.bit for passing in pending}
+        self._drops |= {bit: {} for bit in reached}
+        self._read -= reached
         for passing in pending:
             had = passing.leaf.entries.mask
             if had is None or had.device != passing.left.device:
                 continue
-            if self._drops.get(passing.bit, (0, {}))[0] != backward:
-                self._drops[passing.bit] = backward, {}
             how = _judge(passing, ~had)
             if how:
-                self._drops[passing.bit][1][Drop(passing.tally, how)] = None
+                self._drops[passing.bit][Drop(passing.tally, how)] = None
             elif passing.tally.op in LOOKUPS and _may_concern(passing.left, ~had):
-                self._read[passing.bit] = backward
+                self._read.add(passing.bit)
 
-    def _near(self, start: GraphNode, partial: int) -> Iterator[tuple[int, Leaf, bool]]:
-        """The leaves that are reached first from here, as sets; is it an input of the node itself?"""
-        queue, met, count = [(start, 0)], {start}, 0
-        for node, depth in queue:
-            if hasattr(node, "variable"):
-                bit = self._leaves.upstream(node) & partial
-                leaf = self._leaves.single(bit)
-                if leaf is not None:
-                    yield bit, leaf, depth < 2
-                    count += 1
+    def _near(self, start: GraphNode, partial: int) -> Iterator[tuple[int, Leaf]]:
+        """The leaves that are reached first from here, each with its set."""
+        queue, count = [start], 0
+        for node in queue:
+            bit = self._leaves.upstream(node) & partial if hasattr(node, "variable") else 0
+            leaf = self._leaves.single(bit)
+            if leaf is not None:
+                yield bit, leaf
+                count += 1
             if count == _MOST_NEAR or len(queue) > _NEAR:
                 return
-            for other, _ in node.next_functions:
-                if other is not None and other not in met:
-                    met.add(other)
-                    queue.append((other, depth + 1))
+            queue += {other: None for other, _ in node.next_functions if other is not None and other not in queue}
 
 
 def _rerun(node: GraphNode, arriving: Leaving) -> Leaving:
@@ -145,18 +130,12 @@ def _rerun(node: GraphNode, arriving: Leaving) -> Leaving:
 
 def _judge(passing: _Passing, missing: Tensor) -> str:
     """How an op drops the missing entries of a leaf; "" if it does not."""
-    arrived, left = passing.arrived, passing.left
-    if passing.tally.op in LOOKUPS:
-        return READS_OTHERS if _covers(~left, missing) else ""
     # The gradients on the two sides of a matrix product have the same shape by chance alone.
-    is_matrix = passing.tally.op.startswith(("Linear", *MATRIX_PRODUCTS))
-    if arrived is not None and not is_matrix and _covers(arrived & ~left, missing, arrived, left):
-        return CUTS
-    is_product = passing.is_next and passing.tally.op.startswith(PRODUCTS)
-    if not (is_product and missing.dim() > 1 and _covers(~left, missing)):
+    if passing.tally.op.startswith(("Linear", *MATRIX_PRODUCTS)):
         return ""
-    columns = missing.flatten(2).all(2) if missing.dim() > 2 else missing
-    return MULTIPLIES if bool((columns == columns.all(0)).all()) else ""
+    is_lookup = passing.tally.op in LOOKUPS
+    is_covered = _covers(passing.arrived, passing.left, missing, is_lookup)
+    return "" if not is_covered else READS_OTHERS if is_lookup else CUTS
 
 
 def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
@@ -171,25 +150,20 @@ def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
     return (arrives.any(dims, keepdim=True) if dims else arrives).reshape(like.shape)
 
 
-def _covers(dropped: Tensor, missing: Tensor, arrived: Tensor | None = None, left: Tensor | None = None) -> bool:
-    """Are the missing entries, or the rows or columns that they make up, among the dropped ones, and hardly others?
+def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> bool:
+    """Are the missing entries, or the rows or columns that they make up, among those where some arrived and none left, and hardly others?
 
-    arrived, left: of a row, some entry must have arrived and none have left; without them all of its entries must be dropped.
+    is_lookup: the op is asked for single entries, and may drop whatever else it does not read in this step.
     """
     ways = (missing, missing.transpose(0, 1)) if missing.dim() > 1 else (missing,)
-    if dropped.numel() == missing.numel():
-        are_in = [_is_within(way.reshape(dropped.shape), dropped, is_lookup=arrived is None) for way in ways]
-        if any(are_in):
+    if left.numel() == missing.numel():
+        dropped = arrived & ~left
+        if any(_is_within(way.reshape(left.shape), dropped, is_lookup) for way in ways):
             return True
     for units in (_flags_along(way, range(1)).all(1) for way in ways):
-        if int(units.sum()) * (missing.numel() // units.numel()) != int(missing.sum()):
-            continue
-        for dims in _dims_of(dropped, units.numel()):
-            if arrived is None or left is None:
-                gone = _flags_along(dropped, dims).all(1)
-            else:
-                gone = _flags_along(arrived, dims).any(1) & ~_flags_along(left, dims).any(1)
-            if _is_within(units, gone):
+        are_whole = int(units.sum()) * (missing.numel() // units.numel()) == int(missing.sum())
+        for dims in _dims_of(left, units.numel()) if are_whole else ():
+            if _is_within(units, _flags_along(arrived, dims).any(1) & ~_flags_along(left, dims).any(1)):
                 return True
     return False
 
@@ -214,8 +188,7 @@ def _flags_along(flags: Tensor, dims: range) -> Tensor:
     return flags.permute(order).reshape(math.prod(flags.shape[dim] for dim in dims), -1)
 
 
-def _is_within(missing: Tensor, dropped: Tensor, is_lookup: bool = False) -> bool:
-    """is_lookup: the op is asked for single entries, and may drop whatever else it does not read in this step."""
+def _is_within(missing: Tensor, dropped: Tensor, may_be_more: bool = False) -> bool:
     count = int(missing.sum())
-    are_few = is_lookup or int(dropped.sum()) <= _MORE_DROPPED * count
+    are_few = may_be_more or int(dropped.sum()) <= _MORE_DROPPED * count
     return count > 0 and are_few and not bool((missing & ~dropped).any())

@@ -34,7 +34,7 @@ _NODES_LOOKED_AT = 24  # on each side of a choice
 _MOST_SCALED = 8
 
 
-def _kind(node: GraphNode) -> str:
+def op_of(node: GraphNode) -> str:
     return nodes.name_of(node).rstrip("0123456789").removesuffix("Backward")
 
 
@@ -76,7 +76,7 @@ def note_zero_factors(starts: Iterable[GraphNode | None], suspects: int, leaves:
 
 
 def _factors_of(node: GraphNode, inputs: list[GraphNode | None]) -> tuple[int, ...]:
-    pair = _FACTORS.get(_kind(node), ())
+    pair = _FACTORS.get(op_of(node), ())
     return pair if pair and len(inputs) > max(pair) else ()
 
 
@@ -95,7 +95,7 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
         added = [_zero_leaf(other, leaves, steps + 1) for at, other in enumerate(inputs) if at not in pair]
         factors = [_zero_leaf(inputs[at], leaves, steps + 1) for at in pair] if None not in added else []
         return next((leaf for leaf in factors if leaf is not None), None)
-    if _kind(node) not in _KEEP_ZERO and not (_kind(node) == "Mul" and len(inputs) == 1):
+    if op_of(node) not in _KEEP_ZERO and not (op_of(node) == "Mul" and len(inputs) == 1):
         return None
     zeros = [_zero_leaf(other, leaves, steps + 1) for other in inputs]
     return None if None in zeros or not zeros else zeros[0]
@@ -122,7 +122,7 @@ def find_beside(node: GraphNode) -> Iterator[GraphNode]:
 
 
 def _steps_beside(node: GraphNode) -> Iterator[GraphNode]:
-    sides, steps = _inputs(node), _STEPS.get(_kind(node), ())
+    sides, steps = _inputs(node), _STEPS.get(op_of(node), ())
     for side, other_side in zip(sides, sides[::-1], strict=True) if steps and len(sides) == 2 else ():
         chain = _scaled(side)
         at = next((at for at, before in enumerate(chain) if _is_step(before, steps)), len(chain))
@@ -132,7 +132,7 @@ def _steps_beside(node: GraphNode) -> Iterator[GraphNode]:
 
 
 def _is_step(node: GraphNode, steps: Sequence[str]) -> bool:
-    return _kind(node) in steps and (_kind(node) != "Div" or getattr(node, "_saved_rounding_mode", None) is not None)
+    return op_of(node) in steps and (op_of(node) != "Div" or getattr(node, "_saved_rounding_mode", None) is not None)
 
 
 def _scaled(node: GraphNode | None) -> list[GraphNode]:
@@ -141,7 +141,7 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
     while node is not None and len(chain) < _MOST_SCALED:
         chain.append(node)
         inputs = [other for other in _inputs(node) if other is not None]
-        is_scale = _kind(node) in _SCALES or any(_kind(node) in steps for steps in _STEPS.values())
+        is_scale = op_of(node) in _SCALES or any(op_of(node) in steps for steps in _STEPS.values())
         node = inputs[0] if is_scale and len(inputs) == 1 else None
     return chain
 
@@ -151,12 +151,12 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
 
 def steep_op_behind(clamp: GraphNode) -> str:
     """The op that makes what enters a clamp, as far as that is only scaled, if what passes outside the bounds may be of any size there."""
-    op = next((_kind(node) for node in _scaled(_inputs(clamp)[0]) if _is_steep(node)), "")
+    op = next((op_of(node) for node in _scaled(_inputs(clamp)[0]) if _is_steep(node)), "")
     return op[:1].lower() + op[1:]
 
 
 def _is_steep(node: GraphNode) -> bool:
-    op, inputs = _kind(node), _inputs(node)
+    op, inputs = op_of(node), _inputs(node)
     if op == "Pow":
         exponent = getattr(node, "_saved_exponent", 1.0)
         return not isinstance(exponent, torch.Tensor) and not 0 <= exponent <= _CALM_POWER

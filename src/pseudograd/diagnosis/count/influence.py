@@ -7,11 +7,10 @@ calls that hand them on are one thing.
 
 from __future__ import annotations
 
-import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -164,10 +163,6 @@ class Influence:
         """For a detached tensor: the leaves upstream of its source, and whether the source is a leaf."""
         bits = self._detached.get(tensor)
         return bits >> 1, bool(bits & 1)
-
-    def leaves_behind_cuts(self, tensor: Tensor) -> int:
-        """The leaves upstream of a value that has no gradient, before each cut that it comes from."""
-        return reduce(operator.or_, (cut.upstream for cut in self._cuts_among(self._marks.get(tensor))), 0)
 
     def let_go(self, tensor: Tensor, other: Tensor) -> Callable[[], None]:
         """Drop the weak references to two tensors until the returned function is called, when each has become the other."""

@@ -6,9 +6,8 @@ Nothing of this is imported before something was not finite. One file, as a back
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
-from operator import or_
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,29 +16,15 @@ from ...listen import nodes
 from ...listen.frames import named
 from ...listen.harmless import quiet
 from ...listen.nodes import GraphNode
-from ...torch_table.private import current_node, saved
+from ...torch_table.private import current_node
 from ...wording import counted
 from .births import (
-    DATA,
-    ENTERED,
-    FACTOR,
-    FUNCTION,
-    HALF,
     KIND_OF,
-    MINUS_INFINITY,
-    OTHER,
-    OVERFLOW,
-    PRODUCT,
-    RESULT,
-    ROW,
-    WEIGHTS,
     Birth,
     describe,
     edge_of,
-    excess,
     is_broken,
     kind_of,
-    op_of,
     position_of,
     recompute,
     saved_inputs,
@@ -47,34 +32,20 @@ from .births import (
     words_of,
 )
 from .grads import Leaving, are_readable
-from .influence import Influence, tensors_in
+from .graph_shapes import op_of
+from .influence import tensors_in
 from .leaf import MOST_IN_WARM_UP, Leaf
 
 if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
     from torch.optim import Optimizer
 
-    from ...listen.harmless import Errors
-    from .leaves import Leaves
-    from .norms import Losses
+    from .recorder import Recorder
     from .tally import Tally
 
 _MOST_BIRTHS = 16
 _NAMES_OF_VIEWS = "View UnsafeView Reshape T Transpose Permute Alias Unsqueeze Squeeze Clone"
 _VIEWS = frozenset(_NAMES_OF_VIEWS.split())
-
-
-class Recorder(Protocol):
-    """The part of the recorder that is read here."""
-
-    noted: Errors
-    leaves: Leaves
-    influence: Influence
-    backwards: int
-    line: Losses | None
-    is_on: bool
-
-    def tally_of(self, node: GraphNode) -> Tally | None: ...
 
 
 class Nonfinite:
@@ -93,7 +64,6 @@ class Nonfinite:
         self._are_weights_known = False
         self._is_loss_nan = False  # in the last backward
         self._is_searching = self._is_of_forward = self._is_inner = self._is_computed_again = False
-        self._of_data: list[object] = []  # the births, by their keys, that came from what this backward can reach
         # The nodes of this backward whose result may be it, each with that result, if it is known to be it.
         self._frontier: dict[GraphNode, Tensor | None] = {}
         self._behind: list[GraphNode] = []  # the nodes of this backward
@@ -122,15 +92,13 @@ class Nonfinite:
             if weights and not self.reached:
                 near, backward, tensor = weights[0].name, self._recorder.backwards, weights[0].tensor()
                 dtype = torch.float32 if tensor is None else tensor.dtype
-                self._add(Birth(None, "", WEIGHTS, backward, 0, 0, "", False, dtype, 0, is_forward=True, near=near))
+                self._add(Birth(None, "", "weights", backward, 0, 0, "", False, dtype, 0, is_forward=True, near=near))
         roots_known = [root.detach() for root in roots if isinstance(root, Tensor) and not is_loss_finite]
         self._is_loss_nan = any(bool(root.isnan().any()) for root in roots_known)
         if self.is_unplaced:
             self._place(behind)
         self._is_of_forward, self._is_computed_again = not is_loss_finite, False
-        reach = reduce(or_, (self._leaves.upstream(node) for node in nodes.starts(roots)), 0)
-        self._of_data = [key for key, birth in self.births.items() if birth.hidden & reach and self._is_of_forward]
-        if not self._of_data and (self.has_spread or not (self._is_of_forward or self._is_searching)):
+        if self.has_spread or not (self._is_of_forward or self._is_searching):
             return
         if self._is_of_forward:
             starts = zip(nodes.starts(roots), roots, strict=True)
@@ -152,20 +120,12 @@ class Nonfinite:
         return any(birth.tally is None and birth.op and birth.backward > oldest for birth in births)
 
     def _place(self, behind: Sequence[GraphNode]) -> None:
-        """Look for the lines in the graph of a later backward of the same line: those of the ops with the same parameter, or in the same
-        place among the ops of their kind.
-        """
+        """Look for the lines in the graph of a later backward of the same line: each op has its place among those of its kind."""
         for birth in self.births.values():
-            if birth.tally is not None or not birth.op or birth.line is not self._recorder.line:
-                continue
-            alike = [node for node in behind if op_of(node) == birth.op]
-            if birth.near:
-                alike = [node for node in alike if self._near(node) == birth.near]
-            else:
-                alike = alike[birth.place[0] :][:1] if len(alike) == birth.place[1] else []
-            broken = [node for node in alike if is_broken(saved_inputs(node).get(birth.broken))]
-            for node in broken or alike:
-                birth.tally = self._recorder.tally_of(node)
+            if birth.tally is None and birth.line is self._recorder.line:
+                alike = [node for node in behind if op_of(node) == birth.op]
+                if alike and len(alike) == birth.place[1]:
+                    birth.tally = self._recorder.tally_of(alike[birth.place[0]])
 
     def _place_of(self, node: GraphNode) -> tuple[int, int]:
         alike = [other for other in self._behind if op_of(other) == op_of(node)]
@@ -191,9 +151,7 @@ class Nonfinite:
         is_inner, self._is_inner = self._is_inner, False
         if is_inner and tally is not None and tally.function is not None:
             return
-        known = self.births.get(tally)
-        if known is not None:
-            known.backwards += known.backward != self._recorder.backwards
+        if tally in self.births:
             return
         birth = self._birth(tally, node, ~broken.isfinite(), arriving, broken.dtype)
         if self._is_of_forward:
@@ -203,13 +161,6 @@ class Nonfinite:
 
     def _add(self, birth: Birth | None) -> None:
         is_late = self.taken and self._recorder.backwards > self.taken[0]  # what a step has spread
-        if birth is not None and self._of_data:  # here the graph goes on behind the detach
-            is_finite = not any(is_broken(leaf.tensor()) for leaf in self._leaves.named(birth.upstream))
-            is_late = not is_finite or birth.kind in (DATA, WEIGHTS)
-            for key in self._of_data if not is_late else ():
-                known = self.births.pop(key)
-                birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
-            self._of_data = self._of_data if is_late else []
         if birth is not None and len(self.births) < _MOST_BIRTHS and not is_late:
             birth.line = self._recorder.line
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
@@ -229,9 +180,8 @@ class Nonfinite:
         hit = dict(self._leaves.broken)
         self._leaves.broken.clear()
         backward = self._recorder.backwards
-        if not self.births or self._of_data:
-            self._add(self._heard or self._candidate or (None if self._of_data else self._fallback))
-        self._of_data = []
+        if not self.births:
+            self._add(self._heard or self._candidate or self._fallback)
         self._heard = self._candidate = self._fallback = None
         self._is_searching = bool(hit) and not self.births
         if not hit:
@@ -283,7 +233,11 @@ class Nonfinite:
         if self.backwards[-1] < backwards and self.lost <= backwards / 10 and self.has_optimiser():
             return True
         goes_on = self.backwards[-1] < backwards or len(self.backwards) < MOST_IN_WARM_UP
-        return goes_on and self.has_optimiser() and all(birth.kind in (HALF, RESULT) for birth in self.births.values())
+        return (
+            goes_on
+            and self.has_optimiser()
+            and all(birth.kind in ("half", "half result") for birth in self.births.values())
+        )
 
     def calm(self) -> list[str]:
         """A sentence where it reached no weight."""
@@ -318,13 +272,15 @@ class Nonfinite:
         origin, broken, words = self._origin(node)
         kind = kind_of(op, node, is_ordinary)
         if tally is not None and tally.function is not None:
-            kind = FUNCTION
-        elif broken and (is_ordinary or kind == PRODUCT) and kind not in (FACTOR, ROW, MINUS_INFINITY):
-            kind = ENTERED
-        elif dtype is torch.float16 and kind in (OVERFLOW, PRODUCT, FACTOR, OTHER) and not (is_masked or origin):
-            kind = HALF
-        if kind == FACTOR:
-            kind, values = (FACTOR, words) if broken else (PRODUCT, "")
+            kind = "function"
+        elif broken and (is_ordinary or kind == "product") and kind not in ("factor", "row", "minus infinity"):
+            kind = "entered"
+        elif (
+            dtype is torch.float16 and kind in ("overflow", "product", "factor", "other") and not (is_masked or origin)
+        ):
+            kind = "half"
+        if kind == "factor":
+            kind, values = ("factor", words) if broken else ("product", "")
         return Birth(
             tally,
             op,
@@ -336,12 +292,11 @@ class Nonfinite:
             is_masked,
             dtype,
             self._leaves.upstream(node),
-            is_forward=bool(origin) and kind != ROW,
-            origin="" if kind == ROW else origin,
+            is_forward=bool(origin) and kind != "row",
+            origin="" if kind == "row" else origin,
             broken=broken,
             near=self._near(node) if tally is None else "",
-            place=self._place_of(node) if tally is None else (0, 0),
-            factor=excess(op, node, grad) if kind == HALF else 0.0,
+            place=self._place_of(node),
         )
 
     def _origin(self, node: GraphNode) -> tuple[str, str, str]:
@@ -381,7 +336,7 @@ class Nonfinite:
         if node is None or not is_broken(result):
             return
         # -inf is how a row is masked
-        is_row = KIND_OF.get(op_of(node)) == ROW and bool(result.isnan().any())
+        is_row = KIND_OF.get(op_of(node)) == "row" and bool(result.isnan().any())
         if any(bool(x.isnan().any()) if is_row else is_broken(x) for x in map(Tensor.detach, tensors_in(args))):
             return
         if op_of(node) in KIND_OF or bool(result.isnan().any()):  # any other op was told to make infinity
@@ -427,7 +382,7 @@ class Nonfinite:
             return None
         birth = self._birth(self._recorder.tally_of(node), node, mask, (), y.dtype)
         birth.is_forward = True
-        birth.kind = RESULT if birth.kind == HALF else birth.kind
+        birth.kind = "half result" if birth.kind == "half" else birth.kind
         return birth
 
     def _go_behind(self, node: GraphNode, name: str, value: Tensor) -> None:
@@ -442,7 +397,7 @@ class Nonfinite:
             Birth(
                 self._recorder.tally_of(node),
                 op_of(node),
-                DATA if other is None else WEIGHTS,
+                "data" if other is None else "weights",
                 self._recorder.backwards,
                 entries,
                 value.numel(),
@@ -453,7 +408,7 @@ class Nonfinite:
                 is_forward=True,
                 broken=name,
                 near=self._near(node),
-                hidden=self._recorder.influence.leaves_behind_cuts(saved(node, name)) if other is None else 0,
+                place=self._place_of(node),
             )
         )
 

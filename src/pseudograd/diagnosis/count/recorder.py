@@ -352,17 +352,12 @@ class Recorder(Subscriber):
         arrived, self._local.hook = self._local.hook, None
         if arrived is not None:
             tally = self._tally(HOOK, self.locations.here(3))
-            self._register(
-                tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor), tensor.is_leaf, arrived)
-            )
+            self._register(tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor), arrived))
 
     @quiet("the gradients at a hook")
-    def _count_hook(self, tally: Tally, upstream: int, is_leaf: bool, arrived: deque[Tensor], leaving: Tensor) -> None:
+    def _count_hook(self, tally: Tally, upstream: int, arrived: deque[Tensor], leaving: Tensor) -> None:
         if arrived:
-            arriving = arrived.pop()
-            tally.count_hook(leaving, arriving, self.is_full, upstream)
-            if self.partial & upstream and is_leaf:
-                self.zeros.drops.look_at_hook(upstream, tally, arriving, leaving)
+            tally.count_hook(leaving, arrived.pop(), self.is_full, upstream)
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
 
@@ -723,7 +718,7 @@ class Recorder(Subscriber):
 
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
             if self.partial:
-                self.zeros.drops.end(self.backwards)
+                self.zeros.drops.end()
             self.partial = self.leaves.partial() if is_last else 0
             is_unplaced = "nonfinite" in vars(self) and self.nonfinite.is_unplaced
             self.passing = _PASSING

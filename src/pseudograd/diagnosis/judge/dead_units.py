@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...wording import listed
-from ..count.drops import MULTIPLIES, READS_OTHERS
+from ..count.drops import READS_OTHERS
 from ..records import Partly
 
 # A share of the units. Ten linear layers with torch's initialisation, each followed by a relu and no norm, have up to 0.72 dead units in
@@ -44,7 +44,7 @@ def group_dead(partly: Iterable[Partly]) -> list[list[Partly]]:
 
 def are_chosen_out(partly: Partly) -> bool:
     """Does a comparison of the parameter's own values decide which entries an op drops, and does it drop most? They cannot come back."""
-    if partly.own_choice is None or are_dead(partly) or not partly.drops or partly.drops[0][1] == MULTIPLIES:
+    if partly.own_choice is None or are_dead(partly) or not partly.drops:
         return False
     if partly.drops[0][0].family in _SATURATE:
         return False
