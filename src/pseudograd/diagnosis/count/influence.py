@@ -21,6 +21,7 @@ from ...listen.harmless import forget
 from ...torch_table.private import backward_pass, is_wrapped
 from ...torch_table.records import Arguments, Keywords
 from .leaves import Leaves
+from .norms import PLAIN
 
 # Functions that read nothing of the values of their tensors, or nothing that a loss could need.
 _NAMES = (
@@ -30,7 +31,6 @@ _NAMES = (
     "is_pinned is_shared share_memory_ result_type can_cast type_as is_tensor is_nonzero"
 )
 _READ_NO_VALUE = frozenset(_NAMES.split())
-_PLAIN = (Tensor, torch.nn.Parameter)
 _VIEWS = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
 # the value leaves torch
 _EXITS = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
@@ -186,7 +186,7 @@ class Influence:
         """Is nothing cut and nothing marked? A shortcut for most calls: no argument has a mark, and the result has a graph of its own or is
         the first argument, to which nothing that learns was added outside the graph.
         """
-        if type(result) not in _PLAIN or self._origins or self._arrays.all:
+        if type(result) not in PLAIN or self._origins or self._arrays.all:
             return False
         is_itself, marks = args and result is args[0], self._marks.all
         if is_grad_enabled():
@@ -254,7 +254,7 @@ class Influence:
         """A shortcut for most of these calls: the result has a graph and all marks of the arguments, which are numbers with a derivative.
         Returns whether it was taken.
         """
-        if type(result) not in _PLAIN or not is_grad_enabled() or self._origins or self._arrays.all:
+        if type(result) not in PLAIN or not is_grad_enabled() or self._origins or self._arrays.all:
             return False
         if not isinstance(result, Tensor) or nodes.node_of(result) is None or not _is_continuous(result):
             return False

@@ -25,6 +25,7 @@ from ...torch_table.private import input_metadata, saved, wrapped_node
 from ...torch_table.records import Arguments, Function, Keywords
 from .further_backward import CHECKPOINT, REENTRANT, Gradients, why_not_unpacked
 from .leaf import has_numbers
+from .norms import PLAIN
 from .replaced_nodes import pull_under
 from .tally import SLICE_NODE, form_of_slice
 
@@ -162,33 +163,30 @@ def _noted_kink(node: GraphNode, noted: Tie | Tensor) -> KinkNode:
 
 
 def _pool_kink(node: GraphNode) -> KinkNode | None:
-    """None without a tie, and in ceil mode, where windows reach over the end."""
+    """The last of equal entries is the first of the mirrored pool. None without a tie, and in ceil mode: windows reach over the end."""
     x, first = saved(node, "self").detach(), saved(node, "result1")
     size, step, pad, spread = (_pair(saved(node, name)) for name in ("kernel_size", "stride", "padding", "dilation"))
     if saved(node, "ceil_mode") or not x.numel():
         return None
-    planes = x.reshape(-1, 1, *x.shape[-2:])
-    wide = functional.pad(planes.float(), (pad[1], pad[1], pad[0], pad[0]), value=-math.inf)
-    windows = functional.unfold(wide, size, spread, 0, step or size)
-    is_tied = (windows == windows.amax(1, keepdim=True)).sum(1) > 1
-    if not bool(is_tied.any()):
-        return None
-    at = windows.shape[1] - 1 - windows.flip(1).argmax(1)  # the last of equal ones: the first from the end
-    columns = first.shape[-1]
-    window = torch.arange(windows.shape[-1], device=x.device)
-    row = (window // columns) * (step or size)[0] + (at // size[1]) * spread[0] - pad[0]
-    column = (window % columns) * (step or size)[1] + (at % size[1]) * spread[1] - pad[1]
-    last = (row * x.shape[-1] + column).reshape(first.shape)
-    indices = torch.where(is_tied.reshape(first.shape), last, first).flatten(-2)
+    step = step or size
+    # Behind the last window some rows and columns may be left over. In the mirrored pool they would come first.
+    height, width = (
+        (count - 1) * step[at] + spread[at] * (size[at] - 1) + 1 for at, count in enumerate(first.shape[-2:])
+    )
+    wide = functional.pad(x, (pad[1], pad[1], pad[0], pad[0]), value=-math.inf)[..., :height, :width]
+    _, mirrored = functional.max_pool2d_with_indices(wide.flip(-2, -1), size, step, (0, 0), spread)
+    at = height * width - 1 - mirrored.flip(-2, -1)
+    last = (at // width - pad[0]) * x.shape[-1] + at % width - pad[1]
+    at_kink = int((last != first).sum())
 
     def leave(leaving: Gradients, grad: Tensor) -> Gradients:
         if leaving[0] is None:
             return leaving
         grad_x = torch.zeros_like(leaving[0]).flatten(-2)
-        grad_x.scatter_add_(-1, indices, grad.flatten(-2))
+        grad_x.scatter_add_(-1, last.flatten(-2), grad.flatten(-2))
         return (grad_x.reshape(leaving[0].shape), *leaving[1:])
 
-    return KinkNode(node, POOL, int(is_tied.sum()), is_tied.numel(), leave)
+    return KinkNode(node, POOL, at_kink, last.numel(), leave) if at_kink else None
 
 
 def _pair(value: Iterable[int]) -> tuple[int, ...]:
@@ -224,7 +222,7 @@ def note_before(func: Function, args: Arguments, kwargs: Keywords) -> object:
 
 def _is_plain(x: object) -> bool:
     """Has it a gradient, and numbers that can be read?"""
-    if not isinstance(x, Tensor) or type(x) not in (Tensor, torch.nn.Parameter):
+    if not isinstance(x, Tensor) or type(x) not in PLAIN:
         return False
     return x.requires_grad and x.layout is torch.strided and not x.is_nested and has_numbers(x)
 

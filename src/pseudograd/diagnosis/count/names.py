@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Iterable
 from itertools import compress
+from typing import Any
 
 from torch import nn
 
@@ -106,15 +107,12 @@ def is_wrapper(module: nn.Module) -> bool:
 def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
     """The outermost modules that have these parameters, among all that are alive.
 
-    Torch leads from a module neither to its parameters' other modules nor to the module around it. So this reads all objects of Python,
-    and is called for reports alone.
+    Torch leads from a module neither to its parameters' other modules nor to the module around it. This is called for reports alone.
     """
     wanted = {id(tensor) for tensor in tensors}
-    kinds = subclasses(nn.Module, set())
     parents: dict[int, list[nn.Module]] = {}
     modules: list[nn.Module] = []
-    objects = gc.get_objects()
-    for module in compress(objects, map(kinds.__contains__, map(type, objects))):  # all in C: there may be millions
+    for module in instances_of(nn.Module):
         if not is_wrapper(module):
             for child in children_of(module).values():
                 parents.setdefault(id(child), []).append(module)
@@ -123,13 +121,15 @@ def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
     return list({id(top): top for top in (_top_of(module, parents) for module in modules)}.values())
 
 
-def subclasses(base: type, kinds: set[type]) -> set[type]:
-    if base not in kinds:
-        kinds.add(base)
-        below: list[type] = type.__subclasses__(base)
-        for kind in below:
-            subclasses(kind, kinds)
-    return kinds
+def instances_of(*kinds: type) -> list[Any]:
+    """All objects of these classes that are alive. It reads all objects of Python, in C: there may be millions."""
+    met, queue = set(kinds), list(kinds)
+    for kind in queue:
+        new: set[type] = set(type.__subclasses__(kind)) - met
+        met |= new
+        queue += new
+    objects = gc.get_objects()
+    return list(compress(objects, map(met.__contains__, map(type, objects))))
 
 
 def _top_of(module: nn.Module, parents: dict[int, list[nn.Module]]) -> nn.Module:

@@ -1,12 +1,10 @@
-"""Measurements over the steps of a program, in bounded memory: series of numbers, samples of tensors, norms of gradients, and the size
-of the step that an optimiser wants to take.
-"""
+"""Measurements over the steps of a program, in bounded memory: series, samples, norms, and the step that an optimiser wants to take."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, SupportsFloat, TypeVar
 
 import torch
@@ -18,6 +16,8 @@ from ...torch_table.private import local
 _POINTS_OF_A_SERIES = 32  # a series with more than twice as many points drops every second point
 SAMPLE = 1024  # about so many entries of a parameter are read
 _TINY_NORM = 1e-18  # the squares of smaller numbers underflow in float32, so their norm is computed in float64
+PLAIN = (Tensor, torch.nn.Parameter)  # classes without code of a program or a package
+HALF_PRECISION = (torch.bfloat16, torch.float16)
 _sequence = itertools.count()
 
 Number = float | Tensor  # a 0-d tensor stays on its device, so that nothing waits for the device
@@ -33,10 +33,9 @@ class Series(Generic[Value]):
     """Values by step in bounded memory. It always has the first and the last value. A value may be a 0-d tensor of a device."""
 
     def __init__(self) -> None:
-        self._points: list[tuple[int, Value]] = []
+        self.steps: list[tuple[int, Value]] = []  # each value with its step
         self._interval = 1
         self._count = 0
-        self._last: list[tuple[int, Value]] = []
 
     @property
     def is_wanted(self) -> bool:
@@ -44,19 +43,13 @@ class Series(Generic[Value]):
         return self._count % self._interval == 0
 
     def add(self, step: int, value: Value) -> None:
-        if self.is_wanted:
-            self._points.append((step, value))
-            if len(self._points) > 2 * _POINTS_OF_A_SERIES:
-                self._points = self._points[::2]
-                self._interval *= 2
+        if self._count and (self._count - 1) % self._interval:
+            del self.steps[-1]  # which was kept as the last one alone
+        self.steps.append((step, value))
+        if self.is_wanted and len(self.steps) > 2 * _POINTS_OF_A_SERIES:
+            self.steps = self.steps[::2]
+            self._interval *= 2
         self._count += 1
-        self._last = [(step, value)]
-
-    @property
-    def steps(self) -> list[tuple[int, Value]]:
-        """Each value with its step."""
-        is_last_missing = self._last and self._last[0][0] != self._points[-1][0]
-        return self._points + (self._last if is_last_missing else [])
 
 
 def numbers_of(series: Series[float] | Series[float | Tensor]) -> Steps:
@@ -77,36 +70,30 @@ def sample(tensor: Tensor) -> Tensor:
 
 
 class Losses:
-    """The losses with which the backward passes of one line began, by the number of the pass.
-
-    leaves: the set of leaves upstream. again: the passes over a graph that had run before. cast: the device and dtype of the autocast that
-    was on, with its cache, in every pass; None without one.
-    """
+    """The losses with which the backward passes of one line began, by the number of the pass."""
 
     def __init__(self) -> None:
         self.values: Series[Number] = Series()
-        self.count = self.again = self.leaves = 0
+        self.count = 0
+        self.again = 0  # the passes over a graph that had run before
+        self.leaves = 0  # the set of leaves upstream
+        # The device and dtype of the autocast that was on, with its cache, in every pass.
         self.cast: tuple[str, torch.dtype] | None = None
 
     def add(self, step: int, loss: Tensor, is_again: bool) -> None:
         device = loss.device.type
-        has_cast = (
-            torch.amp.is_autocast_available(device)
-            and torch.is_autocast_enabled(device)
-            and torch.is_autocast_cache_enabled()
-        )
-        if not self.count or not has_cast:
-            self.cast = (device, torch.get_autocast_dtype(device)) if has_cast else None
+        has_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        if not (has_cast and torch.is_autocast_cache_enabled()):
+            self.cast = None
+        elif not self.count:
+            self.cast = device, torch.get_autocast_dtype(device)
         self.count += 1
         self.again += is_again
         self.values.add(step, loss.item() if loss.is_cpu else loss)
 
 
 class Sizes:
-    """The norms of the gradients of one parameter. Their sum of squares stays on the device until a report reads it.
-
-    number_of_backward: returns the number of the current backward pass.
-    """
+    """The norms of the gradients of one parameter. Their sum of squares stays on the device until a report reads it."""
 
     def __init__(self, number_of_backward: Callable[[], int] = lambda: 0) -> None:
         self._number_of_backward = number_of_backward
@@ -175,9 +162,7 @@ class Sizes:
 
 def _norm(grad: Tensor) -> Number:
     grad = grad._values() if grad.is_sparse else local(grad)
-    norm = torch.linalg.vector_norm(
-        grad, dtype=torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else None
-    )
+    norm = torch.linalg.vector_norm(grad, dtype=torch.float32 if grad.dtype in HALF_PRECISION else None)
     if not norm.is_cpu:
         return norm.double() if norm.is_cuda else norm
     if not norm < _TINY_NORM or not grad.numel():
@@ -187,16 +172,9 @@ def _norm(grad: Tensor) -> Number:
 
 
 def expected_step(tensor: Tensor, group: Group, state: State, before: Tensor) -> Tensor | None:
-    """How far the optimiser would move each sampled entry without rounding, in float32. None if it is neither like Adam nor like SGD.
-
-    before: the entries before the step.
-    """
+    """How far the optimiser would move each entry of a sample from `before`, in float32; None if it is neither like Adam nor like SGD."""
     rate, buffers = group.get("lr"), _entry_buffers(tensor, state)
-    if (
-        not isinstance(rate, (int, float, Tensor))
-        or tensor.grad is None
-        or not all(map(_is_plain_tensor, buffers.values()))
-    ):
+    if not isinstance(rate, (int, float, Tensor)) or tensor.grad is None or not are_plain(buffers.values()):
         return None
     tensors = {name: sample(value).float() for name, value in buffers.items()}
     if {"exp_avg", "exp_avg_sq"} <= tensors.keys():
@@ -252,7 +230,7 @@ def keeps_rest(state: State, tensor: Tensor) -> bool:
     for name, value in _entry_buffers(tensor, state).items():
         if any(word in name.lower() for word in _REST_NAMES):
             return True
-        is_wider = _is_plain_tensor(value) and value.dtype.itemsize > tensor.dtype.itemsize
+        is_wider = are_plain([value]) and value.dtype.itemsize > tensor.dtype.itemsize
         if is_wider and torch.equal(sample(value).to(tensor.dtype), sample(tensor)):
             return bool(sample(tensor).any())
     return False
@@ -260,13 +238,10 @@ def keeps_rest(state: State, tensor: Tensor) -> bool:
 
 def _entry_buffers(tensor: Tensor, state: State) -> dict[str, Tensor]:
     """The tensors of the state that have one number for each entry of the parameter."""
-    return {
-        name: value
-        for name, value in state.items()
-        if name != "step" and isinstance(value, Tensor) and value.shape == tensor.shape
-    }
+    values = {name: value for name, value in state.items() if name != "step" and isinstance(value, Tensor)}
+    return {name: value for name, value in values.items() if value.shape == tensor.shape}
 
 
-def _is_plain_tensor(value: object) -> bool:
-    """False for a subclass of Tensor, such as the 8-bit states of some optimisers."""
-    return type(value) in (Tensor, torch.nn.Parameter)
+def are_plain(tensors: Iterable[Tensor]) -> bool:
+    """False with a subclass of Tensor, such as the 8-bit states of some optimisers."""
+    return all(type(tensor) in PLAIN for tensor in tensors)

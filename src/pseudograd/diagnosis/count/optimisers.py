@@ -32,7 +32,7 @@ from ...torch_table.private import (
 from ...torch_table.records import Arguments, Keywords
 from .leaf import Leaf, has_numbers, is_recorded, moves
 from .leaves import Leaves
-from .norms import is_zero
+from .norms import are_plain, is_zero
 
 if TYPE_CHECKING:
     from .nonfinite import Nonfinite
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .unheld import Unheld
 
 _MOST_OPTIMIZERS = 64  # from here on, those that are gone are dropped
-_PLAIN = (Tensor, torch.nn.Parameter)
 _HOOKS_OF_OURS = [1, 1, 0, 0]  # before and after each step of all optimisers, and of this one
 
 
@@ -236,9 +235,7 @@ class Optimisers:
             known.key = key
             known.parameters = sum(len(group["params"]) for group in optimizer.param_groups)
             known.frozen = known.parameters - sum(map(len, groups))
-            known.are_plain = all(
-                type(tensor) in _PLAIN for group in optimizer.param_groups for tensor in group["params"]
-            )
+            known.are_plain = all(are_plain(group["params"]) for group in optimizer.param_groups)
             for leaf in known.leaves:
                 leaf.is_frozen = not getattr(leaf.tensor(), "requires_grad", True)
             leaves = [[self._leaves.add(tensor) for tensor in tensors] for tensors in groups]
@@ -277,9 +274,7 @@ def _look_at_grad(leaf: Leaf, has_closure: bool) -> None:
 
 
 def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:
-    return (
-        isinstance(tensor, Tensor) and type(tensor) in _PLAIN and tensor.layout is torch.strided and has_numbers(tensor)
-    )
+    return tensor is not None and are_plain([tensor]) and tensor.layout is torch.strided and has_numbers(tensor)
 
 
 def _settle(leaves: Iterable[Leaf]) -> None:

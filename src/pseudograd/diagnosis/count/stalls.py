@@ -22,11 +22,13 @@ from ...torch_table.private import without_torch_function
 from .leaf import Leaf, has_numbers
 from .leaves import Leaves
 from .norms import (
+    HALF_PRECISION,
     Group,
     Number,
     Series,
     State,
     add_decay,
+    are_plain,
     expected_step,
     is_zero,
     keeps_rest,
@@ -36,7 +38,6 @@ from .norms import (
     view_of_sample,
 )
 
-_HALF_PRECISION = (torch.bfloat16, torch.float16)
 _STEPS_BETWEEN_LOOKS = 8  # at an optimiser without gradients
 _LOOKS_FOR_NOISE = 10  # after fewer looks nobody can say that gradients are noise
 _NOISE_RATIO = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
@@ -196,7 +197,7 @@ class Batch:
     """The parameters of one dtype in one group of an optimiser, with their joined samples."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self.is_half = dtype in _HALF_PRECISION
+        self.is_half = dtype in HALF_PRECISION
         self.uncounted_steps = 0  # since the last look
         self.is_counted = True  # is the rate of this step near the highest one?
         self.parameters: list[ParameterSteps] = []
@@ -426,6 +427,4 @@ def _group_parameters(optimizer: Optimizer) -> dict[_Key, list[Tensor]]:
 def _is_plain(tensor: Tensor) -> bool:
     grad = tensor.grad
     is_dense = grad is not None and has_numbers(grad) and not grad.is_sparse
-    return (
-        is_dense and tensor.is_floating_point() and tensor.numel() > 0 and type(tensor) in (Tensor, torch.nn.Parameter)
-    )
+    return is_dense and tensor.is_floating_point() and tensor.numel() > 0 and are_plain([tensor])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import compress
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -12,7 +10,7 @@ from torch.optim import Optimizer
 
 from ...listen.variables import names_in_program
 from .leaf import Flag, Leaf, has_numbers
-from .names import Owner, subclasses
+from .names import Owner, instances_of
 from .norms import sample, view_of_sample
 
 _OF_TORCH = frozenset(vars(nn.Module()))  # the attributes that torch itself gives a module
@@ -72,20 +70,13 @@ class Unheld:
         if self._searched.issuperset(wanted.values()):
             return
         self._searched.update(wanted.values())
-        optimiser_kinds, module_kinds = subclasses(Optimizer, set()), subclasses(nn.Module, set())
-        kinds = optimiser_kinds | module_kinds
-        objects = gc.get_objects()
-        for thing in list(compress(objects, map(kinds.__contains__, map(type, objects)))):
-            if type(thing) in optimiser_kinds:
-                if optimizers.get(id(thing), _nothing)() is not thing:
-                    groups = thing.__dict__.get("param_groups") or ()
-                    self._held.update(
-                        wanted[id(part)] for group in groups for part in group["params"] if id(part) in wanted
-                    )
-            else:
-                self._look_into(thing, wanted)
-        del objects
-        self._name(wanted, optimizers, owner_of)
+        alive = {key for key, optimizer in optimizers.items() if optimizer() is not None}
+        for module in instances_of(nn.Module):
+            self._look_into(module, wanted)
+        for optimizer in instances_of(Optimizer):
+            groups = optimizer.__dict__.get("param_groups") or () if id(optimizer) not in alive else ()
+            self._held.update(wanted[id(part)] for group in groups for part in group["params"] if id(part) in wanted)
+        self._name(wanted, alive, owner_of)
 
     def _look_into(self, module: nn.Module, wanted: Mapping[int, Leaf]) -> None:
         for name, value in list(module.__dict__.items()):
@@ -98,15 +89,10 @@ class Unheld:
                     if id(part) in wanted:
                         self.containers[wanted[id(part)]] = container
 
-    def _name(
-        self,
-        wanted: Mapping[int, Leaf],
-        optimizers: Mapping[int, Callable[[], Optimizer | None]],
-        owner_of: Callable[[Leaf], Owner | None],
-    ) -> None:
+    def _name(self, wanted: Mapping[int, Leaf], optimizers: set[int], owner_of: Callable[[Leaf], Owner | None]) -> None:
         owners = {owner for leaf in wanted.values() if (owner := owner_of(leaf)) is not None}
         nets = {id(module): owner for owner in owners if (module := owner.module()) is not None}
-        names = names_in_program({*nets, *(key for key, optimizer in optimizers.items() if optimizer() is not None)}, 4)
+        names = names_in_program({*nets, *optimizers}, 4)
         for owner in nets.values():
             module = owner.module()
             for part in module.modules() if module is not None else ():
@@ -129,7 +115,3 @@ def _items(value: object, depth: int = 2) -> Iterator[object]:
             yield item
         elif depth > 1 and type(item) in (list, tuple, dict):
             yield from _items(item, depth - 1)
-
-
-def _nothing() -> None:
-    return None
