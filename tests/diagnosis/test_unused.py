@@ -91,13 +91,6 @@ def _parameters_in_a_dict(mend: str) -> Diagnosis:
     return train(net, sgd(net), lambda: error(net))
 
 
-def _a_copy_is_trained(mend: str) -> Diagnosis:
-    base = mlp()
-    optimizer = sgd(base)
-    net = copy.deepcopy(base)
-    return train(net, optimizer, lambda: error(net), mend)
-
-
 class Late(nn.Module):
     def __init__(self, mend: str = "") -> None:
         super().__init__()
@@ -228,7 +221,6 @@ MISTAKES: dict[Steps, str] = {
     _made_in_the_loss: "scale = nn.Parameter",
     _layers_in_a_list: "self.blocks = [",
     _parameters_in_a_dict: "self.gains = {",
-    _a_copy_is_trained: "optimizer.step()",
     _made_by_forward: "self.last = nn.Linear(8, 3)",
     _made_by_a_method_of_forward: 'setattr(self, "last", nn.Linear(size, 3))',
     _its_moving_average_is_given: "optimizer = sgd(average)",
@@ -309,17 +301,6 @@ def _attacked() -> Diagnosis:
     return train(net, sgd(net), loss)
 
 
-def _penalised() -> Diagnosis:
-    net = mlp()
-
-    def loss() -> Tensor:
-        x = X.clone().requires_grad_()
-        (grad,) = torch.autograd.grad(net(x).square().sum(), x, create_graph=True)
-        return error(net) + grad.square().mean()
-
-    return train(net, sgd(net), loss)
-
-
 def _moved_as_an_average() -> Diagnosis:
     net = mlp()
     average, optimizer = copy.deepcopy(net), sgd(net)
@@ -355,7 +336,7 @@ def _phases() -> Diagnosis:
 
 MEANT = (
     *(_the_other_half_of_a_gan, _an_optimiser_outside, _a_head_alone_is_tuned, _the_first_layer_is_left_alone),
-    *(_steps_by_hand, _attacked, _penalised, _moved_as_an_average, _hidden_in_a_list, _phases),
+    *(_steps_by_hand, _attacked, _moved_as_an_average, _hidden_in_a_list, _phases),
 )
 
 

@@ -87,24 +87,9 @@ def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
     }
 
 
-def _clamp_under_hooks(x: Tensor) -> Tensor:
-    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
-        return x.clamp(0, 1)
-
-
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
     "relu": (torch.relu, {"relu": "leaky"}, "relu does not keep its input"),
     "sign": (torch.sign, {"sign": "window"}, "sign does not keep its input"),
-    "checkpoint": (
-        lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=False),
-        "open",
-        "would run its forward once more",
-    ),
-    "saved-tensor hooks": (
-        _clamp_under_hooks,
-        "open",
-        "the saved-tensor hook _clamp_under_hooks.<locals>.<lambda> of the program would run once more",
-    ),
     "reentry": (
         lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=True),
         "open",
