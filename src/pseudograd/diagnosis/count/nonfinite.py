@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -40,12 +40,26 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
     from torch.optim import Optimizer
 
-    from .recorder import Recorder
+    from ...listen.harmless import Errors
+    from .leaves import Leaves
+    from .norms import Losses
     from .tally import Tally
 
 _MOST_BIRTHS = 16
 _NAMES_OF_VIEWS = "View UnsafeView Reshape T Transpose Permute Alias Unsqueeze Squeeze Clone"
 _VIEWS = frozenset(_NAMES_OF_VIEWS.split())
+
+
+class Recorder(Protocol):
+    """The part of the recorder that is read here."""
+
+    noted: Errors
+    leaves: Leaves
+    backwards: int
+    line: Losses | None
+    is_on: bool
+
+    def tally_of(self, node: GraphNode) -> Tally | None: ...
 
 
 class Nonfinite:

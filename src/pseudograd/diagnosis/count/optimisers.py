@@ -145,6 +145,7 @@ class Optimisers:
         rest = self.rest
         if rest is None or rest.is_on or not set_to_none or not self._hears():
             return None
+        call = location(1) if self.watched else NOWHERE
         rest.begin()
 
         @harmless("a zero_grad of an optimiser")
@@ -152,7 +153,7 @@ class Optimisers:
             rest.end()
             for leaf in self.watched:
                 if getattr(leaf.tensor(), "grad", None) is None:
-                    leaf.taken_at = location(1)
+                    leaf.taken_at = call
 
         return end
 
