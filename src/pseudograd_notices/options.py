@@ -19,9 +19,10 @@ from .settings import Settings, is_file, read_settings
 
 
 def add_program(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
-    command.add_argument("program", metavar="SCRIPT", help="the script or, with -m, the module")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the arguments of the program")
+    add = command.add_argument
+    add("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
+    add("program", metavar="SCRIPT", help="the script or, with -m, the module")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="the arguments of the program")
 
 
 def add_output(command: argparse.ArgumentParser, example: str = "PG101", patterns: str = "") -> None:
@@ -38,9 +39,10 @@ def add_output(command: argparse.ArgumentParser, example: str = "PG101", pattern
 
 
 def add_format(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     formats = f"one of {', '.join(FORMATS)} (default: text)"
-    command.add_argument("--output-format", metavar="FORMAT", default="text", help=formats)
-    command.add_argument("--output-file", type=Path, metavar="FILE", help="write to FILE and not to the terminal")
+    add("--output-format", metavar="FORMAT", default="text", help=formats)
+    add("--output-file", type=Path, metavar="FILE", help="write to FILE and not to the terminal")
 
 
 def check_format(where: str, name: str) -> str:

@@ -35,36 +35,34 @@ def add_import(command: argparse.ArgumentParser) -> None:
 
 
 def add_own_case(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+    add = command.add_argument
+    add(
         "--task",
         metavar="MODULE:FUNCTION",
         help="compare on your own training: a function run(clamp, seed) that returns a number, or numbers by name",
     )
-    command.add_argument(
+    add(
         "--better",
         metavar="WAY",
         help="which numbers are better, lower or higher; or by name, 'loss=lower,accuracy=higher' (default: lower)",
     )
-    command.add_argument(
-        "--replace", metavar="A,B", help="call --task as run(seed), unedited, and override these families around it"
-    )
-    command.add_argument(
+    add("--replace", metavar="A,B", help="call --task as run(seed), unedited, and override these families around it")
+    add(
         "--variants",
         metavar="MODULE:NAME",
         help="give --task the functions or rules of this dictionary instead of clamps",
     )
-    command.add_argument("--baseline", metavar="NAME", help="compare all --variants with this one (default: the first)")
-    command.add_argument(
-        "--keep", metavar="FOLDER", help="keep the finished runs of --task in this folder, and continue from them"
-    )
-    command.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default: 1)")
+    add("--baseline", metavar="NAME", help="compare all --variants with this one (default: the first)")
+    add("--keep", metavar="FOLDER", help="keep the finished runs of --task in this folder, and continue from them")
+    add("--jobs", type=int, default=1, metavar="N", help="number of processes (default: 1)")
 
 
 def add_change(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     default, example = name_rules()
     edges = "pin the gradient at bounds: closed, open, half, 'torch<=2.13', 'torch>=2.14', jax or tensorflow"
-    command.add_argument("--pin", metavar="EDGE", help=f"{edges} (default, without --override: that of pyproject.toml)")
-    command.add_argument(
+    add("--pin", metavar="EDGE", help=f"{edges} (default, without --override: that of pyproject.toml)")
+    add(
         "--override",
         metavar="FAMILY=RULE",
         action="append",

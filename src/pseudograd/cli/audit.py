@@ -14,17 +14,14 @@ EXAMPLE = "pseudograd audit mine:arctan --low -2 --high 2 --plot picture.svg"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "function", metavar="MODULE:FUNCTION", help="a function of one tensor, a module or an autograd.Function"
-    )
-    command.add_argument("--low", type=float, required=True, help="lower end of the range of x")
-    command.add_argument("--high", type=float, required=True, help="upper end of the range of x")
-    command.add_argument(
-        "--points", type=int, default=601, metavar="N", help="number of evenly spaced x (default: 601)"
-    )
-    command.add_argument("--at", metavar="X,Y", help="more x, separated by commas")
-    command.add_argument("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
-    command.add_argument("--plot", type=Path, metavar="FILE", help="also draw the result to FILE: .png, .svg or .pdf")
+    add = command.add_argument
+    add("function", metavar="MODULE:FUNCTION", help="a function of one tensor, a module or an autograd.Function")
+    add("--low", type=float, required=True, help="lower end of the range of x")
+    add("--high", type=float, required=True, help="upper end of the range of x")
+    add("--points", type=int, default=601, metavar="N", help="number of evenly spaced x (default: 601)")
+    add("--at", metavar="X,Y", help="more x, separated by commas")
+    add("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
+    add("--plot", type=Path, metavar="FILE", help="also draw the result to FILE: .png, .svg or .pdf")
 
 
 _PICTURES = (".png", ".svg", ".pdf")

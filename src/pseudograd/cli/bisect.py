@@ -18,11 +18,10 @@ CODES = "pseudograd_notices.answers"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add_change(command)
-    command.add_argument(
-        "--check", metavar="CMD", help="judge each run by the exit status of this command, not by that of the program"
-    )
-    command.add_argument("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
+    add("--check", metavar="CMD", help="judge each run by the exit status of this command, not by that of the program")
+    add("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
     add_format(command)
     add_program(command)
 

@@ -21,10 +21,11 @@ CODES = "pseudograd.diagnosis.judge.findings"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--steps", type=int, metavar="N", help="end the program after N backward passes")
-    command.add_argument("--html", type=Path, metavar="FILE", help="also write a page to FILE, which needs no network")
-    command.add_argument("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
-    command.add_argument(
+    add = command.add_argument
+    add("--steps", type=int, metavar="N", help="end the program after N backward passes")
+    add("--html", type=Path, metavar="FILE", help="also write a page to FILE, which needs no network")
+    add("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
+    add(
         "--whatif",
         metavar="CHANGE",
         action="append",
@@ -32,27 +33,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="also say what each parameter would get under 'torch>=2.14', or under FAMILY=RULE such as "
         f"clamp={name_rules()[0]}; may be repeated",
     )
-    command.add_argument(
+    add(
         "--fail-on",
         metavar="CODE>SHARE",
         help="exit with 4 if the program succeeds and this holds: 'cut>0.5', 'starved', 'any'",
     )
     add_output(command, "PG204", ", parameters such as 'teacher.*'")
-    command.add_argument(
-        "--sensitivity", action="store_true", help="say how much of each gradient is convention at kinks and ties"
-    )
-    command.add_argument(
-        "--sensitivity-every", type=int, metavar="N", help="as --sensitivity, but only in every N-th backward pass"
-    )
-    command.add_argument(
+    add("--sensitivity", action="store_true", help="say how much of each gradient is convention at kinks and ties")
+    add("--sensitivity-every", type=int, metavar="N", help="as --sensitivity, but only in every N-th backward pass")
+    add(
         "--side-by-side",
         action="store_true",
         help="where a convention may decide the training, find out: run the program up to five more times, once as it is and once under "
         "the other convention at each such line",
     )
-    command.add_argument(
-        "--counts", action="store_true", help="count elements only: cheaper, but not by the sign of the gradient"
-    )
+    add("--counts", action="store_true", help="count elements only: cheaper, but not by the sign of the gradient")
     add_program(command)
 
 

@@ -11,8 +11,9 @@ EXAMPLE = "pseudograd migrate --apply script.py"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a script or a notebook")
-    command.add_argument("--apply", action="store_true", help="write the changes to the files")
+    add = command.add_argument
+    add("paths", metavar="PATH", nargs="+", type=Path, help="a script or a notebook")
+    add("--apply", action="store_true", help="write the changes to the files")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,10 +16,11 @@ STATUS = "that of the program; 3 with --require if nothing was rewritten"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add_change(command)
     add_import(command)
-    command.add_argument("--json", type=Path, metavar="FILE", help="also write the reports to FILE, as JSON")
-    command.add_argument(
+    add("--json", type=Path, metavar="FILE", help="also write the reports to FILE, as JSON")
+    add(
         "--require",
         action="store_true",
         help="exit with 3 if the program succeeds and --pin or --override changed no call",

@@ -18,16 +18,13 @@ EXAMPLE = "pseudograd tune --task mine:run --budget 100"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add_own_case(command)
-    command.add_argument("--rules", metavar="A,B", help="rules to choose from, written as for compare")
+    add("--rules", metavar="A,B", help="rules to choose from, written as for compare")
     add_import(command)
-    command.add_argument(
-        "--budget", type=int, required=True, metavar="N", help="most whole runs that the search may take"
-    )
-    command.add_argument(
-        "--steps", type=int, metavar="N", help="length of a whole run, if the function has an argument steps"
-    )
-    command.add_argument("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
+    add("--budget", type=int, required=True, metavar="N", help="most whole runs that the search may take")
+    add("--steps", type=int, metavar="N", help="length of a whole run, if the function has an argument steps")
+    add("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
 
 
 def run(options: argparse.Namespace) -> int:

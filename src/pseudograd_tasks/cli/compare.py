@@ -37,27 +37,26 @@ _EXTRAS = ("matplotlib", "sklearn", "scipy", "jinja2")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     tasks, first_run = _parse_task_names()
-    command.add_argument(
+    add(
         "--tasks",
         metavar="A,B",
         help=f"'all', or some of {', '.join(tasks)} (default: {','.join(first_run)}, which take half a minute)",
     )
     example = name_rules()[1]
-    command.add_argument(
+    add(
         "--rules",
         metavar="A,B",
         help=f"rules of clamp, each alone or with an edge: '{example},zero/half' (default: all)",
     )
     add_import(command)
-    command.add_argument("--loss", metavar="MODULE:FUNCTION", help="use your own loss of y for basin and curve")
-    command.add_argument("--min", type=float, help="lower bound for basin and curve (default: -1)")
-    command.add_argument("--max", type=float, help="upper bound for basin and curve (default: 1)")
+    add("--loss", metavar="MODULE:FUNCTION", help="use your own loss of y for basin and curve")
+    add("--min", type=float, help="lower bound for basin and curve (default: -1)")
+    add("--max", type=float, help="upper bound for basin and curve (default: 1)")
     add_own_case(command)
-    command.add_argument("--seeds", type=int, metavar="N", help="number of seeds for --task (default: 12)")
-    command.add_argument(
-        "--out", type=Path, metavar="FOLDER", help=f"write the report into this folder (default: {_OUT})"
-    )
+    add("--seeds", type=int, metavar="N", help="number of seeds for --task (default: 12)")
+    add("--out", type=Path, metavar="FOLDER", help=f"write the report into this folder (default: {_OUT})")
 
 
 def _parse_task_names() -> tuple[list[str], list[str]]:

@@ -17,34 +17,31 @@ CODES = "pseudograd_notices.answers"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+    add = command.add_argument
+    add(
         "--from",
         dest="old",
         metavar="PY",
         help="Python interpreter with the torch that you use now; this one beside --to torch==2.15.0",
     )
-    command.add_argument(
+    add(
         "--to",
         dest="new",
         metavar="PY",
         help="Python interpreter with the torch to upgrade to; torch==2.15.0 makes one with the packages of --from",
     )
-    command.add_argument(
+    add(
         "--routes",
         metavar="ONE,OTHER",
         help="compare two ways to run on one torch, that of --from or this one: eager,inductor, eager,aot_eager or cpu,cuda",
     )
-    command.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of random, numpy and torch (default: 0)"
-    )
-    command.add_argument("--steps", type=int, metavar="N", help="end each run after N backward passes")
-    command.add_argument("--time-limit", type=float, metavar="SECONDS", help="stop each run after this time")
-    command.add_argument("--max-runs", type=int, metavar="N", help="run the program at most this often, 2 or more")
-    command.add_argument(
-        "-v", "--verbose", action="store_true", help="show the output of the program, and all packages that differ"
-    )
-    command.add_argument("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
-    command.add_argument(
+    add("--seed", type=int, default=0, metavar="N", help="seed of random, numpy and torch (default: 0)")
+    add("--steps", type=int, metavar="N", help="end each run after N backward passes")
+    add("--time-limit", type=float, metavar="SECONDS", help="stop each run after this time")
+    add("--max-runs", type=int, metavar="N", help="run the program at most this often, 2 or more")
+    add("-v", "--verbose", action="store_true", help="show the output of the program, and all packages that differ")
+    add("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
+    add(
         "--cut-out",
         type=Path,
         metavar="FILE",
