@@ -124,14 +124,10 @@ class Table(NamedTuple):
         return earlier[-1] if earlier else None
 
 
-def load(file: Path = FILE) -> Table:
-    """The table of a file; without one, that of the package."""
-    return _load(file, file.stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=4)
-def _load(file: Path, changed: int) -> Table:
-    return parse_table(json.loads(file.read_text(encoding="utf-8")))
+@functools.cache
+def load() -> Table:
+    """The table of the package."""
+    return parse_table(json.loads(FILE.read_text(encoding="utf-8")))
 
 
 def parse_table(stored: Json) -> Table:

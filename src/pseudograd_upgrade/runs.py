@@ -65,8 +65,8 @@ class Interpreter:
     path: str
     torch: str
     recorder: str = "pseudograd_upgrade.recorder"
-    settings: Mapping[str, object] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict, hash=False)
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     route: str = ""
     python: tuple[int, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)

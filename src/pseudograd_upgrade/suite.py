@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from pseudograd.wording import counted
 
@@ -48,16 +49,12 @@ class _KnownRuns:
         return recording
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A run, by its interpreter, schedule and options. Hashable by its text: settings of an interpreter are a mapping."""
+class _Request(NamedTuple):
+    """A run, by its interpreter, schedule and options."""
 
     interpreter: Interpreter
     schedule: Schedule
     options: tuple[tuple[str, object], ...]
-
-    def __hash__(self) -> int:
-        return hash((self.interpreter.path, self.schedule, str(self.options)))
 
 
 class SuiteTestQuestion(Question):

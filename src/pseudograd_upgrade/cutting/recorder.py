@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,41 +28,30 @@ Snapshot = tuple[Call, bytes]  # a call, and its tensors as torch.save writes th
 
 
 class RecordedCall:
-    """A call with copies of its tensors. `reason` tells why the call cannot be written, if it cannot."""
+    """A call, with copies of its tensors as they are before it. `reason` tells why the call cannot be written, if it cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: object, args: Arguments, kwargs: Mapping[str, object]) -> None:
         self.reason = ""
         self.tensors: dict[str, Tensor] = {}
         self.outputs: list[int | None] = []  # those that require a gradient; None is the only output
         self.grads: dict[int | None, Tensor] = {}  # the gradient that arrives at an output
-        self._copies: dict[int, tuple[Tensor | str, bool]] = {}  # by the id of an argument
-        self._names: dict[int, str] = {}
+        self._names: dict[int, str] = {}  # by the id of a tensor
         self._requires: set[str] = set()
-
-    def copy_arguments(self, values: Iterable[object]) -> None:
-        for tensor in _find_tensors(values):
-            self._copies[id(tensor)] = _copy(tensor), tensor.requires_grad
-
-    def write(self, function: object, args: Arguments, kwargs: Mapping[str, object]) -> None:
         try:
             form, name = name_function(function)
-            texts = [argument_text(value, self._name) for value in args]
+            texts = tuple(argument_text(value, self._name) for value in args)
             named = {key: argument_text(value, self._name) for key, value in kwargs.items()}
-            self.call = Call(FORWARD, form, name, tuple(texts), named)
+            self.call = Call(FORWARD, form, name, texts, named)
         except UnwritableError as error:
             self.reason = str(error)
-        self._copies.clear()
 
     def _name(self, tensor: Tensor) -> str:
-        copy, requires = self._copies[id(tensor)]
-        if isinstance(copy, str):
-            raise UnwritableError(copy)
         if id(tensor) not in self._names:
             if len(self._names) == len(_NAMES):
                 raise UnwritableError(f"it has more than {len(_NAMES)} tensors")
             name = self._names[id(tensor)] = _NAMES[len(self._names)]
-            self.tensors[name] = copy
-            self._requires |= {name} if requires else set()
+            self.tensors[name] = _copy(tensor)
+            self._requires |= {name} if tensor.requires_grad else set()
         return self._names[id(tensor)]
 
     def content(self) -> str | Snapshot:
@@ -79,25 +68,17 @@ class RecordedCall:
         return replace(self.call, requires=frozenset(self._requires), grads=grads), file.getvalue()
 
 
-def _copy(tensor: Tensor) -> Tensor | str:
-    """A copy of the tensor, or the reason why it cannot be written."""
+def _copy(tensor: Tensor) -> Tensor:
+    reason = ""
     if type(tensor) not in (Tensor, torch.nn.Parameter):
-        return f"an argument is a {type(tensor).__name__}, no plain tensor"
-    if not is_readable(tensor):
-        return "an argument is inside a transform of torch.func, or is sparse, nested or without data"
-    if tensor.numel() * tensor.element_size() > _MOST_BYTES:
-        return f"one of its tensors has {tensor.numel():,} entries"
+        reason = f"an argument is a {type(tensor).__name__}, no plain tensor"
+    elif not is_readable(tensor):
+        reason = "an argument is inside a transform of torch.func, or is sparse, nested or without data"
+    elif tensor.numel() * tensor.element_size() > _MOST_BYTES:
+        reason = f"one of its tensors has {tensor.numel():,} entries"
+    if reason:
+        raise UnwritableError(reason)
     return own_memory(tensor)
-
-
-def _find_tensors(value: object) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, slice):
-        yield from _find_tensors((value.start, value.stop, value.step))
-    elif isinstance(value, (dict, tuple, list)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _find_tensors(item)
 
 
 class ArgumentRecorder(Recorder):
@@ -116,15 +97,15 @@ class ArgumentRecorder(Recorder):
         return super().before_call(function, args, kwargs), self._copy_arguments(function, args, kwargs)
 
     @harmless("the arguments of a call")
-    def _copy_arguments(self, function: object, args: Arguments, kwargs: object) -> RecordedCall | None:
+    def _copy_arguments(
+        self, function: object, args: Arguments, kwargs: Mapping[str, object] | None
+    ) -> RecordedCall | None:
         with quietly():
             line = frames.named(self._locations.here(3).call)
             name = function_name(function)
             if (BACKWARD, line) not in self._lines_of_targets and (FORWARD, name, line) not in self._functions:
                 return None
-            call = RecordedCall()
-            call.copy_arguments([args, kwargs])
-            return call
+            return RecordedCall(function, args, kwargs or {})
 
     def after_call(
         self, function: object, args: Arguments, kwargs: Mapping[str, object] | None, result: object, before: Any
@@ -133,18 +114,15 @@ class ArgumentRecorder(Recorder):
             return
         number, self._current = before
         if self._current is not None:
-            self._write(self._current, function, args, kwargs or {}, result)
+            self._follow_outputs(self._current, result)
         super().after_call(function, args, kwargs, result, number)
         self._current = None
         if len(self._targets) - 1 in self.calls and not self._depth:  # a backward runs to its end
             raise Enough
 
     @harmless("a call that is to be cut out")
-    def _write(
-        self, call: RecordedCall, function: object, args: Arguments, kwargs: Mapping[str, object], result: object
-    ) -> None:
+    def _follow_outputs(self, call: RecordedCall, result: object) -> None:
         with quietly():
-            call.write(function, args, kwargs)
             outputs = enumerate(result) if isinstance(result, (tuple, list)) else [(None, result)]
             for at, output in outputs:
                 if isinstance(output, Tensor) and output.requires_grad and not call.reason:
