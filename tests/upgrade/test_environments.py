@@ -75,7 +75,8 @@ def files_in_cache() -> list[str]:
 def test_an_environment_is_made_once_and_under_its_own_name(
     uv: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    use_packages(monkeypatch, "a", "broken", "c", "vision<")
+    """A package that wants another torch is installed with torch, and by itself where that fails."""
+    use_packages(monkeypatch, "a", "broken", "c", "broken too<", "vision<")
     first, second = (find_environment("--to", f"torch == {HERE}", BASE) for _ in range(2))
     assert first.path == second.path
     folder = Path(first.path).parents[1]
@@ -90,29 +91,19 @@ def test_an_environment_is_made_once_and_under_its_own_name(
         ["--no-deps", "broken", "c"],
         ["--no-deps", "broken"],
         ["--no-deps", "c"],
+        [f"torch=={HERE}", "broken", "too", "vision"],
+        [f"torch=={HERE}", "broken", "too"],
         [f"torch=={HERE}", "vision"],
     ]
-    missing = "upgrade: not installed: broken. no version of broken"
+    missing = [f"upgrade: not installed: {name}. no version of broken" for name in ("broken", "broken too")]
     assert capfd.readouterr().err.splitlines() == [
-        f"upgrade: --to torch=={HERE}: uv makes an environment with it and 4 other packages",
-        missing,
+        f"upgrade: --to torch=={HERE}: uv makes an environment with it and 5 other packages",
+        *missing,
         f"upgrade: --to torch=={HERE}: the environment of an earlier command, {folder}",
-        missing,
+        *missing,
     ]
     python_of(folder).unlink()
     assert find_environment("--to", f"torch=={HERE}", BASE).path == first.path  # made anew
-
-
-@posix
-@pytest.mark.program
-def test_packages_that_want_another_torch_are_installed_by_themselves(
-    uv: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    use_packages(monkeypatch, "broken<", "vision<")
-    find_environment("--from", f"torch=={HERE}", BASE)
-    calls = [line.split()[4:] for line in uv.read_text(encoding="utf-8").splitlines()[2:]]
-    assert calls == [[f"torch=={HERE}", *names] for names in (("broken", "vision"), ("broken",), ("vision",))]
-    assert "not installed: broken. no version of broken\n" in capfd.readouterr().err
 
 
 @posix
@@ -226,10 +217,10 @@ def test_packages_that_differ_are_listed_and_torchs_own_come_last() -> None:
         "torch": "2.13.0",
         "numpy": "1.26",
         "same": "1",
-        "gone": "3",
         "nvidia-nccl": "1",
         "pip": "23",
         "torchvision": "1",
+        "gone": "3",
     }
     new = {"torch": "2.15.0", "numpy": "2.3", "same": "1", "nvidia-nccl": "2", "pip": "24", "torchvision": "2"}
     packages = compare_packages(*(Interpreter("p", "2.13.0", packages=versions) for versions in (old, new)))
@@ -264,16 +255,12 @@ def test_the_error_of_an_installer_is_one_line(lines: list[str], error: str) -> 
 
 def write_wheel(name: str, version: str, requirements: Sequence[str] = ()) -> None:
     info = f"{name}-{version}.dist-info"
-    lines = [
-        "Metadata-Version: 2.1",
-        f"Name: {name}",
-        f"Version: {version}",
-        *(f"Requires-Dist: {r}" for r in requirements),
-    ]
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requirements)
     Path("index").mkdir(exist_ok=True)
     with zipfile.ZipFile(Path("index", f"{name}-{version}-py3-none-any.whl"), "w") as wheel:
         wheel.writestr(f"{name}/__init__.py", "")
-        wheel.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
+        wheel.writestr(f"{info}/METADATA", metadata)
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
 
@@ -285,14 +272,8 @@ def test_pip_makes_an_environment_from_a_folder_of_wheels(
     for version, needs in (("2.13.0", "helper"), ("2.15.0", "helper>=2")):
         write_wheel("torch", version, ["typing_extensions", needs])
         write_wheel("torchvision", f"0.{version[2:4]}", [f"torch=={version}"])
-    for name, version in (
-        ("typing_extensions", "4"),
-        ("helper", "1"),
-        ("helper", "2"),
-        ("plain", "1"),
-        ("unpublished", "1"),
-    ):
-        write_wheel(name, version)
+    for words in ("typing_extensions 4", "helper 1", "helper 2", "plain 1", "unpublished 1"):
+        write_wheel(*words.split())
     write_wheel("stuck", "1", ["torch<2.14"])
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(Path("index").absolute())}.items():
         monkeypatch.setenv(name, value)

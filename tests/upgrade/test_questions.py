@@ -37,6 +37,7 @@ class Run(NamedTuple):
 
 
 Record = Callable[[Run], Recording]
+OLD, NEW = Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0")
 
 
 class Runner:
@@ -68,8 +69,8 @@ def ask(kind: type[Question], old: Interpreter, new: Interpreter, record: Record
     return answer, runner
 
 
-def compare_torches(record: Record, new: str = "2.15.0") -> tuple[Answer, Runner]:
-    return ask(Question, Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", new), record)
+def compare_torches(record: Record, new: Interpreter = NEW) -> tuple[Answer, Runner]:
+    return ask(Question, OLD, new, record)
 
 
 def compare_routes(kind: type[Question], *routes: str) -> Callable[[Record], tuple[Answer, Runner]]:
@@ -154,7 +155,7 @@ def test_a_signal_leaves_what_the_runs_have_shown(runs: int, known: list[str]) -
         asked.append(run)
         return other_slope(run)
 
-    question = Question(Runner(record), Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0"))
+    question = Question(Runner(record), OLD, NEW)
     with pytest.raises(Stopped) as stop, question.keeps_known():
         question.answer()
     text = stop.value.known
@@ -168,7 +169,7 @@ def test_an_answer_whose_program_is_being_cut_out_is_known(monkeypatch: pytest.M
         raise Stopped(2)
 
     monkeypatch.setattr(upgrade, "cut", stopped)
-    question = Question(Runner(other_slope), Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0"))
+    question = Question(Runner(other_slope), OLD, NEW)
     with pytest.raises(Stopped) as stop, question.keeps_known():
         question.cut_out(question.answer())
     assert OTHER_OP in stop.value.known.splitlines()[0]
@@ -368,7 +369,7 @@ def test_a_difference_that_no_pin_mends_is_another_op(status: int) -> None:
 
 
 def test_no_pin_is_tried_where_both_have_the_same_conventions() -> None:
-    answer, runner = compare_torches(other_slope, new="2.12.1")
+    answer, runner = compare_torches(other_slope, replace(NEW, torch="2.12.1"))
     assert answer.kind == OTHER_OP
     assert not any(run.pin for run in runner.all)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import zlib
@@ -74,6 +75,11 @@ def gated(slope: float, **named: object) -> SuiteTest:
     return ended((0, 1.0), (8, slope), (3, slope), **named)  # type: ignore[arg-type]
 
 
+def kinked(run: Asked, **failing: object) -> SuiteTest:
+    """A test whose gradient a pin of the newer torch brings back."""
+    return gated(1.0) if run.is_old or run.pin else gated(0.0, **failing)
+
+
 def ask(record: Record) -> tuple[SuiteAnswer, Runner]:
     runner = Runner(record)
     return Suite(runner, OLD, NEW).answer(), runner  # type: ignore[arg-type]
@@ -92,10 +98,8 @@ def test_tests_that_are_the_same_cost_one_run_per_torch() -> None:
 
 def test_tests_of_one_line_are_one_cause_and_share_their_runs() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
-        is_mended = run.is_old or run.pin
-        end = {} if is_mended else {"outcome": "failed", "message": "t.py:9: assert 0 == 1"}
-        tests = {f"t.py::test[{n}]": gated(1.0 if is_mended else 0.0, **end) for n in range(7)}
-        return {**tests, "t.py::same": ended((0, 1.0))}
+        test = kinked(run, outcome="failed", message="t.py:9: assert 0 == 1")
+        return {**{f"t.py::test[{n}]": test for n in range(7)}, "t.py::same": ended((0, 1.0))}
 
     answer, runner = ask(record)
     assert [(cause.answer.kind, len(cause.endings)) for cause in answer.causes] == [(CONVENTION, 7)]
@@ -115,10 +119,9 @@ def test_a_cause_is_an_annotation_and_what_was_not_compared_is_an_error() -> Non
     Path("tests/test_it.py").write_text("")
 
     def record(run: Asked) -> dict[str, SuiteTest]:
-        is_mended = run.is_old or run.pin
-        end = {} if is_mended else {"outcome": "failed", "message": "tests/test_it.py:9: assert 0 == 1"}
+        test = kinked(run, outcome="failed", message="tests/test_it.py:9: assert 0 == 1")
         gone = {"outcome": "failed", "message": "AttributeError: gone"} if not run.is_old else {}
-        tests = {f"tests/test_it.py::test[{n}]": gated(1.0 if is_mended else 0.0, **end) for n in range(7)}
+        tests = {f"tests/test_it.py::test[{n}]": test for n in range(7)}
         alone = {"u": ended((0, 1.0))} if run.is_old else {}
         return {**tests, "tests/test_it.py::test_gone": ended((0, 1.0), **gone), **alone}  # type: ignore[arg-type]
 
@@ -161,11 +164,11 @@ def test_the_page_shows_an_answer() -> None:
     names = ["test_black_patch_learns", "test_black_again[2]", "test_gate"]
 
     def record(run: Asked) -> dict[str, SuiteTest]:
-        is_mended = run.is_old or run.pin
-        ends = [{"outcome": "failed", "message": f"tests/test_gate.py:{line}: assert 0.25 < 0.2"} for line in (18, 23)]
-        tests = {f"tests/test_gate.py::{name}": gated(1.0 if is_mended else 0.0) for name in names}
-        if not is_mended:
-            tests |= dict(zip(tests, [gated(0.0, **end) for end in ends], strict=False))
+        message = "tests/test_gate.py:{}: assert 0.25 < 0.2"
+        ends = [{"outcome": "failed", "message": message.format(line)} for line in (18, 23)]
+        tests = {
+            f"tests/test_gate.py::{name}": kinked(run, **end) for name, end in zip(names, [*ends, {}], strict=True)
+        }
         rounded = {f"rounded[{n}]": ended((0, 1.0 if run.is_old else 1.0 + 1e-7)) for n in range(4)}
         return {**tests, **rounded, **{f"same[{n}]": ended((0, 1.0)) for n in range(405)}}
 
@@ -178,15 +181,13 @@ def test_causes_are_told_apart() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         new = not run.is_old
         return {
-            "kink": gated(0.0 if new and not run.pin else 1.0),
+            "kink": kinked(run),
             "op": ended((0, 1.0), (2, 2.0 if new else 1.0), (3, 2.0 if new else 1.0), losses=(2.0 if new else 1.0,)),
             "gone": ended((0, 1.0), **({"outcome": "failed", "message": "x.py:1: AttributeError"} if new else {})),  # type: ignore[arg-type]
-            "own": gated(1.0 + len(runner_of), losses=(1.0 + len(runner_of),))
-            if runner_of.append(1) is None
-            else gated(1.0),
+            "own": gated(1.0, losses=(next(losses),)),
         }
 
-    runner_of: list[int] = []
+    losses = itertools.count(1.0)
     answer, _ = ask(record)
     kinds = {name: cause.answer.kind for cause in answer.causes for name in cause.endings}
     assert kinds == {"kink": CONVENTION, "op": OTHER_OP, "gone": FAILS, "own": OWN}
@@ -203,8 +204,7 @@ def test_a_pin_that_lets_another_test_fail_is_no_mend() -> None:
     assert "pseudograd-pin" not in str(answer)
 
 
-def broken(**named: object) -> SuiteTest:
-    return gated(0.0, outcome="failed", message="t.py:9: assert", **named)
+BROKEN = {"outcome": "failed", "message": "t.py:9: assert"}
 
 
 def test_tests_that_share_a_fixture_have_the_line_of_its_training() -> None:
@@ -276,8 +276,7 @@ def test_an_expected_failure_that_passes_now_is_different() -> None:
 
 def test_the_suite_is_not_pinned_if_another_test_fails_under_the_pin() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
-        is_mended = run.is_old or run.pin
-        return {"a": gated(1.0) if is_mended else broken(), "b": gated(0.0) if not is_mended else broken()}
+        return {"a": kinked(run, **BROKEN), "b": gated(0.0, **(BROKEN if run.is_old or run.pin else {}))}
 
     text = str(ask(record)[0])
     assert "--pseudograd-pin" not in text
@@ -285,7 +284,7 @@ def test_the_suite_is_not_pinned_if_another_test_fails_under_the_pin() -> None:
 
 
 def test_a_test_that_passes_under_the_newer_torch_alone_keeps_its_convention() -> None:
-    answer, _ = ask(lambda run: {"t": broken() if run.is_old or run.pin else gated(1.0)})
+    answer, _ = ask(lambda run: {"t": gated(0.0, **BROKEN) if run.is_old or run.pin else gated(1.0)})
     assert [cause.answer.next_steps for cause in answer.causes] == [
         ("they pass under torch 2.15.0: keep its convention",)
     ]
@@ -423,20 +422,8 @@ def test_a_further_run_imports_only_files_with_its_tests(monkeypatch: pytest.Mon
 def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], workers: tuple[str, ...]) -> None:
     Path("test_it.py").write_text(SUITE, encoding="utf-8")
     Path("conftest.py").write_text("import torch", encoding="utf-8")  # also in the process that starts the workers
-    words = (
-        "--json",
-        "answer.json",
-        "--output-format",
-        "github",
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *workers,
-        "test_it.py",
-    )
-    status, out, err = upgrade(capfd, *words)
+    words = ["--json", "answer.json", "--output-format", "github", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    status, out, err = upgrade(capfd, *words, *workers, "test_it.py")
     assert status == 1, out + err
     assert "::warning file=test_it.py,line=19,endLine=19,title=PG302 other-op::torch " in out
     document = json.loads(Path("answer.json").read_text(encoding="utf-8"))
