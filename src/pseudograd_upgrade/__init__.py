@@ -1,7 +1,7 @@
 """`pseudograd upgrade`: the first difference between a training under one torch and under another.
 
-`runs` runs the program in interpreters. In its process `recorder` records it, `digests` computes four numbers of a tensor, and `changing`
-pins lines and moves parameters. `recording` holds the result, `differences` compares two recordings, and `upgrade` decides which runs are
+`runs` runs the program in interpreters. In its process `recorder` records it, and `digests` computes four numbers of a
+tensor. `recording` holds the result, `differences` compares two recordings, and `upgrade` decides which runs are
 necessary for an `answer`; `suite` asks that of each test of a suite, and `suite_plugin` and `suite_recorder` follow the tests. `cutting`
 makes a program of the call that differs; `routes` compares two routes through one torch.
 """
@@ -20,7 +20,6 @@ USES = (
     "pseudograd.listen.program.follow",
     "pseudograd.listen.program.process",
     "pseudograd.listen.program.signals",
-    "pseudograd.rewrite.context",
     "pseudograd.rewrite.pin_edge",
     "pseudograd.rewrite.standard_input",
     "pseudograd.torch_table.eras",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from pseudograd.dynamo import when_dynamo_arrives
 from pseudograd.listen import frames, nodes
@@ -20,9 +20,11 @@ from pseudograd.listen.harmless import Errors, harmless, quietly, unheard
 from pseudograd.listen.listener import Listener, Subscriber, listening, push_in_backward, take_off
 from pseudograd.listen.nodes import LEAF as LEAF_NODE
 from pseudograd.listen.program.follow import Enough
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.private import below_wrappers, is_wrapped, number_of, without_torch_function
 
-from . import changing, digests
+from . import digests
+from .differences import ROUNDINGS
 from .recording import BACKWARD, FORWARD, LEAF, LOSSES_ALONE, MOST_DIGESTS, UPDATE, Schedule
 
 if TYPE_CHECKING:
@@ -296,7 +298,7 @@ class Session:
             recorder.listener_of_backward = partial(self.listener, recorder)
         self.prepare(settings)
         if settings.get("is_shaken"):
-            changing.shake_after_each_step()
+            shake_after_each_step()
         self.listening = listening(self.mode)
         self.listening.__enter__()
         process.mark()
@@ -307,7 +309,8 @@ class Session:
     def prepare(self, settings: Settings) -> None:
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
         if settings["pin"] is not None:
-            self.pin = changing.pin_lines(settings["pin"], settings["lines"])
+            self.pin = pin_edge(settings["pin"])
+            self.pin.lines = settings["lines"] or ()  # without lines, everywhere
             self.pin.__enter__()
 
     def content(self) -> dict[str, object]:
@@ -338,3 +341,26 @@ def set_seed(number: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(number)
+
+
+def shake_after_each_step() -> None:
+    """Moves all parameters after each optimiser step, to the end of the process. The program's random numbers stay."""
+    draw = torch.Generator().manual_seed(1)
+
+    def shake_all(optimiser: Optimizer, *_: object) -> None:
+        with quietly():
+            for group in optimiser.param_groups:
+                for parameter in group["params"]:
+                    shake(parameter, draw)
+
+    register_optimizer_step_post_hook(shake_all)
+
+
+def shake(parameter: Tensor, draw: torch.Generator) -> None:
+    """Moves each entry by up to 16 roundings. Parameters in 16 bits stay: there one rounding can exceed a training step."""
+    if parameter.dtype not in (torch.float32, torch.float64) or parameter.layout is not torch.strided:
+        return
+    share = torch.rand(parameter.shape, generator=draw, dtype=torch.float64) * 2 - 1
+    factor = 1 + share.to(parameter.device) * (ROUNDINGS * torch.finfo(parameter.dtype).eps)
+    with torch.no_grad():
+        parameter.copy_(parameter.detach().double() * factor)

@@ -14,13 +14,74 @@ from typing import Any
 import pytest
 
 from ..importing import can_import
-from . import prepared
 from .blocks import Block
 from .checked import PYTHON
+
+# (page, a line of the block): what is run before that block, in the names of the page.
+BEFORE = {
+    ("docs/compare.md", "with concurrent.futures"): """
+import sys
+import types
+
+import torch
+
+
+def run(clamp, seed):
+    x = torch.tensor([2.0 + seed], requires_grad=True)
+    clamp(x, 0, 1).sum().backward()
+    return float(x.grad.sum()) + seed
+
+
+sys.modules["mine"] = mine = types.ModuleType("mine")
+mine.run = run
+""",
+    ("docs/in_your_tools.md", "from pseudograd.integrations.transformers"): """
+import transformers
+
+trainer = transformers.Trainer(model=torch.nn.Linear(1, 1), args=transformers.TrainingArguments("trained", report_to=[]))
+""",
+    ("docs/in_your_tools.md", "def test_every_parameter_learns"): """
+from pseudograd.integrations.pytest import diagnosed
+""",
+}
+# ... and what is run after it, so that what it defines is used.
+AFTER = {
+    ("docs/compare.md", "def objective(trial)"): "del sys.modules['mine']",
+    ("docs/in_your_tools.md", "def test_every_parameter_learns"): "test_every_parameter_learns(diagnosed)",
+    ("docs/kinks.md", "point = load()"): """
+assert [point.gradient("torch", "2.13"), point.gradient("jax")] == [[[1.0]], [[0.5]]]
+""",
+    ("docs/policy_clips.md", "loss = pg.policy.loss"): """
+loss.sum().backward()
+assert loss.shape == log_prob.grad.shape == (4, 5)
+""",
+}
+# (page, a line of the block): why it is not run here. It is compiled, and every name it takes from pseudograd is looked up.
+_RUNS = "tests/comparison/test_runs.py"
+NOT_RUN = {
+    ("docs/compare.md", "with concurrent.futures"): f"processes of eight; {_RUNS} runs both executors",
+    ("docs/compare.md", "from dask.distributed"): f"needs the package dask; {_RUNS} runs it where it is installed",
+    ("docs/compare.md", "import submitit"): f"needs the package submitit; {_RUNS} runs it where it is installed",
+    ("docs/compare.md", "import ray"): f"needs the package ray; {_RUNS} runs it where it is installed",
+}
+# Pages that take seconds: .ci/run runs them before a change lands. What the packages of the first load warns of what it pleases.
+SLOW = ("docs/compare.md", "docs/in_your_tools.md", "docs/your_own_rule.md")
+# Without these modules, which an older torch may refuse to import, the block is looked up and not run: the extras bring them.
+NEEDS = {
+    "lightning": "import lightning",
+    "transformers.trainer": "import transformers",
+    "optuna": "import optuna",
+    "matplotlib": "pg.plot(",
+}
 
 PAGES = sorted({block.page for block in PYTHON})
 _PARSER = doctest.DocTestParser()
 _OF_SLOW = (pytest.mark.program, pytest.mark.filterwarnings("default"))
+
+
+def entry_of(block: Block, table: dict[tuple[str, str], str]) -> str:
+    """What the table has for this block, or nothing."""
+    return next((entry for (page, line), entry in table.items() if page == block.page and line in block.text), "")
 
 
 def _blocks_of(page: str) -> list[Block]:
@@ -29,7 +90,7 @@ def _blocks_of(page: str) -> list[Block]:
 
 def run(block: Block, names: dict[str, Any]) -> None:
     """With >>> it must print what it says; without, it must not raise. An error tells the line of the page."""
-    for code in (prepared.entry_of(block, prepared.BEFORE), None, prepared.entry_of(block, prepared.AFTER)):
+    for code in (entry_of(block, BEFORE), None, entry_of(block, AFTER)):
         if code is None and ">>>" in block.text:
             _run_doctest(block, names)
         else:
@@ -75,25 +136,23 @@ def look_up(name: str) -> Any:
 
 
 def only_looked_up(block: Block) -> bool:
-    return bool(prepared.entry_of(block, prepared.NOT_RUN)) or lacks_a_module(block)
+    return bool(entry_of(block, NOT_RUN)) or lacks_a_module(block)
 
 
 def lacks_a_module(block: Block) -> bool:
-    used = prepared.entry_of(block, prepared.BEFORE) + block.text
-    return any(line in used and not can_import(name) for name, line in prepared.NEEDS.items())
+    used = entry_of(block, BEFORE) + block.text
+    return any(line in used and not can_import(name) for name, line in NEEDS.items())
 
 
 @pytest.mark.usefixtures("table_as_it_was")
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=_OF_SLOW if page in prepared.SLOW else ()) for page in PAGES]
-)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=_OF_SLOW if page in SLOW else ()) for page in PAGES])
 def test_the_blocks_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in _blocks_of(page):
         if only_looked_up(block):
             if not lacks_a_module(block):
-                exec(prepared.entry_of(block, prepared.BEFORE), names)
+                exec(entry_of(block, BEFORE), names)
             for name in names_of_pseudograd(block.text):
                 look_up(name)
         else:
@@ -103,7 +162,7 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest
 
 
 def test_every_exception_is_of_one_block() -> None:
-    for table in (prepared.BEFORE, prepared.AFTER, prepared.NOT_RUN):
+    for table in (BEFORE, AFTER, NOT_RUN):
         for page, line in table:
             assert len([block for block in PYTHON if block.page == page and line in block.text]) == 1, (page, line)
-    assert set(prepared.SLOW) <= set(PAGES)
+    assert set(SLOW) <= set(PAGES)

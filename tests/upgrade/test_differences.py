@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pseudograd_upgrade.changing import shake
 from pseudograd_upgrade.differences import (
     ROUNDINGS,
     ROUNDINGS_COMPILED,
@@ -24,6 +23,7 @@ from pseudograd_upgrade.differences import (
     same_leaves,
 )
 from pseudograd_upgrade.digests import digest, fetch
+from pseudograd_upgrade.recorder import shake
 from pseudograd_upgrade.recording import LOSSES_ALONE, Digest, Recording, Schedule
 
 from . import made_runs

@@ -9,19 +9,21 @@ import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from pseudograd import __version__
 from pseudograd.errors import must
 from pseudograd.listen.program.signals import hold_signals
+from pseudograd.look.palette import colour
 
-from .figures import figures, strip, strip_figure
-from .page import page
-from .results import KIND, NUMBERS, Results, results_text
+from ..sentences import Section
+from .figures import PICTURES, Tile, figures, strip, strip_figure, tiles
+from .results import KIND, NUMBERS, Results, cell, results_text
 
 
 def check_folder(folder: Path) -> None:
@@ -129,3 +131,35 @@ def _draw(figure: Figure, file: Path) -> bytes:
     figure.savefig(buffer, format="png", metadata={"Software": None})
     file.write_bytes(buffer.getvalue())
     return buffer.getvalue()
+
+
+def page(results: Results, charts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    """charts: for each task {"data": a PNG in base64, "caption": its caption}. Pictures are shown one by one."""
+    import jinja2
+
+    folder = Path(__file__).parent
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
+    return template.render(
+        style=(folder / "style.css").read_text(encoding="utf-8"),
+        results=results,
+        opening=strip(results),
+        pseudograd=__version__,
+        sections=[
+            (name, section, _galleries(section, results.era), charts.get(name, ()))
+            for name, section in results.sections.items()
+        ],
+        cell=cell,
+        colour=colour,
+    )
+
+
+def _galleries(section: Section, era: str) -> dict[str, list[Tile]]:
+    """The pictures of each world, by the title above them."""
+    figure = section.subject.figure
+    if figure is None or figure.kind != PICTURES:
+        return {}
+    return {
+        figure.title.format(world=world) or world: tiles(section.subject, rows, section.first[world], era)
+        for world, rows in section.worlds.items()
+    }
