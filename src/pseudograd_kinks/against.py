@@ -51,7 +51,7 @@ def compare(against: str) -> Differences:
     """
     table = load()
     framework, version = _find_version(against, table)
-    own_version = table.known_version("torch", torch.__version__) or table.versions("torch")[0]
+    own_version = table.known_torch(torch.__version__)
     gradients = {
         point: (mine, theirs)
         for point in table.points.values()

@@ -72,10 +72,6 @@ class Point(Record, kw_only=True):
     elementwise: bool = False
     note: str = ""
 
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise unknown_name("kinks", f"the kind of {self.id}", KINDS, self.kind)
-
     def function(self, framework: str, names: Json) -> Callable[..., Any]:
         """The expression of `framework` as a function; `names`: the modules that it uses."""
         code = f"lambda {', '.join(_VARIABLES[: len(self.inputs)])}: {self.expressions[framework]}"
@@ -114,14 +110,11 @@ class Table(NamedTuple):
 
     def versions(self, framework: str) -> list[str]:
         """The measured versions, from the oldest on."""
-        if framework not in FRAMEWORKS:
-            raise unknown_name("kinks", "framework", FRAMEWORKS, framework)
-        return sorted(self.measured.get(framework, {}), key=parse_version)
+        return sorted(self.measured[framework], key=parse_version)
 
-    def known_version(self, framework: str, version: str) -> str | None:
-        """The measured version that says what this one should do: itself, or the last before it."""
-        earlier = [known for known in self.versions(framework) if parse_version(known) <= parse_version(version)]
-        return earlier[-1] if earlier else None
+    def known_torch(self, version: str) -> str:
+        """The measured version of torch that says what this one should do: itself, or the last before it."""
+        return [known for known in self.versions("torch") if parse_version(known) <= parse_version(version)][-1]
 
 
 @functools.cache
