@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from pseudograd.comparison.statistics import BETTER
-
 from . import digits as data
 from . import sentences
-from .base import OURS, Context, Outcome, Score, Settings, Task, Variant, Worlds
+from .base import Outcome, Score, Settings, Task, Variant
 
 ORDER = {"attack": 110}
 SEEDS, SIZES, TRAINING_STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 2e-3
@@ -88,14 +85,6 @@ def _context(settings: Settings) -> dict[str, object]:
     }
 
 
-def _compare_maximize(worlds: Worlds, context: Context) -> Iterator[str]:
-    if OURS in worlds[NO_MAXIMIZE]:
-        with_it, without = (worlds[world][OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
-        if SCORE.difference(with_it, without).verdict == BETTER:
-            remain = f"{SCORE.sentence(with_it)} with maximize=True and {SCORE.number(without)} without"
-            yield f"{OURS} leaves {remain}: ascent needs it."
-
-
 ATTACK = Task(
     name="attack",
     title="An attack on classifiers of digits",
@@ -107,5 +96,4 @@ ATTACK = Task(
     has_leaves=True,
     setting=_SETTING,
     context=_context,
-    after=_compare_maximize,
 )

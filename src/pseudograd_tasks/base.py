@@ -115,9 +115,8 @@ class Subject:
 
     columns: a description of each number. headline: the number for a summary, with a short heading. setting: the opening sentences, with
     {names} of the context. score: for a headline that can be better or worse; the report compares it in each world.
-    each(world, rows, context), after(worlds, context): further sentences, about one world and about all. simpler(worlds): the worlds where
-    a reader does not need us, by the key of the advice; the default asks `score` about leaves that are projected. finding(rows): plain
-    words for a report that opens with the pictures of this subject, the last of whose `first` pictures is the target.
+    after(worlds, context): further sentences. finding(rows): plain words for a report that opens with the pictures of this subject, the
+    last of whose `first` pictures is the target.
     """
 
     name: str
@@ -127,9 +126,7 @@ class Subject:
     setting: str
     has_leaves: bool = False
     score: Score | None = None
-    each: Callable[[str, World, Context], Iterable[str]] = lambda world, rows, context: ()
     after: Callable[[Worlds, Context], Iterable[str]] = lambda worlds, context: ()
-    simpler: Callable[[Worlds], dict[str, list[str]]] | None = None
     figure: Gallery | None = None
     finding: Callable[[World], str] | None = None
 

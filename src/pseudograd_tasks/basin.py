@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import torch
 from torch import Tensor
 
-from pseudograd.wording import listed
-
-from .base import OURS, Context, Gallery, Loss, Outcome, Settings, Task, Variant, World, descend
+from .base import Gallery, Loss, Outcome, Settings, Task, Variant, descend
 from .curve import losses
 
 ORDER = {"basin": 40}
@@ -64,33 +60,6 @@ def _context(settings: Settings) -> dict[str, object]:
     return {"starts": STARTS, "steps": STEPS, "rate": RATE, "best": best, "least": least}
 
 
-def _count_arrivals(world: str, rows: World, context: Context) -> Iterator[str]:
-    numbers = {name: measured.numbers for name, measured in rows.items()}
-    counts: dict[float, list[str]] = {}
-    for name, row in numbers.items():
-        counts.setdefault(row["reached"], []).append(name)
-    for count in sorted(counts, reverse=True):
-        yield f"{listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
-    if OURS in numbers:
-        yield from compare_paths(numbers, OURS)
-
-
-def compare_paths(numbers: Mapping[str, Mapping[str, float]], rule: str) -> Iterator[str]:
-    """Names the variant that strays furthest, and the one that chatters most, if that is more than with `rule`."""
-    name, most, ours = _largest(numbers, "stray", rule)
-    if most > 1.5 * ours:
-        yield f"{name} strays furthest: to {most:.1f}, where {rule} stays within {ours:.1f}."
-    name, most, ours = _largest(numbers, "chatter", rule)
-    if most > ours + 1e-4:
-        above = f"{most:.4f} above the least loss it could have there"
-        yield f"Held at the upper bound, {name} chatters: {above}; {rule}: {ours:.4f}."
-
-
-def _largest(numbers: Mapping[str, Mapping[str, float]], key: str, rule: str) -> tuple[str, float, float]:
-    name = max(numbers, key=lambda name: numbers[name][key])
-    return name, numbers[name][key], numbers[rule][key]
-
-
 BASIN = Task(
     name="basin",
     title="Where many starts end up",
@@ -105,6 +74,5 @@ BASIN = Task(
     has_leaves=True,
     setting=_SETTING,
     context=_context,
-    each=_count_arrivals,
     figure=Gallery("paths", title="starts that reach the minimum of {world}"),
 )

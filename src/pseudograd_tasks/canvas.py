@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -10,14 +9,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import sentences
-from .base import OURS, PROJECT, Context, Gallery, Outcome, Settings, Task, Variant, World, descend, make_leaf
+from .base import Gallery, Outcome, Settings, Task, Variant, descend, make_leaf
 from .photos import HEIGHT, WIDTH, photo, psnr
 
 ORDER = {"canvas": 20}
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
 BLUR_SIGMA, BLUR_RADIUS = 0.7, 3
 BLACK, OVER_EXPOSED = "from black", "over-exposed"
-TIE = 0.5  # dB
 _SETTING = (
     "Every pixel is a parameter; the loss compares a slightly blurred picture with the blurred photo. "
     "{steps} Adam steps, from black and from the photo at {exposure} times its contrast, "
@@ -68,16 +66,6 @@ def _context(settings: Settings) -> dict[str, object]:
     return {"steps": STEPS, "rate": RATE, "exposure": EXPOSURE, "outside_at_start": float(outside)}
 
 
-def _compare_project(world: str, rows: World, context: Context) -> Iterator[str]:
-    if OURS in rows:
-        project, ours = (rows[name].numbers["psnr"] for name in (PROJECT, OURS))
-        margin = abs(project - ours)
-        side = "above" if project > ours else "below"
-        distance = f"within {margin:.1f} dB of" if margin < TIE else f"{margin:.1f} dB {side}"
-        baseline = "pixels are leaves, so project after each step is the honest baseline"
-        yield f"{baseline}: it ends at {project:.1f} dB, {distance} {OURS}."
-
-
 CANVAS = Task(
     name="canvas",
     title="A photo from a black canvas, and from one over-exposed",
@@ -89,8 +77,6 @@ CANVAS = Task(
     has_leaves=True,
     setting=_SETTING,
     context=_context,
-    each=_compare_project,
-    simpler=lambda worlds: {"own_leaves": sentences.where_as_good(worlds, PROJECT, TIE)},
     figure=Gallery(
         "pictures",
         first={"the start": lambda world: start(world)[0], "the target, unblurred": lambda world: photo("china")[0]},

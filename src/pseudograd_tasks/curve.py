@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from pseudograd.look.gradient import gradient, slope
-from pseudograd.wording import listed
 
-from .base import Context, Gallery, Loss, Outcome, Settings, Task, Variant, World
+from .base import Gallery, Loss, Outcome, Settings, Task, Variant
 
 ORDER = {"curve": 50}
 LOSSES: dict[str, Loss] = {
@@ -62,15 +60,6 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     )
 
 
-def _count_silent_points(world: str, rows: World, context: Context) -> Iterator[str]:
-    shares: dict[float, list[str]] = {}
-    for name, measured in rows.items():
-        shares.setdefault(measured.numbers["no_signal_outside"], []).append(name)
-    for share, names in sorted(shares.items(), reverse=True):
-        if share > 0:
-            yield f"no gradient on {share:.0%} of the points outside: {listed(names)}."
-
-
 CURVE = Task(
     name="curve",
     title="What each rule does to a loss on a line",
@@ -84,6 +73,5 @@ CURVE = Task(
     headline=("no_signal_outside", "outside, no gradient"),
     has_leaves=False,
     setting="Forward, loss and every gradient on the way, at the same points for each rule; dots are exactly at the bounds.",
-    each=_count_silent_points,
     figure=Gallery("curves", title="loss = {world}"),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from torch import Tensor
 from pseudograd.wording import listed
 
 from . import sentences
-from .base import OURS, PROJECT, Context, Outcome, Score, Settings, Task, Variant, World, descend, make_leaf
+from .base import Outcome, Score, Settings, Task, Variant, descend, make_leaf
 
 ORDER = {"least_squares": 30}
 if TYPE_CHECKING:
@@ -125,14 +124,6 @@ def _context(settings: Settings) -> dict[str, object]:
     }
 
 
-def _compare_project(world: str, rows: World, context: Context) -> Iterator[str]:
-    if {PROJECT, OURS} <= set(rows):
-        sooner, ours = (rows[name].numbers["steps"] for name in (PROJECT, OURS))
-        if sooner < ours:
-            counts = f"half the problems in {sooner:.0f} steps, {OURS} in {ours:.0f}"
-            yield f"the unknowns are leaves, and project after each step gets there sooner: {counts}."
-
-
 LEAST_SQUARES = Task(
     name="least_squares",
     title="Least squares within a box, against SciPy",
@@ -148,5 +139,4 @@ LEAST_SQUARES = Task(
     has_leaves=True,
     setting=_SETTING,
     context=_context,
-    each=_compare_project,
 )

@@ -6,7 +6,6 @@ curve comes after the clamp.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from pseudograd.wording import listed
 
 from . import sentences
-from .base import NO_CLAMP, OURS, Context, Gallery, Outcome, Settings, Task, Variant, World, eras
+from .base import NO_CLAMP, OURS, Gallery, Outcome, Settings, Task, Variant, World, eras
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 ORDER = {"retarget": 10, "retarget_srgb": 100}
@@ -103,14 +102,6 @@ def _context(settings: Settings) -> dict[str, object]:
     return {"away_steps": AWAY_STEPS, "back_steps": BACK_STEPS, "rate": RATE, "outside_in_target": outside}
 
 
-def _measure_stray_values(world: str, rows: World, context: Context) -> Iterator[str]:
-    if {"identity", OURS} <= set(rows):
-        largest, ours = (rows[name].numbers["largest"] for name in ("identity", OURS))
-        if largest > 2 * ours:
-            before = f"with identity the values had run out to {largest:.1f} before the way back"
-            yield f"{before}; with {OURS} to {ours:.1f}."
-
-
 def _finding(rows: World) -> str:
     values = sentences.decibels(rows)
     of_eras = {era: values[era] for era in eras() if era in values}
@@ -152,8 +143,6 @@ def _task(name: str, title: str, world: str, setting: str) -> Task:
         has_leaves=False,
         setting=setting,
         context=_context,
-        each=_measure_stray_values,
-        simpler=lambda worlds: {"own_loss": sentences.where_as_good(worlds, NO_CLAMP)},
         figure=Gallery(
             "pictures",
             first={

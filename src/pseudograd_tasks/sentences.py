@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -13,18 +13,13 @@ from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, NOT_TOLD, TE
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd.wording import listed
 
-from .base import OURS, PROJECT, Score, Subject, World, Worlds, eras_in
+from .base import OURS, Score, Subject, World, eras_in
 
 APART = 0.5  # dB: two pictures that an eye can tell apart
-# What something simpler that was as good or better leads to, in the order in which a report ends with it.
-_ADVICE = {
-    "own_leaves": (
-        "If what you clamp is the parameter itself, clip it after the step: project was as good or better here ({worlds}), and needs no "
-        "pseudo-gradient."
-    ),
-    "own_loss": "If the loss is defined outside the range too, leave the clamp out while you train: that won here ({worlds}).",
-}
-_ALWAYS = (
+# When a reader does not need us: the end of a report.
+CLOSING = (
+    "If what you clamp is the parameter itself, clip it after each step, as project does: that needs no pseudo-gradient.",
+    "If the loss is defined outside the range too, leave the clamp out while you train.",
     "If the clamp guards a square root, a logarithm or an inverse cosine, keep the true gradient: it is there to stop a NaN.",
     "If torch.clamp already trains well, ask only for its edge: rule zero with the edge your program was trained on.",
 )
@@ -80,12 +75,6 @@ def best(values: Mapping[str, float]) -> str:
     return max(values, key=lambda name: values[name] if math.isfinite(values[name]) else -math.inf)
 
 
-def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:
-    """The worlds in which `name` ends above our default, or less than `margin` dB below it."""
-    values = {world: decibels(rows) for world, rows in worlds.items()}
-    return [world for world, of in values.items() if OURS in of and of[name] > of[OURS] - margin]
-
-
 def score_sentences(rows: World, score: Score) -> Iterator[str]:
     """About headlines over seeds: the eras, our lead, the variants that were better, and those not told apart."""
     first, *others = names = eras_in(rows)
@@ -120,12 +109,6 @@ def test_of(seeds: str) -> str:
     return f"Variants are compared over {seeds} by {TEST}, corrected for their number in each setting."
 
 
-def where_no_worse(worlds: Worlds, name: str, score: Score, or_equal: bool = True) -> list[str]:
-    """The worlds in which our default is not better than `name`; without `or_equal`, those in which `name` is better."""
-    verdicts = (BETTER, NO_DIFFERENCE) if or_equal else (BETTER,)
-    return [w for w, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict in verdicts]
-
-
 @dataclass
 class Section:
     """A subject with the numbers that its words need, and its outcomes: worlds[world][variant].
@@ -147,7 +130,7 @@ class Section:
         """Sentences about one of several worlds begin with the name of the world."""
         subject, lines = self.subject, []
         for world, rows in self.worlds.items():
-            for sentence in (*self._score_sentences(rows), *subject.each(world, rows, self.context)):
+            for sentence in self._score_sentences(rows):
                 is_name = sentence.startswith(tuple(rows))
                 alone = sentence if is_name else sentence[:1].upper() + sentence[1:]
                 lines.append(f"{world}: {sentence}" if len(self.worlds) > 1 else alone)
@@ -158,21 +141,6 @@ class Section:
         if score is None:
             return ()
         return picture_sentences(rows) if score == PICTURES else score_sentences(rows, score)
-
-    @property
-    def simpler(self) -> dict[str, list[str]]:
-        subject = self.subject
-        if subject.simpler is not None:
-            return subject.simpler(self.worlds)
-        if subject.score is None or not subject.has_leaves:
-            return {}
-        return {"own_leaves": where_no_worse(self.worlds, PROJECT, subject.score)}
-
-
-def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:
-    """When you do not need us. `simpler` holds the worlds in which something simpler won, by the advice that it leads to."""
-    won = {advice: listed(simpler[advice]) for advice in _ADVICE if simpler.get(advice)}
-    return [*(_ADVICE[advice].format(worlds=worlds) for advice, worlds in won.items()), *_ALWAYS]
 
 
 def installed(era: str, slope: float) -> str:

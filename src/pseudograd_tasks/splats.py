@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import sentences
-from .base import NO_CLAMP, OURS, Gallery, Outcome, Score, Settings, Task, Variant
+from .base import OURS, Gallery, Outcome, Score, Settings, Task, Variant
 from .photos import displayed, photo
 
 ORDER = {"splats": 170}
@@ -99,7 +99,6 @@ SPLATS = Task(
     has_leaves=False,
     setting=_SETTING,
     context=_context,
-    simpler=lambda worlds: {"own_loss": sentences.where_no_worse(worlds, NO_CLAMP, SCORE, or_equal=False)},
     figure=Gallery(
         "pictures",
         title="{world}; the picture is the first seed's, dB the mean",

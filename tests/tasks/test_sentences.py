@@ -8,7 +8,7 @@ import pytest
 
 from pseudograd.comparison.variants import variants
 from pseudograd.ops.bound_rules import COMPARED_RULES
-from pseudograd_tasks import DEFAULT_TASKS, TASKS, Outcome, basin, sentences
+from pseudograd_tasks import DEFAULT_TASKS, TASKS, Outcome, sentences
 from pseudograd_tasks.base import OURS, Score, Settings
 
 from ..choices import folded
@@ -61,11 +61,6 @@ def test_better_and_worse_are_named_the_best_first() -> None:
         "better than inward here: project (90.0%) and sign (80.0%).",
         "not told apart from inward here: leaky (70.0%).",
     ]
-    assert sentences.where_no_worse({"here": rows}, "project", SCORE) == ["here"]
-    assert sentences.where_no_worse({"here": rows}, "leaky", SCORE) == ["here"]
-    assert sentences.where_no_worse({"here": rows}, "identity", SCORE) == []
-    assert sentences.where_no_worse({"here": rows}, "project", SCORE, or_equal=False) == ["here"]
-    assert sentences.where_no_worse({"here": rows}, "leaky", SCORE, or_equal=False) == []
 
 
 def test_lower_may_be_better() -> None:
@@ -88,7 +83,6 @@ def test_without_ours_only_the_eras_are_spoken_of() -> None:
     rows = world()
     del rows["inward"]
     assert len(list_sentences(rows, SCORE)) == 1
-    assert sentences.where_no_worse({"here": rows}, "project", SCORE) == []
 
 
 @folded
@@ -101,25 +95,9 @@ def test_every_task_has_sentences_for_any_numbers(name: str, with_ours: bool) ->
     worlds = {world: dict.fromkeys(names, row) for world in task.worlds(Settings())}
     section = sentences.Section(task, defaultdict(lambda: 0.5), worlds, {})
     lines = section.verdicts
-    assert lines
+    assert bool(lines) == (task.score is not None)
     assert all(sentence.endswith(".") and "nan" not in sentence for sentence in lines)
-    assert with_ours == any("inward" in sentence for sentence in lines) or name in ("curve", "basin")
-    assert all(set(where) <= set(worlds) for where in section.simpler.values())
-
-
-@pytest.mark.parametrize(
-    ("stray", "chatter", "expected"),
-    [
-        (3.0, 0.5 + 0.9e-4, []),
-        (3.1, 0.5, ["identity strays furthest: to 3.1, where inward stays within 2.0."]),
-        (1.0, 0.5002, ["Held at the upper bound, identity chatters: 0.5002 above the least loss it could have there; inward: 0.5000."]),
-    ],
-)  # fmt: skip
-def test_a_variant_that_strays_half_as_far_again_as_ours_is_named(
-    stray: float, chatter: float, expected: list[str]
-) -> None:
-    numbers = {"inward": {"stray": 2.0, "chatter": 0.5}, "identity": {"stray": stray, "chatter": chatter}}
-    assert list(basin.compare_paths(numbers, "inward")) == expected
+    assert with_ours == any("inward" in sentence for sentence in lines) or not lines
 
 
 def test_default_tasks_are_tasks() -> None:

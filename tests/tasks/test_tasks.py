@@ -48,7 +48,6 @@ MINE = Task(
     setting="{count} numbers are pulled.",
     context=lambda settings: {"count": 3},
     after=_stuck,
-    simpler=lambda worlds: {"own_loss": list(worlds)},
     figure=Gallery("paths", title="three numbers, {world}"),
 )
 
@@ -67,7 +66,7 @@ def test_a_task_of_ones_own_is_run_and_reported(tmp_path: Path, capsys: pytest.C
         'alt="Three numbers go home: home"',
         "<li>inward lets go.</li>\n<li>no clamp lets go.</li>\n</ul>",
         ">numbers inside</th></tr>",
-        "leave the clamp out while you train: that won here (home).",
+        "leave the clamp out while you train.",
     ):
         assert part in text
     assert "zero/open lets go" not in text

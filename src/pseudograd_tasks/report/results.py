@@ -50,15 +50,6 @@ class Results:
     def installed(self) -> str:
         return sentences.installed(self.era, self.edges["clamp(x, min=0)"])
 
-    @property
-    def when_not_to(self) -> list[str]:
-        """The closing words about what was as good or better in this run."""
-        simpler: dict[str, list[str]] = {}
-        for section in self.sections.values():
-            for advice, worlds in section.simpler.items():
-                simpler.setdefault(advice, []).extend(worlds)
-        return sentences.closing(simpler)
-
     def to_json(self) -> dict[str, Any]:
         """Numbers only; NaN becomes null, an infinite number "inf" or "-inf"."""
         tasks: dict[str, dict[str, object]] = {}

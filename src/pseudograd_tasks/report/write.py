@@ -21,7 +21,7 @@ from pseudograd.errors import must
 from pseudograd.listen.program.signals import hold_signals
 from pseudograd.look.palette import colour
 
-from ..sentences import Section
+from ..sentences import CLOSING, Section
 from .figures import PICTURES, Tile, figures, strip, strip_figure, tiles
 from .results import KIND, NUMBERS, Results, cell, results_text
 
@@ -150,6 +150,7 @@ def page(results: Results, charts: Mapping[str, Sequence[Mapping[str, str]]]) ->
             for name, section in results.sections.items()
         ],
         cell=cell,
+        closing=CLOSING,
         colour=colour,
     )
 
