@@ -69,7 +69,6 @@ class ReplaceGrad(torch.autograd.Function):
 PRODUCT = "g * (g * (x - x.clamp(ctx.low, ctx.high)) >= 0)"
 IDENTITY = POPULAR.replace(PRODUCT, "g").replace("ClampWithGrad", "Straight")
 BROKEN = POPULAR.replace(">= 0", "> 0").replace("ClampWithGrad", "NearlyIt")
-FAILING = "class Odd(torch.autograd.Function):\n    forward = staticmethod(lambda ctx, x, low, high: 1 / 0)\n"
 
 SCRIPT = f"""\
 #!/usr/bin/env python
@@ -130,9 +129,8 @@ def _file(folder: Path, text: str, name: str = "old.py") -> Path:
         (POPULAR.replace(PRODUCT, "g * ((x >= ctx.low) & (x <= ctx.high))"), "ClampWithGradThatWorks"),
         (IDENTITY, None),
         (BROKEN, None),
-        (FAILING, None),
     ],
-    ids=["popular", "by where", "proposed", "replace", "true", "straight", "nearly", "failing"],
+    ids=["popular", "by where", "proposed", "replace", "true", "straight", "nearly"],
 )
 def test_a_class_is_known_by_what_it_computes(tmp_path: Path, text: str, known: str | None) -> None:
     head = "import torch\nimport torch as th\nfrom torch.autograd import Function\n"
@@ -189,20 +187,6 @@ def test_a_class_that_is_another_or_is_used_otherwise_stays(tmp_path: Path, name
     migration = make_migration(_file(tmp_path, f"import torch\n{text}"))
     assert migration.after == f"import torch\n{text}"
     assert reason in str(migration)
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        "from torch.autograd.function import InplaceFunction as Base\n",
-        "from torch.autograd import Function as F_\nBase = F_\n",
-        "import torch.autograd as ag\nclass Base(ag.Function): pass\n",
-    ],
-)
-def test_the_base_may_have_another_name(tmp_path: Path, head: str) -> None:
-    text = f"import torch\n{head}{BY_WHERE}".replace("(Function)", "(Base)")
-    old = make_migration(_file(tmp_path, text)).classes[-1]
-    assert (old.name, old.goes, old.match and old.match.familiar) == ("PassBack", True, "ClampWithGrad")
 
 
 BLOCKS = (

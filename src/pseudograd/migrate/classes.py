@@ -12,7 +12,6 @@ import torch
 
 from ..look.what_is import DTYPES, Match, what_is
 
-_BASES = ("Function", "InplaceFunction", "NestedIOFunction")
 _DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd")
 _numbers = itertools.count()
 
@@ -57,22 +56,17 @@ def split_with_ends(text: str) -> list[str]:
 
 
 def find_classes(tree: ast.AST) -> list[ast.ClassDef]:
-    """The classes, at any depth, that say they are an autograd.Function: by its name, by another name of it, or by a class of theirs."""
-    nodes = list(ast.walk(tree))
-    names = set(_BASES)
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            names |= {alias.asname for alias in node.names if alias.asname and alias.name in _BASES}
-        elif isinstance(node, ast.Assign) and _last(node.value) in names:
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-    functions: list[ast.ClassDef] = []
-    while more := [
-        node for node in classes if node not in functions and any(_last(base) in names for base in node.bases)
-    ]:
-        functions += more
-        names |= {node.name for node in more}
-    return sorted(functions, key=lambda node: node.lineno)
+    """The classes, at any depth, that have the methods of an autograd.Function."""
+    classes = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and {"forward", "backward"} <= _methods(node).keys()
+    ]
+    return sorted(classes, key=lambda node: node.lineno)
+
+
+def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    return {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
 
 
 def _last(node: ast.expr) -> str:
@@ -99,7 +93,7 @@ def judge(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module
 
 def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
     """Makes the methods alone, with the imports of torch. Nothing else of the script runs."""
-    methods = [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
+    methods = list(_methods(node).values())
     if node.decorator_list or node.keywords or len(node.bases) > 1 or not all(map(_is_plain, methods)):
         return None
     file = f"<pseudograd migrate {next(_numbers)}>"
