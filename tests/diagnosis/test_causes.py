@@ -336,19 +336,6 @@ def test_a_cut_has_its_line_and_an_advice_that_fits(name: str) -> None:
     assert ("two edits" in d.findings[0].next_step) == (loss is _chosen)
 
 
-def test_where_a_copy_gets_the_gradient_the_advice_says_so() -> None:
-    teacher, student = nn.Linear(3, 3), nn.Linear(3, 3)
-    optimizer = torch.optim.SGD(teacher.parameters(), 0.1)
-    with diagnose() as d:
-        for _ in range(3):
-            with torch.no_grad():
-                target = teacher(X)
-            (student(X) - target).square().mean().backward()
-            optimizer.step()
-    add = 'optimizer.add_param_group({"params": student.parameters()})'
-    assert [add in finding.next_step for finding in d.findings] == [True]
-
-
 def test_a_loss_of_0_is_named_where_nothing_comes_from_it() -> None:
     net = nn.Linear(3, 1)
     with diagnose(net) as d:

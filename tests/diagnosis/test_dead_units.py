@@ -16,17 +16,14 @@ from pseudograd.diagnosis.count import leaf
 from pseudograd.diagnosis.count.leaves import Leaves
 from pseudograd.torch_table.private import tells_unpack_hooks
 
+from . import trainers
 from .checks import codes, line_of, only
 
 
 def train(model: nn.Module, batch: Callable[[], Tensor], steps: int = 4) -> Diagnosis:
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    with diagnose(model) as d:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            model(batch()).square().mean().backward()
-            optimizer.step()
+    d = trainers.steps(model, lambda: model(batch()).square().mean(), steps, optimizer)
     assert d.to_json()["errors"] == []
     return d
 

@@ -114,13 +114,11 @@ def test_gan_alternation() -> None:
     d = steps(None, critic_loss, 3, critic_optimizer)
     assert starved(d) == []
     assert d.calm[0] == STEPPED_BY_NONE.format("Sequential")
-    assert d.calm[1].startswith(
-        "1 parameter of Sequential(2) gets only zeros, although the weight of the same layer learns"
-    )
+    assert d.calm[1].startswith("1 parameter of Sequential(2) gets only zeros, although the weight of the layer")
 
 
-@pytest.mark.parametrize(("count", "says"), [(3, "output add up to 0"), (1, "in the one backward")])
-def test_a_bias_that_cancels_within_one_batch_is_calm(count: int, says: str) -> None:
+@pytest.mark.parametrize("count", [3, 1])
+def test_a_bias_that_cancels_within_one_batch_is_calm(count: int) -> None:
     critic = net(8, 1)
 
     def loss() -> Tensor:
@@ -130,7 +128,7 @@ def test_a_bias_that_cancels_within_one_batch_is_calm(count: int, says: str) -> 
     d = steps(critic, loss, count, sgd(critic))
     assert starved(d) == []
     (line,) = d.calm
-    assert says in line
+    assert line.endswith("output add up to 0")
 
 
 def test_frozen_or_without_a_rate() -> None:

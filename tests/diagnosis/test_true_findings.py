@@ -209,9 +209,8 @@ def test_no_rule_is_advised_behind_an_op_whose_slope_grows_without_end(op: str, 
     assert (is_steep, "override(clamp" in advised) == ((op in STEEP, op in SLOW) if not towards else (False, False))
 
 
-ENDS: dict[
-    str, tuple[list[float], Callable[[Tensor], Tensor]]
-] = {  # values at a bound, and an op behind the clamp that cuts there
+# values at a bound, and an op behind the clamp that cuts there
+ENDS: dict[str, tuple[list[float], Callable[[Tensor], Tensor]]] = {
     "relu": ([-1.0, 0.5], lambda p: torch.relu(p).clamp(0, 1)),
     "round": ([0.5, 0.1], lambda p: torch.round(p * 4).clamp(-2, 2)),
     "tanh": ([30.0, 0.1], lambda p: (1 - torch.tanh(p) ** 2).clamp(min=0)),
@@ -235,9 +234,8 @@ def test_no_pin_is_advised_where_an_op_behind_the_clamp_cuts_the_gradient_anyway
     assert ("pin_edge" in str(d)) == (case in PASSES)
 
 
-CLIPS: dict[
-    str, tuple[Callable[[Tensor, Tensor], Tensor], str]
-] = {  # of a parameter with 2 among its values: what is advised
+# of a parameter with 2 among its values: what is advised
+CLIPS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "clamp": (lambda p, b: p.clamp(0, 1), "(0, 1)"),
     "one side": (lambda p, b: torch.clamp_max(p, 1.0), "(None, 1.0)"),
     "a tensor": (lambda p, b: p.clamp(max=b.detach()), "(None, high)"),
@@ -640,32 +638,26 @@ def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[floa
     assert find_codes() != [], "what was pinned before is not pinned any more"
 
 
-def _boxes(step: int, p: nn.Parameter) -> Tensor:
+def _boxes(p: nn.Parameter) -> Tensor:
     """What stands outside moves further, by another way to the loss, and nothing arrives there."""
     overlap = torch.min(p, torch.ones(3)).clamp(0) * torch.tensor([0.0, 1.0, 0.0])
     return (overlap - 0.4).square().sum() + 0.3 * (p * torch.tensor([1.0, 0.0, -1.0])).sum()
 
 
-def _floor(step: int, p: nn.Parameter) -> Tensor:
+def _floor(p: nn.Parameter) -> Tensor:
     """The guard that `nonfinite` advises: what stands below it would only go further down."""
     return (p - torch.tensor([0.0, 0.4, 0.4])).clamp(min=1e-12).sqrt().sum() + 0.1 * p.sum()
 
 
-def _margin(step: int, p: nn.Parameter) -> Tensor:
+def _margin(p: nn.Parameter) -> Tensor:
     near, far = (p - 0.2).abs(), (p - torch.tensor([0.0, 3.0, 0.4])).abs()
     return (0.1 + near - far).clamp(min=0).mean() + nn.functional.margin_ranking_loss(near, far, torch.ones(3), 0.1)
 
 
 @pytest.mark.parametrize("loss", [_boxes, _floor, _margin])
-def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[int, nn.Parameter], Tensor]) -> None:
+def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[nn.Parameter], Tensor]) -> None:
     p = nn.Parameter(torch.tensor([-0.5, 0.5, 1.5]))
-    optimizer = torch.optim.SGD([p], 0.05)
-    with diagnose() as d:
-        for step in range(25):
-            optimizer.zero_grad()
-            loss(step, p).backward()
-            optimizer.step()
-    assert codes(d) == []
+    assert codes(steps(None, lambda: loss(p), 25, torch.optim.SGD([p], 0.05))) == []
 
 
 @pytest.mark.parametrize(("floor", "expected"), [(0.0, []), (1e-6, []), (2e-6, ["cut"]), (-1e-6, ["cut"])])

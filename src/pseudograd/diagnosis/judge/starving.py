@@ -31,14 +31,9 @@ _RATE_0 = "belong to a group of an optimiser with the rate 0"
 _TARGET_NET = "are used only under no_grad or before a detach, as is right for a target or teacher net"
 _UNSTEPPED = "are stepped by no optimiser: they learn nothing here, as is right for a target or teacher net"
 _NOT_WANTED = "get no gradient: every backward is an autograd.grad with respect to other tensors"
-_CANCELLED = (
-    "get only zeros, although the weight of the same layer learns: the gradients of the layer's output add up to 0"
-)
+_CANCELLED = "get only zeros, although the weight of the layer gets a gradient: those of the layer's output add up to 0"
 _STARTS_AT_0 = "get only zeros as long as a parameter that multiplies them is 0, as in the first step of a LoRA"
 RETURNS_NONE = "returns None for an input that depends on the parameter"
-_CANCELLED_ONCE = (
-    "get only zeros in the one backward that reached them, although the weight of the same layer gets a gradient"
-)
 _ADD_A_BIAS = ("addmm", "convolution", "linear")
 _NOT_GIVEN = "are not part of the given model, and got no gradient"
 
@@ -91,7 +86,9 @@ class Starving:
         if leaf.gradients or self._used >> bit & 1:
             return False
         chained = self._leaves.names.chained(leaf)
-        return any(siblings in self._learning_siblings and siblings[0] not in chained for siblings in _siblings(leaf.name))
+        return any(
+            siblings in self._learning_siblings and siblings[0] not in chained for siblings in _siblings(leaf.name)
+        )
 
     def _is_cancelled_bias(self, leaf: Leaf) -> bool:
         """Is it a bias that gets zeros although its weight learns? The gradients of the layer add up to 0, as in a difference of means."""
@@ -155,8 +152,7 @@ class Starving:
         cause, why = self._cause(1 << bit, leaf)
         cancels = cause is None or (isinstance(cause, Site) and cause.op in _ADD_A_BIAS and why.endswith(ADDS_UP))
         if cancels and leaf.gradients and not leaf.is_swallowed and self._is_cancelled_bias(leaf):
-            reason = _CANCELLED_ONCE if leaf.gradients == 1 else _CANCELLED
-            return reason if is_in_a_net else None
+            return _CANCELLED if is_in_a_net else None
         if cause is None and not (leaf.has_run or leaf.is_in_optimizer or self._recorder.reached >> bit & 1):
             return None  # no loss depends on this tensor, for example the source of a copy
         gradient = ZEROED if leaf.is_swallowed else "zeros" if leaf.gradients else "no gradient"

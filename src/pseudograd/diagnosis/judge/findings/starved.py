@@ -20,7 +20,7 @@ from ..statements import Place, find_attribute
 from .cut import RECOVERABLE_SHARE, advise_clamp
 from .edge import is_cut_by_its_era, passing_era, step_behind
 from .kind import Evidence, Kind
-from .unused import advise_twin, find_replaced
+from .unused import find_replaced
 
 _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
@@ -141,9 +141,6 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if cause.family == "clamp" and (brings_little or cause.steep_op):
             return advise_clamp(cause)
         return advice.try_rule(cause) or advice.look_at(cause)
-    twin = None if cause is None or not cause.kind.endswith(WITHOUT_GRAD) else advise_twin(evidence, parameters)
-    if twin is not None:
-        return twin
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:

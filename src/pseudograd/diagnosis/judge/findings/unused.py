@@ -52,21 +52,6 @@ def find_replaced(evidence: Evidence) -> set[str]:
     return {leaf.name for group in judge.nets(new).values() for leaf in judge.find_replaced(group)}
 
 
-def advise_twin(evidence: Evidence, parameters: Sequence[str]) -> str | None:
-    """The advice where these parameters of an optimiser starve, and a net of the same shapes gets the gradients and is in no optimiser."""
-    unheld = evidence.recorder.optimisers.unheld
-    if unheld is None:
-        return None
-    judge = _Judge(evidence, unheld)
-    shapes = sorted(leaf.shape for _, leaf in evidence.leaves if leaf.name in parameters and leaf.is_in_optimizer)
-    for owner, group in judge.nets(judge.left_out).items():
-        if owner is not None and shapes == sorted(leaf.shape for leaf in group):
-            add = judge.add_group(group)
-            which = f"One of the same shapes gets the gradients, and no optimiser holds it: {add}{judge.say_net(group[0], add)}"
-            return f"Which net should learn? {which}. Or compute this one with its gradient."
-    return None
-
-
 def _is_unheld(leaf: Leaf) -> bool:
     """Did it get gradients that no optimiser could use, and that the program did not ask for one by one?"""
     if not leaf.is_parameter or leaf.is_in_optimizer or leaf.is_frozen or leaf.is_requested or not leaf.moved:
