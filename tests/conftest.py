@@ -128,6 +128,8 @@ def _isolate_tests() -> Iterator[None]:
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
     torch.set_num_threads(1)
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
     global _tests
     _tests += 1
     if len(sys.modules) > _frozen_with + _MANY or _tests % _MANY == 0:  # Dynamo, Matplotlib, or the reports of tests

@@ -204,7 +204,6 @@ def gradients(model: Module, call: Callable[[Tensor], Tensor], x: Tensor) -> dic
 @pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_compiled_model_has_the_same_gradients(dynamic: bool) -> None:
     model, x = Net(), (X * 4).round() / 4
-    torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     plain = gradients(model, model, x)
     assert plain.keys() == {"linear.weight", "layers.1.max", "layers.2.scale"}
@@ -216,7 +215,6 @@ def test_a_compiled_model_has_the_same_gradients(dynamic: bool) -> None:
 @pytest.mark.program
 def test_a_learned_scale_with_scaling_compiles_for_any_size() -> None:
     model = nn.FakeQuantize.from_tensor(X, bits=4, axis=0)
-    torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
     plain = gradients(model, model, X)["scale"]
     assert torch.allclose(gradients(model, compiled, X)["scale"], plain, rtol=1e-6)

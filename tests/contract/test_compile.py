@@ -1,7 +1,5 @@
 """torch.compile gives the values of eager: what test_matrix.py does not show."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -9,13 +7,6 @@ from torch import Tensor
 import pseudograd as pg
 
 from ..choices import slow_but
-
-
-@pytest.fixture(autouse=True)
-def _compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("rule", slow_but(["inward"], ["zero", "inward", "identity"], pytest.mark.program))

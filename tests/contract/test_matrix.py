@@ -3,7 +3,7 @@
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,6 @@ BY_EVERY_WAY = "clamp-inward-closed"
 TRACING = ("compiled autograd", "make_fx")
 WAYS_OF_OTHER_CASES = ("plain", "func.grad", "vmap(grad)", "func.vjp", "jacrev", "func.jvp", "jacfwd")
 SOME_WAYS = {"func.grad", "func.jvp", *matrix.COMPILED_FORWARD_SECOND}
-
-
-@pytest.fixture(autouse=True)
-def _forget_what_was_compiled() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def _check(case: Case, name: str, way: Way, record: Callable[[str, Any], None], place: str) -> None:

@@ -133,12 +133,10 @@ def test_compiled(pair: str, way: str) -> None:
     if pair == "pin" and ("jacfwd" in way or way == "hessian") and version < (2, 15):
         pytest.skip("torch before 2.15 compiles no jacfwd under any TorchFunctionMode: Tensor.unflatten")
     ours, expected = PAIRS[pair]
-    torch._dynamo.reset()
     with pg.pin_edge("half") if pair == "pin" else contextlib.nullcontext():
         f = expected if pair == "pin" else ours
         derivative = torch.compile(WAYS[way](f), backend="aot_eager", fullgraph=True)(_x())
     torch.testing.assert_close(derivative, WAYS[way](expected)(_x()))
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("way", ["jvp(vmap)", "jvp(jvp)", "hessian", "jacfwd(vmap)"])

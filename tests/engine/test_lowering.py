@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
 from pseudograd import engine, kernels
@@ -18,6 +17,7 @@ from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rule import OPS, Call, Rule, add_rule, make_call
 
 from ..choices import folded
+from ..watching import Watching
 
 
 @pytest.fixture(autouse=True)
@@ -102,20 +102,13 @@ def test_eager_without_a_kernel_is_the_formula(formulas: list[str], how: dict[st
     assert x.grad.tolist() == expected
 
 
-class _Watches(TorchDispatchMode):
-    """Lets every ATen call through."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
 def test_a_backward_that_is_recorded_batched_or_watched_is_the_formula(formulas: list[str]) -> None:
     x, grads = _x(), torch.eye(3) - 0.5
     torch.autograd.grad(_clamp(x).sum(), x, create_graph=True)
     (batched,) = torch.autograd.grad(_clamp(x), x, grads, is_grads_batched=True)
     assert batched.tolist() == [[0, -0.5, 0], [-0.5, 0.5, 0], [-0.5, -0.5, 0.5]]
     y = _clamp(x)
-    with _Watches():
+    with Watching():
         y.backward(GRAD)
     assert x.grad.tolist() == [-2, -3, 0]
     meta = torch.empty(3, device="meta", requires_grad=True)
@@ -193,7 +186,6 @@ def test_is_recording() -> None:
 
 
 def test_compiling_is_the_compiled_lowering() -> None:
-    torch._dynamo.reset()
     graphs: list[torch.fx.GraphModule] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
@@ -207,7 +199,6 @@ def test_compiling_is_the_compiled_lowering() -> None:
     plain, functional = (graph.print_readable(print_output=False) for graph in graphs)
     assert "autograd_function_apply" in plain
     assert "_in_graph" in functional
-    torch._dynamo.reset()
 
 
 _ONE = torch.tensor(1.0)

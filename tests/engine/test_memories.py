@@ -86,7 +86,6 @@ def test_a_backward_after_everything_was_forgotten() -> None:
 
 @pytest.mark.program
 def test_a_compiled_graph_keeps_the_function_that_it_names() -> None:
-    torch._dynamo.reset()
     module, x = Module(), torch.ones(2)
     made_outside = pg.rules.custom(module.slope)
     compiled = partial(torch.compile, backend="eager", fullgraph=True)
@@ -101,7 +100,6 @@ def test_a_compiled_graph_keeps_the_function_that_it_names() -> None:
     leaf = x.clone().requires_grad_()
     h(leaf).sum().backward()
     assert leaf.grad.tolist() == [2, 2]
-    torch._dynamo.reset()
 
 
 def test_after_a_change_of_the_table_a_call_that_was_prepared_is_made_again() -> None:

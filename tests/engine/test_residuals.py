@@ -149,7 +149,6 @@ def test_two_bits_give_what_the_inputs_give(call: tuple[str, str], way: str) -> 
 @pytest.mark.parametrize("rule", slow_but(["inward"], ["zero", "inward"], pytest.mark.program))
 def test_under_compiled_autograd(rule: str, two_bits: list[str]) -> None:
     assert WAYS["compiled autograd"](clamp_of(rule))[1:9].tolist() == plainly(clamp_of(rule))[1:9].tolist()
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,9 @@ Function = Callable[..., Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _k_as_it_was() -> None:
     global K
-    torch._dynamo.reset()
     K = 2.0
-    yield
-    torch._dynamo.reset()
 
 
 def slope(x: Tensor) -> Tensor:

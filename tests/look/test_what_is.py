@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
 from pseudograd.look.candidates import Candidate
@@ -22,6 +21,7 @@ from pseudograd.testing.contract.cases import cases_of
 
 from ..choices import folded
 from ..migrate import test_migrate as classes
+from ..watching import Watching
 
 HEAD = """\
 import torch
@@ -255,16 +255,10 @@ def test_a_file_that_was_edited_since_is_not_believed(tmp_path: Path) -> None:
 
 def test_no_mode_hook_or_graph_of_the_program_sees_it(tmp_path: Path) -> None:
     cls, calls = _class(tmp_path, classes.POPULAR), []
-
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            calls.append(func)
-            return func(*args, **(kwargs or {}))
-
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: calls.append(x), lambda x: x)
-    with pg.override(clamp="identity"), Counting(), hooks, torch.inference_mode():
+    with pg.override(clamp="identity"), Watching() as watching, hooks, torch.inference_mode():
         assert what_is(cls) is not None
-    assert calls == []
+    assert calls == watching.names == []
     assert torch.is_grad_enabled()
 
 

@@ -72,13 +72,11 @@ def test_numpy_scalars_mean_the_same_in_compiled_code(name: str, kind: type, dty
         y = f(x, number)
         return y.detach(), torch.autograd.grad(y, x, weight.to(y.dtype))[0]
 
-    torch._dynamo.reset()
     expected = ask(CALLS[name], number.item())
     for f in (CALLS[name], torch.compile(CALLS[name], backend="aot_eager")):
         for ours, theirs in zip(ask(f, number), expected, strict=True):
             assert ours.dtype == theirs.dtype
             assert torch.equal(ours, theirs)
-    torch._dynamo.reset()
 
 
 @pytest.mark.program
@@ -98,10 +96,8 @@ def test_numpy_scalars_mean_the_same_in_compiled_code(name: str, kind: type, dty
 def test_numbers_that_only_the_graph_knows(f: Callable[..., torch.Tensor]) -> None:
     """torch.clamp compiles with them, and so do we: nothing is checked that nobody can know."""
     x = torch.tensor([-2.0, 0.1, 2.0], requires_grad=True)
-    torch._dynamo.reset()
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         compiled = torch.compile(lambda x, s: f(x, s.item()), backend="aot_eager", fullgraph=True)
         for s in (0.5, 0.25):
             gradients = [torch.autograd.grad(y.sum(), x)[0] for y in (compiled(x, torch.tensor(s)), f(x, s))]
             assert torch.equal(*gradients)
-    torch._dynamo.reset()

@@ -4,42 +4,23 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
 from pseudograd.testing.contract.equality import assert_same_bits
 from pseudograd.testing.measure import transforms
 
 from ..choices import folded, one_in
+from ..watching import Watching
 
 X = torch.tensor([-math.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, math.inf, math.nan])
 every_step = pytest.mark.parametrize("step", [pg.sign, pg.heaviside], ids=["sign", "heaviside"])
-
-
-class Watching(TorchDispatchMode):
-    """Notes the name of every ATen operator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.fixture
-def compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 # --- abs, and what is computed ----------------------------------------------------------------------------------------
@@ -78,7 +59,6 @@ def test_heaviside_is_torch_s_and_one_comparison_with_0_or_1(at_zero: float, cal
 
 
 @pytest.mark.program
-@pytest.mark.usefixtures("compiler")
 def test_compilers_and_other_tensors_meet_torch_s_own_heaviside() -> None:
     """A subclass sees the function that was asked for, and so does who reads an error."""
     code: list[str] = []
@@ -180,7 +160,6 @@ COMPILED = {
 
 
 @pytest.mark.program
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("way", "place"), one_in(2, COMPILED, ["before", "inside"]))
 def test_custom_compiles(way: str, place: str) -> None:
     """The rule is made once outside, or anew inside the compiled function."""
@@ -210,7 +189,6 @@ def test_a_rule_with_a_function_of_a_module_is_one_rule_and_is_pickled() -> None
 
 
 @pytest.mark.program
-@pytest.mark.usefixtures("compiler")
 def test_two_lambdas_of_one_name_do_not_collide() -> None:
     """Every way finds its rule by name; these two have one qualified name."""
     rules = {factor: pg.rules.custom(lambda x, factor=factor: torch.full_like(x, factor)) for factor in (2.0, 3.0)}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
@@ -18,6 +17,7 @@ from pseudograd.codebook import codebook_loss, commitment_loss, vector_quantize
 from pseudograd.ops import codebook as search
 
 from ..choices import folded, marks_of, slow_but
+from ..watching import Watching
 
 RULES = ("identity", "rotation")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -199,30 +199,19 @@ def test_codes_far_from_0_cost_little_more(size: int, shift: float, scale: float
     assert 400 <= sum(compared) < 440
 
 
-class Largest(TorchDispatchMode):
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return result
-
-
 def test_no_temporary_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The full matrix would be three chunks; with the shift every row is decided twice. Then vectors longer than there are codes."""
     for shift in (0, 1000):
         x, codebook = torch.randn(3 * 2**11, 4) + shift, torch.randn(2**11, 4) + shift
-        with Largest() as largest:
+        with Watching() as watching:
             search._nearest_code(x, codebook)
-        assert search.CHUNK / 4 < largest.numel <= search.CHUNK == 2**22  # 16 MiB in single precision
+        assert search.CHUNK / 4 < max(watching.sizes) <= search.CHUNK == 2**22  # 16 MiB in single precision
     monkeypatch.setattr(search, "CHUNK", 2**12)
     code = torch.ones(1, 64)
-    with Largest() as largest:
+    with Watching() as watching:
         indices = search._nearest_code(torch.zeros(64, 64), torch.cat([code, -code]))
     assert indices.tolist() == [0] * 64
-    assert largest.numel <= 2**12
+    assert max(watching.sizes) <= 2**12
 
 
 def test_autocast_and_lowered_products_do_not_touch_the_distances() -> None:

@@ -97,13 +97,11 @@ def test_second_derivatives_under_vmap_and_compile_are_those_of_the_two_rules() 
     assert expected.any()
     assert torch.equal(vmap(jacrev(grad(loss)))(lr, a), expected)
     assert torch.equal(vmap(jacfwd(grad(loss)))(lr, a), expected)
-    torch._dynamo.reset()
     compiled = torch.compile(vmap(grad(loss)), backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(lr, a), vmap(grad(separate))(lr, a))
     leaf = lr.clone().requires_grad_()
     (slope,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(leaf, a), leaf)
     assert torch.equal(slope, vmap(grad(separate))(lr, a))
-    torch._dynamo.reset()
 
 
 # --- around it --------------------------------------------------------------------------------------------------------

@@ -143,7 +143,6 @@ def test_compiled_code_has_the_gradient_of_eager(name: str) -> None:
     def loss(lr: Tensor) -> Tensor:
         return PRESETS[name](lr, a, mask=a > -0.5).sum()
 
-    torch._dynamo.reset()
     compiled, eager = (
         gradient_of(f, lr)[1][0] for f in (torch.compile(loss, backend="aot_eager", fullgraph=True), loss)
     )

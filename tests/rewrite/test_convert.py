@@ -107,7 +107,6 @@ def test_a_copy_and_a_file_keep_the_rule_when_the_original_is_undone() -> None:
 @pytest.mark.program
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
 def test_compiled() -> None:
-    torch._dynamo.reset()
     model = nn.Sequential(nn.ReLU(), nn.Hardtanh())
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     stock = gradient(compiled)

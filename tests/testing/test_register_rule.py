@@ -421,7 +421,6 @@ def test_a_cell_that_runs_twice_replaces_its_rule_everywhere(is_compiled: bool) 
     y.backward()
     assert still_to_come.grad is not None
     assert still_to_come.grad.item() == 2, "a backward still to come has the rule of its forward"
-    torch._dynamo.reset()
 
 
 def test_another_function_of_that_name_is_refused() -> None:
