@@ -30,6 +30,7 @@ from pseudograd.rewrite.context import Rewriting
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import ERAS, installed_era
 from pseudograd.torch_table.forms import SPELLINGS, SWITCHES, form_of_node
+from pseudograd.torch_table.private import node_number
 from pseudograd.torch_table.records import EDGE, Form
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,11 +53,13 @@ class Watching(TorchFunctionMode):
         self._ranges.start_afresh()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result, nodes = self._ranges.run_call(func, args, kwargs or {})
+        before = node_number()
+        result = func(*args, **(kwargs or {}))
+        nodes = self._ranges.since(before, result)
         self.seen.update(nodes)
         for form in forms_of(nodes):
             own = SPELLINGS.get(func)
-            if own is None or own.form.hides or not own.form.shares_a_switch_with(form):
+            if own is None or own.form.hides or set(own.form.switches).isdisjoint(form.switches):
                 self.hidden.setdefault(func, []).append(form)
         return result
 

@@ -58,7 +58,6 @@ class Errors:
 
     @property
     def lines(self) -> list[str]:
-        """Each error once, with how often it came."""
         lines = [text if count == 1 else f"{text}, {count:,} times" for text, count in list(self._counts.items())]
         return [*lines, f"{self._others:,} errors of further kinds"] if self._others else lines
 

@@ -69,8 +69,6 @@ class Subscriber:
 
 
 class Listener(TorchFunctionMode):
-    """Hears the calls of torch in one thread."""
-
     def __init__(self, subscriber: Subscriber) -> None:
         super().__init__()
         self.subscriber = subscriber
@@ -100,7 +98,6 @@ class Listener(TorchFunctionMode):
         return result
 
     def run(self, func: Function, args: Arguments, kwargs: Keywords | None) -> object:
-        """The call itself."""
         return func(*args, **kwargs) if kwargs else func(*args)
 
 

@@ -142,7 +142,6 @@ def table() -> str:
 
 
 def status() -> list[dict[str, str]]:
-    """What is applied now."""
     return [{"name": patch.name, "until": patch.until} for patch in PATCHES if patch.is_applied]
 
 

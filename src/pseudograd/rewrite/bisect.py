@@ -194,7 +194,6 @@ def _search(label: str, runner: _Runner) -> Bisection:
 
 
 def _known_so_far(label: str, runner: _Runner) -> str:
-    """The text of a search that was stopped."""
     as_it_is, everywhere = runner.known.get(frozenset()), runner.known.get(None)
     before, after = (_UNKNOWN[verdict] for verdict in (as_it_is, everywhere))
     lines = [f"bisect: stopped after {counted(runner.count, 'run')}, before the answer"]
@@ -237,8 +236,6 @@ def _find_smallest(is_enough: Callable[[list[Key]], bool], keys: list[Key]) -> l
 
 
 class _Runner:
-    """Runs the program in processes of its own, and remembers what each set of call sites gave."""
-
     def __init__(
         self, change: dict[str, object], command: Sequence[str], checked_by: str | None, on_run: OnRun
     ) -> None:
@@ -277,7 +274,6 @@ class _Runner:
         return self.run(keys) == self.run(keys, again=True)
 
     def _add_sites(self, parts: Sequence[programs.Part]) -> None:
-        """The call sites of a run, in all of its processes."""
         sites: dict[Key, CallSite] = {}
         for site in itertools.chain.from_iterable(part.content for part in parts):
             key = (site.op, *site.path)

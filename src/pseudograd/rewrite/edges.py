@@ -109,7 +109,6 @@ def _pull_of_tensors(
 def _pull_of_pair(
     pull: Callable[..., Gradients], pin: Pin, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
 ) -> Gradients:
-    """fmin or fmax, by the formula of its family."""
     return pull(str(pin.era.of_fmax if pin.part is None else pin.part), grad, x, other, y=y, wants=wants)
 
 

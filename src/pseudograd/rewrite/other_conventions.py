@@ -56,7 +56,6 @@ def other_of(family: str) -> OtherConvention | None:
 
 
 def _part_of_x(kinked: Kinked, convention: str) -> float:
-    """The part of grad that x gets at the kink."""
     prepare({kinked.family: convention})
     x, *others = kinked.kink.example
     arranged = kinked.spelling.arrange(torch.full((1,), x), *others)

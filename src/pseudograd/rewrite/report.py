@@ -111,7 +111,6 @@ AnyCalls = TypeVar("AnyCalls", bound=Calls)
 
 
 def _joined(entries: Iterable[AnyCalls]) -> tuple[AnyCalls, ...]:
-    """Equal entries as one, the most frequent first."""
     counts: Counter[AnyCalls] = Counter()
     for entry in entries:
         counts[dataclasses.replace(entry, calls=0)] += entry.calls
@@ -136,8 +135,6 @@ class Tallied:
 
 
 class Log:
-    """The calls of one thread inside one context."""
-
     def __init__(self) -> None:
         self.calls: dict[tuple[object, ...], Tallied] = {}  # by op, rule, reason and place
         # By op, rule, lines and reason: how often each was traced into compiled code.

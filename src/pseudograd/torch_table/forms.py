@@ -54,7 +54,6 @@ COMPOSITE_MODULES: dict[type[torch.nn.Module], Form] = {}
 
 
 def add(form: Form) -> Form:
-    """Put a function of torch into the table."""
     FORMS.append(form)
     (COMPOSITE_MODULES if form.hides else MODULES).update(dict.fromkeys(form.modules, form))
     if form.switches:

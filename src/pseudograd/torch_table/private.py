@@ -370,7 +370,6 @@ NAMES.append(Name("torch.nn.Module._modules", "sites have no module", lambda: "_
 
 
 def children_of(module: object) -> dict[str, nn.Module]:
-    """The modules in a module, by name."""
     return getattr(module, "_modules", {})
 
 
@@ -413,7 +412,6 @@ def tracing_context() -> object:
 
 
 def traced_frames() -> list[Any]:
-    """The program's frames that Dynamo is tracing, the innermost last."""
     return [] if _tracing is None else list(_tracing.extract_stack())
 
 
@@ -558,7 +556,6 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
 
 
 def saved_names(node: object) -> list[str]:
-    """The names of the tensors that a node saves."""
     return [name.removeprefix("_raw_saved_") for name in _names_of_saved(type(node))]  # type: ignore[arg-type]
 
 

@@ -38,7 +38,6 @@ def write(where: str, argument: str, path: Path, content: str | bytes) -> None:
 
 
 def json_text(answer: Mapping[str, object]) -> str:
-    """The text of a JSON file for other programs."""
     return json.dumps(answer, indent=1, ensure_ascii=False) + "\n"
 
 

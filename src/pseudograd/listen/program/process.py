@@ -42,8 +42,6 @@ class Follower(Protocol):
 
 
 class Process:
-    """This process, in the folder of a command."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.job: dict[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
@@ -161,7 +159,6 @@ def _is_being_spawned() -> bool:
 
 
 def _rank() -> int | None:
-    """Of this process in its job, where it has one."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())

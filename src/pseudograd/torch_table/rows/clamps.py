@@ -201,7 +201,6 @@ def _tie(name: str, first: float, jax: float | str, tensorflow: str | None, late
 
 
 def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound: Literal["min", "max"]) -> list[Form]:
-    """minimum or maximum, under both names that torch has for it."""
     is_min = bound == "max"
     ties = _tie(name, 0.5, "jax", "tensorflow")
     pair = pin(ties, f"torch.{name} of two", partial(_pull_extreme, is_min), function, _PAIR)
