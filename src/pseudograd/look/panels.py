@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
 _HEIGHTS = {"forward": 1.7, "backward": 2.2}  # inches of a panel, in a figure of our own
 _WIDTHS = (5.8, 4.2, 3.4, 3.0)  # inches of a column, where the figure has one, two, three or more
-_SMALLEST_PANEL = (1.5, 0.8)  # inches of a panel beside which text still has its full size
-_SCALES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 0.22)  # of the text, for a figure too small for it
 _MARGIN = 0.75  # inches of numbers and names beside the panels
 _LINES, _SHADE, _DARK = "#d0d0d0", "#f2f2f2", "#333333"
-Size = tuple[float, float]  # inches
 
 
 class Stroke(NamedTuple):
@@ -61,14 +58,14 @@ Rows = Sequence[Sequence[Panel | None]]
 
 def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> Panels:
     """Draw rows of panels into a figure of their own, or into the cell of `ax`, which becomes the first of them."""
-    spec, size = _own_spec(rows) if ax is None else _spec_of(ax)
+    spec, width = _own_spec(rows) if ax is None else _spec_of(ax)
     figure, columns = spec.get_gridspec().figure, len(rows[0])
     cells = spec.subgridspec(len(rows) + 2, columns, height_ratios=[1e-3, *map(_height, rows), 1e-3])
     above, below = (figure.add_subplot(cells[row, :]) for row in (0, -1))
     for axes in (above, below):
         axes.set_axis_off()
-    scale = _add_legend(below, list(_handles(rows)), size, (columns, len(rows)))
-    _set_title(above, title, scale, size[0])
+    _add_legend(below, list(_handles(rows)), width - _MARGIN)
+    _set_title(above, title, width)
     by_kind: dict[str, list[Axes]] = {"forward": [], "backward": []}
     first = ax
     for (i, row), j in itertools.product(enumerate(rows), range(columns)):
@@ -82,9 +79,12 @@ def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> 
             axes = figure.add_subplot(cells[i + 1, j], sharex=first, sharey=next(iter(by_kind[panel.kind]), None))
         first = first or axes
         by_kind[panel.kind].append(axes)
-        _draw_panel(axes, panel, xlim, scale)
-        _label(axes, panel, scale, is_left=j == 0, is_lowest=i + 1 == len(rows) or rows[i + 1][j] is None)
-        _set_title(axes, panel.title, scale, (size[0] - _MARGIN * scale) / columns)
+        _draw_panel(axes, panel, xlim)
+        is_lowest = i + 1 == len(rows) or rows[i + 1][j] is None
+        axes.tick_params(labelbottom=is_lowest, labelleft=j == 0)
+        axes.set(xlabel="x" if is_lowest else "", ylabel=panel.label if j == 0 else "")
+        axes.locator_params(nbins=5, steps=[1, 2, 5, 10])  # the same before and after the layout
+        _set_title(axes, panel.title, (width - _MARGIN) / columns)
     for kind, (shared, *_) in by_kind.items():
         shared.set_ylim(_span([panel for row in rows for panel in row if panel and panel.kind == kind]))
         shared.set_xlim(xlim)
@@ -95,8 +95,8 @@ def _height(row: Sequence[Panel | None]) -> float:
     return next(_HEIGHTS[panel.kind] for panel in row if panel)
 
 
-def _own_spec(rows: Rows) -> tuple[Any, Size]:
-    """All of the current figure if it is empty, else of a new one; and its inches."""
+def _own_spec(rows: Rows) -> tuple[Any, float]:
+    """All of the current figure if it is empty, else of a new one; and its width in inches."""
     try:
         from matplotlib import pyplot
     except ImportError as error:
@@ -108,12 +108,11 @@ def _own_spec(rows: Rows) -> tuple[Any, Size]:
         width = columns * _WIDTHS[min(columns, len(_WIDTHS)) - 1]
         figure = pyplot.figure(figsize=(width, sum(map(_height, rows)) + 0.7))
     figure.set_layout_engine("constrained")
-    width, height = figure.get_size_inches()
-    return figure.add_gridspec()[0], (width, height)
+    return figure.add_gridspec()[0], float(figure.get_figwidth())
 
 
-def _spec_of(ax: Axes) -> tuple[Any, Size]:
-    """The cell of `ax`, and its inches. Its figure gets a layout that makes room for what is around axes, if it has none."""
+def _spec_of(ax: Axes) -> tuple[Any, float]:
+    """The cell of `ax`, and its width in inches. Its figure gets a layout that makes room for what is around axes, if it has none."""
     spec = ax.get_subplotspec() if hasattr(ax, "get_subplotspec") else None
     if spec is None:
         raise TypeError(must("plot", "ax", "be axes that pyplot.subplots or add_subplot made, or None", ax))
@@ -121,17 +120,15 @@ def _spec_of(ax: Axes) -> tuple[Any, Size]:
     if figure.get_layout_engine() is None:
         figure.figure.set_layout_engine("constrained")
     share, margins = spec.get_position(figure), spec.get_gridspec().get_subplot_params(figure)
-    wide, high = share.width / (margins.right - margins.left), share.height / (margins.top - margins.bottom)
-    return spec, (wide * figure.bbox.width / figure.dpi, high * figure.bbox.height / figure.dpi)
+    return spec, share.width / (margins.right - margins.left) * figure.bbox.width / figure.dpi
 
 
-def _draw_panel(axes: Axes, panel: Panel, xlim: tuple[float, float], scale: float) -> None:
+def _draw_panel(axes: Axes, panel: Panel, xlim: tuple[float, float]) -> None:
     if panel.inside is not None:
         low, high = (limit if bound is None else bound for bound, limit in zip(panel.inside, xlim, strict=True))
         axes.axvspan(low, high, color=_SHADE, zorder=0)
     axes.axhline(0, color=_LINES, linewidth=0.8, zorder=0.5)
     for line, entry, colour, style, width, alpha in panel.strokes:
-        width *= max(scale, 0.6)
         x, y = line.x.numpy(), torch.where(line.y.isfinite(), line.y, torch.nan).numpy()
         look: dict[str, Any] = {"linestyle": style, "linewidth": width, "alpha": alpha, "solid_capstyle": "butt"}
         axes.plot(x, y, color=colour, label=entry, **look)
@@ -141,18 +138,9 @@ def _draw_panel(axes: Axes, panel: Panel, xlim: tuple[float, float], scale: floa
                 axes.plot(*zip(*points, strict=True), color=colour, linestyle="", label=name, **look)
 
 
-def _label(axes: Axes, panel: Panel, scale: float, *, is_left: bool, is_lowest: bool) -> None:
-    axes.tick_params(labelsize=scale * _points("xtick.labelsize"), length=3.5 * scale, pad=3.5 * scale)
-    axes.tick_params(labelbottom=is_lowest, labelleft=is_left)
-    size = scale * _points("axes.labelsize")
-    axes.set_xlabel("x" if is_lowest else "", labelpad=4 * scale, fontsize=size)
-    axes.set_ylabel(panel.label if is_left else "", labelpad=4 * scale, fontsize=size)
-    axes.locator_params(nbins=5, steps=[1, 2, 5, 10])  # the same before and after the layout
-
-
-def _set_title(axes: Axes, title: str, scale: float, inches: float) -> None:
+def _set_title(axes: Axes, title: str, inches: float) -> None:
     """The text shrinks until it is no wider than that."""
-    text = axes.set_title(title, fontsize=0.95 * scale * _points("axes.titlesize"), pad=5 * scale)
+    text = axes.set_title(title)
     wide = text.get_window_extent().width / axes.figure.dpi
     if wide > inches:
         text.set_fontsize(float(text.get_fontsize()) * inches / wide)
@@ -190,32 +178,19 @@ def _handles(rows: Rows) -> Iterator[Line2D]:
             yield mark
 
 
-def _add_legend(axes: Axes, handles: list[Line2D], size: Size, panels: tuple[int, int]) -> float:
-    """Below `axes`, in as few rows as fit; returns the scale of text that leaves room for so many panels."""
-    for scale, rows in itertools.product(_SCALES, range(1, len(handles) + 1)):
+def _add_legend(axes: Axes, handles: list[Line2D], inches: float) -> None:
+    """Below `axes`, in as few rows as fit."""
+    for columns in range(len(handles), 0, -1):
         legend = axes.legend(
             handles=handles,
-            ncols=-(-len(handles) // rows),
+            ncols=columns,
             loc="upper center",
             bbox_to_anchor=(0.5, 0),
             borderaxespad=0.3,
             columnspacing=1.4,
             handlelength=2.6,
-            markerscale=max(scale, 0.6),
             frameon=False,
-            fontsize=0.9 * scale * _points("font.size"),
+            fontsize="small",
         )
-        box, dpi = legend.get_window_extent(), axes.figure.figure.dpi
-        width, height = size[0] - _MARGIN * scale, size[1] - box.height / dpi - scale
-        needed = [count * least * scale for count, least in zip(panels, _SMALLEST_PANEL, strict=True)]
-        if box.width / dpi <= width and width >= needed[0] and height >= needed[1]:
+        if legend.get_window_extent().width / axes.figure.figure.dpi <= inches:
             break
-    return scale
-
-
-def _points(parameter: Any) -> float:
-    """A size of text, which may be a word."""
-    import matplotlib
-    from matplotlib.font_manager import FontProperties
-
-    return float(FontProperties(size=matplotlib.rcParams[parameter]).get_size_in_points())

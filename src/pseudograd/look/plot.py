@@ -74,8 +74,7 @@ def plot(
         edge: what rules give at a bound, unless they name it themselves; None for the default of `op`.
         maximize: draw the rules as for gradient ascent.
         ax: axes whose place the panels take, themselves the first panel; None for the current figure if it is empty, else a new one.
-    Returns: `figure`, and the axes `forward` and `backward` as tuples, with one line per curve. Text shrinks with a small figure, so
-        that all of it and the legend stay inside.
+    Returns: `figure`, and the axes `forward` and `backward` as tuples, with one line per curve. The legend stays inside the figure.
     Raises: TypeError for what is no rule, function, number or axes; ValueError for an unknown op, rule or edge, more than four curves
         for one panel, bounds for an op that is not clamp, and a function or loss that is not element-wise; ImportError without
         matplotlib.
