@@ -68,6 +68,12 @@ def error(net: Callable[[Tensor], Tensor]) -> Tensor:
     return functional.cross_entropy(net(X), Y)
 
 
+def fit(net: nn.Module, mend: str = "", held: nn.Module | None = None, left_out: Tensor | None = None) -> Diagnosis:
+    """An optimiser holds a part of the net alone, or leaves out a parameter."""
+    parameters = [parameter for parameter in (held or net).parameters() if parameter is not left_out]
+    return train(net, torch.optim.SGD(parameters, 0.1), lambda: error(net), mend)
+
+
 # --- mistakes ------------------------------------------------------------------------------------------
 
 
@@ -79,16 +85,6 @@ def _made_in_the_loss(mend: str) -> Diagnosis:
         return functional.cross_entropy(net(X) * scale, Y)
 
     return train(net, sgd(net), loss)
-
-
-def _layers_in_a_list(mend: str) -> Diagnosis:
-    net = Inherited(f"{mend}\nself.gains = nn.ParameterDict(self.gains)")
-    return train(net, sgd(net), lambda: error(net))
-
-
-def _parameters_in_a_dict(mend: str) -> Diagnosis:
-    net = Stack(f"{mend}\nself.blocks = nn.ModuleList(self.blocks)")
-    return train(net, sgd(net), lambda: error(net))
 
 
 class Late(nn.Module):
@@ -112,11 +108,6 @@ class LateByName(Late):
 
     def grow(self, size: int) -> None:
         setattr(self, "last", nn.Linear(size, 3))  # noqa: B010
-
-
-def _made_by_forward(mend: str) -> Diagnosis:
-    net = Late(mend)
-    return train(net, sgd(net), lambda: error(net))
 
 
 def _made_by_a_method_of_forward(mend: str) -> Diagnosis:
@@ -144,12 +135,6 @@ def _a_parameter_of_the_loss(mend: str) -> Diagnosis:
     optimizer = sgd(net)
     paste(mend, optimizer=optimizer, log_variance=log_variance)
     return train(net, optimizer, lambda: error(net) * torch.exp(-log_variance) + log_variance)
-
-
-def _the_last_weight_is_left_out(mend: str) -> Diagnosis:
-    net = mlp()
-    optimizer = torch.optim.SGD([parameter for parameter in net.parameters() if parameter is not net[4].weight], 0.1)
-    return train(net, optimizer, lambda: error(net), mend)
 
 
 def _unfrozen_later(mend: str) -> Diagnosis:
@@ -217,31 +202,41 @@ def _in_a_closure(mend: str) -> Diagnosis:
     return d
 
 
-MISTAKES: dict[Steps, str] = {
-    _made_in_the_loss: "scale = nn.Parameter",
-    _layers_in_a_list: "self.blocks = [",
-    _parameters_in_a_dict: "self.gains = {",
-    _made_by_forward: "self.last = nn.Linear(8, 3)",
-    _made_by_a_method_of_forward: 'setattr(self, "last", nn.Linear(size, 3))',
-    _its_moving_average_is_given: "optimizer = sgd(average)",
-    _a_parameter_of_the_loss: "optimizer.step()",
-    _the_last_weight_is_left_out: "optimizer.step()",
-    _unfrozen_later: "optimizer = ",
-    _everything_is_frozen: "optimizer.step()",
-    _adapted_later: "optimizer.step()",
-    _in_a_closure: "optimizer = torch.optim.LBFGS",
+MISTAKES: dict[str, tuple[Steps, str]] = {
+    "made in the loss": (_made_in_the_loss, "scale = nn.Parameter"),
+    "layers in a list": (
+        lambda mend: fit(Inherited(f"{mend}\nself.gains = nn.ParameterDict(self.gains)")),
+        "self.blocks = [",
+    ),
+    "parameters in a dict": (
+        lambda mend: fit(Stack(f"{mend}\nself.blocks = nn.ModuleList(self.blocks)")),
+        "self.gains = {",
+    ),
+    "made by forward": (lambda mend: fit(Late(mend)), "self.last = nn.Linear(8, 3)"),
+    "made by a method of forward": (_made_by_a_method_of_forward, 'setattr(self, "last", nn.Linear(size, 3))'),
+    "its moving average is given": (_its_moving_average_is_given, "optimizer = sgd(average)"),
+    "a parameter of the loss": (_a_parameter_of_the_loss, "optimizer.step()"),
+    "the last weight is left out": (
+        lambda mend: fit(net := mlp(), mend, left_out=net[4].weight),
+        "optimizer.step()",
+    ),
+    "unfrozen later": (_unfrozen_later, "optimizer = "),
+    "everything is frozen": (_everything_is_frozen, "optimizer.step()"),
+    "adapted later": (_adapted_later, "optimizer.step()"),
+    "in a closure": (_in_a_closure, "optimizer = torch.optim.LBFGS"),
 }
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor")  # LBFGS of torch 2.8 does
-@pytest.mark.parametrize("training", MISTAKES, ids=lambda training: training.__name__)
-def test_a_mistake_has_a_finding_at_its_line_and_a_mend(training: Steps) -> None:
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_has_a_finding_at_its_line_and_a_mend(name: str) -> None:
     torch.manual_seed(0)
+    training, line = MISTAKES[name]
     d = training("")
     (finding,) = d.findings
     assert (codes(d), finding.number, d.calm) == (["unused"], "PG212", [])
-    assert finding.expression.startswith(MISTAKES[training])
-    if training is _made_in_the_loss:  # whose line has to be moved
+    assert finding.expression.startswith(line)
+    if name == "made in the loss":  # whose line has to be moved
         assert '{"params": [scale]}' in finding.next_step
     else:
         mended = training(finding.next_step)
@@ -251,27 +246,12 @@ def test_a_mistake_has_a_finding_at_its_line_and_a_mend(training: Steps) -> None
 # --- on purpose ----------------------------------------------------------------------------------------
 
 
-def _the_other_half_of_a_gan() -> Diagnosis:
-    maker, critic = mlp(), nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
-    return train(maker, sgd(maker), lambda: -critic(maker(X)).mean())
-
-
 def _an_optimiser_outside() -> Diagnosis:
     net, head = mlp(), nn.Linear(3, 3)
     outside = sgd(head)
     d = train(net, sgd(net), lambda: error(lambda x: head(net(x))))
     outside.step()
     return d
-
-
-def _a_head_alone_is_tuned() -> Diagnosis:
-    net = mlp()
-    return train(net, sgd(net[4]), lambda: error(net))
-
-
-def _the_first_layer_is_left_alone() -> Diagnosis:
-    net = nn.Sequential(nn.Linear(8, 8), mlp())
-    return train(net, sgd(net[1]), lambda: error(net))
 
 
 def _steps_by_hand() -> Diagnosis:
@@ -334,13 +314,21 @@ def _phases() -> Diagnosis:
     return d
 
 
-MEANT = (
-    *(_the_other_half_of_a_gan, _an_optimiser_outside, _a_head_alone_is_tuned, _the_first_layer_is_left_alone),
-    *(_steps_by_hand, _attacked, _moved_as_an_average, _hidden_in_a_list, _phases),
-)
+CRITIC = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+MEANT: dict[str, Callable[[], Diagnosis]] = {
+    "the other half of a GAN": lambda: train(net := mlp(), sgd(net), lambda: -CRITIC(net(X)).mean()),
+    "an optimiser outside": _an_optimiser_outside,
+    "a head alone is tuned": lambda: fit(net := mlp(), held=net[4]),
+    "the first layer is left alone": lambda: fit(net := nn.Sequential(nn.Linear(8, 8), mlp()), held=net[1]),
+    "steps by hand": _steps_by_hand,
+    "attacked": _attacked,
+    "moved as an average": _moved_as_an_average,
+    "hidden in a list": _hidden_in_a_list,
+    "phases": _phases,
+}
 
 
-@pytest.mark.parametrize("training", MEANT, ids=lambda training: training.__name__)
-def test_what_is_meant_has_no_finding(training: Callable[[], Diagnosis]) -> None:
+@pytest.mark.parametrize("name", MEANT)
+def test_what_is_meant_has_no_finding(name: str) -> None:
     torch.manual_seed(0)
-    assert codes(training()) == []
+    assert codes(MEANT[name]()) == []

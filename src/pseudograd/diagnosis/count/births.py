@@ -179,9 +179,7 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
 
 
 def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
-    """The values of x where something that is not finite leaves, and whether none of them, as far as they are known, is one at which the op
-    itself makes such a value of a number.
-    """
+    """The values of x where something leaves that is not finite. And is there none, of those known, at which the op itself makes it?"""
     results, inputs = saved_results(node), saved_inputs(node)
     x = inputs.get(_DECIDING.get(op, "self"))
     if op in _WITHOUT_VALUES:

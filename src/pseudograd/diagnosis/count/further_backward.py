@@ -33,9 +33,7 @@ from ...torch_table.private import (
 )
 
 REENTRANT = "CheckpointFunctionBackward"
-CHECKPOINT = (
-    "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without the checkpoint"
-)
+CHECKPOINT = "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without it"
 _UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
 _HOOKED = "pseudograd: hooked"  # in the metadata of a node: who registered a hook at the tensor that the node made
 _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "CopySlices", "vision::ops::")
@@ -67,10 +65,8 @@ def _why_not(node: GraphNode) -> str | None:
         if name == "BackwardHookFunctionBackward":
             return "the backward hook of a module would run once more; ask without it"
         if function.vjp is not torch.autograd.Function.vjp or not is_pure(function.backward):
-            where = f"{function.__module__}.{function.__qualname__}"
-            return (
-                f"the backward of {where} would run once more, and may keep, draw or change something; ask without it"
-            )
+            why = "would run once more, and may keep, draw or change something; ask without it"
+            return f"the backward of {function.__module__}.{function.__qualname__} {why}"
     if function is None and not name.endswith(_DIGITS) and not any(known in name for known in _KNOWN):
         return f"nobody knows what {name} of an extension does when it runs twice"
     return why_not_unpacked(node)
@@ -269,8 +265,6 @@ def are_same(expected: Tensor, grad: Tensor) -> bool:
     """Are two gradients equal, bit for bit or as near as sums in another order are, which a device may form?"""
     if expected.shape != grad.shape or expected.dtype != grad.dtype:
         return False
-    if expected.layout is torch.strided and grad.layout is torch.strided and torch.equal(expected, grad):
-        return True
     first, second = _dense(expected), _dense(grad)
     if not torch.equal(first.isnan(), second.isnan()):
         return False

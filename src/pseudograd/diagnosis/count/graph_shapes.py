@@ -105,9 +105,7 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
 
 
 def find_beside(node: GraphNode) -> Iterator[GraphNode]:
-    """The clamps on one side of a minimum or maximum, and the steps on one side of a difference or product, of a value that the other side
-    has without them.
-    """
+    """The clamps on one side of a minimum or maximum, the steps on one side of a difference or product, of a value that the other has."""
     yield from _steps_beside(node)
     if nodes.name_of(node) not in _CHOICES:
         return

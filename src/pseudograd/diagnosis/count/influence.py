@@ -1,8 +1,7 @@
 """Structural cuts: values that leave the graph without a derivative, and the question which of them still decide a loss.
 
 A list of every detach and argmax would be mostly noise. So each such value carries a mark through the calls that read it, and a backward
-whose loss carries the mark depends on the cut. A mark is an integer with a bit for each cut. The file is long because marks, cuts and the
-calls that hand them on are one thing.
+whose loss carries the mark depends on the cut. A mark is an integer with a bit for each cut.
 """
 
 from __future__ import annotations
@@ -130,14 +129,12 @@ class Followed:
 
 
 class Idle:
-    """A number without a gradient that a program adds to one that has a gradient, as to its loss. cuts: those it was made behind; empty for
-    a number of Python. passes: the backward passes whose loss depends on the sum.
-    """
+    """A number without a gradient that a program adds to one that has a gradient, as to its loss."""
 
     def __init__(self, location: Location, bit: int) -> None:
         self.location, self.bit = location, bit
-        self.cuts: set[Cut] = set()
-        self.passes = 0
+        self.cuts: set[Cut] = set()  # those it was made behind; none for a number of Python
+        self.passes = 0  # the backward passes whose loss depends on the sum
 
 
 class Influence:
@@ -183,9 +180,7 @@ class Influence:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def is_plain(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
-        """Is nothing cut and nothing marked? A shortcut for most calls: no argument has a mark, and the result has a graph of its own or is
-        the first argument, to which nothing that learns was added outside the graph.
-        """
+        """A shortcut for most calls: no argument has a mark, and the result has a graph, or is the first argument and nothing new."""
         if type(result) not in PLAIN or self._origins or self._arrays.all:
             return False
         is_itself, marks = args and result is args[0], self._marks.all
@@ -251,9 +246,7 @@ class Influence:
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~blocked)
 
     def _handed_on(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
-        """A shortcut for most of these calls: the result has a graph and all marks of the arguments, which are numbers with a derivative.
-        Returns whether it was taken.
-        """
+        """A shortcut for most of these calls: the result has a graph, and all marks of the arguments. Returns whether it was taken."""
         if type(result) not in PLAIN or not is_grad_enabled() or self._origins or self._arrays.all:
             return False
         if not isinstance(result, Tensor) or nodes.node_of(result) is None or not _is_continuous(result):

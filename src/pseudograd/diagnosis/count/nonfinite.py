@@ -114,13 +114,9 @@ class Nonfinite:
         self._is_of_forward, self._is_computed_again = not is_loss_finite, False
         if self.has_spread or not (self._is_of_forward or self._is_searching):
             return
-        if self._is_of_forward:
-            starts = zip(nodes.starts(roots), roots, strict=True)
-            self._frontier = {
-                node: root if isinstance(root, Tensor) and is_broken(root) else None
-                for node, root in starts
-                if node is not None
-            }
+        for node, root in zip(nodes.starts(roots), roots, strict=True):
+            if node is not None and self._is_of_forward:
+                self._frontier[node] = root if isinstance(root, Tensor) and is_broken(root) else None
         self._behind = behind
         for node in behind:
             if nodes.name_of(node) != nodes.LEAF:
@@ -243,31 +239,28 @@ class Nonfinite:
             return False
         if self.mended and not self.lost:
             return True
-        backwards = self._recorder.backwards
-        if self.backwards[-1] < backwards and self.lost <= backwards / 10 and self.has_optimiser():
+        if not self.has_optimiser():
+            return False
+        backwards, last = self._recorder.backwards, self.backwards[-1]
+        if last < backwards and self.lost <= backwards / 10:
             return True
-        goes_on = self.backwards[-1] < backwards or len(self.backwards) < MOST_IN_WARM_UP
-        return (
-            goes_on
-            and self.has_optimiser()
-            and all(birth.kind in ("half", "half result") for birth in self.births.values())
-        )
+        goes_on = last < backwards or len(self.backwards) < MOST_IN_WARM_UP
+        return goes_on and all(birth.kind in ("half", "half result") for birth in self.births.values())
 
     def calm(self) -> list[str]:
         """A sentence where it reached no weight."""
         if not self.reached or not self.is_calm:
             return []
-        parts = (
-            [f"no step followed {self.lost:,} of them, as a GradScaler, or a check of the program, skips such steps"]
-            if self.lost
-            else []
-        )
-        parts += [f"the program replaced them before {counted(self.mended, 'step')}"] if self.mended else []
+        parts = []
+        if self.lost:
+            why = "as a GradScaler, or a check of the program, skips such steps"
+            parts.append(f"no step followed {self.lost:,} of them, {why}")
+        if self.mended:
+            parts.append(f"the program replaced them before {counted(self.mended, 'step')}")
         births = [birth.tally.location for birth in self.births.values() if birth.tally is not None]
         where = f", born at {named(births[0].call)}" if births else ""
-        return [
-            f"gradients were not finite in {counted(len(self.backwards), 'backward')}{where}: {', and '.join(parts)}"
-        ]
+        count = counted(len(self.backwards), "backward")
+        return [f"gradients were not finite in {count}{where}: {', and '.join(parts)}"]
 
     @property
     def lost(self) -> int:
@@ -367,11 +360,7 @@ class Nonfinite:
         if broken:
             return
         known = {position_of(node, name) for name in inputs}
-        ahead = [
-            other
-            for position, (other, _) in enumerate(node.next_functions)
-            if other is not None and position not in known
-        ]
+        ahead = [other for at, (other, _) in enumerate(node.next_functions) if other is not None and at not in known]
         y = recompute(op, node)
         if y is None and results:
             y = results[0]
@@ -429,7 +418,5 @@ class Nonfinite:
     def _near(self, node: GraphNode) -> str:
         """The parameter that is another input of this node; "" without one."""
         sets = [self._leaves.upstream(other) for other, _ in node.next_functions if other is not None]
-        leaves = [
-            leaf for leaves in sets if leaves and not leaves & (leaves - 1) for leaf in self._leaves.named(leaves)
-        ]
+        leaves = [leaf for upstream in sets if upstream.bit_count() == 1 for leaf in self._leaves.named(upstream)]
         return max(leaves, key=lambda leaf: len(leaf.shape)).name if leaves else ""

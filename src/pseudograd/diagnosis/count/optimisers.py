@@ -217,7 +217,7 @@ class Optimisers:
         with quietly():
             self.unheld.look(others)
             if is_last or (is_power_of_two and self._steps > 1):
-                optimizers = {key: known.optimizer for key, known in self._known.items()}
+                optimizers = {key for key, known in self._known.items() if known.optimizer() is not None}
                 self.unheld.search(others, optimizers, self._leaves.names.owner_of)
                 for key, known in self._known.items():
                     known.name = self.unheld.variables.get(key, known.name)
@@ -341,10 +341,7 @@ class Rest:
             pop_mode()
 
     def end(self, is_last: bool = False) -> None:
-        """Does nothing in another thread, which has another stack.
-
-        is_last: the context ends, and torch pops the mode on top, which must not be somebody else's.
-        """
+        """is_last: the context ends, and torch pops the mode on top, which must not be somebody else's. Each thread has its own stack."""
         below = self._below
         if below is None or self._thread != threading.get_ident():
             return

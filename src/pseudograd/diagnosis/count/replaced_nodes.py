@@ -51,11 +51,7 @@ def leave_node(
     usual = form.usual
     call = None if usual is None else replacement.call(form, usual.primitive)
     # The node keeps no input, so only a rule that reads grad alone can be computed here. A pin reads x.
-    inputs_count = 0 if usual is None else len(usual.inputs)
-    reads_x = (
-        usual is None or replacement.is_pin or (call is not None and call.rule.inputs_read((True,) * inputs_count))
-    )
-    if reads_x:
+    if usual is None or replacement.is_pin or (call and call.rule.inputs_read((True,) * len(usual.inputs))):
         refuse(f"{form.names[0]} does not keep its input; run the program under override instead")
         return leaving
     if call is None or grad is None:

@@ -84,6 +84,7 @@ class Answer:
 
 
 Answers = dict[_Key, Answer]
+ByLeaf = Callable[[Mapping[GraphNode, Tensor]], dict[Leaf, Tensor]]
 
 
 class _Shares:
@@ -147,13 +148,7 @@ class SensitivityMeter:
         tallies = [(kink, self._tally_of(kink.node)) for kink in find_kinks(behind)]
         return [kink for kink, tally in tallies if tally is None or kink.family not in tally.pinned]
 
-    def answers(
-        self,
-        graph: Graph,
-        kinks: Sequence[KinkNode],
-        own: Mapping[Leaf, Tensor],
-        by_leaf: Callable[[Mapping[GraphNode, Tensor]], dict[Leaf, Tensor]],
-    ) -> Answers:
+    def answers(self, graph: Graph, kinks: Sequence[KinkNode], own: Mapping[Leaf, Tensor], by_leaf: ByLeaf) -> Answers:
         """One further pass for each family; and one for each of its lines if they are several and the share is high."""
 
         def run(kinks: Sequence[KinkNode]) -> Answer:

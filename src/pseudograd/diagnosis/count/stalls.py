@@ -262,10 +262,7 @@ class Batch:
         self._highest_rate = max(rate, self._highest_rate or rate)
 
     def _are_strong(self, pulls: Tensor, weights: Tensor, loss: Tensor | None) -> Tensor:
-        """The entries whose gradient is no rounding error, as what is left of it in a converged model is.
-
-        It is large beside its weight; or the parameter has a way to go until the loss is 0, if the loss falls as the gradient says.
-        """
+        """The entries whose gradient is no rounding error: it is large beside its weight, or there is a way to go until the loss is 0."""
         are_strong = pulls > _FAINT_SHARE * weights
         if loss is None or loss.device != pulls.device:
             return are_strong

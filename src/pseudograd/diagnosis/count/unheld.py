@@ -59,24 +59,18 @@ class Unheld:
         """Was it looked at, with the same values each time, and does no other optimiser hold it?"""
         return leaf in self._first and leaf not in self._held and not bool(self._changed.get(leaf, False))
 
-    def search(
-        self,
-        leaves: list[Leaf],
-        optimizers: Mapping[int, Callable[[], Optimizer | None]],
-        owner_of: Callable[[Leaf], Owner | None],
-    ) -> None:
+    def search(self, leaves: list[Leaf], optimizers: set[int], owner_of: Callable[[Leaf], Owner | None]) -> None:
         """Search the objects of the program for what holds these parameters. It reads all objects, so each parameter is searched once."""
         wanted = {id(tensor): leaf for leaf in leaves if (tensor := leaf.tensor()) is not None}
         if self._searched.issuperset(wanted.values()):
             return
         self._searched.update(wanted.values())
-        alive = {key for key, optimizer in optimizers.items() if optimizer() is not None}
         for module in instances_of(nn.Module):
             self._look_into(module, wanted)
         for optimizer in instances_of(Optimizer):
-            groups = optimizer.__dict__.get("param_groups") or () if id(optimizer) not in alive else ()
+            groups = optimizer.__dict__.get("param_groups") or () if id(optimizer) not in optimizers else ()
             self._held.update(wanted[id(part)] for group in groups for part in group["params"] if id(part) in wanted)
-        self._name(wanted, alive, owner_of)
+        self._name(wanted, optimizers, owner_of)
 
     def _look_into(self, module: nn.Module, wanted: Mapping[int, Leaf]) -> None:
         for name, value in list(module.__dict__.items()):

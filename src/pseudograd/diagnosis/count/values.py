@@ -86,9 +86,8 @@ class Values(Followed):
     def runs_away(self) -> bool:
         """Did the values move further outside in ten steps or more, by half of all that they ever moved?"""
         climb = self.climb.update()
-        return climb.longest + 1 >= _STEPS_OF_WIND_UP and climb.last - climb.first >= 0.5 * (
-            climb.highest - climb.lowest
-        )
+        is_most = climb.last - climb.first >= 0.5 * (climb.highest - climb.lowest)
+        return climb.longest + 1 >= _STEPS_OF_WIND_UP and is_most
 
 
 class Climb:
