@@ -30,8 +30,7 @@ from .replaced_nodes import pull_under
 from .tally import SLICE_NODE, form_of_slice
 
 _POOL_NODE = "MaxPool2DWithIndicesBackward"  # of one dimension, too
-NOTED = "pseudograd: at a kink"  # in the metadata of a node: a Tie; of a relu where x is 0, or None if that is nowhere
-_NOWHERE = object()  # x of a relu is nowhere 0
+NOTED = "pseudograd: at a kink"  # in the metadata of a node: a Tie, or of a relu the elements at which x is 0
 
 
 class KinkNode(NamedTuple):
@@ -67,7 +66,7 @@ def find_kinks(behind: Iterable[GraphNode]) -> Iterator[KinkNode]:
         else:
             kinked = kink_of_node(name)
             kink = None if kinked is None or kinked.kink.is_noted else _kink(node, kinked)
-        if kink is not None:
+        if kink is not None and kink.at_kink:
             yield kink
 
 
@@ -116,9 +115,8 @@ def _kink(node: GraphNode, kinked: Kinked) -> KinkNode | None:
     if own_call is None or other_call is None:
         return None
     differs = _differing(node, values, own_call, other_call)
-    at_kink = int(differs.sum())
     leave = partial(pull_under, other_call, values, values.inputs)
-    return KinkNode(node, family, at_kink, differs.numel(), leave) if at_kink else None
+    return KinkNode(node, family, int(differs.sum()), differs.numel(), leave)
 
 
 def _saved_values(node: GraphNode, kinked: Kinked) -> SavedValues | None:
@@ -146,7 +144,6 @@ def _differing(node: GraphNode, values: SavedValues, own_call: Call, other_call:
 
 
 def _noted_kink(node: GraphNode, noted: Tie | Tensor) -> KinkNode:
-    """noted: of a relu the elements at which x is 0."""
     if isinstance(noted, Tie):
         return KinkNode(node, noted.family, noted.at_kink, noted.x.numel(), partial(leave_tie, noted))
     other = other_of("relu")
@@ -163,7 +160,7 @@ def _noted_kink(node: GraphNode, noted: Tie | Tensor) -> KinkNode:
 
 
 def _pool_kink(node: GraphNode) -> KinkNode | None:
-    """The last of equal entries is the first of the mirrored pool. None without a tie, and in ceil mode: windows reach over the end."""
+    """The last of equal entries is the first of the mirrored pool. None in ceil mode, where windows reach over the end."""
     x, first = saved(node, "self").detach(), saved(node, "result1")
     size, step, pad, spread = (_pair(saved(node, name)) for name in ("kernel_size", "stride", "padding", "dilation"))
     if saved(node, "ceil_mode") or not x.numel():
@@ -177,7 +174,6 @@ def _pool_kink(node: GraphNode) -> KinkNode | None:
     _, mirrored = functional.max_pool2d_with_indices(wide.flip(-2, -1), size, step, (0, 0), spread)
     at = height * width - 1 - mirrored.flip(-2, -1)
     last = (at // width - pad[0]) * x.shape[-1] + at % width - pad[1]
-    at_kink = int((last != first).sum())
 
     def leave(leaving: Gradients, grad: Tensor) -> Gradients:
         if leaving[0] is None:
@@ -186,7 +182,7 @@ def _pool_kink(node: GraphNode) -> KinkNode | None:
         grad_x.scatter_add_(-1, last.flatten(-2), grad.flatten(-2))
         return (grad_x.reshape(leaving[0].shape), *leaving[1:])
 
-    return KinkNode(node, POOL, at_kink, last.numel(), leave) if at_kink else None
+    return KinkNode(node, POOL, int((last != first).sum()), last.numel(), leave)
 
 
 def _pair(value: Iterable[int]) -> tuple[int, ...]:
@@ -213,10 +209,7 @@ def note_before(func: Function, args: Arguments, kwargs: Keywords) -> object:
         values = kinked.spelling.values(args, kwargs)
         if values is None or not _is_plain(values[0]) or entered_contexts.pin(kinked.family):
             continue
-        if not kinked.kink.is_noted:
-            return _find_tie(kinked, func, args, kwargs, values[0])
-        zero = values[0].detach() == 0
-        return zero if bool(zero.any()) else _NOWHERE
+        return values[0].detach() == 0 if kinked.kink.is_noted else _find_tie(kinked, func, args, kwargs, values[0])
     return None
 
 
@@ -259,7 +252,7 @@ def note_after(noted: object, args: Arguments, result: object) -> None:
         if before is not None and (before is args[0].grad_fn or getattr(before, "variable", None) is args[0]):
             node.metadata[NOTED] = noted
     elif node.name().startswith("ReluBackward"):
-        node.metadata[NOTED] = None if noted is _NOWHERE else noted
+        node.metadata[NOTED] = noted
 
 
 def leave_tie(noted: Tie, leaving: Gradients, grad: Tensor) -> Gradients:

@@ -202,7 +202,7 @@ class Batch:
         self.is_counted = True  # is the rate of this step near the highest one?
         self.parameters: list[ParameterSteps] = []
         self._sizes_are_known = False
-        self._highest_rate: float | None = None
+        self._highest_rate = 0.0
         # Of steps that rounding to the nearest number swallows: the moves that random rounding makes, and those that came.
         self._expected: Number = 0.0
         self._came: Number = 0.0
@@ -216,10 +216,18 @@ class Batch:
         """In full precision, where rounding rarely swallows a step, a look at each power of two is enough."""
         return self.is_half or _is_power_of_two(step)
 
-    def note_rate(self, group: Group) -> None:
-        """At the end of a schedule rounding swallows the steps of a training that is well: only those near the highest rate count."""
-        rate, highest = number_of(group.get("lr")), self._highest_rate
-        self.is_counted = rate is None or highest is None or rate >= _FULL_RATE * highest
+    def follow_rate(self, group: Group) -> None:
+        """Only steps near the highest rate count: later rounding swallows those of a training that is well. Where the rate rises, as in a
+        warm-up, begin again: nobody can say yet what rounding swallows at the highest rate.
+        """
+        rate = number_of(group.get("lr"))
+        if rate is None:
+            return
+        if rate > self._highest_rate:
+            self._highest_rate, self.uncounted_steps = rate, 0
+            for parameter in self.parameters:
+                parameter.restart()
+        self.is_counted = rate >= _FULL_RATE * self._highest_rate
 
     @property
     def rounds_at_random(self) -> bool:
@@ -234,7 +242,6 @@ class Batch:
         """loss: what the last backward began with, if that was a number."""
         if parameters != self.parameters or any(parameter.batch is not self for parameter in parameters):
             self._join(parameters)
-        self._follow_rate(number_of(group.get("lr")))
         samples, now = self.samples, torch.cat([view_of_sample(tensor) for tensor in tensors])
         grads = torch.cat([view_of_sample(tensor.grad) for tensor in tensors if tensor.grad is not None])
         # Something else may have moved the weights: a copy from weights in full precision, or a step without a look.
@@ -250,16 +257,6 @@ class Batch:
         samples.squares.addcmul_(wide, wide)
         for parameter in parameters:
             parameter.looks += 1
-
-    def _follow_rate(self, rate: float | None) -> None:
-        """Start again if the rate has risen, as in a warm-up: nobody can say yet what swallows at the highest rate."""
-        if rate is None or rate == self._highest_rate:
-            return
-        if self._highest_rate is not None and rate > self._highest_rate:
-            self.uncounted_steps = 0
-            for parameter in self.parameters:
-                parameter.restart()
-        self._highest_rate = max(rate, self._highest_rate or rate)
 
     def _are_strong(self, pulls: Tensor, weights: Tensor, loss: Tensor | None) -> Tensor:
         """The entries whose gradient is no rounding error: it is large beside its weight, or there is a way to go until the loss is 0."""
@@ -368,7 +365,7 @@ class Stalls:
     def before(self, optimizer: Optimizer) -> None:
         step, batches = self._steps[id(optimizer)], self._batches.setdefault(id(optimizer), {})
         for (number, _, _), batch in batches.items():
-            batch.note_rate(optimizer.param_groups[number] if number < len(optimizer.param_groups) else {"lr": 0})
+            batch.follow_rate(optimizer.param_groups[number] if number < len(optimizer.param_groups) else {"lr": 0})
         if any(batch.is_due(step) for batch in batches.values()) if batches else step % _STEPS_BETWEEN_LOOKS == 0:
             with quietly():
                 self._look(optimizer, step, batches)
@@ -378,8 +375,8 @@ class Stalls:
         for key, tensors in _group_parameters(optimizer).items():
             if self.location is NOWHERE:
                 self.location = frames.location(2)
-            batch = batches.setdefault(key, Batch(key[1]))
-            group = optimizer.param_groups[key[0]]
+            batch, group = batches.setdefault(key, Batch(key[1])), optimizer.param_groups[key[0]]
+            batch.follow_rate(group)
             if batch.is_due(step) and batch.is_counted:
                 batch.before_step([self._steps_of(tensor) for tensor in tensors], tensors, group, self._loss())
                 looks.append((batch, tensors, group))
