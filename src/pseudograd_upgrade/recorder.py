@@ -229,7 +229,9 @@ class CallListener(Listener):
 
     subscriber: Recorder
 
-    def __torch_function__(self, func: Callable[..., object], types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., object], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
         if _OPTIMISERS in sys._getframe(1).f_code.co_filename:
             return self.run(func, args, kwargs)
         recorder = self.subscriber

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from .checks import codes
@@ -186,3 +187,26 @@ def _entropy_of_a_teacher(net: nn.Sequential, teacher: list[nn.Module] = []) -> 
 )
 def test_what_is_meant_has_no_finding(loss: Loss) -> None:
     assert codes(train(loss)) == []
+
+
+def test_the_step_of_a_parameter_that_is_one_number_is_no_term_of_the_loss() -> None:
+    x = torch.linspace(-1, 1, 9)
+    scale, shift = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.tensor(0.0))
+    optimizer = torch.optim.LBFGS([scale, shift], max_iter=4, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = (scale.exp() * x + shift - x.sin()).square().mean()
+        loss.backward()
+        return loss
+
+    with diagnose() as d:
+        for _ in range(3):
+            optimizer.step(closure)
+        for _ in range(3):  # by hand
+            loss = closure()
+            with torch.no_grad():
+                for parameter in (scale, shift):
+                    assert parameter.grad is not None
+                    parameter.add_(parameter.grad.clone() * loss, alpha=-0.1)
+    assert codes(d) == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -78,12 +78,15 @@ class Listener(TorchFunctionMode):
         end_mode(self, self._thread == threading.get_ident())
 
     def __torch_function__(
-        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+        self, func: Function, types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
         subscriber, is_silent = self.subscriber, _is_silent.get(func)
         if is_silent is False:
             kwargs = hooks.find_lost_argument(func, kwargs or {})
         if is_silent or not subscriber.is_on or own.depth or unheard.depth or is_compiling() or is_tracing():
+            return self.run(func, args, kwargs)
+        if types and not all(issubclass(kind, Tensor) for kind in types):
+            # An argument is no tensor, and its class decides what the call does. A proxy of torch.fx writes every question into its graph.
             return self.run(func, args, kwargs)
         before = None
         try:

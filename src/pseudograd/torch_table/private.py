@@ -370,7 +370,9 @@ NAMES.append(Name("torch.nn.Module._modules", "sites have no module", lambda: "_
 
 
 def children_of(module: object) -> dict[str, nn.Module]:
-    return getattr(module, "_modules", {})
+    """The modules in a module, by name. Those of a scripted one stand in a class of torch's own."""
+    modules = getattr(module, "_modules", {})
+    return modules if isinstance(modules, dict) else dict(modules.items())
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -1,4 +1,5 @@
-"""What the shape of a graph says: a factor that starts at 0, as in a LoRA, a clip or step beside its input, and a clamp of a steep op."""
+"""What the shape of a graph says: a factor that starts at 0, as in a LoRA, a clip or step beside its input, a term of the loss, and a clamp
+of a steep op."""
 
 from __future__ import annotations
 
@@ -32,6 +33,11 @@ _STEEP = frozenset(["Exp", "Exp2", "Expm1", "Sinh", "Cosh", "Tan", "Reciprocal",
 _CALM_POWER = 2  # the slope of a square is that of the usual loss
 _NODES_LOOKED_AT = 24  # on each side of a choice
 _MOST_SCALED = 8
+_LIMITS = ("Relu", "Threshold", "Hardshrink", "Softshrink")
+# Their slope is 0 where a limit gives 0, or they hand the limit on.
+_AT_0 = ("Pow", "Abs", "Norm", "LinalgVectorNorm", "Sum", "Mean", "Div", "Mul")
+_ADDING = (*_AT_0[:-2], "Add", "Sub", "Rsub", "Sqrt", "Max", "Amax", "Stack", "Cat", "Index", "Nansum")
+_MOST_OF_A_LOSS = 500
 
 
 def op_of(node: GraphNode) -> str:
@@ -142,6 +148,28 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
         is_scale = op_of(node) in _SCALES or any(op_of(node) in steps for steps in _STEPS.values())
         node = inputs[0] if is_scale and len(inputs) == 1 else None
     return chain
+
+
+# --- a term of the loss -----------------------------------------------------------------------------------------------
+
+
+def is_term(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
+    """Is it a lower limit, such as the relu of a penalty, or a power of one, of which the loss is made by sums and constant factors?"""
+    limit: GraphNode | None = node
+    while limit is not None and _kind(limit) in _AT_0:
+        limit = _inputs(limit)[0]
+    if limit is None or _kind(limit) not in _LIMITS:
+        return False
+    stack, met = [start for start in starts if start is not None], set[GraphNode]()
+    while stack and len(met) < _MOST_OF_A_LOSS:
+        at = stack.pop()
+        if at is node:
+            return True
+        inputs = [other for other in _inputs(at) if other is not None]
+        if at not in met and (_kind(at) in _ADDING or (_kind(at) in _SCALES and len(inputs) == 1)):
+            stack += inputs
+        met.add(at)
+    return False
 
 
 # --- a clamp behind an op whose slope grows without end ---------------------------------------------------------------

@@ -91,7 +91,8 @@ class Arrays:
 
 def _address(value: object) -> int | None:
     if not isinstance(value, Tensor):
-        spans = getattr(value, "__array_interface__", None)
+        # Asked of the class: an object of the program may answer any question, as a proxy of torch.fx does, with a step of its trace.
+        spans = getattr(value, "__array_interface__", None) if hasattr(type(value), "__array_interface__") else None
         return None if spans is None else int(spans["data"][0])
     has_code = type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__
     if value.device.type != "cpu" or is_wrapped(value) or has_code:
@@ -357,7 +358,8 @@ class Influence:
 
     def note_sum(self, args: Arguments, result: object) -> None:
         """Note a number without a gradient that is added to one that has a gradient."""
-        if not isinstance(result, Tensor) or result.dim() or not result.requires_grad:
+        # Under no_grad a number is added to a parameter in place, as by the step of an optimiser.
+        if not is_grad_enabled() or not isinstance(result, Tensor) or result.dim() or not result.requires_grad:
             return
         for value in args[:2]:
             if type(value) is float:

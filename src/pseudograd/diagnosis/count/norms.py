@@ -168,7 +168,12 @@ def _norm(grad: Tensor) -> Number:
     if not norm < _TINY_NORM or not grad.numel():
         return float(norm)
     largest = grad.abs().max().double()
-    return float(largest * torch.linalg.vector_norm(grad.double() / largest)) if largest else 0.0
+    return float(largest * torch.linalg.vector_norm(widened(grad) / largest)) if largest else 0.0
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """In float64, or in complex128: to make a complex number real would drop its imaginary part, with a warning."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def expected_step(tensor: Tensor, group: Group, state: State, before: Tensor) -> Tensor | None:
@@ -213,7 +218,8 @@ def is_zero(rate: object) -> bool:
 def number_of(rate: object) -> float | None:
     """The learning rate as a float. None for a rate on a device, because its value is not read."""
     if isinstance(rate, Tensor):
-        return float(local(rate)) if rate.is_cpu and rate.numel() == 1 else None
+        # To call float() of a rate that learns, torch warns.
+        return local(rate).item() if rate.is_cpu and rate.numel() == 1 else None
     return float(rate) if isinstance(rate, (int, float)) else None
 
 

@@ -117,6 +117,7 @@ class Recorder(Subscriber):
         self.is_loss_finite = True  # as far as nobody has to wait for it
         self.losses: dict[Location, Losses] = {}  # by the line of the backward
         self.line: Losses | None = None  # of the backward that runs
+        self._starts: list[GraphNode | None] = []  # the first nodes of the backward that runs
         self.raised = 0  # backward passes that ended with an error
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
@@ -311,8 +312,9 @@ class Recorder(Subscriber):
         if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
-            from .graph_shapes import find_beside  # no node of most programs cuts
+            from .graph_shapes import find_beside, is_term  # no node of most programs cuts
 
+            tally.is_term = node is not None and is_term(node, self._starts)
             for cut in () if node is None else find_beside(node):
                 known = self.tally_of(cut)
                 if known is not None:
@@ -410,7 +412,7 @@ class Recorder(Subscriber):
                 self.asking.after_call(at_kink, function, args, result)
             spelling = SPELLINGS.get(function)
             if spelling is not None:
-                is_followed = self.backwards or not getattr(result, "requires_grad", True)
+                is_followed = self.backwards or not isinstance(result, Tensor) or result.requires_grad
                 self.clamps.note_result(spelling, local.values if is_followed else None, args, result)
             if not self.influence.is_plain(args, kwargs, result):
                 self.influence.after_call(function, args, kwargs, result)
@@ -568,7 +570,10 @@ class Recorder(Subscriber):
             # What is kept is not added to in place, and modes would see that.
             self._let_wait(may_wait and not dispatch_modes())
             can_expect = may_wait and not inputs
-            behind = self._attach_behind(nodes.starts(roots), can_expect)
+            starts = nodes.starts(roots)
+            if is_outermost:
+                self._starts = starts
+            behind = self._attach_behind(starts, can_expect)
             if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
                 with quietly():
                     self.nonfinite.begin(roots, behind, self.is_loss_finite)
@@ -671,6 +676,7 @@ class Recorder(Subscriber):
         elif result is not None and node_creation_hook is None and node_number() != before:
             self._find_second_nodes(before)
         if is_outermost:
+            self._starts = []
             self.raised += result is None
             if self.asking is not None:
                 self.asking.end(result is not None)
@@ -745,7 +751,7 @@ class _InBackward(Listener):
     subscriber: Recorder
 
     def __torch_function__(
-        self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
+        self, func: Function, types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
         if self.subscriber.is_waiting:
             self.subscriber.program_runs()

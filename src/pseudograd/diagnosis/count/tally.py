@@ -92,6 +92,7 @@ class Tally:
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
         self.normalises_one_number = False  # does it normalise one number?
+        self.is_term = False  # is its value added to the loss, by sums, powers and constant factors alone?
         self.is_hinge = False  # is 0, or a number that guards against it, its only bound, and a lower one?
         # Is it a clamp or a step beside its own input, as in the loss of a policy, or in `x - round(x)`?
         self.is_clip = False

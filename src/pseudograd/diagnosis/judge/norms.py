@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...torch_table.private import local
 from ..count.leaf import Leaf
-from ..count.norms import Sizes, Steps
+from ..count.norms import Sizes, Steps, widened
 from ..count.sensitivity import Sensitivity
 from ..count.stalls import Stall
 
@@ -65,7 +65,7 @@ def _weight(tensor: Tensor | None) -> float:
     # FSDP frees the memory of a shard between uses, and torch would read the freed memory without an error.
     if shard.numel() and not shard.untyped_storage().nbytes():
         return math.nan
-    return float(torch.linalg.vector_norm(shard.double()))
+    return float(torch.linalg.vector_norm(widened(shard)))
 
 
 class Fall(NamedTuple):
