@@ -220,7 +220,9 @@ _fake = torch.fake_quantize_per_tensor_affine
         pytest.param(
             "cut", 0.5, 99.0, 500, 1000, lambda x: _fake(x, 0.1, 0, -128, 127), id="half of what a quantiser gets"
         ),
-        pytest.param("dead", 1.0, -1.0, 9990, 10_000, torch.relu, id="all but a thousandth is dead"),
+        pytest.param(
+            "dead", 1.0, -1.0, 9990, 10_000, lambda x: torch.relu(x).tanh(), id="all but a thousandth is dead"
+        ),
         pytest.param("edge", 0.5, 1.0, 10, 10_000, lambda x: x.clamp(0, 1), id="a thousandth stands at a bound"),
     ],
 )

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import pseudograd
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.judge.findings.edge import is_cut_behind
 from pseudograd.diagnosis.tell import text
 from pseudograd.torch_table.eras import ERAS, OPEN_ERA, installed_era
@@ -283,3 +284,44 @@ def test_no_pin_is_advised_that_would_open_a_guard(case: str) -> None:
     assert p.grad is not None
     assert p.grad.isfinite().all()
     assert p.grad[0] != 0
+
+
+def _penalised(limit: Callable[[nn.Linear, Tensor], Tensor]) -> Diagnosis:
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 2), torch.randn(16, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    with diagnose() as d:
+        for _ in range(4):
+            optimizer.zero_grad()
+            (functional.mse_loss(net(x), x[:, :2]) + limit(net, x)).backward()
+            optimizer.step()
+    return d
+
+
+PENALTIES: dict[str, Callable[[nn.Linear, Tensor], Tensor]] = {
+    "norm": lambda net, x: 10 * functional.relu(net.weight.norm() - 100),
+    "square": lambda net, x: functional.relu(net(x).abs() - 50).square().sum(1).mean(),
+    "largest": lambda net, x: torch.relu(net(x) - 50).amax() / 3,
+    "margin": lambda net, x: torch.stack([functional.relu(net(x)[:, 0] - 9 - net(x)[:, 1]).mean()]).sum(),
+}
+
+
+@pytest.mark.parametrize("limit", PENALTIES.values(), ids=PENALTIES)
+def test_a_penalty_that_nothing_violates_is_calm(limit: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+    d = _penalised(limit)
+    assert codes(d) == []
+    assert any("a penalty or a margin that nothing violates" in line for line in d.calm)
+
+
+def test_a_dead_activation_is_no_penalty() -> None:
+    second = nn.Linear(2, 1)
+    d = _penalised(lambda net, x: second(net(x) + functional.relu(net(x) - 100)).mean())
+    assert "dead" in codes(d)
+
+
+def test_a_margin_from_which_a_parameter_starves_may_be_meant() -> None:
+    bias = nn.Parameter(torch.tensor(-9.0))
+    with diagnose() as d:
+        for _ in range(2):
+            functional.relu(bias + torch.zeros(4)).mean().backward()
+    assert only(d, "starved").next_step.endswith("; nothing, if it is a margin or a penalty that nothing violates")

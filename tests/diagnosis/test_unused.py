@@ -332,3 +332,29 @@ MEANT: dict[str, Callable[[], Diagnosis]] = {
 def test_what_is_meant_has_no_finding(name: str) -> None:
     torch.manual_seed(0)
     assert codes(MEANT[name]()) == []
+
+
+def _functional(make: Callable[[Tensor], Tensor], mend: str = "") -> Diagnosis:
+    """The weights of a functional call stand in a dict, and one of them is put there late."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 3)
+    weights = {name: weight.detach().clone().requires_grad_() for name, weight in net.named_parameters()}
+    opt = torch.optim.SGD(weights.values(), 0.1)
+    with diagnose() as d:
+        for step in range(8):
+            if step == 2:
+                weights["bias"] = make(torch.zeros(3))
+                paste(mend, opt=opt, weights=weights)
+            opt.zero_grad()
+            functional.cross_entropy(torch.func.functional_call(net, weights, (X,)), Y).backward()
+            opt.step()
+    return d
+
+
+@pytest.mark.parametrize("make", [nn.Parameter, lambda x: x.requires_grad_()], ids=["parameter", "tensor"])
+def test_a_weight_that_a_functional_call_gets_late_is_unused(make: Callable[[Tensor], Tensor]) -> None:
+    d = _functional(make)
+    assert codes(d) == ["unused"]
+    step = d.findings[0].next_step
+    assert "after the line that makes it" in step
+    assert codes(_functional(make, step.split("#")[0])) == []

@@ -19,7 +19,7 @@ class Site:
 
     where, user_where: the line that calls torch, and the program's own line that led there; "?" where nobody saw it. expression: the
     source of the call. sides: counts below, at, inside and above the bounds, by the sign of the gradient, where the op keeps them;
-    then also recoverable (cut, and a descent step would lead back inside), at_bound, below and above. eras: what each era of torch
+    then also recoverable (cut, and a step would lead back inside), at_bound, below and above. eras: what each era of torch
     passes exactly at the bound. elsewhere: what other than 0 left, where nothing left, towards inputs of other shapes. within: the call of
     torch that runs this op inside, where no override reaches it. is_deliberate: somebody said so, by a comment or a pattern. source: file,
     line, and the columns of the expression in bytes; -1 where it spans lines or is not known.
@@ -61,6 +61,12 @@ class Site:
     is_clip: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
     is_hinge: bool = field(default=False, repr=False)
+
+    # a step adds this gradient (ascent), subtracts it (descent), or is taken by the program itself (unknown)
+    direction: str = field(default="descent", repr=False)
+    is_term: bool = field(
+        default=False, repr=False
+    )  # does the loss depend on it by sums, powers and constant factors alone?
 
     @property
     def cut_share(self) -> float:

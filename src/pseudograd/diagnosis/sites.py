@@ -15,10 +15,11 @@ from .count.tally import Tally
 from .records import Site, Structural
 
 _PINNED = ", pinned"
+ASCENT, DESCENT, UNKNOWN = "ascent", "descent", "unknown"
 
 
-def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
-    """Waits for the device."""
+def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent") -> Site:
+    """Waits for the device. direction: of the steps that the leaves upstream take."""
     sums = tally.totals()
     own = list(tally.own_calls.values())
     known: dict[str, Any] = {}
@@ -26,6 +27,9 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
         sides = {f"{side}{sign}": int(sums[f"{side}{sign}"]) for side in SIDES for sign in SIGNS}
         below, above = (sides[f"{side}-"] + sides[f"{side}+"] for side in ("below", "above"))
         recoverable, at_bound = int(sums["recoverable"]), int(sums["at_bound"])
+        if direction == ASCENT:
+            at = sides["at+"] if tally.is_hinge else 0  # else nobody knows at which of two bounds
+            recoverable = min(sides["below+"] + sides["above-"] + at, int(sums["cut"]))
         known = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
     is_quantiser = any(call.primitive.name == "fake_quantize" for call in own)  # ours is judged like torch's
     switches = ("fake_quantize",) if is_quantiser else () if tally.form is None else tally.form.switches
@@ -47,6 +51,8 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
         is_deliberate=is_deliberate,
         is_clip=tally.is_clip,
         is_hinge=tally.is_hinge,
+        is_term=tally.is_term,
+        direction=direction,
         steep_op=tally.steep_op,
         ends_behind=bool(tally.ends_behind),
         joins=tally.joins,
@@ -58,6 +64,15 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
         own_remedy=_remedy_of_calls(own) if own else "",
         **known,
     )
+
+
+def direction_of(tally: Tally, leaves: Leaves) -> str:
+    """Do the optimisers of the leaves upstream add the gradient or subtract it? A program that asks for it by name may do either."""
+    upstream = leaves.named(tally.leaves)
+    stepped = [leaf for leaf in upstream if leaf.is_stepped]
+    if stepped:
+        return ASCENT if all(leaf.ascends for leaf in stepped) else DESCENT
+    return UNKNOWN if any(leaf.is_requested for leaf in upstream) else DESCENT
 
 
 def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Structural:

@@ -156,9 +156,9 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
 def is_term(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
     """Is it a lower limit, such as the relu of a penalty, or a power of one, of which the loss is made by sums and constant factors?"""
     limit: GraphNode | None = node
-    while limit is not None and _kind(limit) in _AT_0:
+    while limit is not None and op_of(limit) in _AT_0:
         limit = _inputs(limit)[0]
-    if limit is None or _kind(limit) not in _LIMITS:
+    if limit is None or op_of(limit) not in _LIMITS:
         return False
     stack, met = [start for start in starts if start is not None], set[GraphNode]()
     while stack and len(met) < _MOST_OF_A_LOSS:
@@ -166,7 +166,7 @@ def is_term(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
         if at is node:
             return True
         inputs = [other for other in _inputs(at) if other is not None]
-        if at not in met and (_kind(at) in _ADDING or (_kind(at) in _SCALES and len(inputs) == 1)):
+        if at not in met and (op_of(at) in _ADDING or (op_of(at) in _SCALES and len(inputs) == 1)):
             stack += inputs
         met.add(at)
     return False

@@ -179,6 +179,7 @@ class Leaf:
         self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
         self.is_in_optimizer = False  # does an optimiser that took a step have it?
         self.is_stepped = False  # was there a step with a rate other than 0?
+        self.ascends = False  # does its optimiser maximise?
         self.stepped_after: int | None = None  # the number of backward passes before the first such step
         self.zero_factor: Leaf | None = None  # a parameter that is 0, and multiplies all that this one hands on
         self.is_frozen = False  # while an optimiser has it
@@ -197,6 +198,12 @@ class Leaf:
         """As it is known now: until the report a module that holds it may turn up."""
         kind = "parameter" if self.is_parameter else "leaf"
         return self._names.name_of(self) or self.variable or f"{kind} {self.number} of shape {self.shape}"
+
+    @property
+    def container(self) -> str:
+        """The list or dict of the program that holds it; "" where it is in none."""
+        container, bracket, _ = (self.variable or "").partition("[")
+        return container if bracket else ""
 
     @property
     def misses_many(self) -> bool:

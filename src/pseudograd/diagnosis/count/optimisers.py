@@ -208,7 +208,11 @@ class Optimisers:
         """At new leaves in each step, and at all in ever fewer steps. is_last: the program ends."""
         leaves, is_power_of_two = self._leaves.all, not self._steps & (self._steps - 1)
         new, self._seen = leaves[0 if is_last or is_power_of_two else self._seen :], len(leaves)
-        others = [leaf for leaf in new if leaf.is_parameter and leaf.gradients and not leaf.is_in_optimizer]
+        others = [
+            leaf
+            for leaf in new
+            if (leaf.is_parameter or leaf.container) and leaf.gradients and not leaf.is_in_optimizer
+        ]
         if not others or not self.have_stepped:
             return
         from .unheld import Unheld  # few programs have such parameters
@@ -252,7 +256,7 @@ class Optimisers:
             if not known.have_moved[number] and not is_zero(settings.get("lr")):
                 known.have_moved[number] = True
                 for leaf in known.groups[number]:
-                    leaf.is_stepped = True
+                    leaf.is_stepped, leaf.ascends = True, bool(settings.get("maximize"))
                     if leaf.stepped_after is None:
                         leaf.stepped_after = self._leaves.backwards
         for leaf in known.pending:

@@ -14,7 +14,7 @@ from ..count.leaf import Leaf
 from ..count.recorder import HOOK
 from ..count.values import Values
 from ..records import Site
-from ..sites import expression_at
+from ..sites import ASCENT, UNKNOWN, expression_at
 from .statements import name_of_optimiser
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN_LINE = (
     "Enter pseudograd.diagnose before this call, in the thread that makes it, inside the function that the thread runs: then the line is "
-    "known, and override acts there."
+    "known, and override acts there. If the call is in TorchScript, in C++ or in the __torch_function__ of a class, no context sees it: "
+    "write it out there."
 )
 # to try, by family
 _RULES = {**{family: OPS[family].default_rule for family in ("clamp", "round", "sign")}, "relu": LEAKY_RULE}
@@ -37,7 +38,13 @@ def override(site: Site, rule: str, brings: str = "") -> str:
         return _UNKNOWN_LINE
     if site.within is not None:
         return write_out("override", site.op, site.within)
+    if rule == DEFAULT_RULE and site.direction == ASCENT:
+        return (
+            f"pseudograd.{site.family}(..., maximize=True)  # in place of this call, as its optimizer ascends{brings}"
+        )
     condition, hint = f"site.is_at({site.where!r})", _AROUND_THE_STEP
+    if rule == DEFAULT_RULE and site.direction == UNKNOWN:
+        brings += "; if the program adds this gradient, pseudograd.clamp(..., maximize=True) in place of this call"
     file = "" if site.source is None else site.source[0]
     if file and not is_of_a_package(file):
         source = " ".join(line.strip() for line in lines_of(file))
@@ -132,7 +139,8 @@ def lead_inside(value: Values, evidence: Evidence) -> str:
     """The advice for a value that winds up outside its bounds."""
     leaves = evidence.leaves.named(value.leaf or value.detached)
     if leaves:
-        return f"{_project(value, leaves[0], evidence)}; or rule={DEFAULT_RULE!r} here"
+        rule = f"rule={DEFAULT_RULE!r}{', maximize=True' if leaves[0].ascends else ''}"
+        return f"{_project(value, leaves[0], evidence)}; or {rule} here"
     low, high = value.bounds
     ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
     return f"pseudograd.clamp(x, {ends or 'low, high'}, rule={DEFAULT_RULE!r})  # in place of what passes the gradient outside"

@@ -9,6 +9,7 @@ from ....ops.bound_rules import DEFAULT_RULE
 from ....torch_table.eras import installed_era
 from ....wording import percent
 from ...records import Finding, Site
+from ...sites import ASCENT
 from .. import advice
 from .dead import DEAD_SHARE, count_cut
 from .edge import is_at_an_edge
@@ -58,9 +59,11 @@ def advise_clamp(site: Site) -> str:
             "policy. There pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
         )
     if site.recoverable is not None and site.recoverable_share < RECOVERABLE_SHARE:
+        ascends = ", maximize=True" if site.direction == ASCENT else ""
         return (
             f"Widen the range, or rescale what enters or what it is compared with: the target lies outside the range. "
-            f"rule={DEFAULT_RULE!r} would bring back {percent(site.recoverable_share)} of what is cut. Leave it if the clip is meant."
+            f"rule={DEFAULT_RULE!r}{ascends} would bring back {percent(site.recoverable_share)} of what is cut. "
+            "Leave it if the clip is meant."
         )
     if site.steep_op:
         return (

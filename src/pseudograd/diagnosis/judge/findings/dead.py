@@ -30,9 +30,11 @@ def _name_slope(site: Site) -> str:
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    """An activation saturates as it should, until all of it does. A second derivative may be 0 everywhere, as that of abs is."""
+    """An activation saturates as it should, until all of it does. A penalty that nothing violates adds nothing, as it should. A second
+    derivative may be 0 everywhere, as that of abs is.
+    """
     for site in (site for site in evidence.suspects if not site.is_second):
-        is_meant = site.is_clip or site.elsewhere or site.family in _FAMILIES_OF_CUT
+        is_meant = site.is_clip or evidence.is_penalty(site) or site.elsewhere or site.family in _FAMILIES_OF_CUT
         if site.cut_share >= DEAD_SHARE and not is_meant:
             them = "each of them" if site.cut == site.arrived else "nearly all of them"
             yield KIND.site_finding(
@@ -50,14 +52,15 @@ KIND = Kind(
     order=50,
     find=_find,
     meaning="nothing of what arrives at any other op leaves, or less than a thousandth, over all calls and towards any input",
-    details="Ops that move elements are judged by how many leave",
+    details="Ops that move elements are judged by how many leave. A relu whose values the loss adds up is a penalty that nothing "
+    "violates: a line of `d.calm`",
     next_step="`override` with a slope, or a look at the values that enter",
     bad="""\
 layer = torch.nn.Linear(2, 3)
 with diagnose(layer) as d:
     h = layer(torch.ones(4, 2))
     bonus = torch.relu(h - 100)  # PG205
-    (h + bonus).sum().backward()
+    torch.tanh(h + bonus).sum().backward()
 """,
     mend=((" as d:", f" as d, pseudograd.override(relu={LEAKY_RULE!r}):".replace("'", '"')),),
 )

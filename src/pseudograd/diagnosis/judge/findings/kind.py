@@ -22,7 +22,7 @@ from ...count.tally import Tally
 from ...count.values import Values
 from ...count.whatif import Change
 from ...records import Copied, Finding, Partly, Site, Starved, Structural
-from ...sites import expression_at, site_of, structural_of
+from ...sites import direction_of, expression_at, site_of, structural_of
 from ..copied import copies
 from ..dead_units import calm_lines
 from ..deliberate import Deliberate
@@ -54,7 +54,11 @@ class Evidence:
     @part
     def sites(self) -> Iterable[Site]:
         """The sites in the order in which a backward meets them."""
-        sites = [site_of(tally, self.deliberate.location(tally.location)) for tally in self.tallies if tally.calls]
+        sites = [
+            site_of(tally, self.deliberate.location(tally.location), direction_of(tally, self.leaves))
+            for tally in self.tallies
+            if tally.calls
+        ]
         return sorted(sites, key=lambda site: site.order)
 
     @property
@@ -106,11 +110,22 @@ class Evidence:
             for site in self.sites
             if site.cut and site.is_calm_clip and site.family == "clamp"
         ]
+        clips += [
+            f"{site.op} at {site.where} cuts all of what arrives, and the loss adds up its values, as those of a penalty or a margin that "
+            "nothing violates"
+            for site in self.sites
+            if site.arrived and self.is_penalty(site)
+        ]
         more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
         nonfinite = vars(self.recorder).get("nonfinite")
         skipped = [] if nonfinite is None else nonfinite.calm()
         losses = [] if nonfinite is not None and (nonfinite.reached or nonfinite.is_told) else self._losses_not_finite()
         return [*self.starving.calm(), *skipped, *losses, *calm_lines(self.partly), *clips, *more]
+
+    def is_penalty(self, site: Site) -> bool:
+        """Is it a term of the loss that nothing violates, and from which nothing starves?"""
+        is_calm = site.is_term and site.cut == site.arrived
+        return is_calm and not any(leaf.starves for leaf in self.leaves.named(site.upstream))
 
     def _losses_not_finite(self) -> Iterable[str]:
         """Losses of which parameters got no gradient that is not finite, as behind a root of infinity."""

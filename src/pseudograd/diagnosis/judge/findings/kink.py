@@ -11,7 +11,7 @@ from ....torch_table.forms import shares_at_the_edge
 from ....wording import percent
 from ...count.values import Values
 from ...records import Finding, Site
-from ...sites import expression_at
+from ...sites import ASCENT, expression_at
 from .. import advice
 from .edge import ISSUE, is_cut_behind
 from .kind import Evidence, Kind
@@ -32,7 +32,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if any(share != 1 for share in shares.values()) and not evidence.deliberate.parameter(*names):
             next_step = advice.clip(value, evidence) or _advise(shares, names[0] if names else "it", here, evidence)
             is_muted = evidence.deliberate.location(value.location)
-            yield _report(value, shares, names[0] if names else None, next_step, is_muted)
+            ascends = any(site.direction == ASCENT for site in here)
+            yield _report(value, shares, names[0] if names else None, next_step, is_muted, ascends)
 
 
 def _advise(shares: dict[str, float], name: str, here: Sequence[Site], evidence: Evidence) -> str:
@@ -44,17 +45,20 @@ def _advise(shares: dict[str, float], name: str, here: Sequence[Site], evidence:
     return advice.pin(here[0], better[0], evidence) if better and here else f"{start[0].upper()}{start[1:]}."
 
 
-def _report(value: Values, shares: dict[str, float], name: str | None, next_step: str, is_muted: bool) -> Finding:
-    """shares: the share of grad that passes at the bound, by era. name: the parameter, if the value is one."""
+def _report(
+    value: Values, shares: dict[str, float], name: str | None, next_step: str, is_muted: bool, ascends: bool
+) -> Finding:
+    """shares: the share of grad that passes at the bound, by era. name: the parameter, if the value is one. ascends: it climbs the loss."""
     effects = [
         f"{era} passes {percent(share)} there" + (", so it never trains" if share == 0 and name else "")
         for era, share in shares.items()
     ]
+    rule = f"{DEFAULT_RULE} with maximize=True" if ascends else DEFAULT_RULE
     cause = "it was initialised there" if name else "its input is computed to be the bound, as by a last layer of zeros"
     return KIND.call_finding(
         value.location,
         f"{f'Every entry of {name}' if name else 'Every element that enters'} ({value.elements:,}) starts exactly at "
-        f"{value.bounds_text} of this {value.op}: {'; '.join(effects)}; {DEFAULT_RULE} passes a gradient that leads inside",
+        f"{value.bounds_text} of this {value.op}: {'; '.join(effects)}; {rule} passes a gradient that leads inside",
         cause,
         next_step,
         issue=ISSUE if len(set(shares.values())) > 1 else None,

@@ -140,7 +140,12 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         brings_little = cause.recoverable is not None and cause.recoverable_share < RECOVERABLE_SHARE
         if cause.family == "clamp" and (brings_little or cause.steep_op):
             return advise_clamp(cause)
-        return advice.try_rule(cause) or advice.look_at(cause)
+        next_step = advice.try_rule(cause) or advice.look_at(cause)
+        return (
+            f"{next_step}; nothing, if it is a margin or a penalty that nothing violates"
+            if cause.is_term
+            else next_step
+        )
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:

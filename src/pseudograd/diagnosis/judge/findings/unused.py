@@ -6,7 +6,7 @@ One file, as a parameter belongs to one finding alone: each verdict asks first w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 
@@ -32,7 +32,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     unheld = evidence.recorder.optimisers.unheld
     if unheld is None:
         return
-    leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf)]
+    held = {leaf.container for _, leaf in evidence.leaves if leaf.is_in_optimizer}
+    leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) or _is_unheld_element(leaf, held)]
     leaves = [leaf for leaf in leaves if not evidence.deliberate.parameter(leaf.name)]
     anew = list(_group_by_line(leaves, evidence))
     judge = _Judge(evidence, unheld)
@@ -54,7 +55,16 @@ def find_replaced(evidence: Evidence) -> set[str]:
 
 def _is_unheld(leaf: Leaf) -> bool:
     """Did it get gradients that no optimiser could use, and that the program did not ask for one by one?"""
-    if not leaf.is_parameter or leaf.is_in_optimizer or leaf.is_frozen or leaf.is_requested or not leaf.moved:
+    return leaf.is_parameter and _has_no_optimizer(leaf)
+
+
+def _is_unheld_element(leaf: Leaf, held: Collection[str]) -> bool:
+    """Is it a plain tensor of a list or dict of the program, such as that of a functional_call, whose other tensors optimisers hold?"""
+    return bool(leaf.container) and leaf.container in held and leaf.gradients > _FEWEST_MADE and _has_no_optimizer(leaf)
+
+
+def _has_no_optimizer(leaf: Leaf) -> bool:
+    if leaf.is_in_optimizer or leaf.is_frozen or leaf.is_requested or not leaf.moved:
         return False
     return bool(getattr(leaf.tensor(), "requires_grad", True)) and not leaf.is_swallowed
 
@@ -202,7 +212,13 @@ class _Judge:
         if cause == _ANOTHER_MODULE or not old or not is_making:
             add = self.add_group(group)
             instead_of = "let the loss use the other module" if cause == _ANOTHER_MODULE else "requires_grad_(False)"
-            next_step = f"{add}  # before the loop; or {instead_of}{self.say_net(group[0], add)}"
+            is_late = any(leaf.since for leaf in group)
+            when = (
+                f"once, after the line that makes {'it' if len(group) == 1 else 'them'}"
+                if is_late
+                else "before the loop"
+            )
+            next_step = f"{add}  # {when}; or {instead_of}{self.say_net(group[0], add)}"
         if making is not None:
             made_at = f" at {where}" if is_making else ""
             (where, expression), reads_variables = making
@@ -239,7 +255,8 @@ class _Judge:
         """These parameters, as the program can write them."""
         owner = self._names.owner_of(group[0])
         if owner is None:
-            return f"[{', '.join(leaf.variable or 'parameter' for leaf in group)}]"
+            # The name of a leaf ends in a number where another leaf had that name before it.
+            return f"[{', '.join(re.sub(r'[(][0-9]+[)]$', '', leaf.variable or 'parameter') for leaf in group)}]"
         of_net = [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
         group = [leaf for leaf in of_net if leaf in group]
         net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]

@@ -1,0 +1,68 @@
+"""An optimiser that maximises adds the gradient: what leads back inside, and what to paste, is the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pseudograd as pg
+from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.context import Diagnosis
+
+from .checks import codes, only, site_of
+
+TARGET = torch.linspace(-0.5, 0.5, 8)
+
+
+def climb(bound: Callable[[Tensor], Tensor], steps: int = 40) -> tuple[Diagnosis, Tensor]:
+    """Raise a value whose best argument is TARGET, from outside the range."""
+    w = nn.Parameter(torch.full((8,), 1.5))
+    optimizer = torch.optim.SGD([w], 0.1, maximize=True)
+    with diagnose() as d:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (-(bound(w * 1) - TARGET).square().sum()).backward()
+            optimizer.step()
+    return d, w.detach()
+
+
+def test_what_a_climb_would_bring_back_is_counted_and_the_pasted_call_brings_it_back() -> None:
+    d, w = climb(lambda x: x.clamp(-1, 1))
+    site = site_of(d, "clamp")
+    assert (site.cut, site.recoverable) == (site.arrived, site.arrived)
+    assert bool((w == 1.5).all())
+    step = only(d, "starved").next_step
+    assert step.startswith("pseudograd.clamp(..., maximize=True)")
+    after, w = climb(lambda x: pg.clamp(x, -1, 1, maximize=True))
+    assert codes(after) == []
+    assert torch.allclose(w, TARGET, atol=0.05)
+
+
+def test_a_multiplier_that_starts_at_its_bound_is_told_what_climbs() -> None:
+    multiplier = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([multiplier], 0.1, maximize=True)
+    with diagnose() as d:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (multiplier.clamp(min=0) * 1.0 + 1.0).sum().backward()
+            optimizer.step()
+    assert not any("leads further outside" in line for line in d.calm)
+    assert all("inward passes" not in finding.evidence for finding in d.findings)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_gradient_that_is_asked_for_by_name_may_be_added(is_asked: bool) -> None:
+    x = torch.linspace(-2, 2, 16)
+    shift = torch.zeros(16, requires_grad=True)
+    with diagnose() as d:
+        for _ in range(3):
+            loss = (x + shift).clamp(0, 1).square().sum()
+            if is_asked:
+                torch.autograd.grad(loss, shift)
+            else:
+                loss.backward()
+    (finding,) = d.findings
+    assert ("if the program adds this gradient" in finding.next_step) == is_asked
