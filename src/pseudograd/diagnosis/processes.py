@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..listen.program.follow import Part
 from .context import Readable
 from .ranks import Difference, differences, listed
 from .records import FIELDS, Finding, Report, Site, Structural
+
+Rows = list[tuple[Part, Any]]  # records, each with its process
 
 
 class ProgramReport(Readable):
@@ -79,7 +81,7 @@ def _merge_fields(parts: Sequence[Part]) -> dict[str, object]:
     return fields
 
 
-def _name_parameters(rows: Iterable[tuple[Part, Any]]) -> list[Any]:
+def _name_parameters(rows: Rows) -> list[Any]:
     """Records of several processes, each with its process in the name of its parameter."""
     return [
         dataclasses.replace(record, parameter=f"{part}: {record.parameter or 'all parameters'}")
@@ -87,9 +89,9 @@ def _name_parameters(rows: Iterable[tuple[Part, Any]]) -> list[Any]:
     ]
 
 
-def _group(parts: Sequence[Part], name: str, *fields: str) -> list[list[tuple[Part, Any]]]:
+def _group(parts: Sequence[Part], name: str, *fields: str) -> list[Rows]:
     """The records of a field of the report by their values of these fields, each with its process."""
-    groups: dict[object, list[tuple[Part, Any]]] = {}
+    groups: dict[object, Rows] = {}
     for part in parts:
         for record in part.content[name]:
             groups.setdefault(tuple(getattr(record, field) for field in fields), []).append((part, record))

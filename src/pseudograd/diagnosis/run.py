@@ -48,6 +48,7 @@ _ANY_CODE = "any"  # in a condition: a finding of any code
 FAILED = 4  # the exit status where `--fail-on` holds
 _CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 Condition = Callable[[Report], list[str]]  # the lines where it holds
+Job = Mapping[str, Any]  # what a process of the program gets to know; options: the arguments of `Diagnosis`
 # the argument that names a file, the file, and what makes its text
 _Target = tuple[str, Path, Callable[[ProgramReport], str]]
 
@@ -109,7 +110,7 @@ def run(
     program: str,
     arguments: Sequence[str],
     is_module: bool,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     *,
     steps: int | None = None,
     html: Path | None = None,
@@ -161,7 +162,7 @@ def run(
     return status
 
 
-def _run_side_by_side(command: Sequence[str], job: Mapping[str, Any]) -> programs.Run:
+def _run_side_by_side(command: Sequence[str], job: Job) -> programs.Run:
     stdin = StandardInput()
 
     def run(**more: object) -> programs.Run:
@@ -238,7 +239,7 @@ def _describe_processes(report: ProgramReport, done: programs.Run) -> list[str]:
 # --- in each process of the program -----------------------------------------------------------------------------------
 
 
-def _make_diagnosis(options: Mapping[str, Any]) -> Diagnosis:
+def _make_diagnosis(options: Job) -> Diagnosis:
     changes: dict[str, object] = {}
     for text in options["whatif"]:
         is_era = text.strip().startswith("torch") or "=" not in text  # pin_edge refuses what names no era
@@ -249,7 +250,7 @@ def _make_diagnosis(options: Mapping[str, Any]) -> Diagnosis:
 class _Follower:
     """A diagnosis from the moment torch is imported to the end of the process."""
 
-    def __init__(self, job: Mapping[str, Any], process: Process) -> None:
+    def __init__(self, job: Job, process: Process) -> None:
         self.losses: list[float] | None = [] if job.get("keeps_losses") else None
         self.is_scaled = False  # does a GradScaler multiply the losses?
         self.hook = None if self.losses is None else register_optimizer_step_pre_hook(self.note_scaler)
@@ -291,6 +292,6 @@ class _Follower:
         self.diagnosis.stop_listening()
 
 
-def begin(job: Mapping[str, Any], process: Process) -> _Follower:
+def begin(job: Job, process: Process) -> _Follower:
     """`listen.program` calls it in each process."""
     return _Follower(job, process)

@@ -116,9 +116,8 @@ def clip_parameter(site: Site, evidence: Evidence) -> str | None:
 def clip(value: Values, evidence: Evidence) -> str | None:
     """The advice for values at a clamp that are one parameter, which an optimiser steps; None for others, and in an installed package."""
     leaf = evidence.leaves.single(value.leaf)
-    if value.location.call != value.location.program:
-        return None
-    if not value.reads_leaf or leaf is None or not leaf.is_stepped or value.form.switches[0] != "clamp":
+    is_of_the_program = value.location.call == value.location.program and value.form.switches[0] == "clamp"
+    if not is_of_the_program or not value.reads_leaf or leaf is None or not leaf.is_stepped:
         return None
     return f"{_project(value, leaf, evidence)}; then read the parameter itself here, without the clamp"
 

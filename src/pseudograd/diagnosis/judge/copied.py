@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from types import CodeType
 
 from torch.autograd import Function
 
 from ...listen.frames import format_location, named
 from ...listen.harmless import quietly
 from ...look.what_is import what_is
-from ...ops.bound_rules import DEFAULT_RULE
 from ..count.tally import Tally
 from ..records import Copied
 
@@ -28,21 +26,8 @@ def copies(tallies: Iterable[Tally]) -> list[Copied]:
         with quietly():
             op = what_is(cls)
         if op is not None:
-            code = _forward(cls)
+            code = inspect.unwrap(cls.forward).__code__
             is_installed = "site-packages" in code.co_filename or "dist-packages" in code.co_filename
             where, instead = format_location(code, code.co_firstlineno), "" if is_installed else op.instead
             records.append(Copied(cls.__qualname__, where, op.meaning, instead, tuple(dict.fromkeys(locations))))
     return records
-
-
-def default_rule_codes(tallies: Iterable[Tally]) -> set[CodeType]:
-    """The forwards of copies whose rule is the default rule, `inward`. A clamp inside such a forward needs no other rule."""
-    classes = {tally.function for tally in tallies if tally.function is not None}
-    with quietly():
-        ops = {cls: what_is(cls) for cls in classes}
-    return {_forward(cls) for cls, op in ops.items() if op is not None and f'"{DEFAULT_RULE}"' in op.meaning}
-
-
-def _forward(cls: type[Function]) -> CodeType:
-    code: CodeType = inspect.unwrap(cls.forward).__code__
-    return code

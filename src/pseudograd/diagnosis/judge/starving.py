@@ -130,18 +130,14 @@ class Starving:
         """A record if the leaf starves, else the reason why it may get no gradient. None for a tensor that no network uses."""
         owner = self._leaves.names.owner_of(leaf)
         is_in_a_net = owner is not None and bool(leaf.has_run and self._used >> bit & 1)
+        if owner in self._target_nets:
+            return _TARGET_NET if is_in_a_net else None
         if self._is_judged(leaf):
-            if self._is_idle(bit, leaf):
-                return _IDLE
-            if owner in self._target_nets:
-                return _TARGET_NET if is_in_a_net else None
-            return self._judge(bit, leaf, is_in_a_net)
+            return _IDLE if self._is_idle(bit, leaf) else self._judge(bit, leaf, is_in_a_net)
         if leaf.is_in_optimizer:
             return _RATE_0
         if not is_in_a_net:
             return None
-        if owner in self._target_nets:
-            return _TARGET_NET
         if self._have_stepped:  # multiplied by a parameter that is 0, it is no target: see the finding `unused`
             return None if leaf.gradients and leaf.zero_factor is not None else _UNSTEPPED
         return _NOT_GIVEN if self._has_model or self._is_gradient_wanted(leaf) else _NOT_WANTED

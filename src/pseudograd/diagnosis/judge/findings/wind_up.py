@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ....listen.frames import named
+from ....listen.frames import format_location, named
 from ....ops.bound_rules import DEFAULT_RULE
 from ...records import Finding
 from ...sites import expression_at
 from .. import advice
-from ..copied import default_rule_codes
 from .kind import Evidence, Kind
 
 
@@ -21,10 +20,11 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             cuts[site.where, site.expression] += site.cut
         elif site.arrived:  # what torch runs passes nothing outside
             cuts[site.where, site.expression] += site.elements
-    passing = default_rule_codes(evidence.tallies)
+    # A clamp inside the forward of a class that has the default rule by another name needs no other rule.
+    passing = {record.where for record in evidence.copied if f'"{DEFAULT_RULE}"' in record.meaning}
     for value in evidence.values:
         call, climb = value.location.call, value.climb
-        passes = call is not None and call.code in passing
+        passes = call is not None and format_location(call.code, call.code.co_firstlineno) in passing
         if passes or not value.runs_away or cuts[named(call), expression_at(value.location)] > 0.5 * int(value.outside):
             continue
         yield KIND.call_finding(
