@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
@@ -77,27 +75,6 @@ def spikes_with_a_surrogate(net: Parts, x: Tensor, y: Tensor) -> Tensor:
         voltage = voltage - 0.3 * spikes.detach()
         total = total + net.head(spikes)
     return functional.cross_entropy(total, y)
-
-
-@clean()
-def a_deep_q_network() -> Diagnosis:
-    q = mlp(4, 32, 3)
-    target, optimizer = copy.deepcopy(q), torch.optim.Adam(q.parameters(), 1e-3)
-    with diagnose() as d:
-        for step in range(6):
-            s, later, r = torch.randn(32, 4), torch.randn(32, 4), torch.randn(32).clamp(-1, 1)
-            with torch.no_grad():
-                greedy = q(s).argmax(-1)
-                a = torch.where(torch.rand(32) < 0.1, torch.randint(3, (32,)), greedy)
-                best = q(later).argmax(-1, keepdim=True)
-                value = r + 0.99 * target(later).gather(1, best)[:, 0]
-            optimizer.zero_grad()
-            functional.smooth_l1_loss(q(s).gather(1, a[:, None])[:, 0], value).backward()
-            nn.utils.clip_grad_value_(q.parameters(), 100)
-            optimizer.step()
-            if step % 3 == 2:
-                target.load_state_dict(q.state_dict())
-    return d
 
 
 @clean()

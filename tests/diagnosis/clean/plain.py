@@ -38,15 +38,6 @@ def a_classifier_with_everything_that_regularises() -> Diagnosis:
 
 
 @clean()
-def a_frozen_backbone() -> Diagnosis:
-    net = nn.Sequential(mlp(8, 32, 16), nn.Linear(16, 3))
-    net[0].requires_grad_(False).eval()
-    x, y = rows()
-    optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], 1e-3)
-    return steps(net, lambda: functional.cross_entropy(net(x), y), optimizer=optimizer)
-
-
-@clean()
 def tasks_are_learned_to_be_learned() -> Diagnosis:
     """Model-agnostic meta-learning: the inner step is differentiated through."""
     net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import clean
@@ -56,22 +55,6 @@ def a_small_net_with_bounded_activations() -> Diagnosis:
 def pixels_are_drawn_inside_a_clamp(net: Parts, target: Tensor) -> Tensor:
     picture = net.pixels.clamp(0, 1)
     return functional.mse_loss(picture, target) + 0.01 * (picture[:, 1:] - picture[:, :-1]).abs().mean()
-
-
-@clean()
-def an_attack_by_projected_steps() -> Diagnosis:
-    victim, (x, y) = resnet().eval(), pictures()
-    for block in victim[1:3]:
-        nn.init.ones_(block.last.weight)  # as after its training
-    delta = torch.zeros_like(x, requires_grad=True)
-    with diagnose() as d:
-        for _ in range(5):
-            (grad,) = torch.autograd.grad(functional.cross_entropy(victim(x + delta), y), delta)
-            with torch.no_grad():
-                delta += 0.01 * grad.sign()
-                delta.clamp_(-0.03, 0.03)
-                delta.copy_((x + delta).clamp(0, 1) - x)
-    return d
 
 
 class Quantised(Parts):

@@ -194,14 +194,10 @@ class Starving:
             way = "its way to the loss" if len(cuts) > 1 else "its only way to the loss"
             return cuts[0], f"{way} is cut by {cuts[0].kind}{behind}"
         if cuts and not cuts[0].reaches_loss:
-            return cuts[
-                0
-            ], f"its value left torch through {cuts[0].kind}: nobody can see whether the loss depends on it"
-        ended = f"{counted(raised, 'backward')} ended with an error before its gradient arrived"
+            why = f"its value left torch through {cuts[0].kind}: nobody can see whether the loss depends on it"
+            return cuts[0], why
         again = next((cut for cut in self._structural if cut.is_again and cut.upstream & bit), None)
-        if raised and again is not None:
-            return again, f"{ended}, and {again.kind} cuts it in a recomputed forward"
-        if not is_reached and again is not None:
+        if again is not None and (raised or not is_reached):
             return again, f"{again.kind} cuts it in a forward that was computed once more"
         if not is_reached and raised < self._recorder.backwards:
             return None, f"it is {NO_PATH}"
@@ -209,7 +205,7 @@ class Starving:
         if site is not None:
             return site, f"the backward of {site.op} passes no gradient on"
         if raised:
-            return None, ended
+            return None, f"{counted(raised, 'backward')} ended with an error before its gradient arrived"
         why = (
             "backward passes run through ops that use it, and none gives it a gradient: an op returns None, the pass is an autograd.grad "
             "with respect to other tensors, or the loss consists of derivatives that do not depend on it"
@@ -225,10 +221,8 @@ class Starving:
                 return at, f"the window of jumprelu is too narrow: bandwidth={window.bandwidth:g}"
         site = self._nearest_full_cut(bit)
         if site is not None:
-            return (
-                site,
-                f"all of the gradient is cut by {site.op}{', which normalises a single number' if site.normalises_one_number else ''}",
-            )
+            normalises = ", which normalises a single number" if site.normalises_one_number else ""
+            return site, f"all of the gradient is cut by {site.op}{normalises}"
         cause = self._recorder.zeros.cause(bit, self._sites, site_of)
         if cause is not None:
             return cause
