@@ -5,10 +5,32 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
 
 import pseudograd as pg
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.records import Finding, Site
+
+
+class Heard(TorchFunctionMode):
+    """A mode of a program, which notes the functions that it hears of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
+def make_function(name: str, forward: Callable[..., object], backward: Callable[..., object]) -> Any:
+    """An autograd.Function of a program. Its node has the name and "Backward"."""
+    parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (torch.autograd.Function,), parts)
 
 
 def codes(d: Diagnosis) -> list[str]:

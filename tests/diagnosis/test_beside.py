@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -25,6 +24,7 @@ from pseudograd.diagnosis.count.tally import Tally
 from pseudograd.diagnosis.count.whatif import WhatIfMeter
 
 from ..choices import folded, one_in
+from .checks import Heard, make_function
 from .test_harmless import assert_nothing_is_left, elsewhere, trained, twice
 
 QUESTIONS: dict[str, Any] = {"alone": None, "whatif": {"inward": {"clamp": "inward"}, "closed": "closed"}}
@@ -126,18 +126,13 @@ def tensors_without_numbers_and_of_other_layouts() -> Results:
 def modes_of_the_program() -> Results:
     net, x, names = nn.Linear(3, 3), torch.randn(2, 3), list[str]()
 
-    class Functions(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            names.append(getattr(func, "__name__", ""))
-            return func(*args, **(kwargs or {}))
-
     class Ops(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             names.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    with Functions(), Ops():
-        return [*step(net, x), names]
+    with Heard() as heard, Ops():
+        return [*step(net, x), names, heard.names]
 
 
 @program
@@ -178,16 +173,8 @@ def hooks() -> Results:
     return [*log, *step(net, x)]
 
 
-class Meddling(torch.autograd.Function):
-    """Its backward draws random numbers, and changes what arrives."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad.mul_(2) + torch.rand_like(grad)
+# Its backward draws random numbers, and changes what arrives.
+Meddling = make_function("Meddling", lambda ctx, x: x.clone(), lambda ctx, grad: grad.mul_(2) + torch.rand_like(grad))
 
 
 @program

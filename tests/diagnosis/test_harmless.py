@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
@@ -32,6 +31,8 @@ from pseudograd.listen import harmless, hooks
 from pseudograd.listen.hooks import backwards, clearings, swaps
 from pseudograd.listen.listener import Listener
 from pseudograd.torch_table.private import dispatch_modes, mode_stack
+
+from .checks import Heard, make_function
 
 SOURCE = Path(pg.__file__).parent
 OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "listen"))
@@ -57,14 +58,7 @@ WHATIF: dict[str, Any] = {"inward": {"clamp": "inward"}, "open": "open"}
 Line = tuple[CodeType, int]
 
 
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad * 2
+Doubled = make_function("Doubled", lambda ctx, x: x * 2, lambda ctx, grad: grad * 2)
 
 
 def trained() -> list[Tensor]:
@@ -204,16 +198,9 @@ def run(
 
 def calls_are_heard() -> bool:
     """By a mode of functions: one context of ours that does not end would leave torch without any."""
-    heard = []
-
-    class Heard(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            heard.append(func)
-            return func(*args, **(kwargs or {}))
-
-    with Heard():
+    with Heard() as heard:
         torch.zeros(1).abs()
-    return bool(heard)
+    return bool(heard.names)
 
 
 def assert_nothing_is_left() -> None:

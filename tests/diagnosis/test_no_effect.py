@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,21 +13,12 @@ from torch.nn import functional
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
-from .checks import codes
+from .checks import codes, make_function
 from .trainers import steps
 
+Reversed = make_function("Reversed", lambda ctx, x: x.view_as(x), lambda ctx, grad: -grad)
 X, Y = torch.randn(32, 8), torch.randint(3, (32,))
 Loss = Callable[[nn.Sequential], Tensor]
-
-
-class Reversed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Tensor:
-        return -grads[0]
 
 
 def train(loss: Loss) -> Diagnosis:

@@ -23,7 +23,7 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.tell.text import head
 
 from ..choices import folded, slow_but
-from .checks import codes, only
+from .checks import codes, make_function, only
 from .trainers import steps
 
 # --- the next step, pasted ----------------------------------------------------------------------------------------------
@@ -228,16 +228,6 @@ def test_the_programs_that_tools_are_compared_with_have_their_lines_and_causes(f
 # --- the forward, the data, the weights -----------------------------------------------------------------------------------
 
 
-class _Infinite(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:
-        return grad / 0
-
-
 _BROKEN = torch.ones(16, 4).index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(math.nan))
 # A loss, in which the blamed expression stands between guillemets; and a part of the evidence.
 _SOURCES = {
@@ -299,7 +289,10 @@ def _diagnose_source(name: str, folder: Path, count: int) -> tuple[Diagnosis, st
     source, file = _SOURCES[name][0], folder / "loss.py"
     file.write_text(re.sub("[«»]", "", f"def loss(net, x):\n    return {source}\n"), encoding="utf-8")
     space = {"torch": torch, "functional": functional, "checkpoint": checkpoint, "inf": math.inf, "nan": math.nan}
-    space |= {"Infinite": _Infinite, "broken": _BROKEN}
+    space |= {
+        "Infinite": make_function("Infinite", lambda ctx, x: x.clone(), lambda ctx, grad: grad / 0),
+        "broken": _BROKEN,
+    }
     exec(compile(file.read_text(encoding="utf-8"), file, "exec"), space)
     net, x = nn.Linear(4, 8), torch.randn(16, 4)
     d = steps(net, lambda: space["loss"](net, x), count, torch.optim.SGD(net.parameters(), 0.1))

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.overrides import TorchFunctionMode
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.recorder import Recorder, _is_looked_at
 from pseudograd.torch_table.private import mode_stack
+
+from .checks import Heard
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
@@ -24,18 +25,6 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, 0.01, centered=True),
     "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, 0.1),
 }
-
-
-class Everything(TorchFunctionMode):
-    """A mode of the program, which sees all that it saw before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {}))
 
 
 def net() -> nn.Sequential:
@@ -93,7 +82,7 @@ def test_a_step_is_not_heard_and_changes_nothing(name: str, calls_of_recorder: l
 def test_a_mode_of_the_program_sees_what_it_saw() -> None:
     calls = []
     for is_watched in (False, True):
-        model, mode = net(), Everything()
+        model, mode = net(), Heard()
         optimizer = OPTIMISERS["SGD"](model.parameters())
         with mode, diagnose(model) if is_watched else contextlib.nullcontext():
             mode.names.clear()  # a diagnosis that begins looks at the model
