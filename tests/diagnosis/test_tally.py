@@ -266,15 +266,26 @@ def test_calls_that_are_counted_together_are_counted_as_one_after_another(is_ful
     grads: list[Tensor] = []
     sums: list[Tensor] = []
     for call, leaving in enumerate(((left,), (left, other), (other, None), (grad,), (left[:9],), (left.double(),))):
-        assert together[call % 2].prepare((grad,), leaving, grads, sums)
+        grads += [grad, leaving[0], leaving[-1] if leaving[-1] is not None else leaving[0]]
+        sums.append(together[call % 2].plain)
         apart[call % 2].add_plain((grad,), leaving)
     assert counts.add_together(grads, sums, is_full) == [4, 5]
     assert [each.read() for each in together] == [each.read() for each in apart]
     grads[1] = grad.to_sparse()
     assert counts.add_together(grads, sums, is_full) == range(6)
     assert [each.read() for each in together] == [each.read() for each in apart]
-    for arriving, leaving in (((None,), (left,)), ((grad, grad), (left,)), ((grad,), (None,)), ((grad,), (left,) * 3)):
-        assert not together[0].prepare(arriving, leaving, grads, sums)
+
+
+def test_calls_of_which_one_is_unusual_are_counted_one_by_one() -> None:
+    grad, leaves = torch.ones(3), Leaves("key", {})
+    together, apart = (tally.Tally("MulBackward0", NOWHERE) for _ in range(2))
+    together.usual, apart.usual = counts.Sums(False), counts.Sums(False)
+    for arriving, leaving in (((None,), (grad,)), ((grad, grad), (grad,)), ((grad,), (None,)), ((grad,), (grad,) * 3)):
+        calls = (((grad,), (grad,)), (leaving, arriving))
+        tally.count_together([(together, *call, None) for call in calls], False, leaves)
+        for call in calls:
+            apart.count(*call, False, leaves)
+        assert (together.calls, together.totals()) == (apart.calls, apart.totals())
 
 
 @pytest.mark.skipif(native.operators is None, reason="the kernels in C alone look at all of them at once")

@@ -326,28 +326,27 @@ class Leaves:
             edges = edges_of.get(node)
             if edges is None:
                 edges_of[node] = edges = node.next_functions
-            ahead: list[GraphNode] = []
+                ahead: list[GraphNode] = []
+                for other, _ in edges:
+                    if other in upstream_of:
+                        continue
+                    if (
+                        type(other) is accumulates
+                        and (known := bits.get(id(tensor := other.variable)))
+                        and known[0]() is tensor
+                    ):
+                        upstream_of[other] = 1 << known[1]
+                    elif key is not None and (known_set := other.metadata.get(key)) is not None:
+                        upstream_of[other] = known_set
+                    else:
+                        ahead.append(other)
+                if ahead:
+                    stack += ahead[::-1]
+                    continue
+            stack.pop()
             upstream = 0
             for other, _ in edges:
-                behind = upstream_of.get(other)
-                if behind is not None:
-                    upstream |= behind
-                elif (
-                    type(other) is accumulates
-                    and (known := bits.get(id(tensor := other.variable)))
-                    and known[0]() is tensor
-                ):
-                    upstream_of[other] = bit = 1 << known[1]
-                    upstream |= bit
-                elif key is not None and (known_set := other.metadata.get(key)) is not None:
-                    upstream_of[other] = known_set
-                    upstream |= known_set
-                else:
-                    ahead.append(other)
-            if ahead:
-                stack += ahead[::-1]
-                continue
-            stack.pop()
+                upstream |= upstream_of[other]
             kind = type(node)
             if is_special.get(kind, True):
                 upstream = self._joined(node, upstream, upstream_of)

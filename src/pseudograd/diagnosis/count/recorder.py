@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import unserializable_hook
 
 from ...formula import own
+from ...kernels.native.counts import are_finite
 from ...listen import frames, hooks, nodes
 from ...listen.frames import NOWHERE, Location
 from ...listen.harmless import Errors, harmless, note, quiet, quietly, unheard
@@ -59,7 +60,7 @@ _HAND_ON = (
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 # A product of the first step may exceed the range of its dtype, and no later step shows its line: its node is noted there.
 _PASSING_AT_FIRST = frozenset(name for name in _PASSING if name[:2] != "Mm" and name[:3] != "Bmm")
-_MOST_WAITING = 16  # calls of nodes that are counted together
+_MOST_WAITING = 60  # calls of nodes that are counted together
 _MANY = 24  # nodes of one call: more of them get their hooks when a backward reaches them
 LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
 _LINEAR = torch.nn.functional.linear
@@ -83,6 +84,14 @@ class _Thread(threading.local):
     values: Values | None = None  # at that call, if its result must be followed
     hook: deque[Tensor] | None = None  # the gradient that arrives at the hook that is being registered
     at_kink: object = None  # the elements at a kink of that call, for a node that will not keep them
+
+
+class _PutOff:
+    """A call that made many nodes, with numbers from `start` on, which get their hooks when a backward reaches them."""
+
+    def __init__(self, location: Location, function: Function, start: int, end: int) -> None:
+        self.location, self.function, self.start, self.end = location, function, start, end
+        self.tallies: dict[type, Tally] = {}  # by the class of a node: for speed alone
 
 
 class Recorder(Subscriber):
@@ -127,6 +136,7 @@ class Recorder(Subscriber):
         self.waiting: list[Waiting] = []  # calls of nodes, in their order
         self._passing: set[type] = set()  # classes of nodes of which all hand on: for speed alone
         self._may_wait = False  # may more of them wait? Never outside a backward
+        self._ends: set[type] = set()  # classes of nodes that made the results of such calls: for speed alone
         self._is_incomplete = False  # was something of the program not heard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
 
@@ -255,14 +265,15 @@ class Recorder(Subscriber):
 
         def ran(leaving: Gradients, arriving: Gradients) -> None:
             try:
-                if tally.may_wait and self._may_wait and not unheard.depth:
-                    if not may_break or _are_finite(leaving):
-                        waiting.append((tally, leaving, arriving, current_node()))
-                        if len(waiting) >= _MOST_WAITING:
-                            self._flush()
-                        return
+                if not (tally.may_wait and self._may_wait) or unheard.depth:
+                    self._ran(tally, leaving, arriving)
+                elif may_break and not _are_finite(leaving):
                     self._flush()
-                self._ran(tally, leaving, arriving)
+                    self._ran(tally, leaving, arriving)
+                else:
+                    waiting.append((tally, leaving, arriving, current_node()))
+                    if len(waiting) >= _MOST_WAITING:
+                        self._flush()
             except Exception as error:
                 note("the gradients at a node", error, self)
 
@@ -274,7 +285,7 @@ class Recorder(Subscriber):
         self.waiting.clear()  # also where nothing is counted any more
         if calls:
             self._count_together(calls)
-        if any(ledger.waiting for ledger in self.leaves.ledgers.values()):
+        if self.leaves.ledgers:
             self._flush_devices()
 
     @quiet("the gradients at a node")
@@ -459,27 +470,31 @@ class Recorder(Subscriber):
 
         if self._local.backwards or transforms_are_active() or families_of_torch():
             return False
-        location = self._local.location or self.locations.here(3)
+        call = _PutOff(self._local.location or self.locations.here(3), function, before, after)
         for node in ends:
-            node.metadata[self._many] = location, function, (before, after)
+            node.metadata[self._many] = call
+            self._ends.add(type(node))
         return True
 
-    def _attach_to_many(self, end: GraphNode) -> None:
-        """Attach hooks to the nodes of a call that were put off."""
-        local = self._local
-        location, function, span = end.metadata.pop(self._many)
-        running, local.function = local.function, function
-        first: dict[type, Tally] = {}  # by the class of a node: for speed alone
-        for node in nodes.find_behind([end], [span]):
-            kind = type(node)
-            if kind in first and self.key not in node.metadata:
-                self._attach_hook(node, first[kind])
-            elif nodes.name_of(node) not in _PASSING:
-                self._attach(node, location, is_late=True)
-                tally = self.tally_of(node)
+    def _attach_to_old(self, node: GraphNode, calls: Iterable[_PutOff]) -> None:
+        """Attach a hook to a node that has none: it was made in a call that was put off, in another thread, or before the context."""
+        number, kind = node._sequence_nr(), type(node)
+        for call in calls:
+            if call.start <= number < call.end:
+                tally = call.tallies.get(kind)
+                if tally is not None and tally.hook is not None:
+                    node.metadata[self.key] = tally
+                    node.register_hook(tally.hook)
+                    return
+                local = self._local
+                running, local.function = local.function, call.function
+                self._attach(node, call.location, is_late=True)
+                local.function, tally = running, self.tally_of(node)
                 if tally is not None and nodes.has_one_name(kind):
-                    first[kind] = tally
-        local.function = running
+                    call.tallies[kind] = tally
+                return
+        if not self._is_incomplete:
+            self._attach(node, NOWHERE)
 
     def _find_single_node(
         self, ranges: nodes.Ranges, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int
@@ -592,8 +607,9 @@ class Recorder(Subscriber):
             self.reached |= behind.get(start, 0) if start is not None else 0
         if self.line is not None and starts[0] is not None:
             self.line.leaves |= behind.get(starts[0], 0)
-        for node in [node for node in behind if self._many in node.metadata]:
-            self._attach_to_many(node)
+        many, kinds, calls = self._many, self._ends, list[_PutOff]()
+        if kinds:
+            calls = [node.metadata.pop(many) for node in behind if type(node) in kinds and many in node.metadata]
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
         key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing
         for node, upstream in behind.items():
@@ -609,8 +625,8 @@ class Recorder(Subscriber):
                 metadata[upstream_key] = upstream
                 if name == _MODULE_HOOK:
                     self._attach_last(node)
-                if key not in metadata and not self._is_incomplete:
-                    self._attach(node, NOWHERE)  # it was made in another thread, or before the context
+                if key not in metadata:
+                    self._attach_to_old(node, calls)
                 if suspects and upstream & suspects and self.zeros.begin(node):
                     node.register_hook(self._look_for_zeros)
             elif nodes.has_one_name(type(node)):
@@ -739,8 +755,6 @@ def _is_looked_at(backward: int) -> bool:
 
 
 def _are_finite(leaving: Gradients) -> bool:
-    from ...kernels.native.counts import are_finite
-
     with without_torch_function():
         return are_finite(leaving)
 

@@ -232,12 +232,13 @@ class Tally:
     def note_usual(self, grad: Tensor | None, node: GraphNode | None, leaves: Leaves) -> None:
         """A usual call was counted. node: where more leaves may be upstream."""
         self.calls += 1
-        is_small = (
-            grad is not None and grad.numel() <= _SMALL and grad.dtype is not torch.float16 and grad.is_cpu
-        )  # float16 overflows soon
-        self.may_wait = is_small and kernel.can_add_together()
+        if grad is None or grad.numel() > _SMALL or grad.dtype is torch.float16:  # which overflows soon
+            self.may_wait = False
+        elif not self.may_wait:
+            self.may_wait = grad.is_cpu and kernel.can_add_together()
         if node is not None:
-            self.leaves |= leaves.upstream(node)
+            known = node.metadata.get(leaves.key)
+            self.leaves |= leaves.upstream(node) if known is None else known
 
     def count_hook(self, leaving: Tensor, arriving: Tensor, is_full: bool, upstream: int) -> None:
         """Count a call of a hook of the program."""
@@ -336,25 +337,17 @@ Waiting = tuple[Tally, Leaving, Leaving, GraphNode | None]  # a call: what left,
 
 def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> None:
     """Count usual calls in the order in which their nodes ran."""
-    usual: list[Waiting] = []
-    grads: list[Tensor] = []
+    grads: list[Any] = []
     sums: list[Tensor] = []
-    for call in calls:
-        tally, leaving, arriving, node = call
-        if isinstance(tally.usual, kernel.Sums) and tally.usual.prepare(arriving, leaving, grads, sums):
-            usual.append(call)
-        else:
-            _count_usual(usual, grads, sums, is_full, leaves)
-            usual, grads, sums = [], [], []
-            tally.count(leaving, arriving, is_full, leaves, node)
-    _count_usual(usual, grads, sums, is_full, leaves)
-
-
-def _count_usual(calls: list[Waiting], grads: list[Tensor], sums: list[Tensor], is_full: bool, leaves: Leaves) -> None:
-    if not calls:
-        return
-    with _lock:
-        missed = kernel.add_together(grads, sums, is_full)
+    for tally, leaving, arriving, _ in calls:
+        left = [grad for grad in leaving if grad is not None]
+        if 0 < len(left) < 3 and len(arriving) == 1 and isinstance(tally.usual, kernel.Sums):
+            grads += arriving[0], left[0], left[-1]
+            sums.append(tally.usual.plain)
+    missed: Sequence[int] = range(len(calls))
+    if len(sums) == len(calls):
+        with _lock:
+            missed = kernel.add_together(grads, sums, is_full)
     for number, (tally, leaving, arriving, node) in enumerate(calls):
         if missed and number in missed:
             tally.count(leaving, arriving, is_full, leaves, node)

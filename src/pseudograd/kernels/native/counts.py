@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ _SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-",
 _COUNTED = ("arrived", "cut", "nonfinite", "left", *_SIDES, "magnitude", "cut_magnitude", "elements")
 _HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
 Number = float | Tensor | None  # a bound; no tensor where it is used
+_ORDINARY = {Tensor}
 _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
 
@@ -78,17 +79,10 @@ class Sums:
         cut: int = native.operators.add_tally(grad, left[0], left[-1], grad, settings, self._sums_of(False))
         return None if cut < 0 else cut
 
-    def prepare(self, arriving: Sequence[Any], leaving: Sequence[Any], grads: list[Tensor], sums: list[Tensor]) -> bool:
-        """Add the tensors of such a call to lists for `add_together`, which looks at the rest; False where there are others."""
-        grad, left = arriving[0], [other for other in leaving if other is not None]
-        if grad is None or len(arriving) > 1 or not 0 < len(left) < 3:
-            return False
-        for tensor in (grad, *left):
-            if type(tensor) is not Tensor or is_wrapped(tensor):
-                return False
-        grads += grad, left[0], left[-1]
-        sums.append(self._sums_of(False))
-        return True
+    @cached_property
+    def plain(self) -> Tensor:
+        """The sums of calls without x."""
+        return self._sums_of(False)
 
     def _sums_of(self, has_x: bool) -> Tensor:
         sums = self._all.get(has_x)
@@ -107,7 +101,12 @@ def can_add_together() -> bool:
 
 
 def add_together(grads: list[Tensor], sums: list[Tensor], is_full: bool) -> Sequence[int]:
-    """Add several calls of `Sums`, at most 63, as `prepare` lists their tensors. Returns the numbers of those that were not added."""
+    """Add several calls of `Sums`, at most 63. Of each: what arrives, and the first and the last that leave; and its `plain` sums.
+
+    Returns the numbers of those that were not added.
+    """
+    if not are_ordinary(grads):
+        return range(len(sums))
     try:
         missed = native.operators.add_tallies(grads, sums, _IS_FULL if is_full else 0)
     except RuntimeError:  # torch takes a tensor of them for no ordinary one on CPU
@@ -115,14 +114,16 @@ def add_together(grads: list[Tensor], sums: list[Tensor], is_full: bool) -> Sequ
     return [number for number in range(len(sums)) if missed >> number & 1] if missed else ()
 
 
+def are_ordinary(tensors: Sequence[Any]) -> bool:
+    """Is each of them a tensor, of no subclass and under no transform?"""
+    return {*map(type, tensors)} <= _ORDINARY and not any(map(is_wrapped, tensors))
+
+
 def are_finite(values: Sequence[Any]) -> bool:
     """Are all numbers of these tensors known to be finite? None stands for no tensor."""
     tensors = [value for value in values if value is not None]
-    for tensor in tensors:
-        if type(tensor) is not Tensor or is_wrapped(tensor):
-            return False
     try:
-        return not (tensors and native.operators.count_nonfinite(tensors))
+        return are_ordinary(tensors) and not (tensors and native.operators.count_nonfinite(tensors))
     except RuntimeError:  # as above
         return False
 
