@@ -178,7 +178,11 @@ class Locations:
         Code is compared by what it does, and a made file by its name without numbers.
         """
         call, program, module = _walk_outwards(sys._getframe(depth), self.roots)
-        key = (*_instruction(call), *_instruction(program), module)
+        key = (
+            0 if call is None else (id(call.f_code), call.f_lasti),
+            0 if program is None or program is call else (id(program.f_code), program.f_lasti),
+            module,
+        )
         known = self._by_instruction.get(key)
         return self._same_as(key, Location(point(call), point(program), module)) if known is None else known
 
@@ -202,10 +206,6 @@ class Locations:
         key = id(code), 0, 0, 0, None
         known, first = self._by_instruction.get(key), Point(code, code.co_firstlineno, 0)
         return self._same_as(key, Location(first, first, None)) if known is None else known
-
-
-def _instruction(frame: FrameType | None) -> tuple[int, int]:
-    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
 def _alike(point: Point | None) -> tuple[object, ...] | None:
@@ -296,17 +296,22 @@ def is_same_file(file: str, other: str) -> bool:
 
 
 _Names = tuple[str, ...]  # from a root to a module in it
-_names: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, _Names]] = weakref.WeakKeyDictionary()
+_MOST_PATHS = 65_536
+_paths: dict[tuple[int, int], tuple[str, _Names]] = {}  # by the ids of a root and of a module in it
 
 
 def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
     if module is root:
         return ""
-    names = _names.get(root, {}).get(id(module))
-    if names is None or not _lead_to(module, names, root):
-        _names[root] = {id(module): tuple(path.split(".")) for path, module in root.named_modules() if path}
-        names = _names[root].get(id(module))
-    return None if names is None else ".".join(names)
+    key = id(root), id(module)
+    known = _paths.get(key)
+    if known is None or not _lead_to(module, known[1], root):
+        _paths.pop(key, None)
+        if len(_paths) > _MOST_PATHS:
+            _paths.clear()
+        _paths.update(((id(root), id(part)), (path, tuple(path.split(".")))) for path, part in root.named_modules())
+        known = _paths.get(key)
+    return None if known is None else known[0]
 
 
 def _lead_to(module: torch.nn.Module, names: _Names, root: object) -> bool:

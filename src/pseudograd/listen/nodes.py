@@ -28,7 +28,6 @@ class GraphNode(Protocol):
 
     def __call__(self, *grads: Tensor | None) -> Any: ...
     def name(self) -> str: ...
-    def _sequence_nr(self) -> int: ...
     def register_hook(self, hook: Callable[..., object]) -> RemovableHandle: ...
     def register_prehook(self, hook: Callable[..., object]) -> RemovableHandle: ...
 
@@ -37,16 +36,15 @@ class Ranges:
     """The nodes that one thread makes: those of calls that somebody saw, and the ranges between, which nobody saw being made."""
 
     def __init__(self) -> None:
-        self.seen_up_to = 0
-        self.unseen: list[Span] = []
+        self.start_afresh()
 
     def forget(self) -> None:
         """Nodes made so far are accounted for."""
         self.seen_up_to = node_number()
 
     def start_afresh(self) -> None:
-        self.unseen = []
-        self.forget()
+        self.unseen: list[Span] = []
+        self.seen_up_to = node_number()
 
     def may_hide_some(self) -> bool:
         """Is there anything that `unseen_behind` could find?"""

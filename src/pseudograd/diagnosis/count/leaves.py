@@ -236,9 +236,7 @@ class Leaves:
                     known = self._bits.get(id(value))
                     if known is None or known[0]() is not value or not self.all[known[1]].has_run:
                         return False
-            elif isinstance(value, dict) or (
-                isinstance(value, (list, tuple)) and not all(type(item) is int for item in value)
-            ):
+            elif isinstance(value, dict) or (isinstance(value, (list, tuple)) and not {*map(type, value)} <= {int}):
                 return False
         return True
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ...kernels import bits
-from ...torch_table.private import foreach_norm, foreach_sign
-from .grads import ELSEWHERE, Grads, Leaving, are_readable
+from ...torch_table.private import foreach_norm, foreach_sign, stream_key
+from .grads import ELSEWHERE, Grads, Leaving
 from .leaf import is_recorded
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Rows:
 
     def add_plain(self, arriving: Leaving, leaving: Leaving) -> int | None:
         """Add a call; None where its gradients are not on the device, or cannot be compared."""
-        return 0 if are_readable(arriving) and self.add(Grads.match(leaving, arriving)) else None
+        return 0 if self.add(Grads.match(leaving, arriving)) else None
 
     def add(self, grads: Grads | None) -> bool:
         if grads is None or grads.arrived.device != self._ledger.device or is_recorded(grads.arrived):
@@ -92,6 +92,7 @@ class Ledger:
         self._streams: dict[
             torch.cuda.Stream, None
         ] = {}  # on which calls were measured; the last one has those that wait
+        self._stream_key: object = None  # of the last one
         self._bytes = 0
         self._count = 0
         # Of parameters: the squares of all gradients, each in its place, and the places of the last backward.
@@ -108,10 +109,14 @@ class Ledger:
 
     def add(self, number: int, grads: Grads, may_move: bool) -> None:
         grad, left = grads.arrived, grads.left
-        if any(other is grad or other.data_ptr() == grad.data_ptr() for other in left):
-            left = [grad]  # all of it leaves
+        memory = grad.data_ptr()
+        for other in left:
+            if other.data_ptr() == memory:
+                left = [grad]  # all of it leaves
+                break
         with self._lock:
-            if self.device.type == "cuda":
+            if self.device.type == "cuda" and (key := stream_key(self.device.index)) != self._stream_key:
+                self._stream_key = key
                 self._go_to(torch.cuda.current_stream(self.device))
             self._calls.append((number, grad.numel(), may_move))
             self.waiting.append(_Call(grad, left, [other.detach() for other in grads.others], may_move))

@@ -8,7 +8,7 @@ import re
 import threading
 from cmath import isfinite
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -199,7 +199,8 @@ class Tally:
                     self.steep_op = steep_op_behind(node)
                 self.joins = sum(other is not None for other, _ in node.next_functions) > 1
                 is_usual = self.function is None and not is_slice and self.op != OWN_NODE
-                self.usual = (sums_there or self._kernel) if is_usual and (form is None or not is_full) else None
+                tells_nothing = form is None or not (is_full and form.saved)  # of the region of x, in any call
+                self.usual = (sums_there or self._kernel) if is_usual and tells_nothing else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             call = call_of(node) if self.op == OWN_NODE else None
             if call is not None and len(self.own_calls) < _MOST_CALLS:
