@@ -186,10 +186,11 @@ class Recorder(Subscriber):
     @harmless("a node of autograd")
     def on_node(self, node: GraphNode) -> None:
         """A node was made, on a torch that announces nodes."""
-        if not self.is_on or unheard.depth or own.depth:
+        rest, is_usual = self.optimisers.rest, self.passing is _PASSING and not self.attaches_all
+        is_resting = rest is not None and rest.is_on
+        if (is_usual and not is_resting and type(node) in self._passing) or not self.hears() or own.depth:
             return
-        rest = self.optimisers.rest
-        if rest is not None and rest.is_on:
+        if is_resting:
             self._wake()
         name = nodes.name_of(node)
         if name == nodes.LEAF:
