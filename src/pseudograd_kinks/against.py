@@ -51,7 +51,7 @@ def compare(against: str) -> Differences:
     """
     table = load()
     framework, version = _find_version(against, table)
-    own_version = table.known_torch(torch.__version__)
+    own_version = table.match_torch(torch.__version__)
     gradients = {
         point: (mine, theirs)
         for point in table.points.values()

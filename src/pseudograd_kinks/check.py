@@ -71,7 +71,7 @@ def check(
 ) -> Checked:
     """Measure `points`, or all, by every quick route, or compiled by `backend`."""
     chosen = list(table.points.values() if points is None else points)
-    against = table.known_torch(torch.__version__)
+    against = table.match_torch(torch.__version__)
     _check_device(device)
     routes = list(ROUTES) if backend is None else [name_of(check_backend(backend))]
     name = None if backend is None else routes[0]

@@ -112,7 +112,7 @@ class Table(NamedTuple):
         """The measured versions, from the oldest on."""
         return sorted(self.measured[framework], key=parse_version)
 
-    def known_torch(self, version: str) -> str:
+    def match_torch(self, version: str) -> str:
         """The measured version of torch that says what this one should do: itself, or the last before it."""
         return [known for known in self.versions("torch") if parse_version(known) <= parse_version(version)][-1]
 

@@ -43,7 +43,7 @@ def choose_points(table: Table, names: Iterable[str] = (), families: Collection[
 
 def table_text(table: Table, points: Iterable[Point], version: str) -> str:
     """A line for each point: the torch of `version`, the torch versions that do otherwise, JAX and TensorFlow."""
-    version = table.known_torch(version)
+    version = table.match_torch(version)
     jax, tensorflow = table.versions("jax"), table.versions("tensorflow")
     head = ("point", f"torch {version}", "other torch", f"jax {'/'.join(jax)}", f"tensorflow {'/'.join(tensorflow)}")
     rows = [head, *(_cells(point, version) for point in points)]

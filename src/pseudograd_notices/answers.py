@@ -60,12 +60,15 @@ _NUMBERS = {
 _TRACEBACK, _MESSAGE = re.compile(r'File "(.+)", line (\d+)'), re.compile(r"(\S.*?):(\d+): ")
 
 
-class Difference(TypedDict):
-    kind: str  # forward, backward or update
+class Place(TypedDict):
+    op: str
     where: str
     user_where: str
     expression: str
-    op: str
+
+
+class Difference(Place):
+    kind: str  # forward, backward or update
     step: int
 
 
@@ -84,11 +87,7 @@ class Answer(TypedDict, total=False):
     counts: Mapping[str, int]
 
 
-class Site(TypedDict):
-    op: str
-    where: str
-    user_where: str
-    expression: str
+class Site(Place):
     callers: Sequence[str]
 
 
@@ -157,10 +156,9 @@ def report_bisection(text: str, program: str) -> Report:
         lines += [] if answer["is_alone"] else ["the change is enough here, and it is enough elsewhere"]
         places = [site["where"], *site["callers"], site["user_where"]]
         notices.append(_make_notice("PG401", f"{head}: {site['op']}", lines, site["expression"], places, program))
-    does_repeat = answer["outcome"] != "the program does not repeat"
-    problems = (
-        [] if does_repeat else [Problem(program, 0, f"the same run passed once and failed once: {answer['outcome']}")]
-    )
+    problems = []
+    if answer["outcome"] == "the program does not repeat":
+        problems = [Problem(program, 0, f"the same run passed once and failed once: {answer['outcome']}")]
     return Report("bisect", notices, problems, CODES)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ class Score:
 
 
 Worlds: TypeAlias = Mapping[str, World]
-Context: TypeAlias = Mapping[str, Any]  # numbers for sentences
+Context: TypeAlias = Mapping[str, object]  # numbers for sentences
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Task(Subject):
 
     worlds: Callable[[Settings], Sequence[str]]
     run: Callable[[str, Variant, Settings], Outcome]
-    context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
+    context: Callable[[Settings], dict[str, object]] = lambda settings: {}
 
 
 def make_leaf(variant: Variant, start: Tensor) -> Tensor:

@@ -291,10 +291,8 @@ def explain_growth(old: Recording, new: Recording, noises: Sequence[Recording]) 
     step, most = divergence
     summary = f"the losses of the two runs differ from step {step} on, by up to {most}"
     if first_loss(old, new, noises, growth=0.0) is not None:
-        why = (
-            f"{summary}. No single call differs by more than rounding, and rounding alone makes the losses differ less"
-        )
-        return Growth(False, (why,)) if len(noises) > 1 else None
+        why = "No single call differs by more than rounding, and rounding alone makes the losses differ less"
+        return Growth(False, (f"{summary}. {why}",)) if len(noises) > 1 else None
     divergences = {name: _find_divergence(old, run) for name, run in zip((OTHER_ORDER, SHAKEN), noises, strict=False)}
     alone = [f"with {name} from step {part[0]} on, by up to {part[1]}" for name, part in divergences.items() if part]
     if not alone:
@@ -323,7 +321,5 @@ def _find_divergence(old: Recording, new: Recording) -> tuple[int, str] | None:
     if first is None:
         return None
     most = max(filter(math.isfinite, distances), default=0.0)
-    is_all_finite = all(map(math.isfinite, distances))
-    return first, f"{100 * most:.2g} %" + (
-        "" if is_all_finite else ", and in some steps only one run has a finite loss"
-    )
+    note = "" if all(map(math.isfinite, distances)) else ", and in some steps only one run has a finite loss"
+    return first, f"{100 * most:.2g} %{note}"

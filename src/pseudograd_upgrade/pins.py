@@ -167,10 +167,8 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
         elif len(votes) == 2:
             unclear = "the losses cross"
     if unclear:
-        return (
-            None,
-            f"{unclear}, so they do not say which is better: judge by a figure of your own before you pin anything",
-        )
+        advice = "so they do not say which is better: judge by a figure of your own before you pin anything"
+        return None, f"{unclear}, {advice}"
     return better, "" if better is old else reason
 
 

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from pseudograd.listen.program.signals import Stopped
 from pseudograd.torch_table.eras import era_of
@@ -105,7 +104,7 @@ class Question:
             raise ValueError(f"upgrade: the program must call torch under {argument}, got nothing. {reason}.")
         return run
 
-    def run(self, python: Interpreter, schedule: Schedule | None = None, **options: Any) -> Recording:
+    def run(self, python: Interpreter, schedule: Schedule | None = None, **options: object) -> Recording:
         """A further run, up to the step in which one of the first two failed."""
         run = self.runner.run(python, schedule or self.schedule, **options)
         is_new = python.path == self.new_python.path
@@ -321,9 +320,8 @@ class Question:
             why = [f"apart by {first.distance:.1e} there; all that was seen before it was rounding"]
         next_step = "the line is not known: code that no mode of torch sees"
         if change := known_change(origin, old, new):
-            return self.make_answer(
-                CONVENTION, comparison, why, [f"{change}, and no pin mends it here: {origin.where}"]
-            )
+            next_step = f"{change}, and no pin mends it here: {origin.where}"
+            return self.make_answer(CONVENTION, comparison, why, [next_step])
         if origin.kind == UPDATE and not same_leaves(old, new, self.noises, self.roundings):
             next_step = "the gradients that reach it differ already: look for lines that one of the two runs alone has"
         elif origin.kind == FORWARD and not (first.only_old and first.only_new) and (first.only_old or first.only_new):
@@ -429,9 +427,8 @@ def _list_ends(*runs: Recording) -> list[str]:
 
 def _list_full(*runs: Recording) -> list[str]:
     full = [step for run in runs if (step := run.raw.get("full_step"))]
-    return [
-        f"step {step} has more than {MOST_DIGESTS:,} tensors: what comes later was not compared" for step in full[:1]
-    ]
+    text = f"has more than {MOST_DIGESTS:,} tensors: what comes later was not compared"
+    return [f"step {step} {text}" for step in full[:1]]
 
 
 def _end_alike(first: Difference) -> bool:

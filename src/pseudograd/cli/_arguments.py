@@ -83,6 +83,12 @@ def choose_pin(where: str, options: argparse.Namespace) -> str | None:
     return settings.pin or None
 
 
+def import_modules(where: str, options: argparse.Namespace) -> None:
+    """Those of `--import`."""
+    for name in options.imports:
+        import_named(where, "--import", name, name)
+
+
 def import_named(where: str, argument: str, name: str, got: str) -> ModuleType:
     """A module of the user, looked up in the current folder too. An error in it becomes one line."""
     from ..errors import must

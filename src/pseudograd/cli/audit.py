@@ -39,7 +39,10 @@ def run(options: argparse.Namespace) -> int:
         if options.plot.suffix.lower() not in _PICTURES:
             raise ValueError(must("audit", "--plot", f"end in {', '.join(_PICTURES)}", str(options.plot)))
         require_extras("audit", "matplotlib")
-    at = _parse_numbers("--at", options.at)
+    try:
+        at = [] if options.at is None else [float(number) for number in options.at.split(",")]
+    except ValueError as error:
+        raise ValueError(must("audit", "--at", "be numbers with commas between", options.at)) from error
     with stoppable():
         result = audit(
             function_named("audit", "the function", options.function),
@@ -56,13 +59,3 @@ def run(options: argparse.Namespace) -> int:
             result.plot().savefig(picture, format=options.plot.suffix.lower()[1:])
             write("audit", "--plot", files["plot"], picture.getvalue())
     return 0
-
-
-def _parse_numbers(argument: str, text: str | None) -> list[float]:
-    """The numbers of "1,2"."""
-    from ..errors import must
-
-    try:
-        return [] if text is None else [float(number) for number in text.split(",")]
-    except ValueError as error:
-        raise ValueError(must("audit", argument, "be numbers with commas between", text)) from error

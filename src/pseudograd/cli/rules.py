@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ._arguments import add_import, import_named
+from ._arguments import add_import, import_modules
 
 PLACE = 10
 HELP = "list the backward rules: formula, what is saved, linear or not, source"
@@ -21,8 +21,7 @@ def run(options: argparse.Namespace) -> int:
     from ..look.rule_table import rules_text
     from ..rule import OPS
 
-    for name in options.imports:
-        import_named("rules", "--import", name, name)
+    import_modules("rules", options)
     if options.op is not None and options.op not in OPS:
         raise unknown_name("rules", "op", tuple(OPS), options.op)
     print(rules_text([OPS[options.op]] if options.op else list(OPS.values())))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pseudograd_notices.options import add_program
 
-from ._arguments import add_change, add_import, choose_pin, import_named
+from ._arguments import add_change, add_import, choose_pin, import_modules
 
 PLACE = 50
 HELP = "run a program, unedited, with another edge or rule in torch's own functions"
@@ -32,8 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from ..listen.program.signals import stoppable
     from ..rewrite import whole_program
 
-    for name in options.imports:
-        import_named("run", "--import", name, name)
+    import_modules("run", options)
     with stoppable():
         return whole_program.run(
             options.program,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._arguments import add_import, add_own_case, current_folder, import_named, own_case
+from ._arguments import add_import, add_own_case, current_folder, import_modules, own_case
 
 if TYPE_CHECKING:
     from ..comparison.runs import Run
@@ -34,8 +34,7 @@ def run(options: argparse.Namespace) -> int:
     from ..parse_rule import items
 
     with stoppable(), current_folder():
-        for name in options.imports:
-            import_named("tune", "--import", name, name)
+        import_modules("tune", options)
         if options.task is None:
             raise ValueError("tune: --task must be given, got none. Name your training as MODULE:FUNCTION.")
         target = None if options.json is None else checked_file("tune", "--json", options.json)

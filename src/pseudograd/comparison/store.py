@@ -169,7 +169,7 @@ def _settings() -> list[object]:
         platform.python_version(),
         platform.machine(),
         torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        str(torch.get_default_device()) if hasattr(torch, "get_default_device") else "cpu",
+        str(torch.get_default_device()),
         torch.get_num_threads(),
         str(torch.get_default_dtype()),
         torch.get_float32_matmul_precision(),

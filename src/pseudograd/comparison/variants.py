@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -72,11 +73,8 @@ def variants(rules: Iterable[str | Variant] = COMPARED_RULES, *, has_leaves: boo
 
 
 def rule_variant(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
-    def make_clamp(maximize: bool) -> Clamp:
-        name_of_edge = cast("EdgeAtBound", edge or CLAMP.default_edge)
-        return lambda x, low, high: clamp(x, low, high, rule=rule, edge=name_of_edge, maximize=maximize)
-
-    return Variant(name, make_clamp(False), maximizing=make_clamp(True))
+    call = partial(clamp, rule=rule, edge=cast("EdgeAtBound", edge or CLAMP.default_edge))
+    return Variant(name, call, maximizing=partial(call, maximize=True))
 
 
 def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:

@@ -13,7 +13,7 @@ from pseudograd.cli._arguments import (
     add_own_case,
     current_folder,
     function_named,
-    import_named,
+    import_modules,
     in_one_line,
     name_rules,
     own_case,
@@ -73,8 +73,7 @@ def run(options: argparse.Namespace) -> int:
     from pseudograd.listen.program.signals import stoppable
 
     with stoppable(), current_folder():
-        for name in options.imports:
-            import_named("compare", "--import", name, name)
+        import_modules("compare", options)
         if options.jobs < 1:
             raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
         _check_combination(options)

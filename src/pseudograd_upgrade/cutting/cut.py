@@ -72,12 +72,8 @@ def _check_alike(difference: Difference) -> None:
     if difference.old.origin.kind == UPDATE:
         raise UnwritableError("the step of an optimiser is not taken apart")
     only = (difference.only_old, difference.only_new)
-    asks = [any(event.origin.kind == FORWARD for event in events) for events in only]
-    if any(asks):
-        text = (
-            "the two are asked for different functions" if all(asks) else "one of the two alone is asked for a function"
-        )
-        raise UnwritableError(f"{text} there")
+    if any(event.origin.kind == FORWARD for events in only for event in events):
+        raise UnwritableError("the two are not asked for the same functions there")
     if difference.is_reordered and not any(only):
         raise UnwritableError("what differs is the order of several calls")
     old, new = difference.old.options, difference.new.options
