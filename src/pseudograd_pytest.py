@@ -101,9 +101,6 @@ def _pin(config: pytest.Config, edge: str) -> AbstractContextManager[object]:
     return contexts[edge]
 
 
-# --- what was pinned --------------------------------------------------------------------------------------------------
-
-
 def _count_calls(config: pytest.Config) -> Counter[_Calls]:
     """The calls under the pins of this process and of the workers that it had."""
     counts = Counter(config.stash.get(_OF_WORKERS, {}))

@@ -56,9 +56,6 @@ def _load_result(file: Path) -> Json:
     return {**before, **about}
 
 
-# --- the table from the measurements of all versions ------------------------------------------------------------------
-
-
 def join(
     stored: Json,
     outcomes: dict[str, dict[str, ByVersion]],

@@ -52,9 +52,6 @@ def _wrong(argument: str, requirement: str, got: str, remedy: str | None = None)
     return ValueError(must("upgrade", argument, requirement, got, remedy))
 
 
-# --- the two interpreters ---------------------------------------------------------------------------------------------
-
-
 def is_requirement(text: str | None) -> bool:
     """Does it ask for a torch, as torch==2.15.0 does, and name no interpreter?"""
     return text is not None and _REQUIREMENT.match(text) is not None
@@ -89,9 +86,6 @@ def find_environment(argument: str, text: str, base: Interpreter | None = None) 
     return _find_made(argument, requirement, base)
 
 
-# --- packages that differ ---------------------------------------------------------------------------------------------
-
-
 def compare_packages(old: Interpreter, new: Interpreter) -> dict[str, tuple[str, str]]:
     """The two versions of each package that differs, empty where it is missing. Torch comes first, what it brings comes last."""
     names = (old.packages.keys() | new.packages.keys()) - {*_TOOLS}
@@ -106,9 +100,6 @@ def describe_packages(packages: Mapping[str, tuple[str, str]], most: int = _MOST
     texts = [f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in packages.items() if name != "torch"]
     rest = f", and {len(texts) - most} more (-v lists them)" if len(texts) > most else ""
     return f"packages that differ, too: {', '.join(texts[:most])}{rest}" if texts else ""
-
-
-# --- an environment of our own ----------------------------------------------------------------------------------------
 
 
 def cache_folder() -> Path:

@@ -137,9 +137,6 @@ def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(where if user == "?" else user for where, user in pairs))
 
 
-# --- which of the two trains better -----------------------------------------------------------------------------------
-
-
 def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
     """The run to keep, and the reason if it is the newer run. If the losses end alike, it is the older run. None if they are unclear."""
     faults = [_describe_fault(run) for run in (old, new)]

@@ -343,25 +343,15 @@ def test_after_an_error_nobody_waits_for_what_other_processes_have_begun() -> No
     assert time.monotonic() - start < 30
 
 
-class SameProcess:
-    """An executor that makes every run at once, in this process."""
-
-    def submit(self, f: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(f(*args))
-        return future
-
-
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    "package", ["pseudograd", *(pytest.param(name, marks=pytest.mark.program) for name in ("concurrent", "joblib"))]
-)
+@pytest.mark.program
+@pytest.mark.parametrize("package", ["concurrent", "joblib"])
 def test_an_executor_gives_the_numbers_of_this_process(package: str) -> None:
     pytest.importorskip(package)
     if package == "joblib":
         executor = importlib.import_module("joblib.externals.loky").get_reusable_executor(2)
     else:
-        executor = SameProcess() if package == "pseudograd" else ProcessPoolExecutor(2, get_context("spawn"))
+        executor = ProcessPoolExecutor(2, get_context("spawn"))
     try:
         if package == "concurrent":
             with pytest.raises(ValueError, match="compare: run must be what the executor can send"):
@@ -373,7 +363,7 @@ def test_an_executor_gives_the_numbers_of_this_process(package: str) -> None:
             rows = pg.compare(lambda step, seed: step(2.0) + seed, variants=variants, executor=executor, seeds=2)
             assert rows.values["the number"] == {"double": (4.0, 5.0), "half": (1.0, 2.0)}
     finally:
-        getattr(executor, "shutdown", lambda: None)()
+        executor.shutdown()
     assert comparison.values == pg.compare(noisy, rules=["inward"], seeds=3).values
 
 

@@ -61,12 +61,11 @@ def test_marked():
 """
 
 
-def _run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+def _run(pytester: pytest.Pytester, *options: str, how: str = "inprocess") -> pytest.RunResult:
     """With the plugin once: by its entry point, or, where the package is not installed, by name."""
     is_installed = any(entry.value == "pseudograd_pytest" for entry in entry_points(group="pytest11"))
-    return pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", *([] if is_installed else ["-p", "pseudograd_pytest"]), *options
-    )
+    plugin = [] if is_installed else ["-p", "pseudograd_pytest"]
+    return getattr(pytester, f"runpytest_{how}")("-p", "no:cacheprovider", *plugin, *options)
 
 
 def test_a_failure_shows_the_finding_with_its_line(pytester: pytest.Pytester) -> None:
@@ -85,13 +84,6 @@ def test_a_whole_suite_is_pinned(pytester: pytest.Pytester, edge: str, expected:
     done = _run(pytester, *([] if is_setting else [option]))
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines([f"pseudograd: every test runs under pin_edge('{edge}')"])
-
-
-def test_a_marker_alone_pins_one_test(pytester: pytest.Pytester) -> None:
-    x = torch.zeros(1, requires_grad=True)
-    torch.clamp(x, 0, 1).sum().backward()
-    pytester.makepyfile(test_pinned=_PINNED.replace("EXPECTED", str(x.grad.item())))
-    _run(pytester).assert_outcomes(passed=2)
 
 
 _ENDING_BADLY = """
@@ -228,25 +220,13 @@ def test_the_fixture_leaves_out_what_the_settings_leave_out(pytester: pytest.Pyt
 
 
 @pytest.mark.slow
-def test_the_controller_sums_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
+def test_the_pin_holds_in_the_workers_of_xdist_and_the_controller_sums_them(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_counted=_COUNTED)
     pytester.makepyprojecttoml('[tool.pseudograd]\npin = "half"\n')
-    is_installed = any(entry.value == "pseudograd_pytest" for entry in entry_points(group="pytest11"))
-    plugin = [] if is_installed else ["-p", "pseudograd_pytest"]
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", *plugin, "-n2")
+    done = _run(pytester, "-n2", how="subprocess")
     done.assert_outcomes(passed=5)
     done.stdout.fnmatch_lines([_COUNTS])
-
-
-@pytest.mark.slow
-def test_the_pin_holds_in_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
-    pytest.importorskip("xdist")
-    pytester.makepyfile(test_pinned=_PINNED.replace("EXPECTED", "0.5"), test_more=_PINNED.replace("EXPECTED", "0.5"))
-    is_installed = any(entry.value == "pseudograd_pytest" for entry in entry_points(group="pytest11"))
-    plugin = [] if is_installed else ["-p", "pseudograd_pytest"]
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", *plugin, "-n2", "--pseudograd-pin=half")
-    done.assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +255,6 @@ def test_pytest_without_it_imports_no_torch(tmp_path: Path) -> None:
         f"import sys; sys.path.insert(0, {str(source)!r}); import pseudograd_pytest; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
-
-
-# --- in any test runner -----------------------------------------------------------------------------------------------
 
 
 def test_nothing_seen_is_no_pass() -> None:

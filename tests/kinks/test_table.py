@@ -119,8 +119,6 @@ def test_no_gradient_has_the_effect_of_zeros_and_errors_are_compared_by_type() -
     assert not Outcome(error="RuntimeError: x").same_as(Outcome(((0.0,),)))
 
 
-# --- values ---
-
 _STEP = 1e-7
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 # Keras writes celu with a maximum and a minimum, and TensorFlow passes the whole gradient through both where they tie.

@@ -31,9 +31,6 @@ def test_every_exception_is_needed() -> None:
     assert all(any(block.is_on(pattern) for block in BLOCKS) for pattern in ELSEWHERE)
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
 def test_settings_have_their_format_and_what_they_name_of_ours_is_there() -> None:
     yaml = pytest.importorskip("yaml")
     parsers = {"json": json.loads, "toml": pytest.importorskip("tomllib").loads, "yaml": yaml.safe_load}  # Python 3.11

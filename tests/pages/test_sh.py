@@ -152,8 +152,6 @@ def test_commands_in_running_text_are_taken(capsys: pytest.CaptureFixture[str]) 
     assert wrong == []
 
 
-# --- run --------------------------------------------------------------------------------------------------------------
-
 PAGES_OF_OURS = list(dict.fromkeys(command.page for command in OURS))
 QUICK = ("docs/lint.md", "docs/start/rules.md")  # in this process, and nothing is trained
 # What is not run, and why: a part of the command.

@@ -183,9 +183,6 @@ def test_a_loss_may_return_a_number_for_each_element_or_one(monkeypatch: pytest.
         assert torch.equal(_find_loss(f"{MINE}:{name}")(y), _loss("of_each")(y))
 
 
-# --- a loss of one number ---------------------------------------------------------------------------------------------
-
-
 def _loss(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return getattr(importlib.import_module(MINE), name)
 
@@ -214,9 +211,6 @@ def test_a_scalar_loss_is_asked_of_each_element_by_itself(
     assert y.grad.tolist() == [2.0, -4.0, 6.0]
     settings = Settings(-1.0, 1.0, coupled, "mine")
     assert basin.minimum(curve.losses(settings)["mine"], settings) == pytest.approx((0, 0), abs=1e-9)
-
-
-# --- kept, and in processes ----------------------------------------------------------------------------------------
 
 
 def same(first: Results, second: Results) -> None:

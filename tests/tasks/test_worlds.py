@@ -25,8 +25,6 @@ from pseudograd_tasks.photos import photo, psnr
 
 from .running import run
 
-# --- digits -----------------------------------------------------------------------------------------------------------
-
 
 def test_a_network_and_its_gradient_depend_on_its_seed_alone() -> None:
     several, alone = digits.draw_networks((3, 5), (64, 6, 10), 2), digits.draw_networks((5,), (64, 6, 10), 2)
@@ -144,9 +142,6 @@ def test_ascent_needs_maximize() -> None:
     assert next(identity) == next(identity)
 
 
-# --- least squares -----------------------------------------------------------------------------------------------------
-
-
 def test_the_answers_are_minima_of_the_box() -> None:
     """The gradient vanishes inside, and at a bound points out of the box: the conditions of Karush, Kuhn and Tucker."""
     box = least_squares.problems()
@@ -184,9 +179,6 @@ def test_a_blur_is_symmetric_and_keeps_what_is_even() -> None:
         assert blurring.shape == (size, size)
         torch.testing.assert_close(blurring.flip(0, 1), blurring)
         torch.testing.assert_close(blurring.sum(1), torch.ones(size))
-
-
-# --- pictures ---------------------------------------------------------------------------------------------------------
 
 
 def test_spots_are_gaussians() -> None:

@@ -118,8 +118,6 @@ def change_second(known: Change, *args: object) -> tuple[torch.Tensor, torch.Ten
     return values, at + 1
 
 
-# --- the program of a call --------------------------------------------------------------------------------------------
-
 X = numbers(8, 4)
 X[5, 3] = 0.0
 SOFTPLUS = "torch.nn.functional.softplus"
@@ -282,9 +280,6 @@ def test_a_program_that_fails_alone_is_refused() -> None:
     assert cut.run_program(sys.executable, "print(1.5)") == "1.5"
     with pytest.raises(UnwritableError, match=r"written as a program, it fails: no such thing$"):
         cut.run_program(sys.executable, "import sys; sys.exit('tried\\nno such thing')")
-
-
-# --- texts ------------------------------------------------------------------------------------------------------------
 
 
 @folded

@@ -17,8 +17,6 @@ from ..commands import answer
 
 needs_a_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
-# --- random numbers of the CPU ----------------------------------------------------------------------------------------
-
 X = torch.linspace(0.1, 0.9, 12).view(3, 4)
 DRAWS: dict[str, tuple[object, ...]] = {
     "uniform_": (X, -1.0, 2.0),
@@ -195,8 +193,6 @@ def test_a_difference_between_devices_is_named(
     assert all(text in answer[1] for text in texts), answer[1]
     assert (TIES in answer[1]) == has_ties
 
-
-# --- on a device ------------------------------------------------------------------------------------------------------
 
 HEAD = """
 import torch

@@ -217,8 +217,6 @@ def test_short_arguments_without_tensors_are_options() -> None:
     assert options == "0.5, (1, 1, 1, 1, 1, 1, 1, 1), dim=(0, 1)"
 
 
-# --- chaos ------------------------------------------------------------------------------------------------------------
-
 LOGISTIC = """\
 import sys
 import torch
@@ -272,8 +270,6 @@ def test_chaos_is_called_rounding_that_grew(capfd: pytest.CaptureFixture[str]) -
     assert "train.py:11  step 3, forward of mul_" in out
 
 
-# --- the call that differs, alone -------------------------------------------------------------------------------------
-
 SOFTPLUS = """
 import torch.nn.functional as F
 
@@ -320,9 +316,6 @@ def test_a_difference_in_the_arguments_is_not_blamed_on_the_op(capfd: pytest.Cap
     assert "next: look at what reaches train.py:" in out
     assert "report it upstream" not in out
     assert not Path("alone.txt").exists()
-
-
-# --- wrong calls ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -372,8 +365,6 @@ def test_an_interpreter_without_torch_and_a_program_without_a_call_are_refused(
         assert status == 2
         assert message in err
 
-
-# --- two torches ------------------------------------------------------------------------------------------------------
 
 CLAMP = {"[*model": "[scale, *model", "model, head": "scale = nn.Parameter(torch.ones(1))\nmodel, head"}
 

@@ -87,9 +87,6 @@ def _diagnosed(
         raise AssertionError(f"diagnosed: {says}\n{d}")
 
 
-# --- the pinned tests of the plugin -----------------------------------------------------------------------------------
-
-
 class PinnedTests:
     """The context of every test under `pin_edge(edge)`. In threads that a test starts it counts the calls that the pin does not reach."""
 

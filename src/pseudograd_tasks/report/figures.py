@@ -120,9 +120,6 @@ def pixels(picture: Tensor) -> np.ndarray:
     return (picture.nan_to_num(0).clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
 
 
-# --- charts -----------------------------------------------------------------------------------------------------------
-
-
 def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
     """(section, file stem, caption, figure) for every world with a chart: of its subject's kind, or of its seeds."""
     for name, section in results.sections.items():

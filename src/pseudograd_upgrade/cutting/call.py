@@ -135,9 +135,6 @@ class Call:
             yield "\n".join(lines) + "\n"
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
-
-
 def name_function(function: object) -> tuple[str, str]:
     """The form and the name of a function: a function's name has its modules, a method's has none."""
     name = _public_name(function)
@@ -162,9 +159,6 @@ def _public_name(function: object) -> str:
     if resolved is None:
         raise UnwritableError(f"{name} is no function of torch that has a public name")
     return resolved
-
-
-# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def argument_text(value: object, name: Callable[[Tensor], str]) -> str:
@@ -193,9 +187,6 @@ def argument_text(value: object, name: Callable[[Tensor], str]) -> str:
 
 def _infinity(value: float) -> str:
     return "torch.nan" if value != value else "torch.inf" if value > 0 else "-torch.inf"
-
-
-# --- tensors ----------------------------------------------------------------------------------------------------------
 
 
 def tensor_text(x: Tensor, requires: bool = False) -> str:

@@ -117,9 +117,6 @@ def _distance(a: Tensor | None, b: Tensor | None) -> float:
     return distance / largest if largest else distance
 
 
-# --- moves ------------------------------------------------------------------------------------------------------------
-
-
 def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
     """Differentiate the sum of an output; or one output alone; or with respect to one tensor alone, the one that differs."""
     call = mismatch.call

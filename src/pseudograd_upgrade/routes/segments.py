@@ -146,9 +146,6 @@ def _move(value: object, seed: int) -> object:
     return value + noise
 
 
-# --- the lines of a graph ---------------------------------------------------------------------------------------------
-
-
 def _find_lines(graph: fx.GraphModule, caller: frames.Location) -> dict[fx.Node, Line]:
     """The line of each node that computes. A node without information belongs to the line of the node before it."""
     expression = "" if caller.call is None else caller.call.expression
