@@ -294,17 +294,6 @@ def test_a_use_in_another_cell_counts_also_where_it_cannot_be_read(tmp_path: Pat
     assert gone.after != gone.before
 
 
-@pytest.mark.parametrize("indent", [1, 2, None])
-def test_a_notebook_keeps_how_it_was_stored(tmp_path: Path, indent: int | None) -> None:
-    stored = json.loads(_notebook("import torch", POPULAR + "# ü"))
-    for is_ascii in (True, False):
-        text = json.dumps(stored, indent=indent, ensure_ascii=is_ascii)
-        migration = make_migration(_file(tmp_path, text, "old.ipynb"))
-        after = json.loads(migration.after)
-        assert migration.after == json.dumps(after, indent=indent, ensure_ascii=is_ascii)
-        assert after != stored
-
-
 def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = _file(tmp_path, SCRIPT)
     file.chmod(0o755)

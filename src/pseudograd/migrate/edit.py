@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,10 +79,7 @@ def _edit_notebook(text: str) -> tuple[list[OldClass], str]:
         classes += in_cell
     if not any(old.goes for old in classes):
         return classes, text
-    spaces = re.match(r"\{\r?\n( *)", text)  # the file keeps its indentation
-    indent = len(spaces[1]) if spaces else None
-    stored = json.dumps(notebook, indent=indent, ensure_ascii=text.isascii())
-    return classes, stored + ("\n" if text.endswith("\n") else "")
+    return classes, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"  # as Jupyter stores it
 
 
 def _source(cell: dict[str, Any]) -> str:
