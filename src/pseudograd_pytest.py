@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _OPTION, _MARKER, _NO_PIN = "--pseudograd-pin", "pseudograd_pin", "none"
 _Calls = tuple[str, str, str]  # their kind, their line, and why the pin did not reach them
-_KINDS, _CRASHED = ("pinned", "compiled", "missed"), ("crashed", "", "")
+_KINDS = ("pinned", "compiled", "missed")
 _SETTINGS, _CONTEXTS = pytest.StashKey[Settings](), pytest.StashKey[dict[str, "PinnedTests"]]()
 _OF_WORKERS, _OUTPUT = pytest.StashKey[Counter[_Calls]](), "pseudograd_pins"
 _SHOWN = 5  # lines
@@ -118,9 +118,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: _Node) -> None:
-    """A worker that crashed has no counts."""
     counts = node.config.stash.setdefault(_OF_WORKERS, Counter())
-    for kind, where, why, count in getattr(node, "workeroutput", {}).get(_OUTPUT, [[*_CRASHED, 1]]):
+    for kind, where, why, count in getattr(node, "workeroutput", {}).get(_OUTPUT, ()):  # none of one that crashed
         counts[kind, where, why] += count
 
 
@@ -135,7 +134,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         places = [f"{where}, {why}" for _, where, why in missed]
         more = f"; and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
         text += f"; {_describe_number(missed)} not: {'; '.join(places[:_SHOWN])}{more}"
-    text += "; a worker that crashed is not counted" if counts[_CRASHED] else ""
     terminalreporter.write_line(f"pseudograd: {text}")
 
 

@@ -40,14 +40,15 @@ def test_that_passes(diagnosed):
     assert d.backwards == 1
 """
 
-_PINNED = """
-import pytest, torch
+_AT_THE_BOUND = """
+import pytest, torch, unittest
 
 def at_the_bound():
     x = torch.zeros(1, requires_grad=True)
     torch.clamp(x, 0, 1).sum().backward()
     return x.grad.item()
-
+"""
+_PINNED = f"""{_AT_THE_BOUND}
 @pytest.fixture(scope="module")
 def trained():
     return at_the_bound()
@@ -86,14 +87,7 @@ def test_a_whole_suite_is_pinned(pytester: pytest.Pytester, edge: str, expected:
     done.stdout.fnmatch_lines([f"pseudograd: every test runs under pin_edge('{edge}')"])
 
 
-_ENDING_BADLY = """
-import pytest, torch, unittest
-
-def at_the_bound():
-    x = torch.zeros(1, requires_grad=True)
-    torch.clamp(x, 0, 1).sum().backward()
-    return x.grad.item()
-
+_ENDING_BADLY = f"""{_AT_THE_BOUND}
 @pytest.fixture
 def raising():
     yield
