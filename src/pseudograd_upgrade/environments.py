@@ -193,7 +193,6 @@ def _make(argument: str, requirement: str, base: Interpreter, packages: Sequence
         raise _wrong(argument, "lie where files can be written", str(folder), remedy) from error
     try:
         _Maker(argument, requirement, base.path, part).make(packages)
-        _rename_paths(part, folder)
         with hold_signals():
             if not _is_usable(folder):  # another command may have made the same one meanwhile
                 shutil.rmtree(folder, ignore_errors=True)
@@ -201,14 +200,6 @@ def _make(argument: str, requirement: str, base: Interpreter, packages: Sequence
     finally:
         with hold_signals():
             shutil.rmtree(part, ignore_errors=True)
-
-
-def _rename_paths(part: Path, folder: Path) -> None:
-    """Scripts of an environment name its folder."""
-    old, new = (os.fsencode(path) for path in (part, folder))
-    for file in [*python_of(part).parent.iterdir(), part / "pyvenv.cfg"]:
-        if file.is_file() and not file.is_symlink() and old in (content := file.read_bytes()):
-            file.write_bytes(content.replace(old, new))
 
 
 def _tell(text: str) -> None:

@@ -14,14 +14,10 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from .test_compare import noisy
+
 Clamp = Callable[..., Tensor]
 TWO = {"a": abs, "b": abs}
-
-
-def noisy(clamp: Clamp, seed: int) -> float:
-    x = torch.tensor([2.0], requires_grad=True)
-    clamp(x, -1, 1).sum().backward()
-    return float(x.grad[0]) + torch.randn(()).item() / 4 + seed  # type: ignore[index]
 
 
 def test_json_holds_all_of_it_and_reads_back(tmp_path: Path) -> None:

@@ -29,14 +29,9 @@ from pseudograd.comparison.runs import Outcome, Run, Runner, _pool
 from pseudograd.comparison.store import Store, fingerprint
 
 from ..choices import folded
+from .test_compare import noisy
 
 Clamp = Callable[..., Tensor]
-
-
-def noisy(clamp: Clamp, seed: int) -> float:
-    x = torch.tensor([2.0], requires_grad=True)
-    clamp(x, -1, 1).sum().backward()
-    return float(x.grad[0]) + torch.randn(()).item() / 4 + seed  # type: ignore[index]
 
 
 def quiet(clamp: Clamp, seed: int) -> float:

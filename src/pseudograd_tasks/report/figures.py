@@ -233,24 +233,13 @@ def _paths(subject: Subject, title: str, rows: World, era: str) -> Figure:
     for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
         path = outcome.arrays["path"]
         low, high = outcome.arrays["range"].tolist()
-        top, bottom = high + 1.1 * (high - low), low - 1.1 * (high - low)
         panel.axhspan(low, high, color="#f2f2f2", zorder=0)
         panel.plot(path[:, ::8].numpy(), color=colour(name), linewidth=0.7, alpha=0.7)
-        panel.set_ylim(bottom, top)
-        panel.set_title(
-            f"{display_name(name, era)}: {outcome.numbers[subject.headline[0]]:.0f} of {path.shape[1]}", fontsize=10
-        )
+        panel.set_ylim(low - 1.1 * (high - low), high + 1.1 * (high - low))
+        count = f"{outcome.numbers[subject.headline[0]]:.0f} of {path.shape[1]}"
+        panel.set_title(f"{display_name(name, era)}: {count}", fontsize=10)
         panel.set_xlabel("step")
         panel.set_ylabel("x")
-        if path.max() > top:
-            panel.annotate(
-                f"to x = {float(path.max()):.1f}",
-                (0.97, 0.94),
-                xycoords="axes fraction",
-                ha="right",
-                va="top",
-                fontsize=9,
-            )
     figure.suptitle(f"{title}; every eighth path drawn, the range shaded")
     return figure
 
