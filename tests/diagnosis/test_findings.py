@@ -301,6 +301,8 @@ def _penalised(limit: Callable[[nn.Linear, Tensor], Tensor]) -> Diagnosis:
 PENALTIES: dict[str, Callable[[nn.Linear, Tensor], Tensor]] = {
     "norm": lambda net, x: 10 * functional.relu(net.weight.norm() - 100),
     "square": lambda net, x: functional.relu(net(x).abs() - 50).square().sum(1).mean(),
+    "square of a clamp": lambda net, x: (net(x).norm(dim=1) - 50).clamp(min=0).square().mean(),
+    "square of a maximum": lambda net, x: torch.maximum(net(x) - 50, torch.zeros(2)).pow(2).sum(),
     "largest": lambda net, x: torch.relu(net(x) - 50).amax() / 3,
     "margin": lambda net, x: torch.stack([functional.relu(net(x)[:, 0] - 9 - net(x)[:, 1]).mean()]).sum(),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -130,3 +131,23 @@ def test_the_eight_that_change_most_are_shown_and_the_others_counted() -> None:
     shown = str(d).split("what if identity?")[1].splitlines()
     assert sum("100 % -> 0 %" in line for line in shown) == 8
     assert "    and 3 parameters that change less" in shown
+
+
+def test_leaves_that_are_made_in_each_step_share_one_reason() -> None:
+    """As those of an implicit layer, whose hook or backward asks for several gradients by name."""
+    w = nn.Parameter(torch.full((2, 2), 0.1))
+
+    def solve(at: Tensor, value: Tensor, grad: Tensor) -> Tensor:
+        for _ in range(3):
+            grad = grad + torch.autograd.grad(value, at, grad, retain_graph=True)[0]
+        return grad
+
+    with diagnose(whatif={"inward": {"clamp": "inward"}}, sensitivity=True) as d:
+        for _ in range(4):
+            z = torch.tanh(torch.ones(2, 2) @ w)
+            at = z.detach().requires_grad_()
+            z.register_hook(partial(solve, at, torch.tanh(at @ w)))
+            z.clamp(-1, 1).sum().backward()
+    assert sum("in several parts" in reason for reason in d.inexact["inward"]) <= 1
+    assert sum("in several parts" in reason for reason in d.unsensed) <= 1
+    assert d.errors == []

@@ -34,6 +34,7 @@ _CALM_POWER = 2  # the slope of a square is that of the usual loss
 _NODES_LOOKED_AT = 24  # on each side of a choice
 _MOST_SCALED = 8
 _LIMITS = ("Relu", "Threshold", "Hardshrink", "Softshrink")
+_CLAMPS = ("Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum")  # judged by `cut`, but for powers of them
 # Their slope is 0 where a limit gives 0, or they hand the limit on.
 _AT_0 = ("Pow", "Abs", "Norm", "LinalgVectorNorm", "Sum", "Mean", "Div", "Mul")
 _ADDING = (*_AT_0[:-2], "Add", "Sub", "Rsub", "Sqrt", "Max", "Amax", "Stack", "Cat", "Index", "Nansum")
@@ -158,7 +159,7 @@ def is_term(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
     limit: GraphNode | None = node
     while limit is not None and op_of(limit) in _AT_0:
         limit = _inputs(limit)[0]
-    if limit is None or op_of(limit) not in _LIMITS:
+    if limit is None or op_of(limit) not in (_LIMITS if limit is node else _LIMITS + _CLAMPS):
         return False
     stack, met = [start for start in starts if start is not None], set[GraphNode]()
     while stack and len(met) < _MOST_OF_A_LOSS:

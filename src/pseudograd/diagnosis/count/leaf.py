@@ -196,8 +196,20 @@ class Leaf:
     @property
     def name(self) -> str:
         """As it is known now: until the report a module that holds it may turn up."""
-        kind = "parameter" if self.is_parameter else "leaf"
-        return self._names.name_of(self) or self.variable or f"{kind} {self.number} of shape {self.shape}"
+        return self._known_name or f"{self._kind} {self.number} of shape {self.shape}"
+
+    @property
+    def name_or_shape(self) -> str:
+        """Without a number: a program may make a leaf in each step, and say the same of each."""
+        return self._known_name or f"a {self._kind} of shape {self.shape}"
+
+    @property
+    def _known_name(self) -> str | None:
+        return self._names.name_of(self) or self.variable
+
+    @property
+    def _kind(self) -> str:
+        return "parameter" if self.is_parameter else "leaf"
 
     @property
     def container(self) -> str:

@@ -210,12 +210,12 @@ class WhatIfMeter:
         if current is None or current.is_plain or grad is None or not has_numbers(grad):
             return
         if leaf in current.arrived:
-            current.reasons.add(f"{leaf.name} gets its gradient in several parts")
+            current.reasons.add(f"{leaf.name_or_shape} gets its gradient in several parts")
         current.arrived[leaf] = compare_gradients(grad, grad)
         expected = current.gradients.pop(leaf, None)
         if not current.reasons and not (expected is not None and are_same(expected, grad)):
             why = "differs from the gradient of a further pass: a hook changes it, or it differs from pass to pass"
-            current.reasons.add(f"the gradient of {leaf.name} {why}")
+            current.reasons.add(f"the gradient of {leaf.name_or_shape} {why}")
 
     def _pass_of_thread(self) -> _Pass | None:
         current = self._running.get(threading.get_ident())
