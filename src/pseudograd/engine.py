@@ -23,7 +23,6 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
@@ -59,7 +58,6 @@ from .torch_table.private import (
     is_view,
     nested_level,
     primal,
-    tracing_context,
     transforms_are_active,
     without_torch_function,
 )
@@ -245,19 +243,8 @@ def _keeps_another_residual(call: Call, x: Tensor, others: tuple[object, ...], w
     return kernels.residual_of(call, (x, *others), wants) is not INPUTS
 
 
-_warned: dict[str, Callable[[], object]] = {}  # by label, a weak reference to the trace of the last warning
-
-
 def _warn_of_export(label: str) -> None:
-    """One warning for each trace: Dynamo on torch 2.8 resets Python's memory of warnings.
-
-    With strict=True Dynamo runs this function while it traces, because no warning can be part of a trace.
-    """
-    context = tracing_context()
-    if context is not None:
-        if _warned.get(label, lambda: None)() is context:
-            return
-        _warned[label] = weakref.ref(context)
+    """With strict=True Dynamo runs this function while it traces, because no warning can be part of a trace."""
     warnings.warn(
         f"{label}: torch.export keeps the values and drops the rule; training the exported program uses torch's own "
         "gradient. Export under torch.no_grad() for inference, or train the original.",

@@ -325,13 +325,13 @@ def _slack(x: Tensor, longest: Tensor) -> Tensor:
     """The difference that two scores |c|^2 - 2 x.c need for their order to be certain: twice the error of a score (Higham, Accuracy and
     Stability of Numerical Algorithms, 3.1), for a sum in any order.
 
-    |computed - exact| <= gamma (|c|^2 + 2 |x| |c|), gamma = m u / (1 - m u). m is d plus SPARE, which includes two roundings from the
-    subtraction of the mean. The second term is the error of the squared differences. The third is the loss by underflow.
+    |computed - exact| <= gamma (|c|^2 + 2 |x| |c|) <= gamma (|c| + |x|)^2, gamma = m u / (1 - m u). m is d plus SPARE, which includes two
+    roundings from the subtraction of the mean. The error of the squared differences is as large. The last term is the loss by underflow.
     """
     size, limits = x.shape[-1] + SPARE, torch.finfo(torch.float64)
-    own, lost = x.square().sum(-1).sqrt_(), _gamma(size, limits.eps)
-    error = lost * longest * (longest + 2 * own) + lost * (longest + own).square() + 4 * size * limits.tiny
-    return torch.where((longest + own).square() < limits.max / 16, 2 * error, torch.inf)
+    reach = x.square().sum(-1).sqrt_().add_(longest).square_()
+    error = 2 * _gamma(size, limits.eps) * reach + 4 * size * limits.tiny
+    return torch.where(reach < limits.max / 16, 2 * error, torch.inf)
 
 
 def _gamma(size: int, eps: float) -> float:

@@ -410,11 +410,6 @@ DeviceContext = _find(
 Marked = TypeVar("Marked", bound=Callable[..., object])
 
 
-def tracing_context() -> object:
-    """An object for the trace that runs; None outside."""
-    return None if _tracing is None else _tracing.try_get()
-
-
 def traced_frames() -> list[Any]:
     return [] if _tracing is None else list(_tracing.extract_stack())
 
