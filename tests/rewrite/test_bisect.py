@@ -76,7 +76,8 @@ def test_several_places_that_are_needed_together() -> None:
 def test_the_callers_that_tell_two_ways_apart() -> None:
     lines = [("lib.py:1", "lib.py:5", caller, "main.py:9") for caller in ("lib.py:20", "lib.py:30")]
     first, second = (CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", way) for way in lines)
-    assert [first.callers(others) for others in ([first, second], [first])] == [("lib.py:20",), ()]
+    longer = CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*lines[0], "main.py:9"))  # by a recursion
+    assert [first.callers([other]) for other in (second, first, longer)] == [("lib.py:20",), (), ()]
     # Where ways cross no line of the first is its own: each is on some other way, too.
     ways = [("lib.py:1", caller, "lib.py:9", phase) for caller in ("lib.py:5", "lib.py:6") for phase in ("m:3", "m:4")]
     places = [CallSite("clamp", "lib.py:1", "m:2", "clamp(x)", way) for way in ways]

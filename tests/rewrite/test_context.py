@@ -181,11 +181,12 @@ def test_async_functions_are_refused() -> None:
 
 
 def test_one_context_in_two_threads_ends_in_the_one_that_leaves_it() -> None:
-    """Whichever entered it last."""
+    """Not in the one that entered it last."""
     context = override(clamp="inward")
-    entered, may_leave = threading.Event(), threading.Event()
+    is_first, entered, may_leave = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
+        is_first.wait(10)
         with context:
             entered.set()
             may_leave.wait(10)
@@ -194,6 +195,7 @@ def test_one_context_in_two_threads_ends_in_the_one_that_leaves_it() -> None:
 
     def leave_first() -> None:
         with context:
+            is_first.set()
             entered.wait(10)
         assert slope() == STOCK
         may_leave.set()

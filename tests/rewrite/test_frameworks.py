@@ -203,7 +203,7 @@ AT_ITS_KINK: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "hardsigmoid": (functional.hardsigmoid, 3.0),
     "leaky_relu": (functional.leaky_relu, 0.0),
     "elu": (lambda x: functional.elu(x, 2.0), 0.0),
-    "celu": (functional.celu, 0.0),
+    "celu": (lambda x: functional.celu(x * 1, inplace=True), 0.0),
     "selu": (torch.selu, 0.0),
     "clamp": (lambda x: torch.clamp(x, max=1.0), 1.0),
     "maximum": (lambda x: torch.maximum(x, torch.ones_like(x)), 1.0),
