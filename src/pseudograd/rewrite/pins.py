@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,10 +17,15 @@ from ..torch_table.records import Arguments, Function, Inputs, Keywords
 from . import edges
 from .stand_ins import run_stand_in, why_not
 
-if TYPE_CHECKING:
-    from .mode import Rewrite
-
 NO_ORDER = f"{OPEN_ERA} takes them from a partial selection, whose order is that of the C++ library it was built with"
+
+
+class Pinning(Protocol):
+    """A mode that pins conventions, by family, and notes the calls that they change."""
+
+    @property
+    def kinks(self) -> Mapping[str, str]: ...
+    def note(self, op: str, switches: tuple[str, ...], rule: str, why: str | None) -> None: ...
 
 
 def prepare(kinks: dict[str, str]) -> dict[str, str]:
@@ -37,7 +42,7 @@ def drop_torchs_own(kinks: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in kinks.items() if not is_torchs_own(FAMILIES[name], text)}
 
 
-def run_pinned(mode: Rewrite, func: Function, args: Arguments, kwargs: Keywords) -> Any:
+def run_pinned(mode: Pinning, func: Function, args: Arguments, kwargs: Keywords) -> Any:
     """The result of a call under the conventions of a mode; None where torch is left alone."""
     for kinked in KINKED[func]:
         if kinked.kink.write is not None:
@@ -51,7 +56,7 @@ def run_pinned(mode: Rewrite, func: Function, args: Arguments, kwargs: Keywords)
     return None
 
 
-def _run_primitive(mode: Rewrite, kinked: Kinked, args: Arguments, kwargs: Keywords) -> object:
+def _run_primitive(mode: Pinning, kinked: Kinked, args: Arguments, kwargs: Keywords) -> object:
     read = kinked.spelling.read(args, kwargs)
     if read is None:
         return None
@@ -82,7 +87,7 @@ def call_of(convention: str, name: str, inputs: Inputs, in_place: bool = False) 
     return call_for(primitive, edges.rule_named(convention, convention), primitive.default_edge)
 
 
-def _write(mode: Rewrite, kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords) -> object:
+def _write(mode: Pinning, kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords) -> object:
     convention = mode.kinks.get(kinked.family)
     if convention is None or convention == OWN:
         return None
