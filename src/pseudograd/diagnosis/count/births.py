@@ -80,9 +80,9 @@ class Birth:
     entries: int
     elements: int
     values: str
-    is_masked: bool
     dtype: torch.dtype
     upstream: int
+    is_masked: bool = False
     is_forward: bool = False
     origin: str = ""
     broken: str = ""

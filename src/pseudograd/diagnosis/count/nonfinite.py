@@ -21,6 +21,7 @@ from ...wording import counted
 from .births import (
     KIND_OF,
     Birth,
+    Kind,
     describe,
     edge_of,
     is_broken,
@@ -106,7 +107,7 @@ class Nonfinite:
             if weights and not self.reached:
                 near, backward, tensor = weights[0].name, self._recorder.backwards, weights[0].tensor()
                 dtype = torch.float32 if tensor is None else tensor.dtype
-                self._add(Birth(None, "", "weights", backward, 0, 0, "", False, dtype, 0, is_forward=True, near=near))
+                self._add(Birth(None, "", "weights", backward, 0, 0, "", dtype, 0, is_forward=True, near=near))
         roots_known = [root.detach() for root in roots if isinstance(root, Tensor) and not is_loss_finite]
         self._is_loss_nan = any(bool(root.isnan().any()) for root in roots_known)
         if self.is_unplaced:
@@ -163,7 +164,7 @@ class Nonfinite:
             return
         if tally in self.births:
             return
-        birth = self._birth(tally, node, ~broken.isfinite(), arriving, broken.dtype)
+        birth = self._birth(node, broken, arriving)
         if self._is_of_forward:
             self._fallback = self._fallback or birth
         else:
@@ -269,42 +270,34 @@ class Nonfinite:
 
     # --- a birth ------------------------------------------------------------------------------------------------------
 
-    def _birth(
-        self, tally: Tally | None, node: GraphNode, mask: Tensor, arriving: Leaving, dtype: torch.dtype
-    ) -> Birth:
-        op = op_of(node)
-        grad = arriving[0] if arriving else None
+    def _birth(self, node: GraphNode, value: Tensor, arriving: Leaving) -> Birth:
+        """value: the result, or a gradient that leaves, which is not finite."""
+        op, mask, grad = op_of(node), ~value.isfinite(), arriving[0] if arriving else None
         is_masked = grad is not None and grad.shape == mask.shape and not bool(torch.count_nonzero(grad[mask]))
         values, is_ordinary = describe(op, node, mask)
         origin, broken, words = self._origin(node)
-        kind = kind_of(op, node, is_ordinary)
+        tally, kind = self._recorder.tally_of(node), kind_of(op, node, is_ordinary)
+        is_half = value.dtype is torch.float16 and not (is_masked or origin)
         if tally is not None and tally.function is not None:
             kind = "function"
         elif broken and (is_ordinary or kind == "product") and kind not in ("factor", "row", "minus infinity"):
             kind = "entered"
-        elif (
-            dtype is torch.float16 and kind in ("overflow", "product", "factor", "other") and not (is_masked or origin)
-        ):
+        elif is_half and kind in ("overflow", "product", "factor", "other"):
             kind = "half"
         if kind == "factor":
             kind, values = ("factor", words) if broken else ("product", "")
-        return Birth(
-            tally,
-            op,
-            kind,
-            self._recorder.backwards,
-            int(torch.count_nonzero(mask)),
-            mask.numel(),
-            values,
-            is_masked,
-            dtype,
-            self._leaves.upstream(node),
-            is_forward=bool(origin) and kind != "row",
-            origin="" if kind == "row" else origin,
-            broken=broken,
-            near=self._near(node) if tally is None else "",
-            place=self._place_of(node),
-        )
+        birth = self._at(node, kind, value, values, broken)
+        birth.is_masked = is_masked
+        if kind != "row":
+            birth.origin, birth.is_forward = origin, bool(origin)
+        return birth
+
+    def _at(self, node: GraphNode, kind: Kind, value: Tensor, values: str, broken: str) -> Birth:
+        mask, tally, upstream = ~value.isfinite(), self._recorder.tally_of(node), self._leaves.upstream(node)
+        counts = int(torch.count_nonzero(mask)), mask.numel()
+        birth = Birth(tally, op_of(node), kind, self._recorder.backwards, *counts, values, value.dtype, upstream)
+        birth.broken, birth.near, birth.place = broken, self._near(node), self._place_of(node)
+        return birth
 
     def _origin(self, node: GraphNode) -> tuple[str, str, str]:
         """A saved input that is not finite: its source, its name, and the words for its values; "" where all are finite."""
@@ -380,10 +373,9 @@ class Nonfinite:
 
     def _note_origin(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y; None if that is finite."""
-        mask = ~y.isfinite()
-        if not bool(mask.any()):
+        if not is_broken(y):
             return None
-        birth = self._birth(self._recorder.tally_of(node), node, mask, (), y.dtype)
+        birth = self._birth(node, y, ())
         birth.is_forward = True
         birth.kind = "half result" if birth.kind == "half" else birth.kind
         return birth
@@ -394,26 +386,10 @@ class Nonfinite:
         if other is not None and nodes.name_of(other) != nodes.LEAF:
             self._frontier[other] = value
             return
-        entries = int(torch.count_nonzero(~value.isfinite()))
         values = "nan" if bool(value.isnan().any()) else "inf"
-        self._add(
-            Birth(
-                self._recorder.tally_of(node),
-                op_of(node),
-                "data" if other is None else "weights",
-                self._recorder.backwards,
-                entries,
-                value.numel(),
-                values,
-                is_masked=False,
-                dtype=value.dtype,
-                upstream=self._leaves.upstream(node),
-                is_forward=True,
-                broken=name,
-                near=self._near(node),
-                place=self._place_of(node),
-            )
-        )
+        birth = self._at(node, "data" if other is None else "weights", value, values, name)
+        birth.is_forward = True
+        self._add(birth)
 
     def _near(self, node: GraphNode) -> str:
         """The parameter that is another input of this node; "" without one."""
