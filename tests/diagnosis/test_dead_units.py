@@ -141,6 +141,14 @@ def test_entries_that_a_line_drops_have_the_line(name: str) -> None:
     assert f" at tests/diagnosis/test_dead_units.py:{number} {how})" in line
 
 
+def test_a_matrix_product_with_zeros_cuts_nothing() -> None:
+    weight, x = nn.Parameter(torch.ones(8, 8)), torch.ones(8, 8) * (torch.arange(8) < 2)
+    with diagnose() as d:
+        for _ in range(3):
+            (x @ weight).sum().backward()
+    assert d.calm == ["without a gradient in part, no finding: 48 of 64 entries of weight"]
+
+
 def test_rows_that_random_batches_look_up_are_judged_by_all_of_them() -> None:
     words = nn.Sequential(nn.Embedding(64, 4, padding_idx=0), nn.Linear(4, 2))
     d = train(words, lambda: torch.randint(0, 40, (30,)), steps=9)
