@@ -32,13 +32,9 @@ import importlib.metadata, importlib.util, json, re, sys
 packages = {}
 for part in importlib.metadata.distributions():
     packages.setdefault(re.sub("[-_.]+", "-", str(part.metadata["Name"])).lower(), part.version)
-def version(name):
-    try:
-        return importlib.metadata.version(name) if importlib.util.find_spec(name) else None
-    except importlib.metadata.PackageNotFoundError:
-        return None
-facts = {"python": sys.version_info[:2], "torch": version("torch"), "extensions": version("typing_extensions")}
-print(json.dumps({**facts, "packages": packages, "folders": [folder for folder in sys.path if folder]}))
+torch = packages.get("torch") if importlib.util.find_spec("torch") else None
+folders = [folder for folder in sys.path if folder]
+print(json.dumps({"python": sys.version_info[:2], "torch": torch, "packages": packages, "folders": folders}))
 """
 # Other vector instructions and another number of threads change the order of sums.
 _OTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
@@ -98,14 +94,13 @@ def find_interpreter(argument: str, name: str) -> Interpreter:
     path = os.path.abspath(file)
     try:
         facts = json.loads(run_python(path, _DESCRIBE).stdout)
-        python, torch, extensions = tuple(facts["python"]), facts["torch"], facts["extensions"]
+        python, torch = tuple(facts["python"]), facts["torch"]
     except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as reason:
         raise error("be a python that can be run") from reason
     if torch is None:
         raise error("have torch", "Its python found none. Install it there")
     for is_enough, requirement, remedy in (
         (python >= _OLDEST_PYTHON, "be Python 3.10 or later", f"It is {python[0]}.{python[1]}"),
-        (extensions is not None, "have typing_extensions", "Install it there"),
         (parse_version(torch) >= OLDEST_TORCH, "have torch 2.8 or later", f"It has {torch}"),
     ):
         if not is_enough:

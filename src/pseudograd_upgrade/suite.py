@@ -6,7 +6,6 @@ same one get it together, with pytest limited to them.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,6 @@ from .upgrade import Question, indented
 _SCHEDULE, _ALL_STEPS = Schedule(first=30), Schedule(first=1_000)
 _STOPPED = 128 + 15  # the status of a run that its limit ended
 _SEED = "seed what it draws, and let it not depend on other tests; then ask again"
-_LASTING = re.compile(r"\b(Attribute|Import|ModuleNotFound|Name|NotImplemented|Type)Error\b")  # no accident
 
 
 class _MissingRunError(Exception):
@@ -105,11 +103,9 @@ class SuiteTestQuestion(Question):
         if any(map(may_hide_convention, (old, new))) and (pinned := self.answer_pinned(comparison)) is not None:
             return pinned
         run, python = (new, self.new_python) if new.status else (old, self.old_python)
-        if not any(map(_LASTING.search, run.ending)):
-            again = self.run(python.but(is_repeated=True))
-            if again.status != run.status:
-                why, step = f"the same run twice under torch {run.torch} ends in two ways", _SEED
-                return self.make_answer(OWN, comparison, [why], [step])
+        if self.run(python.but(is_repeated=True)).status != run.status:
+            why = f"the same run twice under torch {run.torch} ends in two ways"
+            return self.make_answer(OWN, comparison, [why], [_SEED])
         if answer.kind == MAGNIFIED:
             return replace(answer, kind=FAILS)
         by = f"differs by rounding alone, by up to {comparison.largest:.1e}" if comparison.largest else "is the same"

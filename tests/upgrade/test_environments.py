@@ -171,7 +171,7 @@ def test_a_torch_that_is_there_needs_no_environment() -> None:
 
 @posix
 def test_two_versions_of_python_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    facts = {"python": [3, 99], "torch": "2.15.0", "extensions": "4", "packages": {}, "folders": []}
+    facts = {"python": [3, 99], "torch": "2.15.0", "packages": {}, "folders": []}
     Path("other").write_text(f"#!/bin/sh\necho '{json.dumps(facts)}'\n", encoding="utf-8")
     Path("other").chmod(0o755)
     status, out, err = upgrade(capfd, write_program("pass"), new="./other")

@@ -21,7 +21,7 @@ from .verdicts import Verdicts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STORED = (
+_STORED = [
     "torch",
     "run",
     "replaced",
@@ -33,7 +33,7 @@ _STORED = (
     "notes",
     "is_given",
     "values",
-)
+]
 
 
 @dataclass(frozen=True, eq=False)
