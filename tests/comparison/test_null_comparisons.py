@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    pytest.importorskip("scipy")
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        import null_comparisons
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
-    return null_comparisons
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +41,8 @@ def test_the_page_quotes_the_simulation(stored: Any) -> None:
         assert f"| {seeds} | {variants} | {' | '.join(cells)} |" in PAGE
 
 
-def test_a_small_simulation_agrees(script: ModuleType) -> None:
-    counts = script.null(30)
+def test_a_small_simulation_agrees(script: Callable[[str], Any]) -> None:
+    pytest.importorskip("scipy")
+    counts = script("null_comparisons").null(30)
     claiming = sum(count["claiming"] for count in counts.values())
     assert claiming <= 5  # of 30 at 5 %: more in one of 200 simulations

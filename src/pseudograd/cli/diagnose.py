@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pseudograd_notices.options import Chosen, add_output, add_program, check_format, known_notices
+from pseudograd_notices.options import add_output, add_program, check_format, known_notices
 
 from ._arguments import name_rules
-
-if TYPE_CHECKING:
-    from ..diagnosis.tell.notices import Output
 
 PLACE = 60
 HELP = "run a program, unedited, and say which line cuts its gradient"
@@ -53,13 +49,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..diagnosis import run as program_run
+    from ..diagnosis.tell.notices import Output
     from ..errors import must
     from ..listen.program.signals import stoppable
 
     if options.steps is not None and options.steps < 1:
         raise ValueError(must("diagnose", "--steps", "be at least 1", options.steps))
     chosen = program_run.choose_codes(options)
-    output = _output(options, chosen)
+    output = Output(
+        options.program,
+        check_format("diagnose", options.output_format),
+        options.output_file,
+        known_notices("diagnose", options, chosen.settings),
+        options.write_baseline,
+        chosen,
+    )
     fail_on = options.fail_on or ("any" if options.baseline is not None else None)
     fails = None if fail_on is None else program_run.parse_condition(fail_on, output.is_known)
     every = (
@@ -83,16 +87,3 @@ def run(options: argparse.Namespace) -> int:
             output=output,
             side_by_side=options.side_by_side,
         )
-
-
-def _output(options: argparse.Namespace, chosen: Chosen) -> Output:
-    from ..diagnosis.tell.notices import Output
-
-    return Output(
-        options.program,
-        check_format("diagnose", options.output_format),
-        options.output_file,
-        known_notices("diagnose", options, chosen.settings),
-        options.write_baseline,
-        chosen,
-    )

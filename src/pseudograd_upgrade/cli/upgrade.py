@@ -107,10 +107,9 @@ def _is_suite(options: argparse.Namespace) -> bool:
 def _check_combination(options: argparse.Namespace) -> None:
     if options.time_limit is not None and not options.time_limit > 0:
         raise ValueError(f"upgrade: --time-limit must be above 0, got {options.time_limit}.")
-    if options.max_runs is not None and options.max_runs < 2:
-        raise ValueError(f"upgrade: --max-runs must be at least 2, got {options.max_runs}.")
-    if options.steps is not None and options.steps < 1:
-        raise ValueError(f"upgrade: --steps must be at least 1, got {options.steps}.")
+    for name, value, least in (("max-runs", options.max_runs, 2), ("steps", options.steps, 1)):
+        if value is not None and value < least:
+            raise ValueError(f"upgrade: --{name} must be at least {least}, got {value}.")
     if options.steps is not None and _is_suite(options):
         raise ValueError("upgrade: --steps must not come with -m pytest, got both. --time-limit stops a suite.")
     if options.routes is not None:
