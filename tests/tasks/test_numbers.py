@@ -33,18 +33,13 @@ DECIBELS = {
         **{"leaky": (33.08, 0.05), PROJECT: (46.26, 0.05)},
     },
     ("canvas", "over-exposed"): {
-        **{
-            "zero/closed": (12.91, 0.05),
-            "zero/open": (12.91, 0.05),
-            "inward": (39.15, 0.05),
-            "identity": (38.68, 0.05),
-        },
+        **{"zero/closed": (12.91, 0.05), "zero/open": (12.91, 0.05), "inward": (39.15, 0.05), "identity": (38.68, 0.05)}
     },
 }
 # dB after the first steps of the training, when roundings have not added up yet.
 BEGUN = {
     ("retarget", "plain"): {
-        **{"zero/closed": 6.054, "zero/open": 6.056, "inward": 6.264, "identity": 6.437, "sign": 6.766},
+        **{"zero/closed": 6.054, "zero/open": 6.056, "inward": 6.264, "identity": 6.437, "sign": 6.766}
     },
     ("canvas", "from black"): {"zero/closed": 21.754, "zero/open": 3.743, "inward": 21.789, PROJECT: 21.801},
     ("canvas", "over-exposed"): {"zero/closed": 13.303, "inward": 18.615, "identity": 18.591, PROJECT: 26.780},

@@ -9,17 +9,7 @@ import torch
 from torch.nn import functional
 
 from pseudograd.comparison.variants import variants
-from pseudograd_tasks import (
-    TASKS,
-    attack,
-    basin,
-    canvas,
-    digits,
-    least_squares,
-    quantized,
-    retarget,
-    splats,
-)
+from pseudograd_tasks import TASKS, attack, basin, canvas, digits, least_squares, quantized, retarget, splats
 from pseudograd_tasks.base import Settings, descend, make_leaf
 from pseudograd_tasks.photos import photo, psnr
 

@@ -8,14 +8,7 @@ from dataclasses import replace
 from pseudograd.errors import must, unknown_name
 
 from ..answer import CONVENTION, NARROW, OTHER_OP, OWN, Answer
-from ..differences import (
-    LARGEST_ROUNDING,
-    ROUNDINGS_COMPILED,
-    Comparison,
-    Difference,
-    compare_events,
-    explain_equality,
-)
+from ..differences import LARGEST_ROUNDING, ROUNDINGS_COMPILED, Comparison, Difference, compare_events, explain_equality
 from ..environments import find_environment
 from ..recording import BACKWARD, FORWARD, Recording, Schedule
 from ..runs import Interpreter, Runner, run_python
