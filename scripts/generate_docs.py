@@ -177,15 +177,16 @@ def _families() -> str:
 
 def _conventions() -> str:
     """The families of pin_edge: their functions, the points, and what torch, JAX and TensorFlow do there."""
-    rows = ["| family, and its functions | at | torch | JAX | TensorFlow |", "|---|---|---|---|---|"]
+    names: dict[str, list[str]] = {}  # by the rest of the row
     for family in FAMILIES.values():
         forms = [form for form in FORMS if form.kink is not None and form.kink.family is family]
         functions = dict.fromkeys(name for form in forms for name in form.names)
         conventions = (family.torch, family.others.get("jax", ""), family.others.get("tensorflow", ""))
         texts = family.notes or [f"{part:g}" if isinstance(part, float) else part for part in conventions]
         named = f"`{family.name}`" + (f": {_quoted(functions)}" if [*functions] != [family.name] else "")
-        rows.append(f"| {named} | {family.at} | {' | '.join(texts)} |")
-    return "\n".join(rows)
+        names.setdefault(f"{family.at} | {' | '.join(texts)}", []).append(named)
+    rows = ["| family, and its functions | at | torch | JAX | TensorFlow |", "|---|---|---|---|---|"]
+    return "\n".join([*rows, *(f"| {'; '.join(families)} | {rest} |" for rest, families in names.items())])
 
 
 def _composites() -> str:

@@ -167,9 +167,7 @@ CHECKPOINTS = [
     for name in ("CheckpointFunction._backward_cls.run_function", "_CheckpointFrame.recompute_fn")
 ]
 FAST_PATHS = [
-    Patch(
-        f"torch.nn.modules.{name}.forward", "in evaluation they take torch's fast path, which a mode closes", _CONTEXTS
-    )
+    Patch(f"torch.nn.modules.{name}.forward", "a mode closes torch's fast path", _CONTEXTS)
     for name in (
         "activation.MultiheadAttention",
         "transformer.TransformerEncoderLayer",
@@ -185,16 +183,17 @@ PARTS_TO_COMPILE = Patch(
     "`torch.cond` and its like compile their parts",
     _DIAGNOSES,
 )
-SHOW_WARNING = Patch("warnings._showwarnmsg", "a warning of the program's call is located at its line", _CONTEXTS)
+_LOCATED = "a warning is located at the line of the program"
+SHOW_WARNING = Patch("warnings._showwarnmsg", _LOCATED, _CONTEXTS)
 FILTER = Patch(
     "warnings.filters: pseudograd",
-    "the warning reaches that function",
+    _LOCATED,
     _CONTEXTS,
     lambda: _FILTER in warnings.filters,
 )
 FILTERS_CHANGE = Patch(
     next(f"warnings.{name}" for name in ("_filters_mutated_lock_held", "_filters_mutated") if hasattr(warnings, name)),
-    "the filter of this library stays the first",
+    _LOCATED,
     _CONTEXTS,
 )
 ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "a diagnosis does not record its calls", _DIAGNOSES)
@@ -235,11 +234,9 @@ IMPORT_OF_TORCH = Patch(
     "torch has been imported",
     _awaits("torch"),
 )
-EXIT = Patch("os._exit", "the report is written before a process ends this way", _PROCESS)
-SET_SIGNAL, GET_SIGNAL = (
-    Patch(f"signal.{name}", "the report is written before SIGTERM ends the process", _PROCESS)
-    for name in ("signal", "getsignal")
-)
+_WRITTEN = "the report is written before the process ends"
+EXIT = Patch("os._exit", _WRITTEN, _PROCESS)
+SET_SIGNAL, GET_SIGNAL = (Patch(f"signal.{name}", _WRITTEN, _PROCESS) for name in ("signal", "getsignal"))
 BOOTSTRAP = Patch(
     "multiprocessing.process.BaseProcess._bootstrap", "processes that load data are not followed", _PROCESS
 )

@@ -127,7 +127,7 @@ def _write_pair(at_zeros: Mapping[str, tuple[str, str]], convention: str, own: O
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 _IN_BOTH: dict[str, Convention] = {"jax": NAN, "tensorflow": NAN}
-_ON_DEMAND = ("0", "with `nan=True`: NaN", "with `nan=True`: NaN")
+_ON_DEMAND = ("0", "(NaN)", "(NaN)")
 _NORM = Family(
     "norm",
     "zeros, of the norms 1 and infinity",
@@ -135,7 +135,7 @@ _NORM = Family(
     OWN,
     "jax",
     singular={"jax": "jax, nan", "tensorflow": NAN},
-    notes=("0", "1; .5 shared; others with `nan=True`: NaN", "with `nan=True`: NaN"),
+    notes=("0", "1; .5 shared; others (NaN)", "(NaN)"),
 )
 _STD = Family("std", "a constant", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
 _ATAN2 = Family("atan2", "0, 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
@@ -148,7 +148,7 @@ _XLOGY = Family(
     None,
     "tensorflow",
     singular={"jax": "jax"},
-    notes=("0, NaN", "with `nan=True`: -inf, NaN", "0, 0"),
+    notes=("0, NaN", "(-inf, NaN)", "0, 0"),
 )
 _ZEROS = "0.0", "0.0"
 _write_atan2 = partial(_write_pair, {NAN: (NAN, NAN), "0.0": _ZEROS})
