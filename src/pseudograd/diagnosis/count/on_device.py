@@ -196,8 +196,9 @@ class Ledger:
                 return False
         numbers, figures = self._add_squares(sizes, rows[:, 0]), Figures(rows[:, :2])
         for number, (size, grad) in enumerate(zip(sizes, grads, strict=True)):
-            share = Share(figures, number, grad.numel())
-            size.add_there(Root(figures, number), share, partial(self._read_squares, numbers[number]))
+            norm = Later(partial(_root, figures, number))
+            share = Later(partial(_share_of_zeros, figures, number, 1, grad.numel()))
+            size.add_there(norm, share, partial(self._read_squares, numbers[number]))
         return True
 
     def add_arrivals(self, pairs: Sequence[tuple[Leaf, Tensor]]) -> None:
@@ -229,8 +230,9 @@ class Ledger:
         counts = Figures(_count_each([grads[number] for number in wanted])) if wanted else None
         places = {number: place for place, number in enumerate(wanted)}
         for number, size in enumerate(sizes):
-            norm, place = Norm(figures, number), places.get(number)
-            share = None if counts is None or place is None else ZeroShare(norm, counts, place, grads[number].numel())
+            norm, share, place = Later(partial(figures.at, number)), None, places.get(number)
+            if counts is not None and place is not None:
+                share = Later(partial(_share_of_zeros, counts, place, 0, grads[number].numel(), norm))
             size.add_there(norm, share, partial(self._read_squares, numbers[number]))
 
     def _read_squares(self, number: int) -> float:
@@ -281,45 +283,22 @@ class Figures:
         return self._rows[place][column]
 
 
-class Root(NamedTuple):
-    """A norm: of a pair, the first of which is the squares."""
+class Later(NamedTuple):
+    """A number on a device, which is read when somebody asks for it."""
 
-    figures: Figures
-    place: int
-
-    def __float__(self) -> float:
-        return math.sqrt(self.figures.at(self.place))
-
-
-class Share(NamedTuple):
-    """The share of zeros: of a pair, the second of which is the number of other entries."""
-
-    figures: Figures
-    place: int
-    elements: int
+    read: Callable[[], float]
 
     def __float__(self) -> float:
-        return 1 - self.figures.at(self.place, 1) / self.elements
+        return self.read()
 
 
-class Norm(NamedTuple):
-    norms: Figures
-    place: int
-
-    def __float__(self) -> float:
-        return self.norms.at(self.place)
+def _root(squares: Figures, place: int) -> float:
+    return math.sqrt(squares.at(place))
 
 
-class ZeroShare(NamedTuple):
-    """The share of zeros; not a number where an entry is not, whose sign torch gives as 0."""
-
-    norm: Norm
-    counts: Figures
-    place: int
-    elements: int
-
-    def __float__(self) -> float:
-        return 1 - self.counts.at(self.place) / self.elements if math.isfinite(float(self.norm)) else math.nan
+def _share_of_zeros(counts: Figures, place: int, column: int, elements: int, norm: Later | None = None) -> float:
+    """counts: of the other entries. norm: given where torch counted signs, as that of what is not a number is 0."""
+    return 1 - counts.at(place, column) / elements if norm is None or math.isfinite(float(norm)) else math.nan
 
 
 def _count_each(grads: Sequence[Tensor]) -> Tensor:
