@@ -321,12 +321,25 @@ def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters(tmp_path: Path
     assert "clamp" not in finding.next_step
 
 
-def test_what_is_detached_is_named_at_the_call_that_gets_it() -> None:
-    """As the discriminator of a GAN, whose own step gets what the generator made of 0."""
+@pytest.mark.parametrize("maker", ["log", "softmax", "not trained"])
+def test_what_is_detached_is_named_where_a_later_graph_makes_it_or_at_the_call_that_gets_it(maker: str) -> None:
+    """The discriminator of a GAN is called at three lines; the first step of its own gets what the generator made of 0."""
+    torch.manual_seed(0)
     net, judge, x = nn.Linear(4, 4), nn.Linear(4, 1), torch.randn(16, 4)
-    optimizer = torch.optim.SGD(judge.parameters(), 0.1)
-    d = steps(None, lambda: (judge(x) + judge((net(x) * 0).log().detach())).square().mean(), 3, optimizer)
-    assert only(d, "nonfinite").expression == "judge((net(x) * 0).log().detach())"
+    optimizers = torch.optim.SGD(net.parameters(), 0.1), torch.optim.SGD(judge.parameters(), 0.1)
+    with diagnose() as d:
+        for _ in range(3):
+            h = net(x).masked_fill(torch.ones(4) > 0, -math.inf)
+            fake = h.softmax(1) if maker == "softmax" else (net(x) * 0).log()
+            (judge(x).square() + judge(torch.cat([x, fake.detach()])).square().mean()).mean().backward()
+            optimizers[1].step()
+            if maker != "not trained":
+                judge(fake).mean().backward()
+                optimizers[0].step()
+    finding = only(d, "nonfinite")
+    expressions = {"log": "(net(x) * 0).log()", "softmax": "h.softmax(1)"}
+    assert finding.expression == expressions.get(maker, "judge(torch.cat([x, fake.detach()]))")
+    assert (", and so is the loss, as in backward 1" in finding.evidence) == (maker in expressions)
 
 
 MATRICES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
@@ -416,7 +429,7 @@ def test_steps_that_are_skipped_use_or_replace_it_are_told_apart() -> None:
     assert calm.endswith(": the program replaced them before 6 steps")
 
 
-def test_half_precision_has_a_reason_and_a_warm_up_is_calm() -> None:
+def test_half_precision_names_the_factor_and_a_warm_up_is_calm() -> None:
     def train(scales: list[float]) -> Diagnosis:
         p = nn.Parameter(torch.ones(4))
         optimizer = torch.optim.SGD([p], 1e-9)
@@ -430,7 +443,7 @@ def test_half_precision_has_a_reason_and_a_warm_up_is_calm() -> None:
 
     assert codes(train([2.0**16, 2.0**15, 2.0**14, 2.0**13])) == []
     finding = only(train([2.0**17] * 12), "nonfinite")
-    assert "a gradient leaves, more than float16 holds: 65,504" in finding.cause
+    assert "a gradient leaves, 2 times as much as float16 holds: 65,504" in finding.cause
     assert "no step followed 12 of 12" in finding.evidence
 
 

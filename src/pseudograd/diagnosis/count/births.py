@@ -71,6 +71,8 @@ class Birth:
     tally: None where nobody saw the call. values: of x, where it happened. is_masked: is all that arrives at these entries 0? origin:
     the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. line: the
     losses of the line that ran the backward. place: the number of the node among those of its op in that backward, and how many there are.
+    factor: how often the largest exceeds the range of its dtype; 0 where nobody knows. hidden: the leaves upstream that a detach hides.
+    earlier: the backward that got it before, behind a detach.
     """
 
     tally: Tally | None
@@ -89,6 +91,9 @@ class Birth:
     near: str = ""
     line: Losses | None = None
     place: tuple[int, int] = (0, 0)
+    factor: float = 0.0
+    hidden: int = 0
+    earlier: int = 0
 
 
 def is_broken(value: object) -> bool:
@@ -226,3 +231,17 @@ def _counts(groups: Mapping[str, Tensor], at: Tensor) -> str:
     if len(counts) < 2:
         return "".join(f"x is {text}" for text in counts)
     return "x is " + " or ".join(f"{text} ({count:,})" for text, count in counts.items())
+
+
+def excess(op: str, node: GraphNode, grad: Tensor | None) -> float:
+    """How often the largest gradient that leaves exceeds the range of float16; 0 where nobody knows."""
+    if grad is None or op not in ("Mul", "ToCopy"):
+        return 0.0
+    largest = grad.detach().float().abs()
+    if op == "Mul":
+        factors = [value.float().abs() for value in saved_inputs(node).values()]
+        try:
+            largest = torch.stack([(largest * factor).max() for factor in factors])
+        except RuntimeError:  # no factor, or one of another shape
+            return 0.0
+    return float(largest.max()) / torch.finfo(torch.float16).max

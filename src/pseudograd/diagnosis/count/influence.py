@@ -308,6 +308,13 @@ class Influence:
         key, origins = id(tensor), self._origins
         origins[key] = weakref.ref(tensor, partial(forget, origins, key)), weakref.ref(source)
 
+    def leaves_behind_cuts(self, tensor: Tensor) -> int:
+        """The leaves upstream of a value that has no gradient, before each cut that it comes from."""
+        upstream = 0
+        for cut in self._cuts_among(self._marks.get(tensor)):
+            upstream |= cut.upstream
+        return upstream
+
     def _cuts_among(self, marks: int) -> set[Cut]:
         return {cut for bit, cut in enumerate(self._by_bit) if marks >> bit & 1 and isinstance(cut, Cut)}
 

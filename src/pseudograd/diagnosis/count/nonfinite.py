@@ -6,7 +6,8 @@ Nothing of this is imported before something was not finite. One file, as a back
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from ...listen import nodes
 from ...listen.frames import named
 from ...listen.harmless import quiet
 from ...listen.nodes import GraphNode
-from ...torch_table.private import current_node
+from ...torch_table.private import current_node, saved
 from ...wording import counted
 from .births import (
     KIND_OF,
@@ -24,6 +25,7 @@ from .births import (
     Kind,
     describe,
     edge_of,
+    excess,
     is_broken,
     kind_of,
     position_of,
@@ -34,7 +36,7 @@ from .births import (
 )
 from .grads import Leaving, are_readable
 from .graph_shapes import op_of
-from .influence import tensors_in
+from .influence import Influence, tensors_in
 from .leaf import MOST_IN_WARM_UP, Leaf
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Recorder(Protocol):
 
     noted: Errors
     leaves: Leaves
+    influence: Influence
     backwards: int
     line: Losses | None
     is_on: bool
@@ -79,6 +82,7 @@ class Nonfinite:
         self._are_weights_known = False
         self._is_loss_nan = False  # in the last backward
         self._is_searching = self._is_of_forward = self._is_inner = self._is_computed_again = False
+        self._of_data: list[object] = []  # the births, by their keys, that came from what this backward can reach
         # The nodes of this backward whose result may be it, each with that result, if it is known to be it.
         self._frontier: dict[GraphNode, Tensor | None] = {}
         self._behind: list[GraphNode] = []  # the nodes of this backward
@@ -113,7 +117,9 @@ class Nonfinite:
         if self.is_unplaced:
             self._place(behind)
         self._is_of_forward, self._is_computed_again = not is_loss_finite, False
-        if self.has_spread or not (self._is_of_forward or self._is_searching):
+        reach = reduce(or_, (self._leaves.upstream(node) for node in nodes.starts(roots)), 0)
+        self._of_data = [key for key, birth in self.births.items() if birth.hidden & reach and self._is_of_forward]
+        if not self._of_data and (self.has_spread or not (self._is_of_forward or self._is_searching)):
             return
         for node, root in zip(nodes.starts(roots), roots, strict=True):
             if node is not None and self._is_of_forward:
@@ -172,6 +178,13 @@ class Nonfinite:
 
     def _add(self, birth: Birth | None) -> None:
         is_late = self.taken and self._recorder.backwards > self.taken[0]  # what a step has spread
+        if birth is not None and self._of_data:  # here the graph goes on behind the detach
+            is_finite = not any(is_broken(leaf.tensor()) for leaf in self._leaves.named(birth.upstream))
+            is_late = not is_finite or birth.kind in ("data", "weights")
+            for key in self._of_data if not is_late else ():
+                known = self.births.pop(key)
+                birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
+            self._of_data = self._of_data if is_late else []
         if birth is not None and len(self.births) < _MOST_BIRTHS and not is_late:
             birth.line = self._recorder.line
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
@@ -191,8 +204,9 @@ class Nonfinite:
         hit = dict(self._leaves.broken)
         self._leaves.broken.clear()
         backward = self._recorder.backwards
-        if not self.births:
-            self._add(self._heard or self._candidate or self._fallback)
+        if not self.births or self._of_data:
+            self._add(self._heard or self._candidate or (None if self._of_data else self._fallback))
+        self._of_data = []
         self._heard = self._candidate = self._fallback = None
         self._is_searching = bool(hit) and not self.births
         if not hit:
@@ -290,6 +304,8 @@ class Nonfinite:
         birth.is_masked = is_masked
         if kind != "row":
             birth.origin, birth.is_forward = origin, bool(origin)
+        if kind == "half":
+            birth.factor = excess(op, node, grad)
         return birth
 
     def _at(self, node: GraphNode, kind: Kind, value: Tensor, values: str, broken: str) -> Birth:
@@ -389,6 +405,8 @@ class Nonfinite:
         values = "nan" if bool(value.isnan().any()) else "inf"
         birth = self._at(node, "data" if other is None else "weights", value, values, name)
         birth.is_forward = True
+        if other is None:
+            birth.hidden = self._recorder.influence.leaves_behind_cuts(saved(node, name))
         self._add(birth)
 
     def _near(self, node: GraphNode) -> str:

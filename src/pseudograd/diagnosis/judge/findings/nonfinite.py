@@ -134,6 +134,8 @@ def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
         )
         came = f"it came in with the forward of backward {birth.backward}"
         born = f"{came}: {count} of {result} are not finite{values}, and so is the loss"
+        if birth.earlier:
+            born += f", as in backward {birth.earlier}, which got such values behind a detach or no_grad"
     else:
         born = f"born in backward {birth.backward}: {count} that leave are not finite{values}, and all that arrive are finite"
     return KIND.call_finding(
@@ -186,7 +188,8 @@ def _describe_reach(known: Nonfinite) -> str:
 
 def _explain(birth: Birth) -> str:
     if birth.kind == "half":
-        return f"a gradient leaves, more than float16 holds: {torch.finfo(torch.float16).max:,.0f}"
+        times = f", {birth.factor:.2g} times as much as" if birth.factor else ", more than"
+        return f"a gradient leaves{times} float16 holds: {torch.finfo(torch.float16).max:,.0f}"
     if birth.kind == "overflow":
         limit = f"{torch.finfo(birth.dtype).max:.3g}"
         why = f"the result or its slope is larger than {str(birth.dtype).removeprefix('torch.')} holds: {limit}"
