@@ -179,6 +179,18 @@ def test_what_is_meant_has_no_finding(loss: Loss) -> None:
     assert codes(train(loss)) == []
 
 
+@pytest.mark.parametrize("distance", [torch.abs, torch.square, lambda x: x * x], ids=["abs", "square", "product"])
+def test_a_number_is_compared_with_its_average(distance: Callable[[Tensor], Tensor]) -> None:
+    average, a = torch.tensor(0.5), torch.tensor(1.0, requires_grad=True)
+    with diagnose() as d:
+        for _ in range(8):
+            loss = (a - 3).square() + 0.1 * distance(a - average)
+            (grad,) = torch.autograd.grad(loss, a)
+            a = (a - 0.1 * grad).detach().requires_grad_()
+            average = 0.9 * average + 0.1 * a.detach()
+    assert codes(d) == []
+
+
 def test_the_step_of_a_parameter_that_is_one_number_is_no_term_of_the_loss() -> None:
     x = torch.linspace(-1, 1, 9)
     scale, shift = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.tensor(0.0))

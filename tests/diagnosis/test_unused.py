@@ -358,3 +358,15 @@ def test_a_weight_that_a_functional_call_gets_late_is_unused(make: Callable[[Ten
     step = d.findings[0].next_step
     assert "after the line that makes it" in step
     assert codes(_functional(make, step.split("#")[0])) == []
+
+
+def test_data_beside_a_weight_that_gets_a_gradient_is_meant() -> None:
+    batch = {"scale": nn.Parameter(torch.ones(8)), "x": X.clone().requires_grad_()}
+    net = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD([*net.parameters(), batch["scale"]], 0.1)
+    with diagnose() as d:
+        for _ in range(8):
+            optimizer.zero_grad()
+            functional.cross_entropy(net(batch["x"] * batch["scale"]), Y).backward()
+            optimizer.step()
+    assert codes(d) == []

@@ -270,6 +270,29 @@ def test_the_rule_of_a_site_by_its_bounds() -> None:
         assert slope(compiled(f)) == slope(f) == [1.0, 2.0, 2.0, 2.0, 1.0]
 
 
+def test_a_rule_is_chosen_by_the_line_in_compiled_code_too() -> None:
+    """As `diagnose` advises it: a diagnosis runs in eager code what the program compiles."""
+
+    def f(x: Tensor) -> Tensor:
+        low = torch.clamp(x, -1, 1)
+        return low + torch.clamp(x, -2, 2)
+
+    def slope_of(rule: Any) -> list[float]:
+        torch.compiler.reset()
+        x = torch.tensor([3.0], requires_grad=True)
+        with override(clamp=rule):
+            compiled(f)(x).sum().backward()
+        assert x.grad is not None
+        gradient: list[float] = x.grad.tolist()
+        return gradient
+
+    source, line = "torch.clamp(x, -1, 1)", f.__code__.co_firstlineno + 2
+    assert slope_of(lambda site: "inward" if site.is_at("test_compile.py", source) else None) == [1.0]
+    assert slope_of(lambda site: "inward" if site.is_at(f"rewrite/test_compile.py:{line}") else None) == [1.0]
+    assert slope_of(lambda site: "inward" if site.is_at("test_compile.py:1") else None) == [0.0]
+    assert slope_of(lambda site: "inward" if site.is_at("other.py", source) else None) == [0.0]
+
+
 def test_the_report_names_compiled_lines() -> None:
     f = compiled(clamp_to_one)
     with override(clamp="inward") as context:

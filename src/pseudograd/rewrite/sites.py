@@ -16,12 +16,10 @@ from ..torch_table.private import constant_result
 from ..torch_table.records import Spelling
 from . import entered_contexts
 
-COMPILED = "in compiled code"
-
 
 @dataclass(frozen=True)
 class Site:
-    """A call that a rule may be chosen for. Inside torch.compile `where` and `module` are not known.
+    """A call that a rule may be chosen for. Inside torch.compile `module` is not known, and `expression` is the source of the line.
 
     where: file:line of the call, the file from site-packages or from the folder on that the program is in at the moment. Compare it by
     `is_at`, which holds in every folder. expression: the source of the call, as `diagnose` and `report()` name it.
@@ -34,15 +32,30 @@ class Site:
     min: Any
     max: Any
     expression: str = ""
+    is_compiled: bool = False
 
     def is_at(self, where: str, expression: str | None = None) -> bool:
         """Is the call at this file:line? With an expression: is it in this file, with this source, on whatever line?
 
         The file may be given by the end of its path: "train.py:12" or "models/gate.py:7". An edit above the call moves its line.
         """
-        if expression is None:
-            return frames.is_same_line(self.where, where)
-        return self.expression == expression and frames.is_same_file(self.where.rpartition(":")[0], where)
+        return _is_at(self.where, self.expression, self.is_compiled, where, expression)
+
+
+@constant_result
+def _is_at(site: str, source: str, is_line: bool, where: str, expression: str | None) -> bool:
+    """is_line: is the source that of the whole line? Dynamo tells no more."""
+    if expression is None:
+        return frames.is_same_line(site, where)
+    is_same = expression in source if is_line else expression == source
+    return is_same and frames.is_same_file(site.rpartition(":")[0], where)
+
+
+@constant_result
+def _compiled_line() -> tuple[str, str]:
+    """The line of the call that Dynamo is tracing, and its source."""
+    where, _, line = frames.compiled_lines()
+    return where, line
 
 
 class RuleBySite:
@@ -55,7 +68,8 @@ class RuleBySite:
         low, high = _bounds(primitive, inputs)
         family = spelling.form.switches[0]
         if torch.compiler.is_compiling():
-            return self.function(Site(spelling.name, family, COMPILED, None, low, high))
+            where, line = _compiled_line()
+            return self.function(Site(spelling.name, family, where, None, low, high, line, True))
         location = frames.location(2)
         where, expression = frames.named(location.call), _expression(location.call)
         return self.function(Site(spelling.name, family, where, location.module, low, high, expression))

@@ -33,6 +33,14 @@ _READ_NO_VALUE = frozenset(_NAMES.split())
 _VIEWS = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
 # the value leaves torch
 _EXITS = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
+# A sum that a loss has been made of by these alone has an effect by its slope alone, so a constant in it has none.
+_NAMES_OF_LINEAR = (
+    "add add_ __add__ __radd__ __iadd__ sub sub_ rsub __sub__ __rsub__ __isub__ neg __neg__ negative sum mean nansum stack "
+    "cat clone to float double half bfloat16 type_as view reshape flatten squeeze unsqueeze contiguous expand requires_grad_ "
+    "retain_grad"
+)
+_NAMES_OF_SCALING = "mul mul_ __mul__ __rmul__ __imul__ multiply div div_ divide true_divide __truediv__ __itruediv__"
+_LINEAR, _SCALING = frozenset(_NAMES_OF_LINEAR.split()), frozenset(_NAMES_OF_SCALING.split())
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 _ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
 _COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
@@ -202,7 +210,7 @@ class Influence:
 
     def after_call(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> None:
         """After a call of torch that is not plain."""
-        if _hands_on(func) and self._handed_on(args, kwargs, result):
+        if _hands_on(func) and self._handed_on(func, args, kwargs, result):
             return
         name = _name_of(func)
         if name is None:
@@ -242,26 +250,30 @@ class Influence:
             for tensor in tensors_in([args[:1] or inputs[:1]]):  # several of a _foreach_ function
                 self._marks.add(tensor, marks)
                 self._mark_origin(tensor)
+        is_linear = not marks & self._sums or _is_linear(name, len(learning))
         for tensor in outputs:
-            bits = marks if tensor.requires_grad else marks & ~self._sums
+            bits = marks if tensor.requires_grad and is_linear else marks & ~self._sums
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~blocked)
 
-    def _handed_on(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
+    def _handed_on(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
         """A shortcut for most of these calls: the result has a graph, and all marks of the arguments. Returns whether it was taken."""
         if type(result) not in PLAIN or not is_grad_enabled() or self._origins or self._arrays.all:
             return False
         if not isinstance(result, Tensor) or nodes.node_of(result) is None or not _is_continuous(result):
             return False
-        marks = 0
+        marks = learning = 0
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, Tensor):
                 if value is result or not _is_continuous(value):
                     return False
                 marks |= self._marks.get(value)
+                learning += value.requires_grad
             elif isinstance(value, (list, tuple, dict)):
                 return False
         if marks & self._compared:
             return False
+        if marks & self._sums and not _is_linear(_name_of(func) or "", learning):
+            marks &= ~self._sums
         self._marks.add(result, marks)
         return True
 
@@ -452,6 +464,11 @@ def _name_of(func: object) -> str | None:
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
         return None if attribute not in _VIEWS else ".data" if attribute == "data" else attribute
     return None if name in _READ_NO_VALUE else name
+
+
+def _is_linear(name: str, learning: int) -> bool:
+    """Is the result linear in what it is made of? learning: how many of its inputs have a gradient."""
+    return name in _LINEAR or (name in _SCALING and learning == 1)
 
 
 @lru_cache(maxsize=4096)

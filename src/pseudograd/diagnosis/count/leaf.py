@@ -5,6 +5,7 @@ One file, as each gradient that arrives passes through all of it.
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -212,10 +213,9 @@ class Leaf:
         return "parameter" if self.is_parameter else "leaf"
 
     @property
-    def container(self) -> str:
-        """The list or dict of the program that holds it; "" where it is in none."""
-        container, bracket, _ = (self.variable or "").partition("[")
-        return container if bracket else ""
+    def place(self) -> str:
+        """Its place in a list or dict of the program; "" where it is in none. A name ends in a number if another leaf had it before."""
+        return re.sub(r"\(\d+\)$", "", self.variable) if self.variable and "[" in self.variable else ""
 
     @property
     def misses_many(self) -> bool:

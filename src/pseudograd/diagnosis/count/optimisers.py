@@ -209,9 +209,7 @@ class Optimisers:
         leaves, is_power_of_two = self._leaves.all, not self._steps & (self._steps - 1)
         new, self._seen = leaves[0 if is_last or is_power_of_two else self._seen :], len(leaves)
         others = [
-            leaf
-            for leaf in new
-            if (leaf.is_parameter or leaf.container) and leaf.gradients and not leaf.is_in_optimizer
+            leaf for leaf in new if (leaf.is_parameter or leaf.place) and leaf.gradients and not leaf.is_in_optimizer
         ]
         if not others or not self.have_stepped:
             return

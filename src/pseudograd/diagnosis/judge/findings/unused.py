@@ -32,8 +32,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     unheld = evidence.recorder.optimisers.unheld
     if unheld is None:
         return
-    held = {leaf.container for _, leaf in evidence.leaves if leaf.is_in_optimizer}
-    leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) or _is_unheld_element(leaf, held)]
+    held = {leaf.place for _, leaf in evidence.leaves if leaf.is_in_optimizer and leaf.place}
+    leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) or _is_in_place_of_held(leaf, held)]
     leaves = [leaf for leaf in leaves if not evidence.deliberate.parameter(leaf.name)]
     anew = list(_group_by_line(leaves, evidence))
     judge = _Judge(evidence, unheld)
@@ -58,9 +58,9 @@ def _is_unheld(leaf: Leaf) -> bool:
     return leaf.is_parameter and _has_no_optimizer(leaf)
 
 
-def _is_unheld_element(leaf: Leaf, held: Collection[str]) -> bool:
-    """Is it a plain tensor of a list or dict of the program, such as that of a functional_call, whose other tensors optimisers hold?"""
-    return bool(leaf.container) and leaf.container in held and leaf.gradients > _FEWEST_MADE and _has_no_optimizer(leaf)
+def _is_in_place_of_held(leaf: Leaf, held: Collection[str]) -> bool:
+    """Is it a plain tensor where a list or dict of the program, such as that of a functional_call, had one that an optimiser holds?"""
+    return leaf.place in held and leaf.gradients > _FEWEST_MADE and _has_no_optimizer(leaf)
 
 
 def _has_no_optimizer(leaf: Leaf) -> bool:
@@ -255,8 +255,7 @@ class _Judge:
         """These parameters, as the program can write them."""
         owner = self._names.owner_of(group[0])
         if owner is None:
-            # The name of a leaf ends in a number where another leaf had that name before it.
-            return f"[{', '.join(re.sub(r'[(][0-9]+[)]$', '', leaf.variable or 'parameter') for leaf in group)}]"
+            return f"[{', '.join(leaf.place or leaf.variable or 'parameter' for leaf in group)}]"
         of_net = [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
         group = [leaf for leaf in of_net if leaf in group]
         net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]
