@@ -29,11 +29,20 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if value.is_pinned:
             shares = {era: share for era, share in shares.items() if era == installed_era()}
         names = [leaf.name for leaf in evidence.leaves.named(value.leaf)] if value.leaf else []
-        if any(share != 1 for share in shares.values()) and not evidence.deliberate.parameter(*names):
-            next_step = advice.clip(value, evidence) or _advise(shares, names[0] if names else "it", here, evidence)
-            is_muted = evidence.deliberate.location(value.location)
-            ascends = any(site.direction == ASCENT for site in here)
-            yield _report(value, shares, names[0] if names else None, next_step, is_muted, ascends)
+        if all(share == 1 for share in shares.values()) or evidence.deliberate.parameter(*names):
+            continue
+        name = names[0] if names else None
+        climbs = " with maximize=True" if any(site.direction == ASCENT for site in here) else ""
+        yield KIND.call_finding(
+            value.location,
+            f"{_describe(value, shares, name)}; {DEFAULT_RULE}{climbs} passes a gradient that leads inside",
+            "it was initialised there"
+            if name
+            else "its input is computed to be the bound, as by a last layer of zeros",
+            advice.clip(value, evidence) or _advise(shares, name or "it", here, evidence),
+            issue=ISSUE if len(set(shares.values())) > 1 else None,
+            is_muted=evidence.deliberate.location(value.location),
+        )
 
 
 def _advise(shares: dict[str, float], name: str, here: Sequence[Site], evidence: Evidence) -> str:
@@ -45,25 +54,14 @@ def _advise(shares: dict[str, float], name: str, here: Sequence[Site], evidence:
     return advice.pin(here[0], better[0], evidence) if better and here else f"{start[0].upper()}{start[1:]}."
 
 
-def _report(
-    value: Values, shares: dict[str, float], name: str | None, next_step: str, is_muted: bool, ascends: bool
-) -> Finding:
-    """shares: the share of grad that passes at the bound, by era. name: the parameter, if the value is one. ascends: it climbs the loss."""
+def _describe(value: Values, shares: dict[str, float], name: str | None) -> str:
+    """shares: the share of grad that passes at the bound, by era. name: the parameter, if the value is one."""
     effects = [
         f"{era} passes {percent(share)} there" + (", so it never trains" if share == 0 and name else "")
         for era, share in shares.items()
     ]
-    rule = f"{DEFAULT_RULE} with maximize=True" if ascends else DEFAULT_RULE
-    cause = "it was initialised there" if name else "its input is computed to be the bound, as by a last layer of zeros"
-    return KIND.call_finding(
-        value.location,
-        f"{f'Every entry of {name}' if name else 'Every element that enters'} ({value.elements:,}) starts exactly at "
-        f"{value.bounds_text} of this {value.op}: {'; '.join(effects)}; {rule} passes a gradient that leads inside",
-        cause,
-        next_step,
-        issue=ISSUE if len(set(shares.values())) > 1 else None,
-        is_muted=is_muted,
-    )
+    what = f"Every entry of {name}" if name else "Every element that enters"
+    return f"{what} ({value.elements:,}) starts exactly at {value.bounds_text} of this {value.op}: {'; '.join(effects)}"
 
 
 KIND = Kind(
