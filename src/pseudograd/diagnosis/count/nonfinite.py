@@ -300,7 +300,7 @@ class Nonfinite:
             kind = "half"
         if kind == "factor":
             kind, values = ("factor", words) if broken else ("product", "")
-        birth = self._at(node, kind, value, values, broken)
+        birth = self._make_birth(node, kind, value, values, broken)
         birth.is_masked = is_masked
         if kind != "row":
             birth.origin, birth.is_forward = origin, bool(origin)
@@ -308,7 +308,7 @@ class Nonfinite:
             birth.factor = excess(op, node, grad)
         return birth
 
-    def _at(self, node: GraphNode, kind: Kind, value: Tensor, values: str, broken: str) -> Birth:
+    def _make_birth(self, node: GraphNode, kind: Kind, value: Tensor, values: str, broken: str) -> Birth:
         mask, tally, upstream = ~value.isfinite(), self._recorder.tally_of(node), self._leaves.upstream(node)
         counts = int(torch.count_nonzero(mask)), mask.numel()
         birth = Birth(tally, op_of(node), kind, self._recorder.backwards, *counts, values, value.dtype, upstream)
@@ -403,7 +403,7 @@ class Nonfinite:
             self._frontier[other] = value
             return
         values = "nan" if bool(value.isnan().any()) else "inf"
-        birth = self._at(node, "data" if other is None else "weights", value, values, name)
+        birth = self._make_birth(node, "data" if other is None else "weights", value, values, name)
         birth.is_forward = True
         if other is None:
             birth.hidden = self._recorder.influence.leaves_behind_cuts(saved(node, name))
