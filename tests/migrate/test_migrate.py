@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from pseudograd.migrate import classes, make_migration
+from pseudograd.migrate.hints import HINTS
 
+from ..coming_from.lines import ROWS
 from ..commands import answer
 
 POPULAR = '''\
@@ -189,6 +191,33 @@ def test_a_class_that_is_another_or_is_used_otherwise_stays(tmp_path: Path, name
     assert reason in str(migration)
 
 
+SPIKE = """\
+class SuperSpike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x{more}):
+        ctx.save_for_backward(x)
+        return (x >= 0).to(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / (100 * ctx.saved_tensors[0].abs() + 1) ** 2, None
+"""
+
+
+def test_a_class_of_a_name_on_the_page_has_its_line_as_a_hint(tmp_path: Path) -> None:
+    text = str(make_migration(_file(tmp_path, "import torch\n" + SPIKE.replace("{more}", ", alpha"))))
+    assert "SuperSpike is no class that pseudograd.familiar has: it stays\n    hint: SpikingJelly's SuperSpike(" in text
+    assert "is pg.heaviside(x, rule=pg.rules.fast_sigmoid(height=a)); compare before" in text
+    text = str(make_migration(_file(tmp_path, "import torch\n" + SPIKE.replace("{more}", ", a, b"))))
+    assert "hint" not in text
+
+
+def test_the_hints_are_the_lines_of_the_page() -> None:
+    rows = [(before, after) for lines in ROWS.values() for before, (after, _) in lines.items()]
+    for *_, before, after in HINTS:
+        assert any(before.rstrip(")") in row and after == ours for row, ours in rows), before
+
+
 BLOCKS = (
     "def make():{}    return ReplaceGrad.apply\nprint(make())\n",
     "class Guide:{}    def f(self): return self.ReplaceGrad.apply\n",
@@ -261,6 +290,28 @@ def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
         for file in (old, new)
     )
     assert first == second
+
+
+@pytest.mark.parametrize(
+    ("other", "stays"),
+    [
+        ("from old import ClampWithGrad\nprint(ClampWithGrad.forward)", True),
+        ("from .old import ClampWithGrad as C\nclass More(C): pass", True),
+        ("import old\nprint(old.ClampWithGrad)", True),
+        ("from . import old as o\nprint(o.ClampWithGrad.backward)", True),
+        ("import old\nf = old.ClampWithGrad.apply", False),
+        ("from old import ClampWithGrad\nf = ClampWithGrad.apply", False),
+        ("from new import ClampWithGrad\nprint(ClampWithGrad.forward)", False),
+        ("ClampWithGrad = 1\nprint(ClampWithGrad)", False),
+        ("def ClampWithGrad(:", False),
+    ],
+)
+def test_what_the_files_beside_it_use(tmp_path: Path, other: str, stays: bool) -> None:
+    _file(tmp_path, other, "other.py")
+    text = f"import torch\n{POPULAR}"
+    migration = make_migration(_file(tmp_path, text))
+    assert (migration.after == text) == stays
+    assert ("but other.py:2 uses more of it than `ClampWithGrad.apply`: it stays" in str(migration)) == stays
 
 
 def _notebook(*cells: str) -> str:

@@ -6,12 +6,17 @@ import ast
 import itertools
 import linecache
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from ..look.what_is import DTYPES, Match, what_is
+from .hints import hints_for
 
+_LARGEST = 2**20  # bytes of a file that is read
+_MOST = 500  # files
 _DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd")
 _numbers = itertools.count()
 
@@ -20,6 +25,7 @@ _numbers = itertools.count()
 class OldClass:
     """A class of the script: its name and line, the call that does the same, and why the class stays, if it does.
 
+    hints: lines of other libraries whose class has this name.
     cell: in a notebook the number of its cell among those of code, from 1; then the line is the cell's.
     """
 
@@ -28,6 +34,7 @@ class OldClass:
     match: Match | None
     why_it_stays: str = ""
     cell: int | None = None
+    hints: tuple[str, ...] = ()
 
     @property
     def goes(self) -> bool:
@@ -41,7 +48,7 @@ class OldClass:
 
     def __str__(self) -> str:
         if self.match is None or self.match.familiar is None:
-            return f"{self.name} {self.why_it_stays}: it stays"
+            return "\n    hint: ".join([f"{self.name} {self.why_it_stays}: it stays", *self.hints])
         if self.why_it_stays:
             return f"{self.name} is {self.match.familiar}, but {self.why_it_stays}: it stays"
         *first, last = self.match.dtypes
@@ -88,7 +95,16 @@ def judge(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module
         why = "a cell that cannot be read uses it"
     else:
         why = _other_use(node, program)
-    return OldClass(node.name, node.lineno, match, why)
+    return OldClass(
+        node.name, node.lineno, match, why, hints=() if match else hints_for(node.name, _count_inputs(node))
+    )
+
+
+def _count_inputs(node: ast.ClassDef) -> int:
+    """Of the forward: all but ctx, which a class with a setup_context does not take."""
+    methods = {method.name: method.args for method in node.body if isinstance(method, ast.FunctionDef)}
+    arguments = methods.get("forward")
+    return len(arguments.args) - ("setup_context" not in methods) if arguments else 0
 
 
 def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
@@ -150,9 +166,44 @@ def _other_use(node: ast.ClassDef, program: ast.Module) -> str:
     for other in ast.walk(program):
         if isinstance(other, kinds) and other.name == node.name and other is not node:
             return f"line {other.lineno} defines {node.name} again"
-    applied = {use.value for use in ast.walk(program) if isinstance(use, ast.Attribute) and use.attr == "apply"}
-    harmless = applied.union(ast.walk(node))
+    inside, applied = set(map(id, ast.walk(node))), _applied(program)
     for use in ast.walk(program):
-        if isinstance(use, (ast.Name, ast.Attribute)) and use not in harmless and _last(use) == node.name:
+        if not isinstance(use, (ast.Name, ast.Attribute)) or id(use) in inside or id(use) in applied:
+            continue
+        if (use.id if isinstance(use, ast.Name) else use.attr) == node.name:
             return f"line {use.lineno} uses more of it than `{node.name}.apply`"
     return ""
+
+
+def _applied(tree: ast.AST) -> set[int]:
+    return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "apply"}
+
+
+def find_use_beside(file: Path, name: str) -> str:
+    """The line of a file in the same folder that uses more of the class than its `apply`, or "". Unreadable files are passed over."""
+    for other in sorted(file.resolve().parent.glob("*.py"))[:_MOST]:
+        try:
+            if other == file.resolve() or other.stat().st_size > _LARGEST:
+                continue
+            text = other.read_bytes()
+            line = next(_uses(ast.parse(text), file.stem, name), None) if name.encode() in text else None
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        if line is not None:
+            return f"{other.name}:{line} uses more of it than `{name}.apply`"
+    return ""
+
+
+def _uses(tree: ast.Module, module: str, name: str) -> Iterator[int]:
+    """The lines of a file that imports the class, or its module."""
+    names, modules, applied = set(), set(), _applied(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1] == module:
+            names |= {alias.asname or alias.name for alias in node.names if alias.name == name}
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            modules |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[-1] == module}
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Name, ast.Attribute)) or id(node) in applied:
+            continue
+        if node.id in names if isinstance(node, ast.Name) else node.attr == name and ast.unparse(node.value) in modules:
+            yield node.lineno

@@ -13,7 +13,7 @@ from pseudograd_notices.source import blank_magics
 
 from ..errors import must
 from ..notebook import to_html
-from .classes import OldClass, find_classes, judge, split_with_ends
+from .classes import OldClass, find_classes, find_use_beside, judge, split_with_ends
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,17 @@ def make_migration(file: Path) -> Migration:
     """The edit that `pseudograd migrate` shows; writes nothing. Raises ValueError for a file that is no script and no notebook."""
     try:
         text = file.read_bytes().decode("utf-8")  # with its own line ends
-        classes, after = _edit_notebook(text) if file.suffix == ".ipynb" else _edit_script(text)
+        classes, after = _edit_notebook(text) if file.suffix == ".ipynb" else _edit_script(text, file)
     except (OSError, UnicodeDecodeError, SyntaxError, json.JSONDecodeError, KeyError, TypeError) as error:
         why = " ".join(str(error).split())
         raise ValueError(must("migrate", "PATH", "be a script or a notebook", str(file), why)) from error
     return Migration(file, tuple(classes), text, after)
 
 
-def _edit_script(text: str) -> tuple[list[OldClass], str]:
+def _edit_script(text: str, file: Path) -> tuple[list[OldClass], str]:
     tree = ast.parse(text)
     classes = [judge(node, text, tree, tree) for node in find_classes(tree)]
+    classes = [replace(old, why_it_stays=find_use_beside(file, old.name)) if old.goes else old for old in classes]
     return classes, _edit(text, tree, classes)
 
 
