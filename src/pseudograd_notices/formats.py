@@ -63,7 +63,7 @@ def as_json(report: Report) -> str:
         "version": 1,
         "command": report.command,
         "pseudograd": own_version(),
-        "findings": [_as_finding(notice) for notice in report.notices],
+        "findings": [_finding_fields(notice) for notice in report.notices],
         "problems": [problem._asdict() for problem in report.problems],
         "known": report.known,
         "codes": [
@@ -75,7 +75,7 @@ def as_json(report: Report) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _as_finding(notice: Notice) -> dict[str, object]:
+def _finding_fields(notice: Notice) -> dict[str, object]:
     fields = {**notice._asdict(), "path": PurePath(notice.path).as_posix()}
     del fields["source"]
     return fields

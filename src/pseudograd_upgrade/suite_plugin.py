@@ -75,21 +75,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """In further runs no file is imported whose name is that of no test to run."""
-    names = _read_tests()
+    names = _load_tests()
     if names is None or collection_path.is_dir() or collection_path.name in ("conftest.py", "__init__.py"):
         return None
     return None if collection_path.name in {Path(name.partition("::")[0]).name for name in names} else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    names = _read_tests()
+    names = _load_tests()
     if names is not None:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
         items[:] = [item for item in items if item.nodeid in names]
 
 
 @functools.cache
-def _read_tests() -> set[str] | None:
+def _load_tests() -> set[str] | None:
     file = os.environ.get(TESTS)
     return {*json.loads(Path(file).read_text(encoding="utf-8"))} if file else None
 

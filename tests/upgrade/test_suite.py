@@ -412,7 +412,7 @@ def test_pytest_randomly_has_one_order_unless_the_command_names_another(given: o
 
 def test_a_further_run_imports_only_files_with_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"t/test_a.py::A::test", "test_b.py::test[0]"}
-    monkeypatch.setattr(suite_plugin, "_read_tests", lambda: names)
+    monkeypatch.setattr(suite_plugin, "_load_tests", lambda: names)
     files = ["test_a.py", "test_b.py", "conftest.py", "test_c.py"]
     assert [suite_plugin.pytest_ignore_collect(Path("x") / file) for file in files] == [None, None, None, True]
 
