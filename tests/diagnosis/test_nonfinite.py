@@ -508,3 +508,13 @@ def test_the_paragraph_has_twelve_lines_of_80_columns_at_most(word: str) -> None
     lines = head(d)
     assert word[:8] in " ".join(lines)
     assert sum(-(-len(line) // 80) for line in lines) <= 12
+
+
+def test_a_slope_that_grows_without_end_in_a_later_step_has_its_value_too() -> None:
+    """Gradients of earlier steps were counted in groups, when the saved values of their nodes were gone."""
+    w = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+    with diagnose() as d:
+        for step in range(4):
+            (w * float(step != 3)).sqrt().sum().backward()
+    (finding,) = d.findings
+    assert finding.evidence.startswith("born in backward 4: 3 of 3 entries that leave are not finite, where x is 0")

@@ -266,3 +266,12 @@ def test_the_nodes_inside_a_recurrent_network_have_the_line_of_its_call() -> Non
         every.sum().backward()
     assert {site.expression for site in d.sites} == {"network(x)"}
     assert {site.op: site.calls for site in d.sites} == {"mul": 120, "sub": 60, "tanh": 60, "sigmoid": 120}
+
+
+def test_the_region_of_x_is_counted_in_each_step() -> None:
+    x = torch.nn.Parameter(torch.tensor([-1.0, 0.5, 3.0]))
+    with diagnose() as d:
+        for _ in range(3):
+            x.clamp(0, 1).sum().backward()
+    (site,) = d.sites
+    assert (site.calls, site.below, site.above, site.recoverable) == (3, 3, 3, 3)

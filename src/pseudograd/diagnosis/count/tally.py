@@ -354,7 +354,7 @@ def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> N
             tally.count(leaving, arriving, is_full, leaves, node)
             tally.may_wait = False
         else:
-            tally.note_usual(grads[3 * number], node if is_full else None, leaves)
+            tally.note_usual(arriving[0], node if is_full else None, leaves)
 
 
 # --- an op in place on a view: autograd makes one node for it, of the whole base --------------------------------------
