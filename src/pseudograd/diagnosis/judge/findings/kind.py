@@ -120,7 +120,7 @@ class Evidence:
         nonfinite = vars(self.recorder).get("nonfinite")
         skipped = [] if nonfinite is None else nonfinite.calm()
         losses = [] if nonfinite is not None and (nonfinite.reached or nonfinite.is_told) else self._losses_not_finite()
-        return [*self.starving.calm(), *skipped, *losses, *calm_lines(self.partly), *clips, *more]
+        return [*self.starving.calm(), *skipped, *losses, *calm_lines(self.partly), *dict.fromkeys(clips), *more]
 
     def is_penalty(self, site: Site) -> bool:
         """Is it a term of the loss that nothing violates, and from which nothing starves?"""
