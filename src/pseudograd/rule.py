@@ -62,6 +62,7 @@ class Rule(Record):
         sides: for a range, what x gets below it and above it; the edge says what x gets at a bound.
         find_range: takes the inputs behind x; gives the bounds of x and the pieces, where the row says what x and both bounds get.
         regions: gives two numbers, or one twice, and the pieces that say what x gets around them, where y is no clamp.
+    is_long: its formula is element-wise and takes several steps, each of the size of x.
     colour: in figures; rules of the same name share it.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
     ulps: the largest difference of two computations in units in the last place: 0 if every device rounds alike, more for exp or tanh.
@@ -92,6 +93,7 @@ class Rule(Record):
     sides: Callable[..., Sides] | None = None
     find_range: Callable[..., RangePieces] | None = None
     regions: Callable[..., RangePieces] | None = None
+    is_long: bool = False
     is_users: bool = False
     author: str = ""
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()

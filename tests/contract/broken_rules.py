@@ -86,7 +86,7 @@ def broken_op(name: str, rule: Rule, **changes: object) -> Op:
     def public(x: Tensor, min: Bound, max: Bound, *, rule: str, edge: str = "closed", maximize: bool = False) -> Tensor:
         return engine.run(call_for(op, rule, edge, maximize), x, *unify_bounds(x, min, max))
 
-    name, rules = f"broken: {name}", {**CLAMP.rules, rule.name: rule.replaced(sides=None)}
+    name, rules = f"broken: {name}", {**CLAMP.rules, rule.name: rule.replaced(sides=None, is_long=False)}
     op = CLAMP.replaced(name=name, rule_set=name, rules=rules, public=public, **changes)
     return op
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from .. import formula
 from ..arguments import flushes_subnormals, rounded_to
 from ..geometry import ALL, INWARD, NOTHING, Constant, Side
 from ..rule import Call, Gradients, Wants
@@ -193,6 +194,29 @@ def _slopes_of_four(code: bits.Code, dtype: torch.dtype, device: torch.device) -
     return torch.tensor(slopes, dtype=dtype, device=device)[codes]
 
 
+LEAST_BLOCKWISE = 2**22  # elements: fewer fit the processor's cache anyhow
+PART_OF_A_THREAD = 2**15  # elements: torch shares no fewer among several threads
+
+
+def _pull_by_parts(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    """The formula on a part of x at a time, so that its temporaries stay in the cache."""
+    x, *others = saved
+    if x.numel() < LEAST_BLOCKWISE or x.dtype not in bits.DTYPES or grad.dtype is not x.dtype or grad.shape != x.shape:
+        return None
+    if any(isinstance(other, Tensor) for other in others) or bits.order_of(x) is None:
+        return None
+    grad_x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    laid_grad = grad if grad.stride() == x.stride() else grad_x.copy_(grad)
+    flat_x, flat_grad, flat = (tensor.as_strided((x.numel(),), (1,)) for tensor in (x, laid_grad, grad_x))
+    size = PART_OF_A_THREAD * torch.get_num_threads()
+    for start in range(0, x.numel(), size):
+        part = slice(start, start + size)
+        gradient = formula.pull(flat_grad[part], [flat_x[part], *others], wants, call)[0]
+        assert gradient is not None
+        flat[part] = gradient
+    return grad_x, *[None] * len(others)
+
+
 for _serves, _backward in (
     (_gives(NOTHING, NOTHING, ALL, NOTHING), _only_inside),
     (_gives(*INWARD, ALL), _only_inward),
@@ -200,5 +224,7 @@ for _serves, _backward in (
     (_gives(Constant(-1.0), Constant(1.0), ALL), _sign_outside),
 ):
     register(Kernel("portable", INPUTS, _serves, _backward, priority=20))
+BLOCKWISE = Kernel("portable", INPUTS, lambda call: call.rule.is_long, _pull_by_parts, device="cpu", priority=10)
+register(BLOCKWISE)
 register(Kernel("portable", bits.BITS, lambda call: call.rule.steps is not None, _pull_steps, priority=20))
 account("portable", lambda: {"state": "active", "why": "a handful of ATen calls"})

@@ -205,7 +205,7 @@ _COLOURS = {
 
 def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> None:
     pull = _pull_of(outside, bool(row.get("ignores_edge")))
-    row = {"pull": pull, "keeps": BOUNDED, "colour": _COLOURS.get(name, ""), **row}
+    row = {"pull": pull, "keeps": BOUNDED, "is_long": True, "colour": _COLOURS.get(name, ""), **row}
     RULES[name] = Rule(name=name, reference=partial(reference.gradient, name), **row)
 
 
@@ -229,6 +229,7 @@ _rule(
     pull=_pull_of_identity,
     keeps=_keeps_for_the_bounds_only,
     sides=lambda: (ALL, ALL),
+    is_long=False,
     also_called="straight-through, clamp_ste, preserve-gradient",
     translates="ste straight_through clamp_ste preserve_gradient",
 )

@@ -248,6 +248,7 @@ def _grid_rule(rule: Rule) -> Rule:
         keeps=_INPUTS if isinstance(rule.keeps, tuple) else _keeps_for_parameters,
         requires=(),
         compares=False,
+        is_long=False,
     )
 
 

@@ -92,6 +92,7 @@ _rule(
     parameters={"amplitude": 0.21},
     ulps=8,
     cancels=True,
+    is_long=True,
 )
 
 

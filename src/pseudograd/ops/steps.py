@@ -141,7 +141,7 @@ def _rule(name: str, pull: Pull | None = None, **row: Any) -> None:
     if pull is None:
         pull = _window_pull if name == "window" else partial(_surrogate, SLOPES[name].of)
         parameters = {"scale": 1.0, "height": 1.0}
-        row = {"parameters": parameters, "curve": SLOPES[name].curve, **row}
+        row = {"parameters": parameters, "curve": SLOPES[name].curve, "is_long": True, **row}
     RULES[name] = row_of(name, pull, partial(reference.step, name), **{"keeps": ("x",), **row})
 
 
@@ -154,6 +154,7 @@ _rule(
     translates="clipped_ste ste_sign rectangular rect boxcar hardtanh",
     jumps=lambda scale, **_: (-scale, scale),
     steps=_steps_of_window,
+    is_long=False,  # bits are kept of it
 )
 _rule(
     "triangle",
