@@ -7,8 +7,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,45 +20,52 @@ from ..formula import Depth
 from ..listen import hooks, patches
 from ..listen.harmless import harmless
 from ..listen.listener import Listener, listening
-from ..listen.program.files import checked_file, write
-from ..notebook import to_frame
 from ..torch_table import forms as torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
 from ..torch_table.eras import installed_era
 from .count.optimisers import Rest
 from .count.recorder import Recorder
-from .count.sensitivity import SensitivityMeter, check_sensitivity
 from .count.stalls import Stalls
-from .count.whatif import WhatIfMeter, questions
-from .judge.deliberate import Deliberate
-from .judge.findings import Results
 from .records import FIELDS, Report
-from .tell.as_json import json_of
-from .tell.metrics import metrics_of
-from .tell.page import page
-from .tell.text import text
+
+if TYPE_CHECKING:
+    from .count.whatif import WhatIfMeter
+    from .judge.deliberate import Deliberate
+    from .judge.findings import Results
 
 _NOT_COMPILED = "diagnose: the context must be entered outside code that torch.compile runs"
 
 
 class Readable(Report):
-    """A report of one process or of several, and its forms."""
+    """A report of one process or of several. The rooms that write text, page and JSON are imported when they are needed."""
 
     def to_json(self) -> dict[str, object]:
         """Everything, in plain lists, dictionaries and numbers."""
+        from .tell.as_json import json_of
+
         return json_of(self)
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
+        from .tell.metrics import metrics_of
+
         return metrics_of(self)
 
     def __str__(self) -> str:
+        from .tell.text import text
+
         return text(self)
 
     def _repr_html_(self) -> str:
+        from ..notebook import to_frame
+        from .tell.page import page
+
         return to_frame(page(self))
 
     def write_html(self, file: str | Path) -> Path:
         """Write one self-contained page. Raises ValueError where that fails; an older file stays until the new one is complete."""
+        from ..listen.program.files import checked_file, write
+        from .tell.page import page
+
         target = checked_file("diagnose", "file", Path(file))
         write("diagnose", "file", target, page(self))
         return target
@@ -79,7 +87,9 @@ class Diagnosis(Readable):
             raise TypeError(must("diagnose", "model", "be a torch.nn.Module", model, remedy))
         if detail not in ("full", "counts"):
             raise ValueError(must("diagnose", "detail", "be 'full' or 'counts'", detail))
-        self._deliberate = Deliberate(ignore)
+        self._ignore = ignore
+        if ignore or isinstance(ignore, str):
+            _ = self._deliberate  # its errors, before any training
         self._recorder = recorder = Recorder(detail == "full")
         self.noted = recorder.noted
         self._stalls = Stalls(recorder.leaves, self.noted, lambda: recorder.loss)
@@ -87,13 +97,17 @@ class Diagnosis(Readable):
             recorder.optimisers.stalls = self._stalls
         if model is not None:
             recorder.leaves.add_module(model, is_given=True)
-        whatifs, every = questions(whatif), check_sensitivity(sensitivity)
-        if whatifs or every:
-            meter = SensitivityMeter(every, recorder.tally_of, self._deliberate.location) if every else None
-            recorder.asking = WhatIfMeter(whatifs, recorder.leaves, recorder.noted, meter)
+        if whatif or sensitivity is not False:
+            recorder.asking = _make_asking(recorder, whatif, sensitivity, self._deliberate)
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
         self._final: Results | None = None
+
+    @cached_property
+    def _deliberate(self) -> Deliberate:
+        from .judge.deliberate import Deliberate
+
+        return Deliberate(self._ignore)
 
     def __enter__(self) -> Diagnosis:
         if self._stack is not None or self._has_ended:
@@ -139,10 +153,24 @@ class Diagnosis(Readable):
         """A field of the report. It is computed when somebody reads it, and once only after the context has ended."""
         if name not in FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        from .judge.findings import Results
+
         results = self._final or Results(self._recorder, self._deliberate, self._stalls)
         if self._has_ended:
             self._final = results
         return getattr(results, name)
+
+
+def _make_asking(
+    recorder: Recorder, whatif: Mapping[str, object] | None, sensitivity: int | bool, deliberate: Deliberate
+) -> WhatIfMeter | None:
+    """None without a what-if and without sensitivity."""
+    from .count.sensitivity import SensitivityMeter, check_sensitivity
+    from .count.whatif import WhatIfMeter, questions
+
+    whatifs, every = questions(whatif), check_sensitivity(sensitivity)
+    meter = SensitivityMeter(every, recorder.tally_of, deliberate.location) if every else None
+    return WhatIfMeter(whatifs, recorder.leaves, recorder.noted, meter) if whatifs or meter is not None else None
 
 
 # --- compiled code runs eagerly ---------------------------------------------------------------------------------------

@@ -36,14 +36,15 @@ class Ranges:
     """The nodes that one thread makes: those of calls that somebody saw, and the ranges between, which nobody saw being made."""
 
     def __init__(self) -> None:
-        self.start_afresh()
+        self.unseen: list[Span] = []
+        self.seen_up_to = node_number()
 
     def forget(self) -> None:
         """Nodes made so far are accounted for."""
         self.seen_up_to = node_number()
 
     def start_afresh(self) -> None:
-        self.unseen: list[Span] = []
+        self.unseen = []
         self.seen_up_to = node_number()
 
     def may_hide_some(self) -> bool:
