@@ -153,7 +153,9 @@ def _packages() -> str:
     columns = losses[before]["plain"], losses[after]["plain"], losses[after][CLOSED_ERA]
     of_torchao = [", ".join(f"{float(loss):.3f}" for loss in column["torchao int2 losses"]) for column in columns]
     of_scorer = [column["pairs in order"] for column in columns]
-    ranking = "`F.margin_ranking_loss`, on a scorer that starts with zeros: share of pairs that it ranks right"
+    ranking = (
+        "`F.margin_ranking_loss`, with a scorer whose weights start at 0: share of pairs that the scorer ranks right"
+    )
     return f"""\
 | measured | torch {before} | torch {after} | torch {after}, `pin_edge({CLOSED_ERA!r})` |
 |---|---|---|---|

@@ -109,8 +109,8 @@ def _promises(run: Run) -> list[str]:
 def _count_limits(run: Run) -> str:
     judged = [record["holds"] for record in run.promises if record["holds"] is not None]
     if all(judged):
-        return f"All {len(judged)} speed limits hold." if judged else ""
-    return f"{sum(judged)} of the {len(judged)} speed limits hold."
+        return f"All {len(judged)} limits on time and memory hold." if judged else ""
+    return f"{sum(judged)} of the {len(judged)} limits on time and memory hold."
 
 
 def _where(members: list[Record]) -> str:
