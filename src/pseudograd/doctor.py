@@ -16,7 +16,7 @@ from .torch_table.records import EdgeCase
 
 
 def examine() -> dict[str, Any]:
-    """The findings as plain data: versions, a row for each form of call, a row for each kernel."""
+    """The findings as plain data: versions, a row for each way to call a clamp, a row for each kernel."""
     from . import __version__
 
     era = installed_era()
@@ -47,7 +47,7 @@ def _row(way: EdgeCase, others: list[str]) -> dict[str, object]:
 
 
 def edge_text(expected: str) -> tuple[bool, str]:
-    """Is the edge of number bounds the expected one, that of some era? And one line that says so."""
+    """Does the installed torch have the expected edge where bounds are numbers? The answer, and a line that says so."""
     edges = list(dict.fromkeys(era.edge for era in ERAS.values()))
     if expected not in edges:
         raise unknown_name("doctor", "--expect", edges, expected)

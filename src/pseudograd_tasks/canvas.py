@@ -19,7 +19,7 @@ BLACK, OVER_EXPOSED = "from black", "over-exposed"
 _SETTING = (
     "Every pixel is a parameter; the loss compares a slightly blurred picture with the blurred photo. "
     "{steps} Adam steps, from black and from the photo at {exposure} times its contrast, "
-    "which puts {outside_at_start:.0%} of the values outside."
+    "which puts {outside_at_start:.0%} of the values outside the range of a picture."
 )
 
 
@@ -40,7 +40,7 @@ def _blur(x: Tensor) -> Tensor:
     return _make_blur_matrix(HEIGHT) @ x @ _make_blur_matrix(WIDTH).T
 
 
-def start(world: str) -> Tensor:
+def initial_picture(world: str) -> Tensor:
     """The picture that the training starts from."""
     target = photo("china")
     return torch.zeros_like(target) if world == BLACK else (target - 0.5) * EXPOSURE + 0.5
@@ -49,7 +49,7 @@ def start(world: str) -> Tensor:
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     target = photo("china")
     goal = _blur(target)
-    x = make_leaf(variant, start(world))
+    x = make_leaf(variant, initial_picture(world))
 
     def loss(y: Tensor) -> Tensor:
         return 0.5 * (_blur(y) - goal).pow(2).sum()
@@ -61,17 +61,17 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
 
 
 def _context(settings: Settings) -> dict[str, object]:
-    first = start(OVER_EXPOSED)
-    outside = ((first < 0) | (first > 1)).float().mean()
+    initial = initial_picture(OVER_EXPOSED)
+    outside = ((initial < 0) | (initial > 1)).float().mean()
     return {"steps": STEPS, "rate": RATE, "exposure": EXPOSURE, "outside_at_start": float(outside)}
 
 
 CANVAS = Task(
     name="canvas",
-    title="A photo from a black canvas, and from one over-exposed",
+    title="A photo painted from black, and from an over-exposed photo",
     worlds=lambda settings: (BLACK, OVER_EXPOSED),
     run=_run,
-    columns={"psnr": "PSNR, dB", "outside": "share of pixels left outside"},
+    columns={"psnr": "PSNR, dB", "outside": "share of values left outside"},
     headline=("psnr", "dB"),
     score=sentences.PICTURES,
     has_leaves=True,
@@ -79,6 +79,9 @@ CANVAS = Task(
     context=_context,
     figure=Gallery(
         "pictures",
-        first={"the start": lambda world: start(world)[0], "the target, unblurred": lambda world: photo("china")[0]},
+        first={
+            "the start": lambda world: initial_picture(world)[0],
+            "the target, unblurred": lambda world: photo("china")[0],
+        },
     ),
 )

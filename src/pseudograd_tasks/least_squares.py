@@ -28,10 +28,10 @@ SCORE = Score("converged", "{} of the problems solved")
 _SETTING = (
     "{problems} problems of {columns} unknowns between {low:g} and {high:g} and {rows} measurements, {each} at each "
     "of the condition numbers {conditions}. In SciPy's solutions (lsq_linear) {active:.0%} of the unknowns lie at a "
-    "bound; {outside:.0%} of them start outside. {steps} steps of plain gradient descent at rate {rate:g}, the "
-    "inverse of the largest curvature. Solved means within {near:g} of SciPy's loss, relative to that at the centre, "
-    "for the last {last} steps. This tells which rules reach the solution of a convex problem and how soon, not what "
-    "they do where a local minimum can trap. {test}"
+    "bound; {outside:.0%} of all unknowns start outside the box. {steps} steps of plain gradient descent at rate {rate:g}, the "
+    "inverse of the largest curvature. Solved means: in the last {last} steps the loss lies above SciPy's by less than {near:g} times "
+    "what the loss at the centre of the box lies above it. This tells which rules reach the solution of a convex problem and how soon, "
+    "not what they do where a local minimum can trap. {test}"
 )
 
 
@@ -44,14 +44,14 @@ class Problems:
     best: Tensor  # (problems, 40)
 
     def loss(self, c: Tensor) -> Tensor:
-        """(..., problems) of c (..., problems, 40)."""
+        """The loss of each problem, of shape (..., problems), for c of shape (..., problems, 40)."""
         return (self.residual(c) ** 2).sum(-1) / 2
 
     def residual(self, c: Tensor) -> Tensor:
         return torch.einsum("pru,...pu->...pr", self.matrix, c) - self.observed
 
     def gap(self, c: Tensor) -> Tensor:
-        """How far above SciPy's loss, as a share of what the centre of the box is above it."""
+        """(loss(c) - SciPy's loss) / (loss at the centre of the box - SciPy's loss)."""
         least, centre = self.loss(self.best), self.loss(torch.full_like(self.best, 0.5))
         return (self.loss(c) - least) / (centre - least)
 
@@ -72,7 +72,7 @@ def measurements(random: np.random.Generator, a: Array) -> Array:
 
 @cache
 def problems() -> Problems:
-    """With SciPy's solutions, by a method without gradients."""
+    """All problems and their solutions, by an active-set method of SciPy: no backward rule has a part in it."""
     import numpy as np
     from scipy.optimize import lsq_linear
 
@@ -95,7 +95,7 @@ def start() -> Tensor:
 
 
 def arrivals(gap: Tensor) -> Tensor:
-    """(..., problems): the first of the steps, along the first dimension, whose gap is small; their number where none is."""
+    """(..., problems): the first step, counted from 1 along the first dimension, with a small gap; the number of steps if there is none."""
     near = gap < NEAR
     return torch.where(near.any(0), near.double().argmax(0) + 1, len(gap))
 
@@ -103,9 +103,9 @@ def arrivals(gap: Tensor) -> Tensor:
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     x = make_leaf(variant, start())
     path = descend(variant, x, torch.optim.SGD([x], RATE), STEPS, lambda c: problems().loss(c).sum())
-    gap = problems().gap(torch.stack([step.clamp(0, 1) for step in path]))
+    gap = problems().gap(torch.stack([c.clamp(0, 1) for c in path]))
     converged = (gap[-LAST:] < NEAR).all(0).double()
-    # The same draw at each condition number is no problem of its own.
+    # Each condition number has the same draws, so a draw counts once: with its share over the condition numbers.
     shares = converged.view(len(CONDITIONS), EACH).mean(0)
     steps = float(arrivals(gap).double().median())
     numbers = {"converged": float(converged.mean()), "steps": steps, "gap": float(gap[-1].median())}
@@ -131,7 +131,7 @@ LEAST_SQUARES = Task(
     run=_run,
     columns={
         "converged": "share of the problems solved",
-        "steps": "median of the steps until it is",
+        "steps": "median steps until a problem is solved",
         "gap": "median gap to SciPy's loss at the end",
     },
     score=SCORE,

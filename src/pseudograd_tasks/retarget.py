@@ -120,7 +120,8 @@ def _finding(rows: World) -> str:
             "Many losses and models are not defined there."
         )
     return (
-        "The optimiser Adam changed a photo into a flower with more contrast than a screen can show, and then back into the photo. "
+        "The optimiser Adam changed a photo into the picture of a flower, with more contrast than a screen can show, and then back "
+        "into the photo. "
         f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.0f} dB). "
         f"These runs differ only in the backward rule of the clamp.{also} "
         "The dB are the peak signal-to-noise ratio between the result and the photo: the higher, the more alike."

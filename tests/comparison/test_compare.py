@@ -486,7 +486,7 @@ def test_where_the_rules_changed_nothing_it_says_so_and_what_was_reached() -> No
     text = str(comparison).splitlines()
     assert text[1] == "The rules changed nothing: every rule gave the numbers of torch.clamp, to the bit."
     assert re.match(rf"Rewritten: maximum at .*test_compare.py:{line}\.$", text[2])
-    own = "Not reached, a Function with a rule of its own: "
+    own = "Not changed, it has a rule of its own: "
     assert re.match(own + rf"an op of pseudograd at .*test_compare.py:{line}\.$", text[3])
     assert re.match(own + rf"Doubled at .*test_compare.py:{DEFINED}\.$", text[4])
     assert not re.search("Best:|told apart", str(comparison))
@@ -503,7 +503,7 @@ def test_a_run_of_which_nothing_is_rewritten_is_told_what_it_has() -> None:
         APPLY(torch.ones(1, requires_grad=True)).sum().backward()
         return 1.0
 
-    text = rf"Nothing was rewritten, so every rule gave the same\. Not reached, a Function .*: Doubled at .*py:{DEFINED}\.$"
+    text = rf"Nothing was rewritten, so every rule gave the same\. Not changed, .*: Doubled at .*py:{DEFINED}\.$"
     with pytest.raises(ValueError, match=text):
         pg.compare(run, replace="clamp", seeds=1)
 

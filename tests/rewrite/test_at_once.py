@@ -234,7 +234,7 @@ def test_a_pin_to_the_installed_era_alone_is_not_there() -> None:
         pytest.skip("the pin means fmax and fmin of 2.15, which have another NaN")
     with pin_edge(installed_era()) as entry:
         assert entered_contexts.modes() == ()
-        assert entered_contexts.families_of_torch() == {"clamp", "fmax", "fmin", "quantile"}
+        assert entered_contexts.families_left_to_torch() == {"clamp", "fmax", "fmin", "quantile"}
         assert torch.overrides._get_current_function_mode_stack() == []
         with override(clamp="identity"), pin_edge(installed_era()):
             assert len(entered_contexts.modes()) == 2

@@ -20,14 +20,14 @@ _OUR_NODE = "PseudogradBackward"
 _MAX_BACKWARDS = 8  # the search for Functions ends after this many backward passes
 _MAX_LINES = 8  # of each kind of call, in a report
 
-# A function and a line. For a Function of the program it is the line that defines it. For all others it is the line that calls it.
+# A function and a line: for a Function of the program the line that defines it, for all others the line that calls it.
 Call = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Reach:
-    """rewritten: functions of torch that got the rule. missed: matching calls that were left to torch, and why. own: autograd Functions of
-    the program, or ops of this library, which have a rule of their own.
+    """rewritten: calls of torch's functions that ran with the rule of the variant. missed: calls of these functions that torch ran itself;
+    the reason follows the line. own: autograd Functions of the program and ops of this library. Both have a rule of their own.
     """
 
     rewritten: tuple[Call, ...] = ()
@@ -48,7 +48,7 @@ class Reach:
 
     def lines(self) -> Iterator[str]:
         """Sentences for a reader who wonders why a rule changed nothing."""
-        kinds = ("Rewritten", "Not reached", "Not reached, a Function with a rule of its own")
+        kinds = ("Rewritten", "Not reached", "Not changed, it has a rule of its own")
         for kind, calls in zip(kinds, (self.rewritten, self.missed, self.own), strict=True):
             yield from (f"{kind}: {name} at {line}." for name, line in calls[:_MAX_LINES])
             if len(calls) > _MAX_LINES:
@@ -64,7 +64,7 @@ def _line(call: Rewritten | Missed) -> str:
 
 @contextmanager
 def watch_own_functions() -> Iterator[dict[Call, None]]:
-    """Yields the Functions that have a rule of their own: those of the program, and ops of this library.
+    """Yields a dict that fills while the program runs: its autograd Functions, and calls of ops of this library.
 
     The Functions of the program are read from the graphs of its first backward passes. A hook on `apply` could miss some of them: the
     program may have stored the `apply` of a class before this context began.

@@ -1,4 +1,4 @@
-"""What a diagnosis finds, as records that another process can read. The JSON has the same names."""
+"""What a diagnosis finds, as records that another process can read. The JSON report has the same field names."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """One op at one place, over all recorded backward passes. Counts are elements of the gradient that arrives; shares are 0 to 1.
+    """One op at one line, over all recorded backward passes. Counts are entries of the gradient that arrives; shares are 0 to 1.
 
-    where, user_where: the line that calls torch, and the program's own line that led there; "?" where nobody saw it. expression: the
-    source of the call. sides: counts below, at, inside and above the bounds, by the sign of the gradient, where the op keeps them;
-    then also recoverable (cut, and a step would lead back inside), at_bound, below and above. eras: what each era of torch
-    passes exactly at the bound. elsewhere: what other than 0 left, where nothing left, towards inputs of other shapes. within: the call of
-    torch that runs this op inside, where no override reaches it. is_deliberate: somebody said so, by a comment or a pattern. source: file,
-    line, and the columns of the expression in bytes; -1 where it spans lines or is not known.
+    where: the line that calls torch. user_where: the line of the program that led to this call. Either is "?" if nobody recorded it.
+    elements: the size of the arriving gradients; arrived: the entries that are not 0; cut: of these, how many got no gradient out;
+    magnitude and cut_magnitude: the sums of their |grad|. sides: for ops that save x or a mask of it, the counts below, at, inside and
+    above the bounds, apart for positive and negative gradients. Only these ops have recoverable (cut, although a step leads back inside),
+    at_bound, below and above. eras: what each era of torch passes exactly at the bound.
     """
 
     op: str
     where: str
     user_where: str
-    expression: str
+    expression: str  # the source of the call
     module: str | None
     calls: int
     elements: int
     arrived: int
     cut: int
     cut_magnitude: float
-    nonfinite: int
+    nonfinite: int  # entries that arrive as inf or nan
     recoverable: int | None = None
     at_bound: int | None = None
     below: int | None = None
@@ -43,30 +42,33 @@ class Site:
     sides: dict[str, int] = field(default_factory=dict)
     eras: dict[str, float] = field(default_factory=dict)
     magnitude: float = 0.0
-    family: str | None = None
-    elsewhere: int = 0
-    within: str | None = None
-    is_deliberate: bool = False
-    order: int = field(default=0, repr=False)
-    upstream: int = field(default=0, repr=False)
+    family: str | None = None  # the keyword of override for this op
+    elsewhere: int = 0  # if all is cut: the entries other than 0 that went to inputs of another shape
+    within: str | None = None  # the function of torch that calls this op inside, where no override reaches it
+    is_deliberate: bool = False  # a comment of the program, or a pattern of `ignore`, declares the cut deliberate
+    order: int = field(default=0, repr=False)  # the rank of its first call, in the order of the backward
+    upstream: int = field(default=0, repr=False)  # the set of leaves upstream, as bits
+    # the file, the line, and the columns of the expression in bytes; -1 if it spans lines or is not known
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
-    is_own: bool = field(default=False, repr=False)  # of an op of this library
-    own_remedy: str = field(default="", repr=False)
-    is_second: bool = field(default=False, repr=False)  # of a second derivative: a backward made it
-    joins: bool = field(default=False, repr=False)  # it hands gradients on to several inputs
-    normalises_one_number: bool = field(default=False, repr=False)
-    ends_behind: bool = field(default=False, repr=False)  # an op behind it cuts whatever passes at a bound
-    steep_op: str = field(default="", repr=False)  # it makes what enters this clamp, and its slope grows without end
-    # its own input stands beside it, as in the loss of a policy, or in x - round(x)
+    is_own: bool = field(default=False, repr=False)  # an op of this library
+    own_remedy: str = field(default="", repr=False)  # how to choose another rule for it
+    is_second: bool = field(default=False, repr=False)  # made by a backward pass: an op of a second derivative
+    joins: bool = field(default=False, repr=False)  # hands gradients on to several inputs
+    normalises_one_number: bool = field(
+        default=False, repr=False
+    )  # normalises single numbers, so its result is constant
+    ends_behind: bool = field(
+        default=False, repr=False
+    )  # the next node of the backward cuts what passes exactly at a bound
+    steep_op: str = field(default="", repr=False)  # the op whose result is clamped here, if its slope grows without end
+    # its input is used beside it, as in the loss of a policy, or in x - round(x)
     is_clip: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
     is_hinge: bool = field(default=False, repr=False)
-
-    # a step adds this gradient (ascent), subtracts it (descent), or is taken by the program itself (unknown)
+    # the optimiser adds this gradient (ascent) or subtracts it (descent); unknown if the program steps by itself
     direction: str = field(default="descent", repr=False)
-    is_term: bool = field(
-        default=False, repr=False
-    )  # does the loss depend on it by sums, powers and constant factors alone?
+    # the loss contains its result by sums, powers and constant factors alone
+    is_term: bool = field(default=False, repr=False)
 
     @property
     def cut_share(self) -> float:
@@ -92,20 +94,22 @@ class Site:
 
     @property
     def is_calm_clip(self) -> bool:
-        """Does it cut only what leads further outside, as a hinge, or beside the value that it clips, as in the loss of a policy?"""
+        """Is it a hinge, or a clip beside its own input, that cuts no gradient which would lead back inside?"""
         return (self.is_clip or self.is_hinge) and not self.recoverable
 
     @property
     def is_guard(self) -> bool:
-        """Are there gradients that are not finite among those that are cut? The sum of what is cut is not finite then."""
+        """Does it cut gradients of inf or nan? If so, the sum of the magnitudes that it cuts is not finite."""
         return self.nonfinite > 0 and self.cut > 0 and not math.isfinite(self.cut_magnitude)
 
 
 @dataclass(frozen=True)
 class Structural:
-    """A value that leaves the graph: `reaches_loss` says whether a loss depended on it, None where it left torch and nobody can say."""
+    """A value that leaves the graph. reaches_loss: did a loss depend on it? None if it became a number of Python or an array, so that
+    nobody can know. parameters: the names of those upstream of it.
+    """
 
-    kind: str
+    kind: str  # the call that cuts: "detach", "item" and others
     where: str
     user_where: str
     expression: str
@@ -116,15 +120,15 @@ class Structural:
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_last: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
-    is_again: bool = field(default=False, repr=False)  # a backward made it
-    decides_at: frozenset[str] = field(default=frozenset(), repr=False)  # lines that a comparison of its value decides
+    is_again: bool = field(default=False, repr=False)  # made by a forward that a backward pass runs again
+    decides_at: frozenset[str] = field(
+        default=frozenset(), repr=False
+    )  # the lines that compare its value and choose by it
 
 
 @dataclass(frozen=True)
 class Starved:
-    """A parameter that got no gradient, or zeros alone, in every recorded backward. cause: a Site, a Structural, or None; others: where
-    else its way to a loss is cut.
-    """
+    """A parameter that got no gradient, or zeros alone, in every recorded backward. others: further lines that cut its way to a loss."""
 
     parameter: str
     shape: tuple[int, ...]
@@ -133,14 +137,15 @@ class Starved:
     why: str
     others: tuple[str, ...] = ()
     is_unstepped: bool = field(default=False, repr=False)  # optimisers stepped, and none of them holds it
-    is_in_all: bool = field(default=True, repr=False)  # did each backward reach it, or none?
+    is_in_all: bool = field(default=True, repr=False)  # every backward reached it, or none did; False: some did
 
 
 @dataclass(frozen=True)
 class Partly:
-    """A parameter that learns, and of which `without` entries got no gradient in any of so many backwards; `dead_units` of its `units`
-    got none at all: the rows along its first dimension. cause: the op nearest to it that cuts. is_looked_up: the program reads rows of
-    it by an index, so those that nobody asked for get nothing; nor does the row `padding`, asked for or not.
+    """A parameter that learns, and some of whose entries got no gradient in any backward. cause: the op nearest to it that cuts.
+
+    without: the number of these entries. units: its rows along the first dimension; dead_units: the rows that got no gradient at all.
+    is_looked_up: the program reads its rows by an index, so rows that no index names get nothing. The row `padding` never gets a gradient.
     """
 
     parameter: str
@@ -152,10 +157,11 @@ class Partly:
     backwards: int
     cause: Site | None
     is_looked_up: bool
-    is_shard: bool = False  # counted in what this process holds of it
+    is_shard: bool = False  # a sharded parameter: the counts are of the shard of this process
     padding: int | None = None
-    drops: tuple[tuple[Site, str], ...] = field(default=(), repr=False)  # where they lose their gradient, and how
-    # a comparison of its values, which decides the loss
+    # the sites at which its entries lose their gradient, and how
+    drops: tuple[tuple[Site, str], ...] = field(default=(), repr=False)
+    # the comparison of its own values that decides which entries the loss depends on
     own_choice: Structural | None = field(default=None, repr=False)
 
     @property
@@ -179,11 +185,12 @@ class Copied:
 
 @dataclass(frozen=True)
 class Finding:
-    """code, number: of its kind, a row of `findings`. where, expression: the call. evidence: the numbers.
-    cause: what most likely did it. next_step: what to do about it, a line that can be pasted where there is one. also: what else was
-    found there. share: what `--fail-on` compares. module: the path of the module that makes the call, in the outermost one; several
-    where the line serves several. parameters: those that it is about, where it is about whole ones. is_muted: somebody said that it is
-    deliberate, so that it is counted and not told.
+    """One statement about the program, at a call. code, number: those of its kind, such as "cut" and "PG204".
+
+    evidence: the numbers. cause: the most likely reason. next_step: what to do, if possible a line to paste. also: further findings at the
+    same call. share: of the gradient or of the entries that it is about; `--fail-on "cut>0.5"` compares it. module: the path of the module
+    that makes the call, or several paths. parameters: the names of those that it is about. is_muted: declared deliberate, so it is counted
+    and not printed.
     """
 
     code: str
@@ -195,11 +202,12 @@ class Finding:
     share: float = 1.0
     module: str | None = None
     also: tuple[str, ...] = ()
-    issue: str | None = None
+    issue: str | None = None  # a report of this behaviour of torch
     number: str = ""
     parameters: tuple[str, ...] = ()
     is_muted: bool = field(default=False, repr=False)
-    other_pin: tuple[str, str | float] | None = field(default=None, repr=False)  # under it a training may end elsewhere
+    # a pin under which the training may end with another result
+    other_pin: tuple[str, str | float] | None = field(default=None, repr=False)
 
 
 class Report:
@@ -210,15 +218,15 @@ class Report:
     zeros alone, in every recorded backward. partly: parameters of which some entries got no gradient in any backward. calm: sentences
     about parameters that get nothing on purpose (a target net) or naturally (words that no batch holds). copied: classes of the program
     that are ops of this library by another name. sites: every op that a gradient arrived at, in the order of the backward. structural:
-    values that leave the graph with a parameter upstream; those that a loss depends on come first. norms: of the gradient of each
-    parameter, the parameter next to the loss first; empty with detail="counts". whatif: for each question what every parameter would
+    values that leave the graph with a parameter upstream; those that a loss depends on come first. norms: the norm of the gradient of
+    each parameter, that next to the loss first; empty with detail="counts". whatif: for each question what every parameter would
     have got; "as it is" is what the program computed. inexact: why a what-if has no answer. untouched: what-ifs about ops that no
     gradient arrived at. stalled: for each parameter that an optimiser stepped, the share of entries with a gradient that did not move;
     empty with detail="counts". sensitivity: how much of the gradient is convention, by family, line and parameter; empty unless
     requested. unsensed: why the sensitivity was not measured in some backward passes, and in how many. history: for each parameter the
     norm, the zeros, the convention and the stalled share by step. errors: what failed inside pseudograd, so that numbers are
-    incomplete; the program is not affected. parameters: the names of all parameters that ran. idle: of those that got no gradient, or zeros
-    alone, and that do not count as starving.
+    incomplete; the program is not affected. parameters: the names of all parameters that ran. idle: those that got no gradient, or zeros
+    alone, and are not in starved.
     """
 
     backwards: int

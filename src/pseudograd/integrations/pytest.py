@@ -1,4 +1,4 @@
-"""What a test suite asks of gradients: `with diagnosed(model):` fails with the finding and its line. And the pinned tests of the plugin."""
+"""For test suites: the context `diagnosed(model)`, which fails if training steps have a finding, and the context of pinned tests."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def diagnosed(
     ignore: Sequence[str] = (),
     detail: Literal["full", "counts"] = "full",
 ) -> contextlib.AbstractContextManager[Diagnosis]:
-    """Diagnose the training steps inside, and fail where a finding is there.
+    """Diagnose the training steps inside the block, and raise AssertionError if there is a finding.
 
     Args:
         model, ignore, detail: as `pseudograd.diagnose` takes them.
         fail_on: "any", a code such as "starved", a code with a share such as "cut>0.5"; or several.
     Returns: a context that gives the `Diagnosis`. It works in every test runner; in pytest the fixture `diagnosed` is this function.
-    Raises: AssertionError with the report where one of `fail_on` holds, and where no backward pass was seen, as nothing seen is no pass;
+    Raises: AssertionError with the report if one of `fail_on` holds, or if no backward pass ran in the block;
         ValueError for an unknown code. What the steps raise themselves is raised as it is.
     Example:
         >>> net = torch.nn.Linear(2, 1)
@@ -52,7 +52,7 @@ def diagnosed(
 
 
 def diagnosed_by(settings: Settings) -> Callable[..., contextlib.AbstractContextManager[Diagnosis]]:
-    """`diagnosed` in a project with these settings. `ignore` goes before that of the settings."""
+    """`diagnosed` in a project with these settings. If `ignore` is given, it replaces that of the settings."""
     return partial(_diagnosed, settings)
 
 
@@ -65,7 +65,7 @@ def _diagnosed(
     ignore: Sequence[str] = (),
     detail: Literal["full", "counts"] = "full",
 ) -> Iterator[Diagnosis]:
-    # A suite that is only pinned does not wait for these.
+    # Imported here, so that a suite that is only pinned does not load the diagnosis.
     from ..diagnosis import diagnose
     from ..diagnosis.judge import findings
     from ..diagnosis.processes import ProgramReport, fields_of
@@ -81,14 +81,14 @@ def _diagnosed(
         yield d
     if not d.backwards:
         raise AssertionError(
-            "diagnosed: no backward pass was seen, so nothing is known to pass. Train inside the context."
+            "diagnosed: no backward pass ran in this block, so there was nothing to check. Put the training step inside it."
         )
     if says := failures(d if output.known is None else output.drop_known(ProgramReport(fields_of(d)))):
         raise AssertionError(f"diagnosed: {says}\n{d}")
 
 
 class PinnedTests:
-    """The context of every test under `pin_edge(edge)`. In threads that a test starts it counts the calls that the pin does not reach."""
+    """The context in which the plugin runs every test. It pins the edge, and counts the calls of threads that the pin does not reach."""
 
     def __init__(self, edge: str) -> None:
         self.pin = pin_edge(edge)
@@ -109,7 +109,7 @@ class PinnedTests:
         self.pin.__exit__(*exception)
 
     def count_calls(self) -> Counter[tuple[str, str, str]]:
-        """The calls: pinned, traced while they were compiled, or missed; their line; and why the pin did not reach them."""
+        """How often each (state, line, reason) came: "pinned", "compiled" or "missed", and why the pin missed the call."""
         report = self.pin.report()
         counts: Counter[tuple[str, str, str]] = Counter()
         for calls in report.rewritten:

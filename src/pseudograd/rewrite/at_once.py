@@ -115,8 +115,8 @@ def remember_call(
     in_place: bool,
 ) -> None:
     """After the second call of a function that was read and rewritten, if the next one like it needs less."""
-    if func not in mode.called:
-        mode.called.add(func)
+    if func not in mode.rewritten:
+        mode.rewritten.add(func)
         return
     x = inputs[0]
     if type(x) is not Tensor or not args or x is not args[0]:

@@ -29,11 +29,11 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 class _Entry(NamedTuple):
-    """mode: None where nothing was to be done. unpinned: the families that are left to torch, because the pin asks for what torch does."""
+    """mode: None where nothing was to be done. left_to_torch: families for which the pin asks for what torch does."""
 
     thread: int
     mode: Rewrite | None
-    unpinned: frozenset[str] = entered_contexts.NO_FAMILY
+    left_to_torch: frozenset[str] = entered_contexts.NO_FAMILY
 
 
 class _RewriteAtLines(Rewrite):
@@ -84,13 +84,13 @@ class Rewriting:
             return self
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._decides_anything()
-        kinks, unpinned = self.kinks, entered_contexts.NO_FAMILY
+        kinks, left_to_torch = self.kinks, entered_contexts.NO_FAMILY
         if kinks and not entered_contexts.modes():
             kinks = drop_torchs_own(kinks)
         if is_idle or self.kinks:
             own = frozenset([name for name, text in self.kinks.items() if text == OWN or name not in kinks])
-            unpinned = ERA_FAMILIES | own if is_idle else own
-        entry = _Entry(thread, None, unpinned)
+            left_to_torch = ERA_FAMILIES | own if is_idle else own
+        entry = _Entry(thread, None, left_to_torch)
         if kinks or not is_idle:
             log = self._logs.get(thread)
             if log is None:
@@ -99,9 +99,9 @@ class Rewriting:
                 log.nodes.start_afresh()
             mode = (_RewriteAtLines if self.lines else Rewrite)({} if is_idle else self.replacements, log, kinks)
             mode.lines = self.lines
-            entry = _Entry(thread, mode, unpinned)
+            entry = _Entry(thread, mode, left_to_torch)
         self._entries.append(entry)
-        entered_contexts.enter(entry.mode, unpinned)
+        entered_contexts.enter(entry.mode, left_to_torch)
         return self
 
     def _decides_anything(self) -> bool:
@@ -124,7 +124,7 @@ class Rewriting:
         else:  # a generator may be closed by another thread
             entry = self._entries[-1]
         self._entries.remove(entry)
-        entered_contexts.leave(entry.mode, entry.unpinned)
+        entered_contexts.leave(entry.mode, entry.left_to_torch)
         prepared.pop(entry.mode, None)
 
     def __call__(self, function: Decorated) -> Decorated:

@@ -1,7 +1,7 @@
 """The contexts that are entered in each thread, during its calls and its backwards.
 
-torch's own stack of modes cannot tell which these are: it is empty while torch runs a call of its own, and during a backward, because
-backward itself was dispatched through it. While a context is entered, each backward puts the modes back: a function of the user may run a
+torch's own stack of modes does not list them at all times: it is empty while torch handles a call that a mode got, and during a backward,
+because `backward` was such a call. While a context is entered, each backward puts the modes back: a function of the user may run a
 forward in its backward. A checkpoint recomputes under the contexts of its first forward pass.
 """
 
@@ -22,12 +22,12 @@ from .report import Log
 
 
 class Entered(TorchFunctionMode):
-    """One entry of a context, which is ours on torch's stack; `mode.py` derives from it.
+    """The mode that one entry of a context pushes on torch's stack. The class of `mode.py` derives from it.
 
-    replacements: the rules, by the switch of a form. kinks: the conventions, by the family that they pin.
+    replacements: the rules, by the keyword of `override`. kinks: the conventions, by the family that they pin.
     """
 
-    taken_off: Callable[[object], None] | None = None  # takes this mode alone off the stack after a backward
+    take_off: Callable[[object], None] | None = None  # takes this mode alone off the stack after a backward
 
     def __init__(
         self, replacements: Mapping[str, object], log: Log | None, kinks: dict[str, str] | None = None
@@ -36,7 +36,7 @@ class Entered(TorchFunctionMode):
         self.replacements = replacements
         self.log = log
         self.kinks = kinks or {}
-        self.called: set[object] = set()  # the functions of torch that were rewritten
+        self.rewritten: set[object] = set()  # the functions of torch that were rewritten
 
 
 NO_FAMILY: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ NO_FAMILY: frozenset[str] = frozenset()
 
 class _Thread(threading.local):
     modes: tuple[Entered, ...] = ()
-    unpinned: tuple[frozenset[str], ...] = ()
+    left_to_torch: tuple[frozenset[str], ...] = ()
 
 
 _thread = _Thread()
@@ -57,31 +57,31 @@ def modes() -> tuple[Entered, ...]:
     return _thread.modes
 
 
-def families_of_torch() -> frozenset[str]:
-    """The families that pins of this thread ask to be as in the installed torch, so that there was nothing to put in their place."""
-    unpinned = _thread.unpinned
-    return NO_FAMILY.union(*unpinned) if unpinned else NO_FAMILY
+def families_left_to_torch() -> frozenset[str]:
+    """The families for which a pin of this thread asks for what the installed torch does anyway, so that nothing is replaced."""
+    left_to_torch = _thread.left_to_torch
+    return NO_FAMILY.union(*left_to_torch) if left_to_torch else NO_FAMILY
 
 
-def decide_about(form: Form) -> bool:
-    """Does a context that is entered in this thread put something else in the place of what torch does there?"""
+def is_replaced(form: Form) -> bool:
+    """Does a context that is entered in this thread replace what torch does in this form?"""
     names = {*form.switches, *form.names}
     return any(names & (mode.replacements.keys() | mode.kinks.keys()) for mode in _thread.modes)
 
 
-def pin(family: str) -> bool:
+def is_pinned(family: str) -> bool:
     """Does a context that is entered in this thread pin this family of functions to something else than torch does?"""
     return any(family in mode.kinks for mode in _thread.modes)
 
 
-def enter(mode: Entered | None, unpinned: frozenset[str]) -> None:
-    """Push a mode, and put it back in each backward until it leaves; None where there is nothing to put in torch's place."""
+def enter(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
+    """Push a mode, and put it back in each backward until `leave`. mode: None if the context replaces nothing."""
     global _count
-    _thread.unpinned = (*_thread.unpinned, unpinned)
+    _thread.left_to_torch = (*_thread.left_to_torch, left_to_torch)
     if mode is None:
         return
     if torch_private.has_mode_stack:
-        mode.taken_off = functools.partial(_take_off, (mode,))
+        mode.take_off = functools.partial(_take_off, (mode,))
     with _lock:
         if not _count:
             patches.in_contexts.__enter__()
@@ -91,22 +91,22 @@ def enter(mode: Entered | None, unpinned: frozenset[str]) -> None:
     mode.__enter__()
 
 
-def leave(mode: Entered | None, unpinned: frozenset[str]) -> None:
+def leave(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
     """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order. If another thread
     ends one, the mode stays on the stack of its own thread and rewrites nothing there.
     """
     global _count
-    entries = list(_thread.unpinned)
-    if unpinned in entries:
-        entries.remove(unpinned)
-        _thread.unpinned = tuple(entries)
+    remaining = list(_thread.left_to_torch)
+    if left_to_torch in remaining:
+        remaining.remove(left_to_torch)
+        _thread.left_to_torch = tuple(remaining)
     if mode is None:
         return
     is_in_its_thread = mode in _thread.modes
     torch_private.end_mode(mode, is_in_its_thread)
     if not is_in_its_thread:
         mode.replacements, mode.kinks = {}, {}
-    mode.taken_off = None  # which holds the mode
+    mode.take_off = None  # the partial refers to the mode
     modes = _thread.modes
     _thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([entry for entry in modes if entry is not mode])
     with _lock:
@@ -155,9 +155,9 @@ def _restore(roots: Iterable[object], grads: object, inputs: object) -> Callable
         log = mode.log
         if log is not None and log.nodes.may_hide_some():
             log.look_at(mode.replacements, roots)
-    if len(modes) == 1 and mode.taken_off is not None and not torch_private.mode_count():  # the usual case
+    if len(modes) == 1 and mode.take_off is not None and not torch_private.mode_count():  # the usual case
         torch_private.push_mode(mode)
-        return mode.taken_off
+        return mode.take_off
     missing = modes if torch_private.has_mode_stack else ()
     if missing and torch_private.mode_count():
         stack = torch_private.mode_stack()

@@ -207,7 +207,7 @@ def note_before(func: Function, args: Arguments, kwargs: Keywords) -> object:
         func = torch.norm
     for kinked in filter(_is_noted, KINKED.get(func, ())):
         values = kinked.spelling.values(args, kwargs)
-        if values is None or not _is_plain(values[0]) or entered_contexts.pin(kinked.family):
+        if values is None or not _is_plain(values[0]) or entered_contexts.is_pinned(kinked.family):
             continue
         return values[0].detach() == 0 if kinked.kink.is_noted else _find_tie(kinked, func, args, kwargs, values[0])
     return None

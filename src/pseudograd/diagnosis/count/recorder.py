@@ -479,10 +479,10 @@ class Recorder(Subscriber):
         after = node_number()
         if after - before < _MANY or self.attaches_all or self.asking is not None:
             return False
-        from ...rewrite.entered_contexts import families_of_torch  # few programs make so many nodes
+        from ...rewrite.entered_contexts import families_left_to_torch  # few programs make so many nodes
 
         ends = nodes.nodes_of(result)
-        if not ends or self._local.thread.backwards or transforms_are_active() or families_of_torch():
+        if not ends or self._local.thread.backwards or transforms_are_active() or families_left_to_torch():
             return False
         call = _PutOff(self._local.thread.location or self.locations.here(3), function, before, after)
         for node in ends:

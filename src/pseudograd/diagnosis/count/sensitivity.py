@@ -146,7 +146,7 @@ class SensitivityMeter:
         """The nodes at a kink that no pin has settled. Without any, no further pass is needed."""
         self._refuse(why_hidden(behind))
         tallies = [(kink, self._tally_of(kink.node)) for kink in find_kinks(behind)]
-        return [kink for kink, tally in tallies if tally is None or kink.family not in tally.pinned]
+        return [kink for kink, tally in tallies if tally is None or kink.family not in tally.left_to_torch]
 
     def answers(self, graph: Graph, kinks: Sequence[KinkNode], own: Mapping[Leaf, Tensor], by_leaf: ByLeaf) -> Answers:
         """One further pass for each family; and one for each of its lines if they are several and the share is high."""

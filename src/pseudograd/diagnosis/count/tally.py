@@ -19,7 +19,7 @@ from ...listen.frames import NOWHERE, Location
 from ...listen.nodes import GraphNode, node_of
 from ...ops.jump import JUMPRELU
 from ...ops.steps import SLOPES
-from ...rewrite.entered_contexts import NO_FAMILY, families_of_torch
+from ...rewrite.entered_contexts import NO_FAMILY, families_left_to_torch
 from ...rule import Call
 from ...torch_table import forms as torch_forms
 from ...torch_table.private import base_of, current_node, function_of, is_batched, is_view, is_wrapped, physical, saved
@@ -79,7 +79,7 @@ class Tally:
         self.leaves = 0  # the set of leaves upstream
         self.has_tensor_bound = False
         self.is_known = False  # are the regions of x counted?
-        self.pinned: frozenset[str] = NO_FAMILY  # the families that are pinned to the installed torch
+        self.left_to_torch: frozenset[str] = NO_FAMILY  # the families for which a pin asked for what torch does
         self.calling: object = None  # the function of torch that made the last node; None if no mode saw the call
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.own_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
@@ -93,38 +93,38 @@ class Tally:
         self.joins = False  # does it hand gradients on to several inputs?
         self.normalises_one_number = False  # does it normalise one number?
         self.is_term = False  # is its value added to the loss, by sums, powers and constant factors alone?
-        self.is_hinge = False  # is 0, or a number that guards against it, its only bound, and a lower one?
-        # Is it a clamp or a step beside its own input, as in the loss of a policy, or in `x - round(x)`?
+        self.is_hinge = False  # does the clamp have only a lower bound, which is 0 or a small guard?
+        # Is its input used beside it, as in the loss of a policy, or in `x - round(x)`?
         self.is_clip = False
-        # Does an op behind this clamp cut whatever passes exactly at a bound? None where nothing stood there.
+        # Does the next node of the backward cut what passes exactly at a bound? None if no x was there.
         self.ends_behind: bool | None = None
         self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
-        self.passed = 0  # the set of leaves that got more
-        self.reader: Tally | None = None  # of the node that handed it the last gradient, while zeros are followed
+        self.passed = 0  # the set of leaves that got something other than zeros
+        self.reader: Tally | None = None  # the op that the last gradient came from; set by `Zeros` alone
         self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
         self._sums: Sums = {}
         self._kernel: kernel.Sums | None = None
-        self._rows: dict[torch.device, Rows] = {}  # in its place on a device
-        # One of these, where nothing but the gradients has to be looked at
+        self._rows: dict[torch.device, Rows] = {}  # what counts in place of `_kernel` on other devices
+        # What counts a call of which only the gradients are needed
         self.usual: kernel.Sums | Rows | None = None
         self.may_wait = False  # may its calls be counted later, together with others?
 
     def note_node(self, node: GraphNode, calling: object) -> None:
-        """A call of this function made a node."""
+        """Note a node of this op. calling: the function of torch whose call made the node."""
         if self.is_number is None:
             results = getattr(node, "_input_metadata", ())
             self.is_number = not any(part.is_nested_tensor or tuple(part.shape) for part in results)
         if self.function is None and not self.op[-1].isdigit():  # nodes of torch's own are numbered
             self.function = function_of(type(node))
             self.may_break |= self.function is not None
-        self.pinned |= families_of_torch()
+        self.left_to_torch |= families_left_to_torch()
         if calling is not self.calling:
             self.calling = calling
             self.is_second |= calling in _BACKWARDS
 
     def breaks(self, leaving: Leaving) -> bool:
-        """Does anything leave that is not finite, as far as nobody has to wait for it? Of large numbers the sum alone may be so."""
+        """Does a gradient leave that is not finite? Asked on a CPU alone. The sum of large numbers may overflow, too."""
         for grad in leaving:
             if (
                 grad is not None
@@ -311,7 +311,7 @@ class Tally:
 
     def eras(self) -> dict[str, float]:
         """The share that each era of torch passes exactly at the bound; empty for an op without eras, or where it is pinned."""
-        if self.form is None or torch_forms.edge_family(self.form) in self.pinned:
+        if self.form is None or torch_forms.edge_family(self.form) in self.left_to_torch:
             return {}
         return torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
 

@@ -42,8 +42,10 @@ class Values(Followed):
         names = zip(("low", "high"), (low, high), strict=True)
         self.pair = ", ".join(name if isinstance(bound, Tensor) else repr(bound) for name, bound in names)
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
-        self.is_pinned = edge_family(spelling.form) in entered_contexts.families_of_torch()  # to the installed torch
-        self.is_rewritten = entered_contexts.decide_about(spelling.form)  # by a context, which decides what passes
+        self.is_pinned = (
+            edge_family(spelling.form) in entered_contexts.families_left_to_torch()
+        )  # to the installed torch
+        self.is_rewritten = entered_contexts.is_replaced(spelling.form)  # by a context, which decides what passes
         self.may_pass = False  # may a gradient pass at this call?
         self.leaf = self.detached = 0  # the set with the parameter that x is, or was detached from
         # Did each call read that parameter itself, between the same bounds, which do not learn?

@@ -1,7 +1,7 @@
 """Parameters that get nothing but zeros: the op that makes the zeros.
 
 An op cuts the gradient element by element, or the gradient is multiplied with zeros, or a reduction hands nothing on. From the second
-backward on, this looks at the nodes that hand something to a parameter of which something has got zeros alone.
+backward on, this looks at the nodes that hand a gradient to a parameter that has got only zeros so far.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Zeros:
         self._leaves, self._key, self._passing = leaves, key, passing
         self._begun = f"{key}: zeros"
         self.drops = Drops(leaves, key)
-        self._factors: dict[Tally, set[Tally]] = {}  # of a tally that handed on zeros: those of its other inputs
+        self._factors: dict[
+            Tally, set[Tally]
+        ] = {}  # by the tally that handed on zeros: the tallies of its other inputs
 
     def begin(self, node: GraphNode) -> bool:
         """Should a hook look at this node? Once, and if somebody saw the call that made it."""
@@ -65,7 +67,7 @@ class Zeros:
                 factors.update(self._near([before for before, _ in node.next_functions if before not in (None, other)]))
 
     def _near(self, nodes: list[GraphNode]) -> Iterable[Tally]:
-        """The tallies of these nodes, and of the nodes behind those that hand on."""
+        """The tallies of these nodes, and of the inputs of those that only hand gradients on."""
         for _ in range(_NODES_LOOKED_AT):
             if not nodes:
                 return
@@ -77,7 +79,7 @@ class Zeros:
                 nodes += [before for before, _ in node.next_functions if before is not None]
 
     def cause(self, leaf: int, sites: Sequence[Site], site_of: Callable[[Tally], Site]) -> tuple[Site, str] | None:
-        """The op that makes the zeros of this leaf: an op whose result is 0 everywhere, or the product itself."""
+        """The op that makes the zeros of this leaf, and how: a factor that is 0 everywhere, else the op that handed on the zeros."""
         for tally, factors in self._factors.items():
             if not tally.zeroed & leaf or tally.passed & leaf:
                 continue

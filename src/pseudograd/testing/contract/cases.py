@@ -41,7 +41,7 @@ class Case(NamedTuple):
         return lambda *inputs: public(*inputs, **options)
 
     def call(self) -> Call:
-        """The call that the public function gives to the engine."""
+        """The record of op, rule, edge and maximize that the public function hands to the engine."""
         rule = RuleObject(self.rule.name, self.parameters) if self.parameters else self.rule.name
         return call_for(self.op, rule, self.edge, self.maximize)
 
@@ -62,14 +62,14 @@ class Case(NamedTuple):
     def ulps(self) -> int:
         """The units in the last place by which two computations of this rule may differ.
 
-        An example is exp: torch rounds it differently in the vectorised part of a loop and in the rest of the loop.
+        For example, torch rounds exp differently in the vectorised part of a loop and in the rest of the loop.
         """
         return self.rule.ulps
 
     def unit_of(self, grad: Tensor) -> Tensor | float:
-        """A number whose last place is the unit of `ulps`, if the number is larger than the gradient itself.
+        """The least number in whose last places `ulps` are counted; it is grad if terms of the rule cancel each other, else 0.
 
-        The number is grad if terms of the rule cancel each other, else 0.
+        If grad_x is larger, its own last place counts.
         """
         return torch.where(grad.isfinite(), grad, 0.0) if self.rule.cancels else 0.0
 
@@ -104,7 +104,7 @@ def cases_of(op: Op) -> Iterator[Case]:
     for rule in op.rules.values():
         if None in rule.parameters.values():  # a rule that needs a user's function; it has tests of its own
             continue
-        other_parameters = tuple((key, _other(rule, key, value)) for key, value in rule.parameters.items())
+        other_parameters = tuple((key, _non_default(rule, key, value)) for key, value in rule.parameters.items())
         for parameters in dict.fromkeys([(), other_parameters]):  # (): the defaults
             for edge in op.edges or (None,):
                 for maximize in (False, True) if op.takes_maximize else (False,):
@@ -113,6 +113,6 @@ def cases_of(op: Op) -> Iterator[Case]:
                         yield case
 
 
-def _other(rule: Rule, key: str, default: float) -> float:
-    """A value that is not the default."""
+def _non_default(rule: Rule, key: str, default: float) -> float:
+    """A value of the parameter that is not its default."""
     return rule.choices[key][-1] if key in rule.choices else default * 0.375
