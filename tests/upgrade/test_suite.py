@@ -177,6 +177,15 @@ def test_the_page_shows_an_answer() -> None:
     assert str(answer).replace("train.py:6", "tests/test_gate.py:14") in page, str(answer)
 
 
+def test_a_test_that_ends_otherwise_stands_first_among_those_of_its_cause() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        failing = {"outcome": "failed", "message": "t.py:9: assert 0 == 1"}
+        return {f"t.py::test[{n}]": kinked(run, **(failing if n == 2 else {})) for n in range(4)}
+
+    (cause,) = ask(record)[0].causes
+    assert [name[-2] for name in cause.endings] == ["2", "0", "1", "3"]
+
+
 def test_causes_are_told_apart() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         new = not run.is_old
