@@ -5,7 +5,6 @@ One file, as each gradient that arrives passes through all of it.
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -163,6 +162,7 @@ class Leaf:
     def __init__(self, number: int, tensor: Tensor, names: Names, since: int) -> None:
         self.number, self.since, self._names = number, since, names
         self.variable: str | None = None  # its name in the program, if no module has it
+        self.namesakes = 0  # leaves that had this name before
         self.used_at: Location | None = None  # where it was first used, if no module had it by then
         self.shape = tuple(tensor.shape)
         self.is_empty = not local(tensor).numel()
@@ -206,16 +206,21 @@ class Leaf:
 
     @property
     def _known_name(self) -> str | None:
-        return self._names.name_of(self) or self.variable
+        return self._names.name_of(self) or self.label
 
     @property
     def _kind(self) -> str:
         return "parameter" if self.is_parameter else "leaf"
 
     @property
+    def label(self) -> str | None:
+        """Its variable, with a number if other leaves had it before."""
+        return f"{self.variable}({self.namesakes + 1})" if self.namesakes else self.variable
+
+    @property
     def place(self) -> str:
-        """Its place in a list or dict of the program; "" where it is in none. A name ends in a number if another leaf had it before."""
-        return re.sub(r"\(\d+\)$", "", self.variable) if self.variable and "[" in self.variable else ""
+        """Its place in a list or dict of the program; "" where it is in none."""
+        return self.variable if self.variable and "[" in self.variable else ""
 
     @property
     def misses_many(self) -> bool:

@@ -153,9 +153,9 @@ class Leaves:
         from ...listen.variables import names_in_program  # few programs have such leaves
 
         for key, name in names_in_program(leaves, depth + 1).items():
+            leaf = leaves.pop(key)
+            leaf.variable, leaf.namesakes = name, self._variables[name]
             self._variables[name] += 1
-            count = self._variables[name]
-            leaves.pop(key).variable = name if count == 1 else f"{name}({count})"
         self._without_variable = list(leaves.values())[-_MOST_WITHOUT_VARIABLE:]
 
     # --- tensors ------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def clip(value: Values, evidence: Evidence) -> str | None:
 
 def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
     """The line that clips a parameter after each step, and where to write it."""
-    name = leaf.variable if leaf.variable and "(" not in leaf.variable else "parameter"
+    name = leaf.variable if leaf.variable and not leaf.namesakes else "parameter"
     owner, of_owner = evidence.leaves.names.owner_of(leaf), ""
     if owner is not None:
         name = f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})"

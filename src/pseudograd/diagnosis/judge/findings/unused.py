@@ -255,7 +255,7 @@ class _Judge:
         """These parameters, as the program can write them."""
         owner = self._names.owner_of(group[0])
         if owner is None:
-            return f"[{', '.join(leaf.place or leaf.variable or 'parameter' for leaf in group)}]"
+            return f"[{', '.join(leaf.place or leaf.label or 'parameter' for leaf in group)}]"
         of_net = [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
         group = [leaf for leaf in of_net if leaf in group]
         net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]
