@@ -67,17 +67,17 @@ __all__ += ["override", "pin_edge", "plot", "policy", "register_rule", "rules", 
 __all__ += ["abs", "ceil", "clamp", "clamp_", "clip_grad", "fake_quantize", "floor", "gelu", "hardtanh", "heaviside"]
 __all__ += ["jumprelu", "lower_bound", "relu", "relu6", "replace_grad", "reverse_grad", "round", "scale_grad", "sign"]
 __all__ += ["silu", "trunc", "upper_bound"]
-# As in `ops`, for calls that are written pseudograd.clamp. Not for a name of `ops` that is not public here: torch would look for it in
-# every trace, and every torch.compile would fail.
+# As in `ops`, for calls that are written pseudograd.clamp. Only names that are public here: torch looks for each of them in every trace,
+# and without it every torch.compile would fail.
 for _name in ops.__all__:
-    if _name.islower() and _name != "register_rule" and _name in globals():
+    if _name != "register_rule" and _name in globals():
         torch.fx.wrap(_name)
 del _name
 
 __version__: str
 
 
-# Loaded at their first use: most programs plot, rewrite and audit nothing, and need none of the modules.
+# The module of each name that is loaded at its first use: most programs plot, rewrite and audit nothing.
 _NAMES = {
     "Audit": ".look.audit",
     "Comparison": ".comparison.comparison",
@@ -111,7 +111,7 @@ def _load(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if not TYPE_CHECKING:  # to a type checker any name would be there
+if not TYPE_CHECKING:  # with it a type checker would accept every name
     __getattr__ = _load
 
 

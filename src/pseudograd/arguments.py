@@ -1,4 +1,4 @@
-"""The checks of the public functions, once, in the forward call; and the rounding that torch applies to a number bound."""
+"""Checks of the arguments of public functions, and the rounding that torch applies to a number bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .errors import must
 
-APPROXIMATE = ("none", "tanh")  # gelu's; the op takes the position of one of these as an input
+APPROXIMATE = ("none", "tanh")  # the forms of gelu; the primitive takes the position of one of these as an input
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -22,7 +22,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def as_number(value: Any) -> Any:
-    """A scalar of NumPy as a number; all else as it is. A compiler sees such a scalar as an array without dimensions."""
+    """A scalar of NumPy as a number; any other value as it is. A compiler sees such a scalar as an array without dimensions."""
     if isinstance(value, (int, float, Tensor)):
         return value
     if torch.compiler.is_compiling():
@@ -33,17 +33,17 @@ def as_number(value: Any) -> Any:
 
 
 def has_negative_zero(values: Iterable[object]) -> bool:
-    """A memory of calls finds 0.0 where -0.0 is looked up, so both are told apart here. The values are numbers or None."""
+    """Is one of these numbers -0.0? A dictionary takes it for 0.0. A value may be None."""
     return any(value == 0 and math.copysign(1.0, value) == -1.0 for value in values)
 
 
 def is_finite(value: float) -> bool:
-    """infinity - infinity and NaN - NaN are NaN. In this form a compiler need not know a number that `.item()` brings."""
+    """Is the number neither infinite nor NaN? A compiler can compute this form for a number from `.item()`, which it does not know."""
     return bool(value - value == 0)
 
 
 def surely(condition: bool) -> bool:
-    """Is it true for certain? Under a compiler nobody knows a number that `.item()` brings, and torch lets it pass."""
+    """Is the condition true for certain? False for a number from `.item()` that a compiler does not know."""
     if not torch.compiler.is_compiling():
         return bool(condition)
     from torch.fx.experimental.symbolic_shapes import guard_or_false  # on demand: it imports sympy
@@ -69,7 +69,7 @@ def rounded(value: float | Tensor, like: Tensor) -> float | Tensor:
 
 def rounded_to(value: float, dtype: torch.dtype) -> float:
     """`value` rounded to a float dtype, to nearest even; inf where it does not fit, 0 where the processor flushes subnormals."""
-    if value == 0:  # the memory finds -0.0 where 0.0 is looked up
+    if value == 0:  # `lru_cache` takes -0.0 for 0.0
         return float(value)
     return _rounded_to(value, dtype, flushes_subnormals())
 
@@ -80,14 +80,14 @@ _SMALLEST_SUBNORMAL = 2.0**-1074
 def flushes_subnormals() -> bool:
     """Did torch.set_flush_denormal(True) run in this thread? Python's floats obey the same switch of the processor.
 
-    A memory of results for small numbers needs the state of the switch in its key.
+    A memory of results that depend on small numbers needs this answer in its key.
     """
     return not _SMALLEST_SUBNORMAL > 0.0
 
 
 @lru_cache(maxsize=4096)
 def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
-    """`flushes` is a part of the key alone: the conversion itself obeys the switch."""
+    """`flushes` only tells the results apart that lru_cache keeps: the conversion itself obeys the switch."""
     value = float(value)
     if dtype is torch.float64 or not math.isfinite(value):
         return value
@@ -105,7 +105,6 @@ def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
 
 
 def check_finite_number(op: str, argument: str, value: object) -> float:
-    """`value` as a number."""
     number = as_number(value)
     if isinstance(value, bool) or not is_number(number):
         raise TypeError(must(op, argument, "be a number", value))
@@ -143,12 +142,12 @@ def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to
         own, other = value.shape[-back], shape[-back]
         fits = fits and (own == other or own == 1 or (grows and other == 1))
     if not fits:
-        relation = f"{'broadcast with' if grows else 'broadcast to'} {to} of shape {tuple(shape)}"
-        raise ValueError(must(op, argument, relation, tuple(value.shape), "Reshape or expand it"))
+        requirement = f"broadcast {'with' if grows else 'to'} {to} of shape {tuple(shape)}"
+        raise ValueError(must(op, argument, requirement, tuple(value.shape), "Reshape or expand it"))
 
 
 def check_device(op: str, argument: str, value: Tensor, device: torch.device, to: str) -> None:
-    """Same device, or a 0-d CPU tensor, which torch combines with any device."""
+    """`value` must be on this device, or be a 0-d CPU tensor, which torch combines with any device."""
     if value.device != device and not (value.dim() == 0 and value.device.type == "cpu"):
-        place, remedy = f"be on {device}, the device of {to}", f"Call .to({str(device)!r}) first"
-        raise ValueError(must(op, argument, place, str(value.device), remedy))
+        requirement, remedy = f"be on {device}, the device of {to}", f"Call .to({str(device)!r}) first"
+        raise ValueError(must(op, argument, requirement, str(value.device), remedy))

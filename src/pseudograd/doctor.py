@@ -47,7 +47,7 @@ def _row(way: EdgeCase, others: list[str]) -> dict[str, object]:
 
 
 def edge_text(expected: str) -> tuple[bool, str]:
-    """Does the installed torch have the expected edge where bounds are numbers? The answer, and a line that says so."""
+    """Does the installed torch have the expected edge where bounds are numbers? The answer as a bool and as a line."""
     edges = list(dict.fromkeys(era.edge for era in ERAS.values()))
     if expected not in edges:
         raise unknown_name("doctor", "--expect", edges, expected)

@@ -1,4 +1,4 @@
-"""Dynamo has to know some functions of ours, once somebody imports it: importing it ourselves would cost 0.7 s."""
+"""Callbacks for the first import of torch._dynamo, which has to know some of our functions. To import it ourselves would cost 0.7 s."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from types import ModuleType
 from .import_hook import WhenImported
 
 _NAME = "torch._dynamo"
-_awaiting: list[Callable[[ModuleType], object]] = []
+_callbacks: list[Callable[[ModuleType], object]] = []
 
 
-def tell(dynamo: ModuleType) -> None:
-    """Run all that awaits it, once."""
-    acts, _awaiting[:] = list(_awaiting), []
-    for act in acts:
-        act(dynamo)
+def run_callbacks(dynamo: ModuleType) -> None:
+    """Run each callback that has not run yet."""
+    callbacks, _callbacks[:] = list(_callbacks), []
+    for callback in callbacks:
+        callback(dynamo)
 
 
-def when_dynamo_arrives(act: Callable[[ModuleType], object]) -> None:
-    """Call act(torch._dynamo): now if it is there, else once it has been imported."""
-    _awaiting.append(act)
+def when_dynamo_arrives(callback: Callable[[ModuleType], object]) -> None:
+    """Call callback(torch._dynamo): now if it is imported, else after its import."""
+    _callbacks.append(callback)
     if _NAME in sys.modules:
         dynamo = importlib.import_module(_NAME)  # waits for another thread that is importing it
-        if not getattr(dynamo.__spec__, "_initializing", False):  # else it is what imports us
-            tell(dynamo)
+        is_importing_us = getattr(dynamo.__spec__, "_initializing", False)
+        if not is_importing_us:
+            run_callbacks(dynamo)
 
 
 def is_awaited() -> bool:
-    """Does the hook wait for its import?"""
+    """Does our import hook still wait for torch._dynamo?"""
     return any(isinstance(finder, WhenImported) and finder.awaits == _NAME for finder in sys.meta_path)
 
 
 if _NAME not in sys.modules:
-    WhenImported(_NAME, tell).wait()
+    WhenImported(_NAME, run_callbacks).wait()

@@ -4,8 +4,8 @@
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
 | eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
-|   with kernels, between two numbers of an earlier call           | a Pseudograd of its own (Ready): it has decided |
-|                                                                  | all that does not depend on x                   |
+|   and a call like an earlier one                                 | Ready: a Pseudograd made for such calls, which  |
+|                                                                  | has decided all that does not depend on x       |
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
@@ -111,7 +111,7 @@ def _run_watched(entry_point: Callable[..., Result], *arguments: object) -> Resu
 
 
 def is_recording(*inputs: object) -> bool:
-    """May a derivative of this call be asked for? Inside vmap requires_grad is False, so it cannot decide alone."""
+    """May a derivative of this call be asked for? requires_grad alone does not tell: inside vmap it is False."""
     if torch.is_grad_enabled() and _requires_grad(inputs):
         return True
     return transforms_are_active() or in_forward_mode()
@@ -137,8 +137,8 @@ def run(call: Call, *inputs: Any) -> Tensor:
 
 
 def run_prepared(op: str, x: object, rule: object, edge: object, maximize: object, *others: object) -> Tensor | None:
-    """Run a call that `prepare` has seen. None if `prepare` has not seen the call, or if `run` must decide. The memory finds True where 1
-    was, and 1.0: an op that takes only one of these has to ask before.
+    """Run a call that `prepare` has seen. None if `prepare` has not seen the call, or if `run` must decide. `prepared` does not tell True,
+    1 and 1.0 apart: an op that takes only one of these has to check before.
 
     At ten elements each line of this function is a hundredth of the time of the call and its backward.
     """
@@ -153,6 +153,7 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
         return None
     try:
         key = op, rule, edge, x.dtype, *others
+        # For CUDA the last part of the key is True, which takes less time than the name of the device.
         ready = prepared.get(key if x.is_cpu else (*key, x.is_cuda or x.device.type))
         if ready is None and Tensor in (kinds := tuple(map(type, others))):
             run_between = prepared.get((op, rule, edge, x.dtype, x.device.type, *kinds))
@@ -177,7 +178,7 @@ def run_op(
     edge: Edge | None = None,
     *others: float,
 ) -> Tensor:
-    """A public call of an op whose only tensor is x: prepared, or checked, prepared for the next one, and run."""
+    """Run a public call of an op whose only tensor is x: as it was prepared, or else check it, prepare it for the next time and run it."""
     y = run_prepared(op.name, x, rule, edge, False, *others)
     if y is None:
         check(op.name, "x", x)
@@ -189,9 +190,8 @@ def run_op(
 
 def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) -> None:
     """Prepare a call for `run_prepared`. Its arguments have been checked."""
-    if (
-        call.maximize or not torch.is_grad_enabled() or _is_watched()
-    ):  # the tensor of settings that is remembered must be plain
+    # The tensor of settings that is remembered must be plain, so nothing may watch now.
+    if call.maximize or not torch.is_grad_enabled() or _is_watched():
         return
     if any(isinstance(value, Tensor) for value in others):
         _prepare_between(x, call, rule, edge, *others)
@@ -200,7 +200,7 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) 
     key: tuple[object, ...] = call.primitive.name, rule, edge, x.dtype, *others
     if device != "cpu":
         key = (*key, x.is_cuda or device)
-    # What the function of a user's rule holds must go when its caller lets go of it.
+    # A rule with a user's function is not remembered: the objects that the function holds must be freed with it.
     holds_function = call.rule.is_users and call.rule.sides is None
     if not (key in prepared or holds_function or has_negative_zero(others)):
         recipe = kernels.prepare(call, others, x.dtype, device) or kernels.prepare_plainly(call, others)
@@ -208,17 +208,18 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) 
 
 
 def _prepare_between(x: Tensor, call: Call, rule: object, edge: object, *others: object) -> None:
-    """Tensors behind x are alike: the prepared call asks for their dtypes and devices."""
+    """`prepare` for bounds that are tensors. One prepared call serves all tensors: it asks for their dtypes and devices each time."""
     kinds = tuple(map(type, others))
     key = call.primitive.name, rule, edge, x.dtype, x.device.type, *kinds
     if key in prepared or type(x) is not Tensor or not {Tensor, type(None)}.issuperset(kinds) or call.rule.is_users:
         return
-    if call.keeps((True, *[False] * len(kinds))):  # else it saves nothing, unless a bound learns
+    saves_for_x_alone = call.keeps((True, *[False] * len(kinds)))
+    if saves_for_x_alone:
         remember(prepared, key, _make_ready_between(call, (x, *others), is_seen=True) or False)
 
 
 def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
-    """`run`, with the result in x. As torch's in-place ops it saves a copy of the old x, if the rule reads x and no bits can replace it.
+    """`run`, with the result in x. It saves a copy of the old x as torch's in-place ops do, if the rule reads x and no bits can replace x.
 
     torch raises its own errors for leaves, and counts the versions of x.
     """
@@ -231,14 +232,10 @@ def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
 
 
 def _keeps_another_residual(call: Call, x: Tensor, others: tuple[object, ...], wants: tuple[bool, ...]) -> bool:
-    """Does the call save a residual that is not its inputs? Then x needs no copy."""
-    if (
-        not (x.requires_grad and torch.is_grad_enabled())
-        or x.is_leaf
-        or is_view(x)
-        or _is_watched()
-        or in_forward_mode()
-    ):
+    """Does the call save another residual than its inputs? Then x needs no copy."""
+    if not (x.requires_grad and torch.is_grad_enabled()) or x.is_leaf or is_view(x):
+        return False
+    if _is_watched() or in_forward_mode():
         return False
     return kernels.residual_of(call, (x, *others), wants) is not INPUTS
 
@@ -300,7 +297,7 @@ class Node(Protocol):
 
 
 def _remember(ctx: Node, call: Call, residual: Residual, saved: Saved) -> None:
-    """Keep what backward needs: autograd guards the tensors, `state` has the rest.
+    """Save what backward needs: the tensors by autograd, the rest in `state`.
 
     Tensors are saved in reverse order, as torch's own ops save theirs: where our op stands in for torch's, a checkpoint compares the two.
     """
@@ -310,7 +307,7 @@ def _remember(ctx: Node, call: Call, residual: Residual, saved: Saved) -> None:
 
 
 def _recall(ctx: Node, unpacked: tuple[Tensor, ...] | None = None) -> list[Any]:
-    """The saved values in their order. unpacked: the `saved_tensors`, if the caller has read them: a checkpoint allows one reading."""
+    """The saved values in their order. unpacked: `saved_tensors`, if the caller has read them, which a checkpoint allows only once."""
     *_, others = ctx.state
     tensors = ctx.saved_tensors if unpacked is None else unpacked
     return [other if tensor is None else tensor for tensor, other in zip(tensors[::-1], others)]  # noqa: B905  of one length
@@ -407,12 +404,15 @@ class _InPlace:
             return Pseudograd.backward(ctx, grad)
 
 
+PseudogradInPlace = _InPlace.Pseudograd
+
+
 class Ready:
-    """A prepared call as Functions of x alone: one more argument and one more attribute would cost a microsecond.
+    """A prepared call as Functions of x alone, because each further argument or attribute would cost time.
 
     Each Function is made at its first use, because a program may clamp between other numbers at every step. is_seen: may a mode of
-    functions see the backward? False for a rewritten call: torch enters the mode again for its backward, where the mode would see every
-    attribute access.
+    functions see the backward? Not for a rewritten call: torch enters the mode again for the backward, where the mode would see every
+    access to an attribute.
     """
 
     def __init__(self, recipe: Prepared, is_seen: bool = True) -> None:
@@ -425,9 +425,10 @@ class Ready:
         try:
             if x.dim() > bits.MOST_DIMENSIONS:
                 return None
-            # A shared parameter may need a warning, if the rule is not linear. Nested tensors say that they are strided.
+            # If ranks share the parameter, `run` may have to warn.
             if type(x) is not Tensor and not self.is_linear:
                 return None
+            # The layout of a nested tensor is strided, too.
             if self.takes_any and (x.layout is not torch.strided or x.is_nested):
                 return None
             if x.numel() < bits.least:
@@ -435,16 +436,16 @@ class Ready:
             if self.coded is not None and self.pays(x):
                 return self.keeping_code(x)
             return None if self.is_of_few else self.keeping_x(x)
-        except RuntimeError:  # the operators take no sparse tensor, and none of another backend
+        except RuntimeError:  # the operators take neither sparse tensors nor those of another backend
             return None
 
     def run_in_place(self, x: Tensor) -> Tensor | None:
-        """With the result in x. Only a call that saves bits does not need a copy of x."""
+        """Run the call with the result in x, if it saves bits; otherwise it needs a copy of x."""
         try:
             if self.coded is None or x.dim() > bits.MOST_DIMENSIONS or x.is_leaf or is_view(x):
                 return None
             return self.keeping_code_in_place(x) if x.numel() >= bits.least and self.pays(x) else None
-        except RuntimeError:  # as above; nothing has been written
+        except RuntimeError:  # as in `__call__`; nothing has been written
             return None
 
     @cached_property
@@ -469,7 +470,7 @@ def find_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Tens
     """A function that runs a rewritten call, given x and those bounds that are tensors. None if no kernel serves the call.
 
     The function returns None where `run` must decide. The caller makes sure that no mode has to see the call. The function is remembered,
-    because Python calls a new function slowly, and a program may enter a context at every step.
+    because a program may enter a context at every step, and Python calls a new function slowly.
     """
     x, *others = inputs
     kinds = [Tensor if isinstance(value, Tensor) else value for value in others]
@@ -559,7 +560,7 @@ def _make_ready_between(call: Call, inputs: Inputs, is_seen: bool) -> Callable[.
 
 
 def _hide_backward(lowering: type[Function]) -> type[Function]:
-    """The lowering with a backward that no mode of functions sees. The modes still see the reading of saved tensors: a checkpoint then runs
+    """The lowering with a backward that no mode of functions sees. Only the reading of saved tensors stays outside: a checkpoint then runs
     its forward again, and the modes have to rewrite that forward as before.
     """
 
@@ -704,28 +705,25 @@ def _passing(recipe: Prepared) -> type[Function]:
     return Pseudograd
 
 
-PseudogradInPlace = _InPlace.Pseudograd
-
-
 def _can_use_operators(grad: Tensor) -> bool:
-    """May the operators, which have no derivative, compute with this grad? `_pull` asks the same for every kind of tensor."""
+    """May the operators of a kernel, which have no derivative, compute with this grad? `_pull` asks the same for every kind of tensor."""
     return type(grad) is Tensor and not (
         _is_grad_enabled() or _is_dynamo_compiling() or dispatch_modes() or transforms_are_active() or is_batched(grad)
     )
 
 
 def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
-    """The C function that Function.apply calls. The Python around it only looks for functorch, which `run` has done, and takes 2 us."""
+    """The C function that Function.apply calls. The Python around it takes 2 us, and only looks for functorch, as `run` has done."""
     return super(Function, lowering).apply  # type: ignore[misc]  # of a class in C
 
 
 def _make_apply(lowering: type[Function], is_seen: bool) -> Callable[..., Tensor]:
     lowering = lowering if is_seen else _hide_backward(lowering)
-    own = backward_class(lowering)
-    own.apply = (
-        lowering.backward
-    )  # else torch looks for a vjp in Python before each backward, which takes half a microsecond
-    own.order = 0  # of nearly every x: to set it takes as long
+    node_class = backward_class(lowering)
+    # Without this attribute torch looks for a vjp before each backward, which takes half a microsecond.
+    node_class.apply = lowering.backward
+    # Nearly every x has this order. To set it on each node would take half a microsecond, too.
+    node_class.order = 0
     return _apply_of(lowering)
 
 
@@ -734,7 +732,7 @@ _apply_unseen = _make_apply(Pseudograd, is_seen=False)
 
 
 def _is_watched() -> bool:
-    """Does a mode, a transform, torch.jit.trace or compiled autograd watch? Kernels are beyond their sight.
+    """Does a mode, a transform, torch.jit.trace or compiled autograd watch? None of them sees what a kernel computes.
 
     Compiled autograd traces the backward of eager code.
     """
@@ -742,7 +740,7 @@ def _is_watched() -> bool:
 
 
 class PseudogradFunctional(Function):
-    """For functorch and forward mode."""
+    """For functorch and forward mode: with a vmap rule and a jvp."""
 
     generate_vmap_rule = True
 
@@ -790,8 +788,8 @@ def _apply_functional(call: Call, inputs: Iterable[object]) -> Tensor:
 class PseudogradCompiled(Function):
     """For Dynamo: plain formulas, and neither a jvp (Dynamo refuses it) nor a vmap rule.
 
-    The rule's numbers come as arguments, before the inputs: where the call alone holds a symbolic number, torch 2.8 and 2.10 put a
-    size of x in its place. Saved tensors are copies: a compiler does not notice that the program changes one in place afterwards. Inductor
+    The rule's numbers are arguments, before the inputs: torch 2.8 and 2.10 put a size of x in the place of a symbolic number that only the
+    call holds. Saved tensors are copies, because a compiler does not notice if the program changes one in place afterwards. Inductor
     removes the copies that nobody needs.
     """
 
@@ -815,7 +813,7 @@ class PseudogradCompiled(Function):
 
 
 def _after_grad(grad: Tensor, inputs: list[object]) -> list[object]:
-    """The inputs, with an x that depends on grad, so that nothing is computed from x before grad is there.
+    """The inputs, with an x that depends on grad, so that a compiler computes nothing from x before the backward.
 
     Otherwise Inductor saves bools that say where x is outside. On the CPU, loops over bools take ten times as long as loops that read x.
     """
@@ -835,7 +833,7 @@ def _apply_over_functorch(call: Call, inputs: tuple[object, ...]) -> Tensor:
 def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
     """Run a user's formula where Dynamo traces it: Dynamo then guards the globals and closures that the formula reads.
 
-    Without these guards the graph would use the first values of the globals for ever. The graph drops the result, because nobody uses it.
+    Without these guards the graph would use the first values of the globals for ever. The unused result does not stay in the graph.
     """
     with torch.no_grad():
         values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
@@ -844,7 +842,7 @@ def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
 
 
 def _apply_in_graph(*leaves: object) -> Tensor:
-    """The node that Dynamo puts into its graph, which holds no objects of ours: the first entries of `leaves` name the call."""
+    """The node that Dynamo puts into its graph. A graph holds no objects of ours, so the first of `leaves` name the call."""
     call, inputs = split(leaves)
     return _apply_functional(call, inputs)
 
@@ -857,12 +855,10 @@ def _register(dynamo_module: ModuleType) -> None:
 def registration() -> str:
     """Says whether Dynamo's own table has our functions."""
     dynamo_module = sys.modules.get("torch._dynamo")
+    if dynamo_module is None and dynamo.is_awaited():
+        return "waits for the first import of torch._dynamo"
     if dynamo_module is None:
-        return (
-            "waits for the first import of torch._dynamo"
-            if dynamo.is_awaited()
-            else "NOT registered: the import hook is gone"
-        )
+        return "NOT registered: the import hook is gone"
     if is_allowed_in_graph(dynamo_module, _apply_in_graph):
         return "registered with Dynamo"
     return "NOT registered with Dynamo: import pseudograd before torch._dynamo, or report how it was imported"
@@ -870,8 +866,8 @@ def registration() -> str:
 
 @constant_result
 def _register_at_last() -> None:
-    """Register with a Dynamo whose import went past our hook. Dynamo runs this function while it traces, instead of tracing it."""
-    dynamo.tell(sys.modules["torch._dynamo"])
+    """Register with a Dynamo whose import our hook missed. Dynamo runs this function while it traces, instead of tracing it."""
+    dynamo.run_callbacks(sys.modules["torch._dynamo"])
 
 
 dynamo.when_dynamo_arrives(_register)

@@ -19,7 +19,7 @@ def must(where: str, argument: str, requirement: str, got: object, remedy: str |
 
 
 def not_installed(where: str, packages: str, extra: str) -> ImportError:
-    """For a package that only a part of the library needs; the extra of pyproject.toml that brings it, in a checkout and in a wheel."""
+    """The error for packages that only a part of the library needs. extra: the one of pyproject.toml that installs them."""
     return ImportError(f'{where}: {packages} must be installed, got none. Run pip install "pseudograd[{extra}]".')
 
 
@@ -32,7 +32,7 @@ def describe_value(value: object) -> str:
 
 
 def _is_traced(value: object) -> bool:
-    """A proxy of torch.fx, which has every attribute and a value of none."""
+    """Is the value a proxy of torch.fx? A proxy has every attribute, and none has a value."""
     return type(value).__module__ == "torch.fx.proxy"
 
 
@@ -46,7 +46,7 @@ class UnknownNameError(ValueError, KeyError):
 def unknown_name(
     where: str, argument: str, allowed: Iterable[object], got: object, hint: str | None = None
 ) -> UnknownNameError:
-    """The error for `got`, with the closest allowed name unless there is a better hint. A list of more than a screen is cut."""
+    """The error for `got`. It proposes the closest allowed name if there is no hint, and cuts a list of more than a screen."""
     names = sorted(map(str, allowed))
     listed = ", ".join(names)
     if len(listed) > LONGEST_LIST:

@@ -91,14 +91,13 @@ class ReplaceGrad:
     apply = staticmethod(replace_grad)
 
 
-# As in `ops`. torch.fx cannot exchange the `apply` of a class, but what it calls.
+clamp_with_grad2 = clamp_with_grad_proposed
+ClampWithGrad2 = ClampWithGradProposed
+
+# As in `ops`. torch.fx cannot replace the `apply` of a class; it replaces the functions that `apply` calls.
 for _name in ("clamp", "clamp_with_grad", "clamp_with_grad_proposed", "clamp_with_grad2", "replace_grad"):
     torch.fx.wrap(_name)
 del _name
 
 
 __dir__ = dir_of(globals())
-
-
-clamp_with_grad2 = clamp_with_grad_proposed
-ClampWithGrad2 = ClampWithGradProposed

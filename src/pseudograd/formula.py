@@ -1,8 +1,8 @@
-"""A rule's formula on the inputs of a call: every lowering without a kernel computes it, and every kernel is compared with it.
+"""A rule's formula on the inputs of a call. Every lowering without a kernel computes it, and every kernel is compared with it.
 
-Sparse layouts: a rule sees the values, and its result has the layout again; torch has neither comparisons nor `where` for them. A position
-that a sparse tensor does not hold is 0 and gets no gradient of its own, as in torch's own ops; a position that grad holds and x does not
-counts as x = 0. Strided nested tensors: the op runs on each.
+Sparse tensors: torch has neither comparisons nor `where` for them. So a rule gets their values alone, and its result gets the layout back.
+A position that a sparse tensor does not hold is 0 and gets no gradient, as in torch's own ops. If grad holds a position that x does not
+hold, x counts as 0 there. Strided nested tensors: the op runs on each component.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Depth(threading.local):
         self.depth -= 1
 
 
-own = Depth()  # in computations of ours, which `rewrite` must leave alone: a second derivative records them
+own = Depth()  # above 0 while we compute a formula or a functional lowering: `rewrite` leaves these calls alone
 
 
 def pull(grad: Tensor, inputs: list[object], wants: Wants, call: Call) -> Gradients:
@@ -48,9 +48,10 @@ def pull(grad: Tensor, inputs: list[object], wants: Wants, call: Call) -> Gradie
 def plain(
     grad: Tensor, inputs: list[object], wants: Wants, call: Call, numbers: dict[str, float] | None = None
 ) -> Gradients:
-    """For a rule that compares, on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of y.
+    """The gradients of a call whose tensors are dense. A rule that compares gets the inputs as torch compared them: tensors cast and
+    numbers rounded to the dtype of y.
 
-    `numbers` are parameters of the rule that stand for those of the call.
+    numbers: parameters of the rule that replace those of the call.
     """
     if not (call.rule.compares and call.keeps(wants)):
         return call.pull(grad, tuple(inputs), None, wants, numbers)
@@ -77,10 +78,10 @@ def are_sparse(grad: Tensor, inputs: list[object]) -> bool:
 
 
 def apply_to_values(formula: _Formula, grad: Tensor, inputs: list[object]) -> Gradients:
-    """The formula on the values of a sparse grad, of sparse inputs, or of both; the gradients in the layout of the inputs."""
+    """The formula on the values of a sparse grad, of sparse inputs, or of both. The gradients get the layout of the inputs."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     sparse = [value for value in tensors if value.layout not in _DENSE]
-    if tensors and not sparse:  # a sparse grad of what is dense: a rule may give something where grad is 0
+    if tensors and not sparse:  # grad alone is sparse: a rule may give x something where grad is 0
         return formula(grad.to_dense(), inputs)
     layout = (sparse or [grad])[0].layout
     pattern = _union([grad, *sparse])
@@ -109,9 +110,9 @@ def _ones_at(pattern: Tensor) -> Tensor:
 
 
 def _values(value: Tensor, pattern: Tensor) -> Tensor:
-    """The values at the positions of the pattern, 0 where there is none."""
-    at = value if value.layout is torch.strided else _to_coo(value)
-    return at.sparse_mask(pattern).coalesce().values()
+    """The values at the positions of the pattern; 0 at a position that `value` does not hold."""
+    source = value if value.layout is torch.strided else _to_coo(value)
+    return source.sparse_mask(pattern).coalesce().values()
 
 
 def _restore(values: Tensor, pattern: Tensor, layout: torch.layout) -> Tensor:
@@ -122,11 +123,11 @@ def _restore(values: Tensor, pattern: Tensor, layout: torch.layout) -> Tensor:
 
 
 def is_nested(x: object) -> bool:
-    """A strided nested tensor has no shape, so that torch refuses it to every Function; the jagged layout has one."""
+    """Is x a strided nested tensor? It has no shape, so no Function can take it. One of the jagged layout has a shape."""
     return isinstance(x, Tensor) and x.is_nested and x.layout is torch.strided
 
 
 def apply_to_components(op: Callable[..., Tensor], x: Tensor, others: tuple[object, ...]) -> Tensor:
-    """The op on one tensor of the nested one after the other; autograd goes through both steps."""
+    """The op on each component of a nested tensor. Autograd records the op and how the results are put together."""
     y: Tensor = torch.nested.as_nested_tensor([op(part, *others) for part in x.unbind()], layout=torch.strided)
     return y

@@ -1,8 +1,8 @@
-"""What a rule's row says of its geometry: where x may stand, and what passes there. Data, which no formula hides.
+"""The geometry of a rule as data: in which region x can be, and what x and its bounds get of grad there.
 
-Three words. A *region* is where x stands, such as below its min. A `Slope` is what a tensor gets of grad in a region. `Pieces` say for
-every region what x, min and max get. Residuals, kernels, texts and audit read them, so that no kernel names a rule. A test compares each
-row with its formula, bit for bit.
+A *region* is the position of x, such as below its min. A `Slope` is what a tensor gets of grad in a region. `Pieces` say for every region
+what x, min and max get. Residuals, kernels, texts and audit read them, so no kernel names a rule. A test compares each row with its
+formula, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .record import Record
 
 
 class Interval(NamedTuple):
-    """The numbers between two, one of which may be infinite. has_low, has_high: does the interval contain its ends? NaN is in none."""
+    """The numbers from low to high, one of which may be infinite. has_low, has_high: does it contain its ends? NaN is in no interval."""
 
     low: float
     high: float
@@ -38,9 +38,9 @@ class Interval(NamedTuple):
 class Steps(Record):
     """The gradient is grad times one of a few slopes, so a call need only save the code of each element.
 
-    slopes[code] is the slope, 2**bits of them; where it is 0 the gradient is 0, whatever grad is. planes(x): the codes as bool tensors, the
-    lowest bit first. Kernels read one of two more fields. thresholds: the code counts the thresholds that x is above (a NaN is above all).
-    interval: the code says whether x is in the interval, where half precision is compared as float32.
+    slopes: by code, 2**bits of them. Where the slope is 0 the gradient is 0, whatever grad is. planes(x): the codes as bool tensors, the
+    lowest bit first. Kernels read one of two more fields. thresholds: the code is the number of thresholds that x is above (NaN is above
+    all). interval: the code says whether x is in the interval; half precision is compared as float32.
     """
 
     slopes: tuple[float, ...]
@@ -68,15 +68,16 @@ class Curve(NamedTuple):
 
 
 class Reversal(NamedTuple):
-    """In the place of a factor: -grad * min(1, distance of x from the range / (width * (max - min)))."""
+    """Stands in a `Slope` for a factor times grad: -grad * min(1, distance of x from the range / (width * (max - min)))."""
 
     width: float
 
 
 class Slope(NamedTuple):
-    """grad times one factor where grad > 0, times another where grad < 0.
+    """grad times one factor where grad > 0, and times another where grad < 0.
 
-    Equal factors hold for every grad; else a grad that is 0 or NaN stays as it is. A factor of 0 gives 0, for an infinite grad too.
+    Equal factors hold for every grad. If they differ, a grad that is 0 or NaN stays as it is. A factor of 0 gives 0, for an infinite grad
+    too.
     """
 
     positive: float | Reversal
@@ -90,7 +91,7 @@ class Constant(NamedTuple):
 
 
 class Symbol(float):
-    """A parameter by name in the place of a number: it shows where a row uses the parameter. Arithmetic makes a plain number of it."""
+    """A number that has the name of a parameter: it shows where a row uses the parameter. Arithmetic makes a plain number of it."""
 
     name: str
 
@@ -103,12 +104,12 @@ class Symbol(float):
 Side = Slope | Constant
 Sides = tuple[Side, Side]  # what x gets below the range, and above it
 ALL, NOTHING = Slope(1.0, 1.0), Slope(0.0, 0.0)
-INWARD: Sides = Slope(0.0, 1.0), Slope(1.0, 0.0)  # what leads back
+INWARD: Sides = Slope(0.0, 1.0), Slope(1.0, 0.0)
 SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # what x gets of grad exactly at the edge
 
 
 def edge_reads_grad(edge: object) -> bool:
-    """Does x at the edge get a share of grad that depends on the sign of grad? The other edges give a fixed share, or none."""
+    """Does x at the edge get a share of grad that depends on the sign of grad?"""
     return isinstance(edge, str) and edge not in SHARES
 
 
@@ -118,7 +119,7 @@ def slope_times(side: Side, grad: Tensor) -> Tensor:
 
 
 def where_slope(mask: Tensor, side: Side, grad: Tensor, other: Tensor) -> Tensor:
-    """The slope times grad where the mask is set, else `other`. Of two factors that differ, a factor of 1 leaves `other` as it is."""
+    """The slope times grad where the mask is set, else `other`. If the factors differ, a factor of 1 leaves `other` as it is."""
     if isinstance(side, Constant):
         return torch.where(mask, side.value, other)
     if side.positive == side.negative:
@@ -136,7 +137,7 @@ def _product(factor: float | Reversal, grad: Tensor) -> Tensor | float:
 
 
 def read_sides(written: object) -> Sides:
-    """What a user wrote: for each side a pair of factors, or a number. ValueError, where it is neither."""
+    """Parse what a user wrote: for each side a pair of factors, or a number. Raises ValueError for anything else."""
     if not (isinstance(written, (tuple, list)) and len(written) == 2):
         raise ValueError(f"two sides, below and above, not {written!r}")
     return _parse_side(written[0]), _parse_side(written[1])
@@ -165,11 +166,11 @@ class Split(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """A split of grad for every region between two bounds; an absent bound counts as an infinity.
+    """A split of grad for every region of x and its two bounds; an absent bound counts as an infinity.
 
-    below to above: where min < max. *_point: where they are equal. *_crossed: where min > max; x is then below, at or above max. *_nan:
-    where a bound is NaN, and x is below the other bound, above it, or neither, as x is that is NaN. nan, nan_crossed: x is NaN, and no
-    bound is.
+    below to above: where min < max. *_point: where min and max are equal. *_crossed: where min > max; x is then below, at or above max.
+    below_nan, above_nan, with_nan: a bound is NaN; x is below the other bound, above it, or neither (x may be NaN). nan, nan_crossed: x is
+    NaN, and no bound is.
     """
 
     below: Split
@@ -195,9 +196,9 @@ ALL_TO_X, ALL_TO_MIN, ALL_TO_MAX, TO_NOBODY = Split(x=1.0), Split(min=1.0), Spli
 
 
 def pieces_of_sides(sides: Sides, edge: object, maximize: bool = False) -> Pieces:
-    """From what x gets on both sides, and what the edge says. The bounds get the true gradient; under ascent x gets -rule(-grad).
+    """The pieces of a rule with these sides and this edge. The bounds get the true gradient; with maximize x gets -rule(-grad).
 
-    With an edge that reads grad no slope says what passes at both bounds at once: such calls are left to the formula.
+    If the edge reads grad and x is at both bounds at once, no slope says what x gets: such calls are left to the formula.
     """
     share = SHARES.get(edge) if isinstance(edge, str) else None
     at_min, at_max = INWARD if share is None else (Slope(share, share), Slope(share, share))
@@ -223,7 +224,7 @@ def _ascent(side: Side) -> Side:
 
 
 def pieces_of_numbers(share: float, has_min: bool, has_max: bool) -> Pieces:
-    """All of grad inside, at a bound this share of it, else nothing; so x that is NaN gets nothing."""
+    """x gets all of grad inside, this share of it at a bound, and nothing elsewhere; so an x that is NaN gets nothing."""
     at = Split(share)
     return Pieces(*[TO_NOBODY] * 16)._replace(
         at_min=at if has_min else ALL_TO_X, inside=ALL_TO_X, at_max=at if has_max else ALL_TO_X, at_point=at
@@ -231,7 +232,7 @@ def pieces_of_numbers(share: float, has_min: bool, has_max: bool) -> Pieces:
 
 
 def mirror(pieces: Pieces) -> Pieces:
-    """For a max alone, from the pieces for a min alone."""
+    """The pieces for a max alone, from those for a min alone."""
     splits = Pieces(*[Split(split.x, split.max, split.min) for split in pieces])
     return splits._replace(
         below=splits.above,
@@ -244,6 +245,6 @@ def mirror(pieces: Pieces) -> Pieces:
 
 
 def replace_edge(pieces: Pieces, share: float) -> Pieces:
-    """At a bound, where bounds are not crossed: x gets this share, and the bound the rest; of two that are one point, min."""
+    """x at a bound gets this share, and the bound the rest; if both bounds are equal, min gets it. Crossed bounds stay as they are."""
     rest = 1.0 - share
     return pieces._replace(at_min=Split(share, rest), at_max=Split(share, 0.0, rest), at_point=Split(share, rest))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WhenImported:
-    """A finder that calls act(module) once the module has been imported. `wait` puts it before the finders that find the module.
+    """A finder that calls act(module) after the first import of the module. `wait` puts it before all other finders.
 
     It stays until an import has succeeded: find_spec may be called without an import, and an import may fail and be tried again.
     """
@@ -29,8 +29,8 @@ class WhenImported:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != self.awaits:
             return None
-        behind = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
-        for finder in sys.meta_path[behind:]:
+        next_finder = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
+        for finder in sys.meta_path[next_finder:]:
             spec = getattr(finder, "find_spec", lambda *_: None)(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
@@ -40,7 +40,7 @@ class WhenImported:
 
 
 class _Loader:
-    """The module's own loader, and the act after it has run the module."""
+    """Runs the module with its own loader, then calls `act`."""
 
     def __init__(self, loader: Loader, hook: WhenImported) -> None:
         self.loader, self.hook = loader, hook

@@ -1,4 +1,4 @@
-"""How our records look in a notebook: their picture, where matplotlib draws it, above their text."""
+"""How our records look in a notebook: their picture, if matplotlib is installed, above their text."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _PAGE = "width: 100%; height: 36em; border: 1px solid #8884; border-radius: 4px"
 
 
 def to_html(text: str, figure: Callable[[], Figure] | None = None) -> str:
-    """The text as it is printed. figure: makes the picture above it; without matplotlib there is none."""
+    """The text as it is printed. figure: makes the picture above it, if matplotlib is installed."""
     picture = "" if figure is None else _svg(figure)
     return f'{picture}<pre style="{_TEXT}">{html.escape(text)}</pre>'
 
 
 def to_frame(page: str) -> str:
-    """A whole page, in a frame: its style is not the notebook's."""
+    """A whole page in a frame, which keeps its style apart from that of the notebook."""
     return f'<iframe style="{_PAGE}" srcdoc="{html.escape(page)}"></iframe>'
 
 
 def figure_of(draw: Callable[[Axes], object], size: tuple[float, float]) -> Figure:
-    """A figure that no notebook shows a second time, drawn by draw(axes)."""
+    """A figure drawn by draw(axes). It is not one of pyplot, so a notebook does not show it a second time."""
     from matplotlib import figure as figures
 
     figure = figures.Figure(figsize=size, layout="constrained")

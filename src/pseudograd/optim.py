@@ -67,7 +67,7 @@ def _clamp(bounded: Bounded) -> None:
 
 
 def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | None, name: str) -> None:
-    # torch 2.10 takes no list of sharded ones.
+    # torch 2.10 takes no list of sharded parameters.
     together = [(p, pair[side]) for p, pair in bounded if is_number(pair[side]) and not hasattr(p, "device_mesh")]
     if clamp_all is not None and together:
         clamp_all([p for p, _ in together], [number for _, number in together])
@@ -80,13 +80,13 @@ def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | No
 
 
 def _bound_on_device(p: Tensor, bound: Tensor) -> Tensor:
-    """The bound on the device of p; where p is sharded (a DTensor), what stands beside this rank's part of it. torch 2.8 clamps no DTensor
+    """The bound on the device of p. If p is sharded (a DTensor), only the bound for this rank's part of p: torch 2.8 clamps no DTensor
     by a tensor.
     """
     bound = bound.to(p.device)
     if not hasattr(p, "device_mesh"):
         return bound
-    from torch.distributed.tensor import DTensor, Replicate  # here, where it was imported already
+    from torch.distributed.tensor import DTensor, Replicate  # on demand: whoever has a DTensor has imported it
 
     bound = bound.expand(p.shape)
     if not isinstance(bound, DTensor):
@@ -124,7 +124,7 @@ def _checked_bound(p: Tensor, name: str, bound: object) -> Bound:
     if isinstance(bound, Tensor):
         check_tensor("project", name, bound)
         check_broadcast("project", name, bound, p.shape, "the parameter", grows=False)
-        return bound  # itself, not detached: a new `.data` of it must be seen
+        return bound  # not detached: the program may give the bound a new `.data`
     if bound is None:
         return None
     if not isinstance(bound, Real):

@@ -11,7 +11,7 @@ _FORM = re.compile(r"(?P<name>[^()/]+?)\s*(\((?P<given>[^()]*)\))?\s*(/\s*(?P<ed
 
 
 def items(text: str) -> list[str]:
-    """The parts between the commas; a comma inside parentheses separates nothing."""
+    """The parts between commas that stand outside parentheses."""
     return [item.strip() for item in re.split(r",(?![^()]*\))", text)]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Record:
     """A class like those of `dataclass(frozen=True, eq=False, repr=False)`. Its annotations are the fields. A record equals only itself.
 
-    Only type checkers read kw_only: at run time, fields may also come by position. All records share a default, so nobody may change it.
+    Only type checkers read kw_only: at run time, fields may also come by position. All records share the default of a field.
     """
 
     _names: ClassVar[tuple[str, ...]] = ()

@@ -23,12 +23,11 @@ from .user_function import UserFunction, function_named, key_of
 Gradients = tuple[Tensor | None, ...]
 Pull = Callable[..., Gradients]
 Wants = tuple[bool, ...]  # for each input: does anybody ask for its gradient?
-# The bounds of x, None for one that is absent, and the split of grad in each region.
-RangePieces = tuple[Any, Any, Pieces]
+RangePieces = tuple[Any, Any, Pieces]  # min, max (each may be None), and the split of grad in each region
 
 
 class RuleObject(NamedTuple):
-    """A rule with its parameters chosen; made by `pseudograd.rules`, accepted wherever a rule's name is."""
+    """A rule with chosen parameters, as `pseudograd.rules` makes it. It is accepted wherever a rule's name is."""
 
     name: str
     parameters: tuple[tuple[str, Any], ...] = ()
@@ -38,8 +37,6 @@ class RuleObject(NamedTuple):
 
 
 RuleLike = str | RuleObject
-
-
 Edge = str | int  # a name; for abs the slope itself
 EdgeAtBound = Literal["closed", "open", "half", "inward"]  # so that a type checker finds a typo
 _NONE_GIVEN: Mapping[str, Any] = {}
@@ -53,22 +50,22 @@ class Rule(Record):
     that `wants` leaves out. It may use comparisons, `where` and arithmetic, so that torch can differentiate it again.
     A rule that `compares` also gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y.
 
-    is_linear: in grad; with an edge that reads grad only a rule that `ignores_edge` is.
-    keeps: the names of the inputs that pull reads; or a function of `wants` that gives them.
+    is_linear: is the formula linear in grad? With an edge that reads grad, the rule is linear only if it also `ignores_edge`.
+    keeps: the names of the inputs that pull reads; or a function of `wants` that returns them.
     translates: names of other libraries for this rule, separated by spaces.
     choices: the allowed integers of a parameter.
-    The geometry of the row, for kernels, texts and audit. Each is a function of the parameters; `steps` also gets the inputs behind x.
-        steps: the few slopes of the rule; None for some parameters. curve: how the slope falls with |x|.
-        sides: for a range, what x gets below it and above it; the edge says what x gets at a bound.
-        find_range: takes the inputs behind x; gives the bounds of x and the pieces, where the row says what x and both bounds get.
-        regions: gives two numbers, or one twice, and the pieces that say what x gets around them, where y is no clamp.
-    is_long: its formula is element-wise and takes several steps, each of the size of x.
+    The next fields are the geometry of the rule, for kernels, texts and audit. Each is a function of the parameters:
+        steps(*inputs behind x): the few slopes of the rule; None for some parameters. curve: how the slope falls with |x|.
+        sides: what x gets below a range and above it; the edge says what x gets at a bound.
+        find_range(*inputs behind x): the bounds of x and the pieces, if the row says what x and both bounds get.
+        regions: for an op that is no clamp: two numbers, or one twice, and the pieces that say what x gets around them.
+    is_long: the formula is element-wise and takes several steps, each of the size of x.
     colour: in figures; rules of the same name share it.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
-    ulps: the largest difference of two computations in units in the last place: 0 if every device rounds alike, more for exp or tanh.
-        cancels: the slope crosses 0 as a sum of larger numbers, so these are units of grad.
+    ulps: the largest difference of two computations, in units in the last place: 0 if every device rounds alike, more for exp or tanh.
+        cancels: the units are those of grad, because the slope crosses 0 as a sum of larger numbers.
     is_users: the rule calls a user's function. Its parameters have names of the user's choice, so pull, reference and jumps get them as
-        one mapping, `settings`. `author` is that function, if it was registered.
+        one mapping, `settings`. author: that function, if it was registered.
     """
 
     name: str
@@ -98,19 +95,19 @@ class Rule(Record):
     author: str = ""
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()
 
-    texts = _NO_TEXTS  # the parameters as they are written
+    texts = _NO_TEXTS  # names and defaults of the parameters, the defaults as text
 
     def __post_init__(self) -> None:
         vars(self)["texts"] = tuple((key, repr(value)) for key, value in self.parameters.items())
 
     @property
     def called(self) -> str:
-        """Its name, with its parameters and what they are by default."""
+        """The name, with the parameters and their defaults."""
         parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in self.parameters.items())
         return f"{self.name}({parameters})" if parameters else self.name
 
     def keywords(self, edge: Edge | None, chosen: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """What pull, reference and jumps are called with: the parameters, and the edge where the op has one."""
+        """The keywords of pull, reference and jumps: the parameters, and the edge if the op has one."""
         parameters = {**self.parameters, **(chosen or {})}
         keywords = {"settings": parameters} if self.is_users else parameters
         return keywords if edge is None else {**keywords, "edge": edge}
@@ -124,7 +121,7 @@ class Rule(Record):
 
 
 class Sample(Record):
-    """Inputs for the contract tests and for `pseudograd rules`: `build()` makes fresh tensors on every call."""
+    """Inputs for the contract tests and for `pseudograd rules`: `build(dtype)` makes new tensors on every call."""
 
     name: str
     build: Callable[..., tuple[Any, ...]]
@@ -138,7 +135,7 @@ class Picture(Record):
     jumps: tuple[float, ...] = ()
     low: float = -2.0
     high: float = 2.0
-    # All inputs from x, where x alone is not the first of them.
+    # All inputs, made from the x of the picture, if they are not x followed by `others`.
     of: Callable[[Tensor], tuple[object, ...]] | None = None
 
 
@@ -146,15 +143,15 @@ BOUNDED = ("x", "min", "max")  # the inputs of a clamp
 
 
 class Primitive(Record, kw_only=True):
-    """What the engine runs: torch's values, and the rules that may stand behind them, which several primitives share.
+    """What the engine runs: a forward with torch's values, and the rules for its backward. Several primitives share the same rules.
 
-    rule_set names what its rules are, for kernels and error texts.
-    through(pull): a rule's pull for the inputs of this primitive, where they are not those that the rule is written for.
-    saves: "rule" what the rule reads; "as torch" what torch's op of these inputs saves, because a rewritten call may not save more;
-        "a copy" the same, and of the input a copy: torch's op keeps nothing of it, so a program may change it afterwards.
-    either_is: backward alone tells which of two inputs asks for a gradient; the other one is its bound, "min" or "max".
-    find_grid: of an op that clamps x on a grid of whole numbers. Takes the inputs behind x; gives 1 / step, the place of 0, min, max and
-        the step as float32 has them, or None where a float32 does not say all of it.
+    rule_set: a name for these rules, for kernels and error texts.
+    through(pull): a rule's pull for the inputs of this primitive, if the rule is written for other inputs.
+    saves: "rule": what the rule reads. "as torch": what torch's op of these inputs saves, because a rewritten call may not save more.
+        "a copy": the same, with a copy of the input, because torch's op keeps nothing of it and a program may change it afterwards.
+    either_is: one of two inputs is the bound of the other, "min" or "max"; only backward tells which, by the gradient that is asked for.
+    find_grid(*inputs behind x): of an op that clamps x on a grid of whole numbers: 1 / step, the place of 0, min, max and the step in
+        float32; None where float32 cannot hold them all.
     """
 
     name: str
@@ -173,7 +170,7 @@ class Primitive(Record, kw_only=True):
         return dict(zip(self.inputs, inputs))  # noqa: B905  Dynamo on torch 2.8
 
     def inputs_of(self, other: Primitive, inputs: tuple[object, ...]) -> tuple[object, ...]:
-        """Those of another primitive that this one takes, too."""
+        """The inputs of another primitive that this one takes, too."""
         values = other.name_inputs(inputs)
         return tuple([values[name] for name in self.inputs])
 
@@ -189,8 +186,8 @@ class Adapter(NamedTuple):
 class Op(Primitive, kw_only=True):
     """A primitive with a public function.
 
-    public takes the inputs by position, and rule, edge and maximize by name. plain_torch: its values by torch alone, if `forward` does
-    more. has_outside: the formulas of its rules give the gradient of x outside the range, and take y and the bounds.
+    public takes the inputs by position, and rule, edge and maximize by name. plain_torch: the same values by torch alone, if `forward` does
+    more. has_outside: the formulas of its rules take y and the bounds, and give the gradient of x outside the range.
     gradient_to: the input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
     """
 
@@ -207,7 +204,7 @@ class Op(Primitive, kw_only=True):
 
 
 class Call:
-    """A primitive with its rule, edge and direction fixed: what the engine runs. `spec` names it in constants that a graph can hold.
+    """A primitive with its rule, edge and direction, as the engine runs it. `spec` names the call in constants that a graph can hold.
 
     `parameters` are the keywords of the rule's functions.
     """
@@ -240,10 +237,10 @@ class Call:
         self.is_linear = rule.is_linear_at(edge)
         self.maximize = maximize and not self.is_linear
         self._pieces: Pieces | None = None
-        # Is x between a min and a max, and says the row what passes on the two sides?
+        # Are the inputs x, min and max, and does the row say what passes on both sides?
         self.is_about_range = rule.sides is not None and primitive.inputs == BOUNDED
-        self.served: Any = None  # by which residuals and kernels: `kernels` remembers it here
-        self.admitted: set[tuple[object, ...]] = set()  # arguments that passed the op's checks before
+        self.served: Any = None  # the residuals and kernels that serve the call, as `kernels` remembers them
+        self.admitted: set[tuple[object, ...]] = set()  # arguments that have passed the op's checks
         ordered = [parameters[key] for key in rule.parameters]
         self._values = [(value.key or value.call) if isinstance(value, UserFunction) else value for value in ordered]
         self._pull = primitive.through(rule.pull) if primitive.through else rule.pull
@@ -259,7 +256,7 @@ class Call:
 
     @property
     def spec(self) -> tuple[object, ...]:
-        """Flat, as a graph wants it: primitive, rule, edge, maximize, and what is given for the rule's parameters."""
+        """The primitive, rule, edge, maximize and each parameter of the rule, in one flat tuple, as a graph wants it."""
         return self.primitive.name, self.rule.name, self.edge, self.maximize, *self.arguments.values()
 
     @property
@@ -268,7 +265,7 @@ class Call:
 
     @property
     def pieces(self) -> Pieces | None:
-        """What passes in every region, for a rule of a range whose row says what passes on its two sides; None for others."""
+        """The split of grad in every region, if the row says what passes on both sides of a range; else None."""
         if self._pieces is None and self.rule.sides is not None:
             parameters = self.parameters["settings"] if self.rule.is_users else self.parameters
             sides = self.rule.sides(**{key: parameters[key] for key in self.rule.parameters})
@@ -276,7 +273,7 @@ class Call:
         return self._pieces
 
     def find_range(self, inputs: Sequence[Any]) -> RangePieces | None:
-        """The bounds of x and the split of grad in each region; None for a rule that says neither."""
+        """The bounds of x and the split of grad in each region; None for a rule whose row does not say them."""
         if self.rule.find_range is not None:
             return self.rule.find_range(*inputs[1:])
         if not self.is_about_range:
@@ -285,7 +282,7 @@ class Call:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Those of the parameters that are numbers, which Dynamo may make symbols of."""
+        """The parameters that are numbers: Dynamo may make symbols of them."""
         return {key: value for key, value in self.parameters.items() if isinstance(value, float)}
 
     def pull(
@@ -296,7 +293,7 @@ class Call:
         wants: Wants,
         numbers: dict[str, float] | None = None,
     ) -> Gradients:
-        """The rule's gradients. Under ascent the rule sees the descent problem: -rule(-grad). `numbers` replace parameters."""
+        """The rule's gradients; with maximize -rule(-grad). numbers: replace parameters."""
         parameters = {**self.parameters, **numbers} if numbers else self.parameters
         if self.rule.compares:
             parameters = {**parameters, "y": y}
@@ -317,18 +314,17 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[object, ...], Call] = {}
 _by_request: dict[tuple[object, ...], Call] = {}
-# By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can. By a context that is
-# entered: a table of its calls.
+# Two kinds of keys. The arguments of a public call: how to run the call, or False if no kernel serves it. A context that is entered: the
+# table of its calls.
 prepared: dict[Any, Any] = {}
-# Calls in each of the three; then they are forgotten all at once, and made again as they are asked for.
-_REMEMBERED = 1000
+_REMEMBERED = 1000  # calls in each of the three; a full one is emptied, and its calls are made again on demand
 
 
 Registered = TypeVar("Registered", bound=Primitive)
 
 
 def register(primitive: Registered) -> Registered:
-    """Put an op, or a primitive that no user calls, into the table. A name is given once: a rule's values never change under its name."""
+    """Put an op, or a primitive that no user calls, into the table. Each name is given once."""
     if primitive.name in PRIMITIVES:
         raise ValueError(must(primitive.name, "name", "be new", primitive.name, "Choose another name"))
     PRIMITIVES[primitive.name] = primitive
@@ -338,13 +334,13 @@ def register(primitive: Registered) -> Registered:
 
 
 def add_rule(op: Op, row: Rule) -> None:
-    """Give an op one more rule, or another one of that name; every primitive that shares its rules has it too."""
+    """Give an op a rule, in the place of any other of that name. Every primitive that shares the op's rules gets it, too."""
     op.rules[row.name] = row  # type: ignore[index]
     forget_calls()
 
 
 def forget_calls() -> None:
-    """After the table has changed: calls are made again as they are asked for."""
+    """Empty the three memories, because the table has changed."""
     _by_request.clear()
     _by_spec.clear()
     prepared.clear()
@@ -358,19 +354,19 @@ def remember(calls: dict[Any, Any], key: object, call: object) -> Any:
 
 
 def call_named(spec: tuple[object, ...]) -> Call:
-    """The call that `spec` names; remembered, except under a compiler, which must not see the memory change."""
+    """The call that `spec` names. It is remembered, but not under a compiler, which must not see the memory change."""
     if is_compiling():
         return split(spec)[0]
     return _by_spec.get(spec) or remember(_by_spec, spec, split(spec)[0])
 
 
 def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
-    """The call that the first of `leaves` name, and the rest."""
+    """The call that the first of `leaves` name, and the rest of `leaves`."""
     name, rule_name, edge, maximize, *rest = leaves
     primitive = PRIMITIVES[name]
     row = primitive.rules[rule_name]
     parameters: dict[str, object] = {}
-    for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
+    for key, value in zip(row.parameters, rest):  # noqa: B905  `rest` is longer
         parameters[key] = function_named(value) if isinstance(value, str) else value
     return Call(primitive, row, parameters, edge, maximize), tuple(rest[len(parameters) :])
 
@@ -399,22 +395,24 @@ def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize:
 
 
 def _defaults(row: Rule) -> dict[str, object]:
-    """The parameters of a rule. Under a compiler from text: a number that it finds in a table may become an input of the graph."""
+    """The parameters of a rule with their defaults. Under a compiler, numbers are parsed from text, because a number that the compiler
+    finds in a table may become an input of the graph.
+    """
     if is_compiling():
         return {key: None if text == "None" else float(text) for key, text in row.texts}
     return dict(row.parameters)
 
 
 def call_for(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
-    """`make_call`, looked up: one dictionary read on every call but the first; not under a compiler, as in `call_named`."""
-    if maximize is not True and maximize is not False:  # before the memory, where 1 would be found as True
+    """`make_call` with a memory, which is not used under a compiler, as in `call_named`."""
+    if maximize is not True and maximize is not False:  # the memory would take 1 for True
         raise TypeError(must(op.name, "maximize", "be True or False", maximize))
     if is_compiling():
         return make_call(op, rule, edge, maximize)
     key = (op.name, rule, edge, maximize)
     try:
         call = _by_request.get(key)
-    except TypeError:  # an unhashable rule or edge is none: `make_call` says which
+    except TypeError:  # the rule or edge cannot be hashed, so it is wrong: `make_call` raises the error
         return make_call(op, rule, edge, maximize)
     return call or _call_for_the_first_time(key, op, rule, edge, maximize)
 
@@ -422,7 +420,7 @@ def call_for(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: 
 def _call_for_the_first_time(
     key: tuple[object, ...], op: Primitive, rule: RuleLike, edge: Edge | None, maximize: bool
 ) -> Call:
-    """A call with a function is remembered by the function: what it holds, tensors perhaps, must go when the caller lets go of it."""
+    """Make and remember a call. The UserFunction of a rule remembers its own calls, so that they are freed with the user's function."""
     parameters = rule.parameters if isinstance(rule, RuleObject) else ()
     for _, value in parameters:
         if isinstance(value, UserFunction):
@@ -433,9 +431,9 @@ def _call_for_the_first_time(
 
 
 def rule_named(name: str, /, *values: object, **named: Any) -> RuleObject:
-    """A rule object by name, its parameters checked: finite numbers above 0, or one of the rule's choices.
+    """A rule object by name, with checked parameters: finite numbers above 0, or one of the rule's choices.
 
-    values: of parameters in the order in which the rule lists them.
+    values: parameters in the order in which the rule lists them. named: parameters by name.
     """
     row = None
     for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
@@ -472,7 +470,7 @@ def check_parameter(rule: str, key: str, value: object, default: object) -> None
 
 
 def _chosen(rule: str, key: str, value: object, choices: tuple[int, ...]) -> int:
-    """The integer that `value` is: a compiler, too, then has one of these and no symbol."""
+    """The choice that equals `value`. So a compiler gets a constant and no symbol."""
     for choice in choices:
         if value == choice:
             return choice
@@ -487,11 +485,11 @@ def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
     if takers:
         why = "needs both bounds" if takers[0].rules[name].requires else "is a rule of others"  # type: ignore[index]
         hint = f"{name!r} {why}: use {', '.join(other.name for other in takers)}"
-    return unknown_name(op.name, "rule", tuple(op.rules), name, hint or _python_text(op, name))
+    return unknown_name(op.name, "rule", tuple(op.rules), name, hint or _python_hint(op, name))
 
 
-def _python_text(op: Primitive, text: object) -> str | None:
-    """The hint for a rule as commands take it, "leaky(0.2)" or "zero/open": how Python names it."""
+def _python_hint(op: Primitive, text: object) -> str | None:
+    """For a rule that is written as commands take it, "leaky(0.2)" or "zero/open": how Python writes it."""
     form = re.fullmatch(r"\s*(\w+)\s*(\((.*)\))?\s*(/\s*(\w+))?\s*", text) if isinstance(text, str) else None
     if form is None or (row := op.rules.get(form[1])) is None:
         return None

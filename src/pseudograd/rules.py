@@ -44,8 +44,7 @@ def custom(slope: Callable[[Tensor], Tensor]) -> RuleObject:
 
 
 def _maker(name: str) -> Callable[..., RuleObject]:
-    """The function that makes objects of a rule. Its signature and its docstring say what the row says."""
-
+    """The function that makes objects of a rule. Its signature and its docstring come from the row with the most parameters."""
     row = max((op.rules[name] for op in OPS.values() if name in op.rules), key=lambda row: len(row.parameters))
 
     def make(*values: float, **parameters: float) -> RuleObject:

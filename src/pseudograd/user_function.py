@@ -1,4 +1,4 @@
-"""A user's function as the parameter of a rule: what tells it from others, and how a compiled graph names it."""
+"""A user's function as the parameter of a rule: its identity, and the key by which a compiled graph names it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .torch_table.private import constant_result
 
 
 class UserFunction:
-    """The function. A compiled graph can hold constants but no functions, so `key` names it.
+    """`call` is the user's function. A compiled graph can hold constants but no functions, so `key` names it there.
 
-    It holds the calls that were made with it, so that they go when it goes; they hold the user's function alone. One that a compiler
-    makes has no key, until a graph needs it.
+    `calls` are those that were made with it, so they are freed together; they refer to `call` alone, not back to this object. An object
+    that a compiler makes has no key until a graph needs one.
     """
 
     __slots__ = ("__weakref__", "call", "calls", "key")
@@ -40,41 +40,41 @@ class UserFunction:
         return function_of, (self.call,)
 
 
-# Remembered for as long as a rule holds them: by identity, and by key.
-_known: weakref.WeakValueDictionary[object, UserFunction] = weakref.WeakValueDictionary()
-_functions: weakref.WeakValueDictionary[str, UserFunction] = weakref.WeakValueDictionary()
-_in_graphs: dict[str, UserFunction] = {}  # those that a compiled graph names: it runs as long as the program
+# Both remember a function for as long as a rule holds it.
+_by_identity: weakref.WeakValueDictionary[object, UserFunction] = weakref.WeakValueDictionary()
+_by_key: weakref.WeakValueDictionary[str, UserFunction] = weakref.WeakValueDictionary()
+_in_graphs: dict[str, UserFunction] = {}  # by key; for good: a compiled graph may run as long as the program
 _numbers = itertools.count(2)
 
 
 def _identity(call: Callable[..., Tensor]) -> object:
-    """What tells a function from all others that live. A bound method is made anew by each access, and is one function."""
+    """Tells a function from all others that exist now. Each access to a bound method makes a new object, which counts as the same one."""
     return (id(call.__self__), call.__func__) if isinstance(call, MethodType) else id(call)
 
 
 def function_of(call: Callable[..., Tensor]) -> UserFunction:
-    """The parameter that holds this function; one for each function."""
-    function = _known.get(_identity(call))
+    """The one UserFunction of this function."""
+    function = _by_identity.get(_identity(call))
     if function is None:
         module = getattr(call, "__module__", None) or type(call).__module__  # torch's own methods have none
         key = f"function:{module}.{getattr(call, '__qualname__', type(call).__qualname__)}"
-        if key in _functions:  # another one of that name: a second lambda
+        if key in _by_key:  # another function has the same name: a second lambda
             key = f"{key}#{next(_numbers)}"
-        function = _known[_identity(call)] = _functions[key] = UserFunction(call, key)
+        function = _by_identity[_identity(call)] = _by_key[key] = UserFunction(call, key)
     return function
 
 
 @constant_result
 def key_of(call: Callable[..., Tensor]) -> str:
-    """The key of a function that a graph is to name. Dynamo runs this while it traces, instead of tracing it."""
+    """The key of a function for a graph. Dynamo runs `key_of` while it traces, instead of tracing it."""
     function = function_of(call)
     _in_graphs[function.key] = function
     return function.key
 
 
 def function_named(key: str) -> UserFunction:
-    """The function that a graph names, which keeps it from here on."""
+    """The function that a graph names by this key. It is kept from here on."""
     function = _in_graphs.get(key)
     if function is None:
-        function = _in_graphs[key] = _functions[key]
+        function = _in_graphs[key] = _by_key[key]
     return function

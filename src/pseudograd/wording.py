@@ -14,12 +14,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def shortened(names: Sequence[str], most: int = 6) -> str:
-    """The first of them, and how many more."""
+    """The first names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def percent(share: float) -> str:
-    """A share as a person reads it; only all is 100 %, and only nothing 0 %."""
+    """A share as a person reads it. Only a share of 1 becomes 100 %, and only a share of 0 becomes 0 %."""
     if share in (0, 1):
         return f"{100 * share:.0f} %"
     return f"{min(max(100 * share, 0.1), 99.9):.1f} %"

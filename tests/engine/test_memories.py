@@ -40,9 +40,9 @@ def test_a_slope_that_changes_at_every_step_is_not_remembered_for_ever(monkeypat
 
 def test_equal_bound_methods_are_one_function() -> None:
     module, x = Module(), torch.ones(2, requires_grad=True)
-    known = len(user_function._functions)
+    known = len(user_function._by_key)
     custom_rules = [pg.rules.custom(module.slope) for _ in range(100)]
-    assert len(user_function._functions) == known + 1
+    assert len(user_function._by_key) == known + 1
     assert len(set(custom_rules)) == 1
     assert pg.rules.custom(Module().slope) != custom_rules[0]
     first, *others = (rule.call_for(OPS[op], chosen) for op in ("sign", "heaviside") for chosen in custom_rules[:2])
@@ -54,7 +54,7 @@ def test_equal_bound_methods_are_one_function() -> None:
 def test_what_a_slope_holds_goes_when_the_rule_goes() -> None:
     """Without a cycle: tensors on a device should not wait for the garbage collector."""
     x = torch.ones(5, requires_grad=True)
-    known, requests = len(user_function._functions), len(rule._by_request)
+    known, requests = len(user_function._by_key), len(rule._by_request)
     gc.disable()
     try:
         for step in range(50):
@@ -69,7 +69,7 @@ def test_what_a_slope_holds_goes_when_the_rule_goes() -> None:
             assert alive() is None
     finally:
         gc.enable()
-    assert len(user_function._functions) == known
+    assert len(user_function._by_key) == known
     assert len(rule._by_request) == requests
 
 

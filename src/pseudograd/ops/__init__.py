@@ -20,9 +20,9 @@ __all__ += ["gelu", "hardsigmoid", "hardtanh", "heaviside", "jumprelu", "leaky_r
 __all__ += ["register_rule", "relu", "relu6", "replace_grad", "reverse_grad", "round", "scale_grad", "sign", "silu"]
 __all__ += ["straight_through", "surrogate", "trunc", "upper_bound", "vector_quantize"]
 
-# torch.fx keeps a call of these as one node, with its rule, wherever it is written pseudograd.ops.clamp. Without that it would see
-# torch's own functions in them, whose gradient is another.
+# torch.fx keeps a call that is written pseudograd.ops.clamp as one node, with its rule. Otherwise it would trace torch's own functions
+# inside the op, which have another gradient.
 for _name in __all__:
-    if _name.islower() and _name != "register_rule":
+    if _name != "register_rule":
         torch.fx.wrap(_name)
 del _name
