@@ -43,8 +43,8 @@ _MOST_OPTIMIZERS = 64  # from here on, those that are gone are dropped
 _HOOKS_OF_OURS = [1, 1, 0, 0]  # before and after each step of all optimisers, and of this one
 
 
-class Parameters:
-    """The parameters of one optimiser, by group."""
+class SteppedOptimiser:
+    """An optimiser that stepped, with its parameters by group."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
@@ -91,12 +91,12 @@ class Optimisers:
         self.missed: list[Leaf] = []  # a step missed their gradient, and no call is known that took it away
         self.watched: dict[Leaf, int] = {}  # those of them with a gradient, and its id, between a backward and a step
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
-        self._known: dict[int, Parameters] = {}  # by the id of the optimiser
+        self._known: dict[int, SteppedOptimiser] = {}  # by the id of the optimiser
         self._steps = 0  # of all optimisers
         self._seen = 0  # the number of leaves at the last look at those that no optimiser holds
 
     @property
-    def all(self) -> list[Parameters]:
+    def all(self) -> list[SteppedOptimiser]:
         """Those that stepped, with their parameters."""
         return list(self._known.values())
 
@@ -176,7 +176,7 @@ class Optimisers:
         return self._is_on() and not unheard.depth and not is_compiling()
 
     @harmless("a step of an optimiser")
-    def _look_at_step(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> Parameters:
+    def _look_at_step(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> SteppedOptimiser:
         self.have_stepped = self.is_known = True
         with without_torch_function():
             known = self._update_groups(optimizer)
@@ -190,7 +190,7 @@ class Optimisers:
                 self._look(known, optimizer, has_closure)
         return known
 
-    def _note_step(self, known: Parameters, optimizer: Optimizer) -> None:
+    def _note_step(self, known: SteppedOptimiser, optimizer: Optimizer) -> None:
         """Count the steps that move nothing: those with a rate of 0, and those without a parameter that requires a gradient."""
         if known.location is NOWHERE:
             known.location = location(2)
@@ -224,13 +224,13 @@ class Optimisers:
                 for key, known in self._known.items():
                     known.name = self.unheld.variables.get(key, known.name)
 
-    def _update_groups(self, optimizer: Optimizer) -> Parameters:
+    def _update_groups(self, optimizer: Optimizer) -> SteppedOptimiser:
         known = self._known.get(id(optimizer))
         if known is None or known.optimizer() is not optimizer:
             if len(self._known) >= _MOST_OPTIMIZERS:  # a program may make a new optimiser in each step
                 self.settle()
                 self._known = {key: old for key, old in self._known.items() if old.optimizer() is not None}
-            known = self._known[id(optimizer)] = Parameters(optimizer)
+            known = self._known[id(optimizer)] = SteppedOptimiser(optimizer)
         # A program replaces parameters in place where it grows or prunes them, and freezes them or sets them free.
         groups = [[tensor for tensor in group["params"] if tensor.requires_grad] for group in optimizer.param_groups]
         key = [(len(tensors), sum(map(id, tensors))) for tensors in groups]
@@ -249,7 +249,7 @@ class Optimisers:
                 leaf.is_in_optimizer, leaf.is_frozen = True, False
         return known
 
-    def _look(self, known: Parameters, optimizer: Optimizer, has_closure: bool) -> None:
+    def _look(self, known: SteppedOptimiser, optimizer: Optimizer, has_closure: bool) -> None:
         for number, settings in enumerate(optimizer.param_groups):
             if not known.have_moved[number] and not is_zero(settings.get("lr")):
                 known.have_moved[number] = True

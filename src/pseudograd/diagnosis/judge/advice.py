@@ -1,4 +1,4 @@
-"""The next step of a finding: a line to paste where possible, and never a line that this run knows to have no effect."""
+"""The next step of a finding: if possible a line to paste, and never a line that would have no effect in this run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNKNOWN_LINE = (
     "known, and override acts there. If the call is in TorchScript, in C++ or in the __torch_function__ of a class, no context sees it: "
     "write it out there."
 )
-# to try, by family
+# By family: the rule to try.
 _RULES = {**{family: OPS[family].default_rule for family in ("clamp", "round", "sign")}, "relu": LEAKY_RULE}
 _AROUND_THE_STEP = "  # around the training step"
 _AS_IT_WILL_BE = ", with the line as it is after this edit"
@@ -33,7 +33,11 @@ _LONGEST = 80  # characters of an expression in a line to paste
 
 
 def override(site: Site, rule: str, brings: str = "") -> str:
-    """The rule at this call, by its source where that is nowhere else in its file: the edit moves its line."""
+    """The line that gives this call the rule. brings: a clause about the effect.
+
+    The line names the call by its source, because the edit moves the call to another line. If the source occurs elsewhere in the file, it
+    names the call by its line.
+    """
     if site.where == "?":
         return _UNKNOWN_LINE
     if site.within is not None:
@@ -65,7 +69,7 @@ def try_rule(site: Site, brings: str = "") -> str | None:
 
 
 def pin(site: Site, era: str, evidence: Evidence) -> str:
-    """The edge of an era; the default rule at this call alone, where that edge would pass more than a guard lets through now."""
+    """The line that pins an era. If that era would pass gradients that a guard stops now: the default rule at this call alone."""
     if site.within is not None and site.where != "?":
         return write_out("pin_edge", site.op, site.within)
     guard = guard_against(era, evidence)
@@ -75,7 +79,7 @@ def pin(site: Site, era: str, evidence: Evidence) -> str:
 
 
 def guard_against(era: str, evidence: Evidence) -> Site | None:
-    """An op that stops gradients that are not finite exactly at its bound, where the edge of this era would pass them."""
+    """An op that stops gradients that are not finite, of which this era would pass some exactly at the bound."""
     for site in evidence.sites:
         if site.is_guard and site.at_bound and site.eras.get(era, 0.0) > site.eras.get(installed_era(), 0.0):
             return site
@@ -83,7 +87,7 @@ def guard_against(era: str, evidence: Evidence) -> Site | None:
 
 
 def write_out(context: str, op: str, within: str) -> str:
-    """The advice where the context cannot reach the op."""
+    """The advice for an op that the context cannot reach."""
     return f"Write this call out in torch's own functions: {context} does not reach the {op} inside {within}, which torch runs as one call."
 
 
@@ -114,7 +118,7 @@ def clip_parameter(site: Site, evidence: Evidence) -> str | None:
 
 
 def clip(value: Values, evidence: Evidence) -> str | None:
-    """The advice for values at a clamp that are one parameter, which an optimiser steps; None for others, and in an installed package."""
+    """The advice for a clamp that reads one parameter, which an optimiser steps; None for others, and in an installed package."""
     leaf = evidence.leaves.single(value.leaf)
     is_of_the_program = value.location.call == value.location.program and value.form.switches[0] == "clamp"
     if not is_of_the_program or not value.reads_leaf or leaf is None or not leaf.is_stepped:
@@ -129,9 +133,9 @@ def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
     if owner is not None:
         name = f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})"
         of_owner = f" of the {owner.kind} `model`"
-    known = next((known for known in evidence.recorder.optimisers.all if leaf in known.leaves), None)
-    optimizer = "optimizer" if known is None else known.name or name_of_optimiser(expression_at(known.location))
-    return f"pseudograd.optim.project({optimizer}, {{{name}: ({value.pair})}})  # once, after the optimizer{of_owner} was made"
+    optimiser = next((optimiser for optimiser in evidence.recorder.optimisers.all if leaf in optimiser.leaves), None)
+    of = "optimizer" if optimiser is None else optimiser.name or name_of_optimiser(expression_at(optimiser.location))
+    return f"pseudograd.optim.project({of}, {{{name}: ({value.pair})}})  # once, after the optimizer{of_owner} was made"
 
 
 def lead_inside(value: Values, evidence: Evidence) -> str:

@@ -1,4 +1,4 @@
-"""Functions of the program that are copies of this library's ops."""
+"""Autograd Functions of the program that compute the same as an op of this library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..records import Copied
 
 
 def copies(tallies: Iterable[Tally]) -> list[Copied]:
-    """The copies, in the order in which a backward meets them."""
+    """A record for each such Function, in the order in which a backward meets them."""
     uses: dict[type[Function], list[str]] = {}
     for tally in sorted(tallies, key=lambda tally: tally.order):
         cls = tally.function

@@ -15,8 +15,8 @@ _LEAST_UNITS = 8  # if there are fewer units, most of them may be dead by chance
 _LEAST_BACKWARDS = 3
 _LEAST_CHANCES = 128  # the number of gradients that could have reached each unit
 _LISTED = 4  # parameters in a line
-_LISTED_SHARE = 0.5  # of the entries of a parameter
-# Their slope is 0 over a range, so a unit can stay there. A mask or a choice of rows is no such op.
+_LISTED_SHARE = 0.5  # of the entries of a parameter; the report is silent if fewer got no gradient
+# Families whose slope is 0 over a range, so a unit can stay there. A mask or a choice of rows does not hold a unit in this way.
 _SATURATE = ("relu", "clamp", "sign", "heaviside", "jumprelu", "round")
 
 
@@ -43,7 +43,7 @@ def group_dead(partly: Iterable[Partly]) -> list[list[Partly]]:
 
 
 def are_chosen_out(partly: Partly) -> bool:
-    """Does a comparison of the parameter's own values decide which entries an op drops, and does it drop most? They cannot come back."""
+    """Does an op drop most entries, chosen by a comparison of the parameter's own values? These entries cannot come back."""
     if partly.own_choice is None or are_dead(partly) or not partly.drops:
         return False
     if partly.drops[0][0].family in _SATURATE:
@@ -53,7 +53,7 @@ def are_chosen_out(partly: Partly) -> bool:
 
 
 def calm_lines(partly: Sequence[Partly]) -> list[str]:
-    """A line for rows that no batch looked up, a line for rows that perhaps got 0, and a line for other entries without a gradient."""
+    """At most three lines: rows that no batch looked up; rows that were not looked up or got zeros; other entries without a gradient."""
     tables = [row for row in partly if row.is_looked_up and not are_chosen_out(row)]
     measured = [row for row in tables if row.drops and row.drops[0][1] == READS_OTHERS]
     unsure = [row for row in tables if not row.drops]

@@ -11,13 +11,13 @@ from ...listen.frames import Location, Point, is_same_line, lines_of, named, spa
 
 _COMMENT = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
 _LINE = re.compile(r".*:(\d+|\*)")
-_CODE = re.compile(r"(PG\d+)(?: in (.+))?")  # with a pattern for files
+_CODE = re.compile(r"(PG\d+)(?: in (.+))?")  # "PG204", or "PG204 in" and a pattern for files
 
 
 class Deliberate:
     """What a person declared deliberate: by the patterns of `ignore=[...]`, or by a comment `# pseudograd: deliberate`.
 
-    `parameter`, `line`, `location` and `code` tell of a single parameter, line, location or code: is it deliberate?
+    The methods `parameter`, `line`, `location` and `code` say whether one parameter, line, location or code is deliberate.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:

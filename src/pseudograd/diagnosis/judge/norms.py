@@ -17,8 +17,8 @@ from ..count.norms import Sizes, Steps, widened
 from ..count.sensitivity import Sensitivity
 from ..count.stalls import Stall
 
-# A gradient vanishes if it falls from layer to layer: by DECADES factors of ten in all, by SPREAD of them without the largest fall, and
-# with at least STEPS falls of STEP factors of ten or more.
+# A gradient vanishes if it falls from layer to layer: by DECADES factors of ten in all, by SPREAD factors of ten without the largest fall,
+# and at least STEPS times by STEP factors of ten.
 # At initialisation ResNets, transformers, U-Nets, LSTMs of six layers and MLPs of ten with relu, tanh or gelu fall by 0.3 to 5 factors of
 # ten, plain convolutions of 16 layers without normalisation by 5 to 7, sigmoids by nearly one for each layer: 7 with eight, 9 with ten.
 DECADES = 6.0
@@ -81,7 +81,7 @@ class Fall(NamedTuple):
 def find_fall(layers: Sequence[tuple[str, float]]) -> Fall | None:
     """The fall along weights with these norms, the weight next to the loss first.
 
-    A skip connection brings the gradient past a layer to all layers before it. So the largest norm from a layer to the input counts.
+    A layer counts with the largest norm from it to the input, because a skip connection brings the gradient past a layer.
     """
     finite = [(name, norm) for name, norm in layers if norm > 0 and math.isfinite(norm)]
     if len(finite) <= STEPS:
@@ -97,7 +97,7 @@ def find_fall(layers: Sequence[tuple[str, float]]) -> Fall | None:
 
 @dataclass(frozen=True)
 class History:
-    """The gradient of one parameter by the number of the backward pass, at most 66 points each.
+    """Measurements of the gradient of one parameter, each by the number of the backward pass, with at most 66 points.
 
     norm: its norm. zero: the share of its entries that are 0. sensitivity: the share that is convention, for the family with the largest
     share; empty if it was not measured. stalled: the share of entries with a gradient that did not move in the next step.

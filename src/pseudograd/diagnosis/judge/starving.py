@@ -3,7 +3,7 @@
 A parameter starves if it got no gradient, and it belongs to the given model or an optimiser stepped it. If an optimiser steps only other
 parameters, this parameter belongs to a target or teacher net: a line of `d.calm` says so, and there is no finding.
 
-The file is long because each verdict depends on all cuts, sites and names.
+In this file `bit` is the number of a leaf, and `mask` is 1 << bit, the set with this leaf alone.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _TARGET_NET = "are used only under no_grad or before a detach, as is right for a
 _UNSTEPPED = "are stepped by no optimiser: they learn nothing here, as is right for a target or teacher net"
 _NOT_WANTED = "get no gradient: every backward is an autograd.grad with respect to other tensors"
 _CANCELLED = "get only zeros, although the weight of the layer gets a gradient: those of the layer's output add up to 0"
+_NOT_GIVEN = "are not part of the given model, and got no gradient"
 _STARTS_AT_0 = "get only zeros as long as a parameter that multiplies them is 0, as in the first step of a LoRA"
 RETURNS_NONE = "returns None for an input that depends on the parameter"
 _ADD_A_BIAS = ("addmm", "convolution", "linear")
-_NOT_GIVEN = "are not part of the given model, and got no gradient"
 
 
 class Starving:
@@ -51,7 +51,7 @@ class Starving:
         self._model_is_stepped = any(leaf.is_stepped for leaf in model)
         self._learning_names = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and not leaf.starves}
         self._learning_siblings = {siblings for name in self._learning_names for siblings in _siblings(name)}
-        self._used = recorder.reached
+        self._used = recorder.reached  # the set of leaves upstream of a loss or of a cut
         for cut in structural:
             self._used |= cut.upstream
         self._without_gradient = [(bit, leaf) for bit, leaf in self._leaves if self._lacks_gradient(leaf)]
@@ -75,7 +75,7 @@ class Starving:
         return bool(self._recorder.accumulates or leaf.is_requested)
 
     def _lacks_gradient(self, leaf: Leaf) -> bool:
-        """Did a backward run after this leaf was made, without a gradient for it?"""
+        """Did this leaf get no gradient, although a backward ran after it was made?"""
         tensor = leaf.tensor()
         if leaf.is_frozen or (tensor is not None and not tensor.requires_grad):
             return False
@@ -91,7 +91,7 @@ class Starving:
         )
 
     def _is_cancelled_bias(self, leaf: Leaf) -> bool:
-        """Is it a bias that gets zeros although its weight learns? The gradients of the layer add up to 0, as in a difference of means."""
+        """Is it a bias that gets zeros although its weight learns? The gradients of its output add up to 0, as in a difference of means."""
         path = leaf.name.rpartition("bias")
         return path[1:] == ("bias", "") and f"{path[0]}weight" in self._learning_names and not leaf.has_hooks
 
@@ -109,15 +109,15 @@ class Starving:
             owner = self._leaves.names.owner_of(leaf)
             if owner is not None:
                 owners[owner] = owners.get(owner, True) and bit in without and self._is_cut_on_purpose(1 << bit)
-        return set() if all(owners.values()) else {owner for owner, is_alone in owners.items() if is_alone}
+        return set() if all(owners.values()) else {owner for owner, is_cut in owners.items() if is_cut}
 
-    def _cuts(self, leaf: int) -> list[Structural]:
+    def _cuts(self, mask: int) -> list[Structural]:
         """The cuts between a leaf and a loss. Cuts that surely reach the loss come first, among them those with no other cut after them."""
-        cuts = [cut for cut in self._structural if cut.upstream & leaf and cut.reaches_loss is not False]
+        cuts = [cut for cut in self._structural if cut.upstream & mask and cut.reaches_loss is not False]
         return sorted(cuts, key=lambda cut: (not cut.reaches_loss, not cut.is_last))
 
-    def _is_cut_on_purpose(self, leaf: int) -> bool:
-        cuts = self._cuts(leaf)
+    def _is_cut_on_purpose(self, mask: int) -> bool:
+        cuts = self._cuts(mask)
         return bool(cuts) and all(cut.kind.endswith("under no_grad") or cut.kind == ".detach()" for cut in cuts)
 
     # --- a verdict for each parameter without a gradient --------------------------------------------------------------
@@ -138,16 +138,17 @@ class Starving:
             return _RATE_0
         if not is_in_a_net:
             return None
-        if self._have_stepped:  # multiplied by a parameter that is 0, it is no target: see the finding `unused`
-            return None if leaf.gradients and leaf.zero_factor is not None else _UNSTEPPED
+        if self._have_stepped:
+            is_of_unused = leaf.gradients and leaf.zero_factor is not None  # the finding `unused` names it
+            return None if is_of_unused else _UNSTEPPED
         return _NOT_GIVEN if self._has_model or self._is_gradient_wanted(leaf) else _NOT_WANTED
 
     def _judge(self, bit: int, leaf: Leaf, is_in_a_net: bool) -> Starved | str | None:
         if leaf.gradients and not leaf.is_swallowed and self._is_at_its_start(leaf):
             return _STARTS_AT_0
         cause, why = self._cause(1 << bit, leaf)
-        cancels = cause is None or (isinstance(cause, Site) and cause.op in _ADD_A_BIAS and why.endswith(ADDS_UP))
-        if cancels and leaf.gradients and not leaf.is_swallowed and self._is_cancelled_bias(leaf):
+        adds_up = cause is None or (isinstance(cause, Site) and cause.op in _ADD_A_BIAS and why.endswith(ADDS_UP))
+        if adds_up and leaf.gradients and not leaf.is_swallowed and self._is_cancelled_bias(leaf):
             return _CANCELLED if is_in_a_net else None
         if cause is None and not (leaf.has_run or leaf.is_in_optimizer or self._recorder.reached >> bit & 1):
             return None  # no loss depends on this tensor, for example the source of a copy
@@ -177,18 +178,18 @@ class Starving:
 
     # --- causes -------------------------------------------------------------------------------------------------------
 
-    def _cause(self, bit: int, leaf: Leaf) -> tuple[Cause, str]:
+    def _cause(self, mask: int, leaf: Leaf) -> tuple[Cause, str]:
         """The nearest cut that stops the whole gradient of the leaf, and a sentence about this cut."""
         if leaf.is_swallowed:
             when = "between the backward and the step" if leaf.is_in_optimizer else "after it has arrived"
             return None, f"a hook, or code of the program, sets it to 0 or None {when}"
         if leaf.gradients:
-            return self._cause_of_zeros(bit, leaf)
+            return self._cause_of_zeros(mask, leaf)
         for tally in self._recorder.tallies.values():
-            if tally.withheld & bit:
+            if tally.withheld & mask:
                 function = site_of(tally)
                 return function, f"the backward of {function.op} {RETURNS_NONE}"
-        cuts, raised, is_reached = self._cuts(bit), self._recorder.raised, self._recorder.reached & bit
+        cuts, raised, is_reached = self._cuts(mask), self._recorder.raised, self._recorder.reached & mask
         if cuts and cuts[0].reaches_loss and not (raised and is_reached):
             behind = "" if cuts[0].is_last else ", and by another cut after it"
             way = "its way to the loss" if len(cuts) > 1 else "its only way to the loss"
@@ -196,12 +197,12 @@ class Starving:
         if cuts and not cuts[0].reaches_loss:
             why = f"its value left torch through {cuts[0].kind}: nobody can see whether the loss depends on it"
             return cuts[0], why
-        again = next((cut for cut in self._structural if cut.is_again and cut.upstream & bit), None)
+        again = next((cut for cut in self._structural if cut.is_again and cut.upstream & mask), None)
         if again is not None and (raised or not is_reached):
             return again, f"{again.kind} cuts it in a forward that was computed once more"
         if not is_reached and raised < self._recorder.backwards:
             return None, f"it is {NO_PATH}"
-        site = self._nearest_full_cut(bit)
+        site = self._nearest_full_cut(mask)
         if site is not None:
             return site, f"the backward of {site.op} passes no gradient on"
         if raised:
@@ -212,30 +213,30 @@ class Starving:
         )
         return None, why
 
-    def _cause_of_zeros(self, bit: int, leaf: Leaf) -> tuple[Cause, str]:
+    def _cause_of_zeros(self, mask: int, leaf: Leaf) -> tuple[Cause, str]:
         for tally in self._recorder.tallies.values():
-            window = tally.windows.get(bit)
+            window = tally.windows.get(mask)
             if window is not None and window.is_narrow:
                 where = named(tally.location.call)
                 at = next((site for site in self._sites if site.where == where), None)
                 return at, f"the window of jumprelu is too narrow: bandwidth={window.bandwidth:g}"
-        site = self._nearest_full_cut(bit)
+        site = self._nearest_full_cut(mask)
         if site is not None:
             normalises = ", which normalises a single number" if site.normalises_one_number else ""
             return site, f"all of the gradient is cut by {site.op}{normalises}"
-        cause = self._recorder.zeros.cause(bit, self._sites, site_of)
+        cause = self._recorder.zeros.cause(mask, self._sites, site_of)
         if cause is not None:
             return cause
         may = "; a hook of the parameter itself may set it to 0" if leaf.has_hooks else ""
         return None, f"the gradient becomes 0 on its way back, and this run does not show where{may}"
 
-    def _upstream(self, bit: int) -> list[Site]:
+    def _sites_behind(self, mask: int) -> list[Site]:
         """The ops between this leaf and a loss at which a gradient arrived; the op nearest to the leaf comes last."""
-        return [site for site in self._sites if site.upstream & bit and site.arrived]
+        return [site for site in self._sites if site.upstream & mask and site.arrived]
 
-    def _nearest_full_cut(self, bit: int) -> Site | None:
+    def _nearest_full_cut(self, mask: int) -> Site | None:
         """The op nearest to this leaf that cuts all of the gradient that arrives at the op."""
-        full_cuts = [site for site in self._upstream(bit) if site.cut == site.arrived]
+        full_cuts = [site for site in self._sites_behind(mask) if site.cut == site.arrived]
         return full_cuts[-1] if full_cuts else None
 
     # --- parameters that are meant to get no gradient -----------------------------------------------------------------------
@@ -284,26 +285,25 @@ class Starving:
                     own_choice=self._own_choice(1 << bit, drops[0][0].where) if drops else None,
                 )
 
-    def _own_choice(self, leaf: int, where: str) -> Structural | None:
+    def _own_choice(self, mask: int, where: str) -> Structural | None:
         """A comparison of values that depend on this leaf, if its result decides what happens at the line `where`."""
-        return next((cut for cut in self._cuts(leaf) if cut.reaches_loss and where in cut.decides_at), None)
+        return next((cut for cut in self._cuts(mask) if cut.reaches_loss and where in cut.decides_at), None)
 
-    def _cause_of_dead_units(self, bit: int, leaf: Leaf, missing: Missing) -> Site | None:
-        """The op nearest to the leaf that may cause its dead units.
+    def _cause_of_dead_units(self, mask: int, leaf: Leaf, missing: Missing) -> Site | None:
+        """The op that may cause the dead units of a leaf: the Function that has the leaf as an input, else the nearest op that cuts.
 
-        It is the Function that has the leaf as an input, if more gradient arrives there than the living units alone can receive. Else it is
-        the nearest op that cuts.
+        It is the Function only if more gradient arrives there than the living units alone can receive.
         """
-        upstream = self._upstream(bit)[::-1]
+        nearest_first = self._sites_behind(mask)[::-1]
         living = 1 - missing.dead_units / missing.units
-        for site in upstream:
+        for site in nearest_first:
             if (OWN_NODE if site.is_own else site.op) == leaf.function and site.arrived / site.elements > living:
                 return site
-        return next((site for site in upstream if site.cut), None)
+        return next((site for site in nearest_first if site.cut), None)
 
 
 def _siblings(name: str) -> Iterator[tuple[int, str]]:
-    """For each number in a name: its position from the end, and the name without it, which layers of one list share."""
+    """For each number in a name: its position from the end, and the name without it. Layers of one list share such a name."""
     parts = name.split(".")
     for at, part in enumerate(parts[:-1]):
         if part.isdigit():
@@ -311,7 +311,7 @@ def _siblings(name: str) -> Iterator[tuple[int, str]]:
 
 
 def _agree(sentence: str, count: int) -> str:
-    """The sentence, which is in the plural. If there is one parameter, in the singular."""
+    """The sentence, which is in the plural; if count is 1, in the singular."""
     verb, _, rest = sentence.partition(" ")
     if count > 1:
         return sentence

@@ -1,4 +1,4 @@
-"""The statements of a program around a line that was recorded: where a name is made, and whether anybody reads it."""
+"""The statements of a program around a recorded line: which statement assigns a name, and does another one read it?"""
 
 from __future__ import annotations
 
@@ -9,16 +9,29 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from types import CodeType
+from typing import NamedTuple
 
 import torch
 
 from ...listen.frames import Point, format_location, is_users, lines_of, span_at
 
-Place = tuple[str, str]  # file:line, and the source there
-Making = tuple[Place, bool]  # a statement, and whether it reads local variables
 # calls that nobody makes for their result
 _ACTS = ("backward", "register_hook", "retain_grad", "register_post_accumulate_grad_hook")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class Place(NamedTuple):
+    """A statement: where is file:line."""
+
+    where: str
+    source: str
+
+
+class Making(NamedTuple):
+    """A statement that makes a parameter or a module."""
+
+    place: Place
+    reads_variables: bool  # local ones, so it works only where it stands
 
 
 @functools.lru_cache(maxsize=16)
@@ -34,7 +47,7 @@ def _tree(point: Point) -> ast.Module | None:
 
 
 def _nodes_around(outer: ast.AST | None, line: int) -> Iterator[ast.AST]:
-    """What stands around a line, from outside inwards. A file has a hundred times as many nodes."""
+    """The nodes of a syntax tree that contain a line, from outside inwards. It does not visit the other nodes, which are many more."""
     todo = deque([] if outer is None else [outer])
     while todo:
         node = todo.popleft()
@@ -70,7 +83,7 @@ def statement_at(point: Point) -> ast.stmt | None:
 
 
 def _source(point: Point, node: ast.stmt | ast.expr) -> str:
-    """Of its own lines: `ast.get_source_segment` would read the file from its start for each node."""
+    """The source of a node, read from its own lines: `ast.get_source_segment` would read the file from its start."""
     lines = lines_of(point.code.co_filename)[node.lineno - 1 : node.end_lineno]
     alone = ast.copy_location(ast.Pass(), node)
     alone.lineno, alone.end_lineno = 1, len(lines)
@@ -79,7 +92,7 @@ def _source(point: Point, node: ast.stmt | ast.expr) -> str:
 
 def _place(point: Point, node: ast.stmt) -> Place:
     text = " ".join(line.strip() for line in _source(point, node).splitlines())
-    return format_location(point.code, node.lineno), text
+    return Place(format_location(point.code, node.lineno), text)
 
 
 def _assignments(scope: ast.AST | None) -> Iterator[tuple[ast.stmt, list[ast.expr], ast.expr]]:
@@ -91,7 +104,7 @@ def _assignments(scope: ast.AST | None) -> Iterator[tuple[ast.stmt, list[ast.exp
 
 
 def find_making(point: Point) -> Place | None:
-    """The last assignment before this line, in its function, of a name that the line reads, from a call of a class such as Parameter."""
+    """The last assignment before this line, in its function, that gives a name of the line an object of a class such as Parameter."""
     statement, making = statement_at(point), None
     if statement is None:
         return None
@@ -138,8 +151,8 @@ def find_assignment(point: Point, name: str) -> Place | None:
 
 
 def find_attribute(kind: type, attribute: str, *methods: str) -> Making | None:
-    """The statement in these methods of a module, or in those that they call, that sets an attribute or puts something into it."""
-    names = list(methods)
+    """The statement in these methods of a module, or in methods that they call, that sets an attribute or puts something into it."""
+    names = list(methods)  # grows while `_functions` reads it
     for point, scope in _functions(kind, names):
         owner, *others = point.code.co_varnames
         path, quoted = rf"{owner}\.{re.escape(attribute)}", rf"[\"']{re.escape(attribute)}[\"']"
@@ -148,14 +161,15 @@ def find_attribute(kind: type, attribute: str, *methods: str) -> Making | None:
         sets = re.compile(rf"\(?([\w.]+, )*{path}(\[.+\])?(: [^=]+)?(, [\w.]+)*\)? = |{into}|{by_name}")
         for node in ast.walk(scope):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)) and sets.match(ast.unparse(node)):
-                return _place(point, node), any(getattr(part, "id", owner) in others for part in ast.walk(node))
+                reads_variables = any(getattr(part, "id", owner) in others for part in ast.walk(node))
+                return Making(_place(point, node), reads_variables)
             if isinstance(node, ast.Call) and getattr(getattr(node.func, "value", None), "id", "") == owner:
                 names += {getattr(node.func, "attr", "")}.difference(names)
     return None
 
 
 def _functions(kind: type, names: list[str]) -> Iterator[tuple[Point, ast.AST]]:
-    """The methods of these names, of a class of the program and those that they extend. Names may be added meanwhile."""
+    """The methods of a class with these names, and the methods that they extend, if the program has their source."""
     done: set[str] = set()
     for name, method in ((name, vars(base)[name]) for name in names for base in kind.__mro__ if name in vars(base)):
         code = getattr(inspect.unwrap(method), "__code__", None)
@@ -167,7 +181,7 @@ def _functions(kind: type, names: list[str]) -> Iterator[tuple[Point, ast.AST]]:
 
 
 def lines_of_addend(point: Point) -> set[int]:
-    """The lines of the function that assign the names in what a sum adds, as `weight` and `penalty` in `loss + weight * penalty`."""
+    """The lines that assign the names in the last term of a sum, such as `weight` and `penalty` in `loss + weight * penalty`."""
     try:
         value: ast.AST = ast.parse(point.expression).body[0]
     except (SyntaxError, IndexError):
@@ -193,9 +207,9 @@ def find_loss(point: Point | None) -> str:
 
 
 def find_unread(point: Point, is_number: bool) -> str | None:
-    """For a line whose result nobody reads: what to write in its place; None where somebody may read it.
+    """For a line whose result nobody reads, the name or the line to use instead; None if the result may be read.
 
-    That is a call of torch that stands alone, or one number for a name that its function never reads.
+    Such a line is a call of torch that stands alone, or assigns one number to a name that its function never reads.
     """
     statement, text = statement_at(point), point.expression
     value = getattr(statement, "value", None)
@@ -234,7 +248,7 @@ def _reads(scope: ast.AST | None, name: str) -> bool:
 
 
 def _keep(value: ast.expr, text: str) -> str | None:
-    """The call, with its result in the name that it reads first; None for a call that is made for what else it does."""
+    """The call as an assignment to the name that it reads first; None if the call is made for an effect other than its result."""
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
         return None
     name, owner = value.func.attr, value.func.value

@@ -1,6 +1,6 @@
-"""The kinds of findings. Every file of this folder but `kind.py` is one kind of finding: its `KIND`, a row.
+"""The kinds of findings: every file of this folder, except `kind.py`, has one in its variable `KIND`.
 
-Order, `--fail-on`, page, JSON and docs read `KINDS`; no list names the files.
+`KINDS` collects them, so no list names the files.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ def _rows() -> tuple[Kind, ...]:
     return tuple(sorted(rows, key=lambda kind: kind.order))
 
 
-KINDS = _rows()  # by their order
-CODES = tuple(sorted(kind.as_code for kind in KINDS))  # by number, for the table that `lint` shares
+KINDS = _rows()  # sorted by `order`
+CODES = tuple(sorted(kind.as_code for kind in KINDS))  # sorted by number, for the table that `lint` shares
 
 
 class Results(Evidence):
-    """Each field of `Report` by its name. `Diagnosis` makes one when its context has ended."""
+    """All fields of `Report`. `Diagnosis` keeps one object of this class when its context has ended."""
 
     @part
     def _all_findings(self) -> Iterable[Finding]:
-        """Findings that somebody declared deliberate are among them, muted."""
+        """The findings; those that are declared deliberate are muted."""
         findings = [finding for kind in KINDS for finding in kind.find(self)]
-        is_left_out = self.deliberate.code
+        is_ignored = self.deliberate.code
         return [
-            replace(finding, is_muted=True) if is_left_out(finding.number, finding.where) else finding
+            replace(finding, is_muted=True) if is_ignored(finding.number, finding.where) else finding
             for finding in findings
         ]
 
@@ -55,24 +55,26 @@ class Results(Evidence):
 
 
 def _fold(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for each line: of the kind with the smallest order, with the evidence of the others."""
-    rows = {kind.code: kind for kind in KINDS}
+    """One finding for each line: that of the kind with the smallest order, with the evidence of the others."""
+    kinds = {kind.code: kind for kind in KINDS}
     groups: dict[object, list[Finding]] = {}
     for number, finding in enumerate(findings):
-        is_alone = finding.where == "?" or rows[finding.code].is_alone
+        is_alone = finding.where == "?" or kinds[finding.code].is_alone
         groups.setdefault(number if is_alone else (finding.where, finding.expression), []).append(finding)
     folded = []
     for group in groups.values():
-        first = min(group, key=lambda finding: (rows[finding.code].order, -finding.share))
-        rest = tuple(dict.fromkeys(_neighbour_of(first, other) for other in group if other.evidence != first.evidence))
+        first = min(group, key=lambda finding: (kinds[finding.code].order, -finding.share))
+        rest = tuple(
+            dict.fromkeys(_evidence_beside(first, other) for other in group if other.evidence != first.evidence)
+        )
         modules = list(dict.fromkeys(finding.module for finding in group if finding.module))
         issue = next((finding.issue for finding in group if finding.issue), None)
         folded.append(replace(first, also=rest, issue=issue, module=shortened(modules, 4) or None))
     return folded
 
 
-def _neighbour_of(first: Finding, other: Finding) -> str:
-    """The evidence of another finding of the line. One of the same kind can have another cause."""
+def _evidence_beside(first: Finding, other: Finding) -> str:
+    """The evidence of another finding of the line; with its cause, if it is of the same kind and has another cause."""
     has_own_cause = other.code == first.code and other.cause != first.cause
     return f"{other.evidence} ({other.cause})" if has_own_cause else other.evidence
 

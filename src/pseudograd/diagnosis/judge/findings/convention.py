@@ -1,4 +1,4 @@
-"""The share of an update that is convention: another torch or framework does otherwise at a kink."""
+"""An update of which a large share is convention: another torch or framework chose another gradient at a kink."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from .kind import Evidence, Kind
 
 DECISIVE_SHARE = 0.5  # of the update, in the median of the later steps
 _STILL_DISTANCE = 1e-3  # of its norm: a parameter that came no further does not move
-_MIN_STEPS = 5  # steps: with fewer nobody can say how it goes on
+_MIN_STEPS = 5  # with fewer steps nobody can say how the share goes on
 _PINNED_BY_ERA = ("clamp", "fmax", "fmin", "quantile")
 
 
 def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
-    """ "decides", not proven by one training: it stays high, in the update or on a parameter that does not move, or the other convention
-    would not let one begin to move; "falls" where it was high and is not; "some" between; "unknown" after few steps; nothing below a tenth.
+    """How much the convention at a line matters; "" if its share never reached a tenth.
+
+    "decides": the share stays high in the update, or on a parameter that does not move; or a parameter would not begin to move under the
+    other convention. One training does not prove it. "falls": the share was high and no longer is. "some": it is between these two.
+    "unknown": there were too few steps.
     """
     if max(record.peak for record in (line, *parameters)) < HIGH_SHARE:
         return ""
-    stopped = _stopped(parameters)
-    if line.level >= DECISIVE_SHARE or _stuck(parameters) or stopped:
+    stopped = _stopped_parameters(parameters)
+    if line.level >= DECISIVE_SHARE or _stuck_parameters(parameters) or stopped:
         return "decides" if len(line.steps) >= _MIN_STEPS or stopped else "unknown"
     if len(line.steps) < _MIN_STEPS:
         return "unknown"
@@ -36,17 +39,19 @@ def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
     return "some" if is_some else "falls"
 
 
-def _stuck(parameters: Sequence[Sensitivity]) -> list[str]:
+def _stuck_parameters(parameters: Sequence[Sensitivity]) -> list[str]:
+    """The names of those that do not move, and whose gradient is mostly convention."""
     rows = [row for row in parameters if row.level >= DECISIVE_SHARE and row.moved < _STILL_DISTANCE]
     return [row.parameter or "" for row in rows]
 
 
-def _stopped(parameters: Sequence[Sensitivity]) -> list[str]:
+def _stopped_parameters(parameters: Sequence[Sensitivity]) -> list[str]:
+    """The names of those that would get nothing in the first step under the other convention."""
     return [record.parameter or "" for record in parameters if record.stops]
 
 
 def group_by_line(records: Sequence[Sensitivity]) -> dict[tuple[str, str], list[Sensitivity]]:
-    """The records of each family and line: first of the whole line, then of its parameters."""
+    """The records by family and line: first the record of the line, then those of its parameters."""
     lines: dict[tuple[str, str], list[Sensitivity]] = {}
     for record in records:
         if record.where is not None:
@@ -74,6 +79,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _amount(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
+    """A clause with the share of the line; or with the largest share of a parameter, if that of the line is small."""
+
     def share_of(record: Sensitivity) -> float:
         return record.level if judged in ("decides", "some") and record.level >= HIGH_SHARE else record.peak
 
@@ -120,7 +127,8 @@ def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], 
         return f"Later it is mostly {percent(line.level)}; {UNMEASURED}"
     if judged == "some":
         return f"The rest of the update moves these parameters, too; {UNMEASURED}"
-    whose, stuck, stopped = _NAMES.get(other.whose, other.whose), _stuck(parameters), _stopped(parameters)
+    whose = _NAMES.get(other.whose, other.whose)
+    stuck, stopped = _stuck_parameters(parameters), _stopped_parameters(parameters)
     if stuck or not stopped:
         where = f", and {shortened(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
         return f"{MAY_DECIDE}: it stays high{where}; {UNMEASURED}"
@@ -139,12 +147,12 @@ def _next_step(judged: str, line: Sensitivity, other: OtherConvention) -> str:
     step = f"with pseudograd.pin_edge({kept}): ...  # keeps it so on every torch"
     if judged != "decides":
         return step
-    # Where the parameters end under the other convention is not known: it may be worse, or NaN.
+    # Nobody knows where the parameters end under the other convention: it may be worse, or NaN.
     return f"{step}{BESIDE}{pin_text(_pin(family, other.whose, other.convention))} beside it, from the same seeds, before you choose"
 
 
 def _pin(family: str, whose: str, convention: str) -> tuple[str, str | float]:
-    """The argument of pin_edge, and its value."""
+    """The argument of pin_edge that gives a family this convention, and its value."""
     if family in _PINNED_BY_ERA and whose in ERAS:
         return "edge", whose
     return family, whose if whose in ERAS or whose in FRAMEWORKS else float(convention)

@@ -1,4 +1,4 @@
-"""A clamp, a step or a quantiser that cuts much of what arrives."""
+"""A clamp, a round, a sign or a quantiser that cuts much of the gradient."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from .dead import DEAD_SHARE, count_cut
 from .edge import is_at_an_edge
 from .kind import Evidence, Kind
 
-CUT_SHARE = 0.05  # of what arrives at a clamp: from here on it is a finding
-CLIPPED_SHARE = 0.5  # of what arrives at a quantiser; some clipping serves it, and a learned scale finds how much
-RECOVERABLE_SHARE = 0.05  # of what a clamp cuts, leads back inside: below it the default rule is not advised
+CUT_SHARE = 0.05  # of the gradients at a clamp: from here on it is a finding
+CLIPPED_SHARE = 0.5  # of the gradients at a quantiser: less clipping may be right, and a learned scale finds how much
+RECOVERABLE_SHARE = (
+    0.05  # of the gradients that a clamp cuts, those that lead back inside: below it the default rule is not advised
+)
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -27,13 +29,14 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
             yield KIND.site_finding(site, count_cut(site), cause, advised, share)
         elif site.family == "clamp" and not site.is_calm_clip and share - _edge_share(site) >= CUT_SHARE:
-            inside = f"; {percent(site.recoverable_share)} of that would lead back inside"
-            back = "" if site.recoverable is None else inside
-            size = f", {percent(site.cut_magnitude_share)} of their size" if math.isfinite(site.magnitude) else ""
-            said = f"{percent(share)} of {site.arrived:,} arriving gradients are cut{size}{back}"
-            brings = site.recoverable is None or site.recoverable_share >= RECOVERABLE_SHARE
-            advised = (brings and advice.clip_parameter(site, evidence)) or advise_clamp(site)
-            yield KIND.site_finding(site, said, _sides(site), advised, share)
+            text = f"{percent(share)} of {site.arrived:,} arriving gradients are cut"
+            if math.isfinite(site.magnitude):
+                text += f", {percent(site.cut_magnitude_share)} of their size"
+            if site.recoverable is not None:
+                text += f"; {percent(site.recoverable_share)} of that would lead back inside"
+            may_help = site.recoverable is None or site.recoverable_share >= RECOVERABLE_SHARE
+            advised = (may_help and advice.clip_parameter(site, evidence)) or advise_clamp(site)
+            yield KIND.site_finding(site, text, _sides(site), advised, share)
         elif site.family == "fake_quantize" and share >= CLIPPED_SHARE:
             yield KIND.site_finding(
                 site,
@@ -45,7 +48,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _edge_share(site: Site) -> float:
-    """The share that this torch cuts exactly at the bound, if `edge` reports it."""
+    """The share that this torch cuts exactly at the bound, if the finding `edge` reports it."""
     return site.at_bound_share if is_at_an_edge(site) and site.eras[installed_era()] == 0 else 0.0
 
 

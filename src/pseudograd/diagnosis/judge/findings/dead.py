@@ -30,8 +30,8 @@ def _name_slope(site: Site) -> str:
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    """An activation saturates as it should, until all of it does. A penalty that nothing violates adds nothing, as it should. A second
-    derivative may be 0 everywhere, as that of abs is.
+    """The ops that pass nothing, unless that is meant. A penalty that nothing violates passes nothing, and a second derivative may be 0
+    everywhere, as that of abs is.
     """
     for site in (site for site in evidence.suspects if not site.is_second):
         is_meant = site.is_clip or evidence.is_penalty(site) or site.elsewhere or site.family in _FAMILIES_OF_CUT

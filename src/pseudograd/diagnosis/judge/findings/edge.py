@@ -15,12 +15,12 @@ ISSUE = "https://github.com/pytorch/pytorch/pull/191142"
 
 
 def is_at_an_edge(site: Site) -> bool:
-    """Does enough of what arrives stand where the eras differ?"""
+    """Do enough of the arriving gradients stand exactly at a bound where the eras differ?"""
     return len(set(site.eras.values())) > 1 and site.at_bound_share >= AT_BOUND_SHARE
 
 
 def is_cut_by_its_era(site: Site) -> bool:
-    """Does all that is cut stand exactly at a bound, where another era passes more than the installed one?"""
+    """Are all cut entries exactly at a bound, where another era passes more than the installed one?"""
     if not site.eras or not site.cut or site.cut != site.at_bound:
         return False
     return site.eras[passing_era(site)] > site.eras[installed_era()]
@@ -32,7 +32,9 @@ def passing_era(site: Site) -> str:
 
 
 def is_cut_behind(site: Site, evidence: Evidence) -> bool:
-    """Would no leaf get more under another era? An op behind cuts what passes there; or no leaf got any, though this torch passes most."""
+    """Would no leaf get more under another era? So it is if an op behind this one cuts what passes here, or if no leaf got a gradient
+    although no era passes more than this torch.
+    """
     leaves = evidence.leaves.named(site.upstream)
     passes_most = 0 < site.eras.get(installed_era(), 0) == max(site.eras.values())
     gains_nothing = passes_most or step_behind(site, evidence) is not None
@@ -40,7 +42,7 @@ def is_cut_behind(site: Site, evidence: Evidence) -> bool:
 
 
 def step_behind(site: Site, evidence: Evidence) -> Site | None:
-    """A round or sign between this op and all its leaves that passes nothing, also of what may arrive there under another era."""
+    """A round or sign between this op and all its leaves that passes nothing, whatever the era."""
     for step in evidence.sites:
         is_between = step.order > site.order and step.upstream & site.upstream == site.upstream
         cuts_all = step.cut == step.arrived and (step.arrived or not step.is_own)

@@ -14,13 +14,14 @@ from ...records import Finding
 from ..statements import find_assignment
 from .kind import Evidence, Kind
 
-_MIN_PASSES = 10  # backward passes: fewer losses may be alike by chance
-_LEAST_WAY = 2.0**-7  # of a weight: bfloat16 has no smaller difference, and some casts take smaller ones away
-# of the loss: one that is normalised or saturated stays as it is, too, and its gradient is near 0
+_MIN_PASSES = 10  # backward passes: fewer losses may be equal by chance
+_LEAST_WAY = 2.0**-7  # share of its norm by which a weight moved: bfloat16 and some casts lose smaller differences
+# Share of the loss by which its gradients say that it should have fallen. A loss that is normalised or saturated stays as it is, too, but
+# its gradient is near 0.
 _LEAST_FALL = 2.0**-7
-_LONG_WAY = 0.1  # of a weight: in the first steps of a slow training the outputs of a new layer are still alike
-_NEARNESS = 1e-4  # of the loss, to the loss of outputs that are all alike
-# Ops whose result does not follow each small change of what enters, which is meant.
+_LONG_WAY = 0.1  # share of its norm: in the first steps of a slow training the outputs of a new layer are still alike
+_NEARNESS = 1e-4  # relative distance to the loss of outputs that are all alike
+# Families whose result is meant to ignore small changes of their input.
 _IN_STEPS = ("round", "sign", "fake_quantize")
 
 
@@ -38,9 +39,9 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             continue
         upstream = evidence.leaves.named(losses.leaves)
         movers = [steps for steps in moved if steps.leaf in upstream]
-        classes, last = _find_classes(values, evidence)
-        if last >= _MIN_PASSES and any(steps.way > _LONG_WAY for steps in movers):
-            all_of = "all" if last == len(values) else f"the last {last:,} of"
+        classes, passes = _find_classes(values, evidence)
+        if passes >= _MIN_PASSES and any(steps.way > _LONG_WAY for steps in movers):
+            all_of = "all" if passes == len(values) else f"the last {passes:,} of"
             text = f"log({classes}) = {math.log(classes):.4f} in {all_of} {len(values):,} backward passes"
             cause = f"that is the loss of {classes} outputs that are all alike, whatever the input is"
             next_step = (
@@ -63,7 +64,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _is_smooth(evidence: Evidence) -> bool:
-    """Does the loss follow the weights by smooth ops alone? No value that was cut decides it, and no Function of the program is in it."""
+    """Does the loss depend on the weights by smooth ops alone? No cut value decides it, and it contains no Function of the program."""
     if any(cut.reaches_loss for cut in evidence.structural):
         return False
     return not any(
@@ -105,13 +106,16 @@ def _explain_stale(call: Point, losses: Losses) -> tuple[str, str]:
 
 
 def _find_classes(values: Sequence[float], evidence: Evidence) -> tuple[int, int]:
-    """The number of classes whose logarithm the last losses are, the rows of a weight or 2; and how many losses are."""
+    """The number of classes whose logarithm the last losses are, and how many last losses these are; (0, 0) if there is none.
+
+    Candidates are 2 and the number of rows of every weight.
+    """
     rows = {2, *(leaf.shape[0] for _, leaf in evidence.leaves if leaf.is_parameter and len(leaf.shape) > 1)}
     for classes in sorted(rows - {0, 1}):
         are_near = [abs(value / math.log(classes) - 1) < _NEARNESS for value in reversed(values)]
-        last = next((number for number, is_near in enumerate(are_near) if not is_near), len(values))
-        if last:
-            return classes, last
+        passes = next((number for number, is_near in enumerate(are_near) if not is_near), len(values))
+        if passes:
+            return classes, passes
     return 0, 0
 
 

@@ -16,19 +16,20 @@ _REMEDY = "Look at what makes the gradient infinite."
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    known = vars(evidence.recorder).get("nonfinite")
-    reached = () if known is None else known.reached
-    is_skipped = known is not None and bool(reached) and known.is_calm
+    nonfinite = evidence.nonfinite
+    reached = () if nonfinite is None else nonfinite.reached
+    is_skipped = nonfinite is not None and bool(reached) and nonfinite.is_calm
     for site in evidence.sites:
         if not site.nonfinite:
             continue
-        leaves = evidence.leaves.named(site.upstream)
-        states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in leaves}
-        finite, bad = ([name for name, is_finite in states.items() if is_finite is kind] for kind in (True, False))
+        # None: nobody knows whether the gradients of the leaf were finite.
+        states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in evidence.leaves.named(site.upstream)}
+        finite = [name for name, is_finite in states.items() if is_finite is True]
+        bad = [name for name, is_finite in states.items() if is_finite is False]
         passes = _passes_at_bound(site)
-        # Of what leaves got, `nonfinite` tells: a finding, or a calm line where every such step was skipped.
-        is_told = bool(bad and reached)
-        if (site.is_guard and not is_told) or (passes and bad and not is_skipped):
+        # The finding `nonfinite`, or a line of `calm`, tells of gradients that leaves got.
+        is_told_elsewhere = bool(bad and reached)
+        if (site.is_guard and not is_told_elsewhere) or (passes and bad and not is_skipped):
             cause, next_step = _explain(site, finite, bad, passes, evidence)
             yield KIND.site_finding(
                 site,
@@ -40,7 +41,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _is_finite(leaf: Leaf) -> bool | None:
-    """Was every gradient of the leaf finite? Of a leaf whose norms are not measured, the gradient that it has now; None without one."""
+    """Was every gradient of the leaf finite? If its norms are not measured: is its present gradient finite? None without a gradient."""
     if leaf.sizes is not None and leaf.sizes.count:
         return math.isfinite(leaf.sizes.mean)
     tensor = leaf.tensor()
@@ -54,7 +55,7 @@ def _passes_at_bound(site: Site) -> bool:
 
 
 def _explain(site: Site, finite: list[str], bad: list[str], passes: bool, evidence: Evidence) -> tuple[str, str]:
-    """The cause and the next step. finite, bad: the leaves behind the op by their gradients, where these were seen."""
+    """The cause and the next step. finite, bad: the leaves behind the op whose gradients were finite, and those whose were not."""
     cuts = "this op cuts gradients that are not finite"
     if not bad:
         next_step = f"Leave it alone: no override, no pin here. {_REMEDY}"

@@ -1,4 +1,4 @@
-"""A row of this folder, which is one kind of finding, and the evidence that its findings are made from."""
+"""The class `Kind`, a kind of finding, and the class `Evidence`, which findings are made from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pseudograd_notices.code import Code
 
@@ -29,6 +29,9 @@ from ..deliberate import Deliberate
 from ..norms import History, Norm, histories, norms_of
 from ..starving import Starving
 
+if TYPE_CHECKING:
+    from ...count.nonfinite import Nonfinite
+
 Owner = TypeVar("Owner")
 Record = TypeVar("Record")
 
@@ -37,19 +40,24 @@ _CHOICES = "mul|where|maskedFill|index|gather|nativeDropout|maxPool|max|min|amax
 
 
 def part(read: Callable[[Owner], Iterable[Record]]) -> cached_property[list[Record]]:
-    """A property that is computed once. If that fails it is empty, and the errors of the report say why."""
+    """A list that is computed once. If that fails, it is empty, and the errors of the report say why."""
     guarded = harmless("the report")(lambda evidence: list(read(evidence)))
     return cached_property(lambda evidence: guarded(evidence) or [])
 
 
 class Evidence:
-    """The fields of `Report` without its findings, and the numbers that findings are made from."""
+    """The fields of `Report` except the findings, and the numbers that findings are made from."""
 
     def __init__(self, recorder: Recorder, deliberate: Deliberate, stalls: Stalls) -> None:
         self.recorder, self.noted, self.leaves = recorder, recorder.noted, recorder.leaves
         self.deliberate, self.stalls, self.asking = deliberate, stalls, recorder.asking
         self.tallies: list[Tally] = list(recorder.tallies.values())
         self.values: list[Values] = list(recorder.clamps.all.values())
+
+    @property
+    def nonfinite(self) -> Nonfinite | None:
+        """Made by the recorder when a gradient is not finite for the first time."""
+        return vars(self.recorder).get("nonfinite")
 
     @part
     def sites(self) -> Iterable[Site]:
@@ -117,18 +125,18 @@ class Evidence:
             if site.arrived and self.is_penalty(site)
         ]
         more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
-        nonfinite = vars(self.recorder).get("nonfinite")
+        nonfinite = self.nonfinite
         skipped = [] if nonfinite is None else nonfinite.calm()
         losses = [] if nonfinite is not None and (nonfinite.reached or nonfinite.is_told) else self._losses_not_finite()
         return [*self.starving.calm(), *skipped, *losses, *calm_lines(self.partly), *dict.fromkeys(clips), *more]
 
     def is_penalty(self, site: Site) -> bool:
-        """Is it a term of the loss that nothing violates, and from which nothing starves?"""
+        """Is it a penalty that nothing violates: a term of the loss that cuts everything, although no parameter starves?"""
         is_calm = site.is_term and site.cut == site.arrived
         return is_calm and not any(leaf.starves for leaf in self.leaves.named(site.upstream))
 
     def _losses_not_finite(self) -> Iterable[str]:
-        """Losses of which parameters got no gradient that is not finite, as behind a root of infinity."""
+        """Sentences about losses that are not finite, although all gradients were, as behind a root of infinity."""
         for location, losses in self.recorder.losses.items():
             values = numbers_of(losses.values)
             steps = [step for step, value in values if not math.isfinite(value)]
@@ -154,7 +162,7 @@ class Evidence:
 
     @part
     def parameters(self) -> Iterable[str]:
-        """Where optimisers step: without the inputs of a batch that require a gradient."""
+        """All leaves; if optimisers step, without the inputs of a batch that require a gradient."""
         are_all = not self.recorder.optimisers.have_stepped
         return [leaf.name for _, leaf in self.leaves if are_all or leaf.is_parameter or leaf.is_in_optimizer]
 
@@ -182,15 +190,15 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of finding: a row.
+    """One kind of finding.
 
     code: its name, which `--fail-on` takes. number: the same for machines; it is never given to another kind. order: if one line has
     findings of several kinds, the kind with the smallest order comes first, and its finding carries the evidence of the others. find:
-    from the evidence to findings, made by the methods below; also at a deliberate line, where findings are counted and not printed.
-    meaning, next_step: for readers of the code, in docs, page and JSON. details: more of the meaning, for docs. is_alone: it is about a
-    network and never joins the findings of its line. protects: its advice is to leave the line alone. bad: a program that shows it,
-    without its imports. mend: pairs of old and new text, which make a program of it that does not.
-    places: where `--fail-on` looks, with shares, if it is more than the findings.
+    makes the findings from the evidence, by the methods below. It makes them at a deliberate line too: these are counted, not printed.
+    meaning, next_step: for people who look up the code in docs, page and JSON. details: more about the meaning, for docs. is_alone: its
+    findings are about a network and never join others of their line. protects: its advice is to leave the line alone. bad: a program with
+    such a finding, without its imports. mend: pairs of old and new text that turn `bad` into a program without the finding. places: the
+    sites that `--fail-on` compares, with their shares, if these are more than the findings.
     """
 
     code: str

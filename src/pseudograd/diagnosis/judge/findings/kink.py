@@ -1,4 +1,4 @@
-"""A value that starts exactly on a bound: the convention there decides if it ever learns."""
+"""A value that starts exactly at a bound: the convention there decides if it ever learns."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if not value.upstream or not value.starts_on_a_bound or value.is_rewritten:
             continue
         line = named(value.location.call), expression_at(value.location)
-        here = [site for site in evidence.sites if (site.where, site.expression) == line]
-        if any(is_cut_behind(site, evidence) for site in here):
+        sites = [site for site in evidence.sites if (site.where, site.expression) == line]
+        if any(is_cut_behind(site, evidence) for site in sites):
             continue
         shares = shares_at_the_edge(value.form, value.has_tensor_bound)
         if value.is_pinned:
@@ -32,26 +32,25 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if all(share == 1 for share in shares.values()) or evidence.deliberate.parameter(*names):
             continue
         name = names[0] if names else None
-        climbs = " with maximize=True" if any(site.direction == ASCENT for site in here) else ""
+        climbs = " with maximize=True" if any(site.direction == ASCENT for site in sites) else ""
         yield KIND.call_finding(
             value.location,
             f"{_describe(value, shares, name)}; {DEFAULT_RULE}{climbs} passes a gradient that leads inside",
             "it was initialised there"
             if name
             else "its input is computed to be the bound, as by a last layer of zeros",
-            advice.clip(value, evidence) or _advise(shares, name or "it", here, evidence),
+            advice.clip(value, evidence) or _advise(shares, name or "it", sites, evidence),
             issue=ISSUE if len(set(shares.values())) > 1 else None,
             is_muted=evidence.deliberate.location(value.location),
         )
 
 
-def _advise(shares: dict[str, float], name: str, here: Sequence[Site], evidence: Evidence) -> str:
-    """here: the sites of this line."""
+def _advise(shares: dict[str, float], name: str, sites: Sequence[Site], evidence: Evidence) -> str:
     start = f"start {name} inside the range, not at the bound"
     better = [era for era, share in shares.items() if share > shares.get(installed_era(), 1.0)]
     if better and advice.guard_against(better[0], evidence) is None:
         return f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}"
-    return advice.pin(here[0], better[0], evidence) if better and here else f"{start[0].upper()}{start[1:]}."
+    return advice.pin(sites[0], better[0], evidence) if better and sites else f"{start[0].upper()}{start[1:]}."
 
 
 def _describe(value: Values, shares: dict[str, float], name: str | None) -> str:

@@ -15,17 +15,17 @@ from .kind import Evidence, Kind
 
 _FEWEST_PASSES = 3
 _FEWEST_ZEROS = 5  # a weight may begin at 0
-# A sum of what nobody uses, times 0, so that each rank has a gradient for it.
+# The sum of an unused parameter times 0, which gives the parameter a gradient on each rank.
 _FOR_RANKS = re.compile(r"\b0(\.0*)?\s*\*.*\.?(sum|mean)\b|(sum|mean)\(.*\*\s*0(\.0*)?\b")
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    blamed = {record.cause.where for record in evidence.starved if record.cause is not None}
+    blamed = {record.cause.where for record in evidence.starved if record.cause is not None}  # by the finding `starved`
     for idle in evidence.recorder.influence.idle.values():
         if idle.passes >= _FEWEST_PASSES:
             yield from _find_idle(idle, evidence, blamed)
     for site in evidence.sites:
-        if site.op == "mul" and _is_nothing(site, evidence) and site.where not in blamed:
+        if site.op == "mul" and _is_term_times_0(site, evidence) and site.where not in blamed:
             yield KIND.site_finding(
                 site,
                 f"this term of the loss was multiplied by 0 in all {site.calls:,} backward passes that reached it",
@@ -36,15 +36,15 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     yield from _find_unread_lines(evidence)
 
 
-def _is_nothing(site: Site, evidence: Evidence) -> bool:
-    """Was one number multiplied by 0, each time, and is it no trick to keep ranks alike?"""
+def _is_term_times_0(site: Site, evidence: Evidence) -> bool:
+    """Was one number multiplied by 0 each time, and not in order to keep ranks alike?"""
     is_one_number = site.elements == site.calls and site.arrived == site.cut == site.calls
     is_always = site.calls >= max(_FEWEST_ZEROS, evidence.backwards // 4) and not site.elsewhere
     return is_one_number and is_always and not site.is_second and _FOR_RANKS.search(site.expression) is None
 
 
 def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Finding]:
-    """A number that was made of what learns, and added to the loss without a gradient."""
+    """A number that depends on what learns, and that is added to the loss without a gradient."""
     line, cuts = named(idle.location.call), idle.cuts or _cuts_of_number(idle, evidence)
     cuts = {cut for cut in cuts if cut.upstream & evidence.recorder.reached and named(cut.location.call) not in blamed}
     if not cuts:
@@ -57,6 +57,7 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
         next_step = f"Compute it anew in each step, with a gradient: {place} ran {counted(cut.calls, 'time')}."
     elif mended == source:
         next_step = f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
+    # Further lines that take the gradient away: after the first is mended, these would still cut.
     others += [other for other in evidence.recorder.influence.cuts.values() if place in other.again]
     call = idle.location.call
     sources = {format_location(call.code, number) for number in lines_of_addend(call)} if call is not None else set()
@@ -74,29 +75,27 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
 
 
 def _order(cut: Cut) -> tuple[bool, str, int]:
-    """An index, a choice or a sample never has a gradient: a detach of the same term comes before it, then the order of the lines."""
+    """Sorts a detach before an index, a choice or a sample, which never has a gradient; then by the order of the lines."""
     call = cut.location.call
     return not _takes_away(cut), named(call), call.instruction if call else 0
 
 
 def _takes_away(cut: Cut) -> bool:
+    """Does this call take a gradient away that its input has, as a detach does?"""
     return cut.kind.startswith(".") or cut.kind.endswith((WITHOUT_GRAD, "()"))
 
 
 def _cuts_of_number(idle: Idle, evidence: Evidence) -> set[Cut]:
-    """The calls that made a number of Python, in the sum itself or in a line of its function."""
-    call, text = idle.location.call, expression_at(idle.location)
-    if call is None:
-        return set()
-    exits = [cut for cut in evidence.recorder.influence.cuts.values() if cut.kind in (".item()", "float()")]
-    lines = lines_of_addend(call)
-    return {
-        cut
-        for cut in exits
-        if (at := cut.location.call) is not None
-        and at.code is call.code
-        and (at.line in lines or (at.line == call.line and expression_at(cut.location) in text))
-    }
+    """The calls that made a number of Python, in the sum itself or in a line that assigns the term."""
+    call, text, cuts = idle.location.call, expression_at(idle.location), set()
+    lines = set() if call is None else lines_of_addend(call)
+    for cut in evidence.recorder.influence.cuts.values():
+        at = cut.location.call
+        if call is None or at is None or at.code is not call.code or cut.kind not in (".item()", "float()"):
+            continue
+        if at.line in lines or (at.line == call.line and expression_at(cut.location) in text):
+            cuts.add(cut)
+    return cuts
 
 
 def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""A gradient that is not finite and reached parameters: the op that made it, and what would have stopped it."""
+"""A gradient that is not finite and reached parameters: the op that made it, and an edit that prevents it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .kind import Evidence, Kind
 if TYPE_CHECKING:
     from ...count.births import Birth
     from ...count.nonfinite import Nonfinite
-    from ...count.optimisers import Parameters
+    from ...count.optimisers import SteppedOptimiser
 
-_LONG = 24  # characters of an operand that is written once
+_LONG = 24  # characters: a longer operand is written only once in a line to paste
 _WHY = {
     "root": "the slope of a root is infinite at 0, and below 0 there is no root",
     "division": "a division by 0, or by a number so small that its inverse or the square of that is too large",
@@ -39,7 +39,7 @@ _WHY = {
     "weights": "the gradients before it were finite: the weights were made or loaded so, or a step made them so, as by too large a rate",
 }
 _MASKED = ". What arrives at these entries is 0, as behind a where, a mask, a clamp or a square, and 0 * inf is nan"
-# The smallest numbers of which the slope is finite in the dtype, with room for a gradient that is larger than 1.
+# The smallest x with a finite slope in each dtype, with room for a gradient that is larger than 1.
 _LEAST = {
     "root": {torch.float16: 1e-4, torch.float64: 1e-16},
     "division": {torch.float16: 1e-2, torch.float64: 1e-16},
@@ -68,24 +68,22 @@ _OPERATORS: dict[type, str] = {ast.Div: "Div", ast.Mult: "Mul", ast.Pow: "Pow"}
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    known: Nonfinite | None = vars(evidence.recorder).get("nonfinite")
-    if known is None:
+    nonfinite = evidence.nonfinite
+    if nonfinite is None:
         yield from _find_late(evidence)
-    elif known.is_told:
-        reached = sum(1 << bit for bit, leaf in evidence.leaves if leaf in known.reached)
-        births = [
-            birth for birth in known.births.values() if not (birth.upstream and reached) or birth.upstream & reached
-        ]
-        births = sorted(births, key=_order)
+    elif nonfinite.is_told:
+        reached = sum(1 << bit for bit, leaf in evidence.leaves if leaf in nonfinite.reached)
+        births = sorted(nonfinite.births.values(), key=_order)
+        births = [birth for birth in births if birth.upstream & reached or not (birth.upstream and reached)]
         for birth in births:
-            if birth.backward == births[0].backward or not known.taken:  # what comes after a step may come of it
-                yield _finding(evidence, birth, known)
+            if birth.backward == births[0].backward or not nonfinite.taken:  # a step may have caused a later birth
+                yield _finding(evidence, birth, nonfinite)
         if not births and reached:
-            yield from _find_late(evidence, list(known.reached))
+            yield from _find_late(evidence, list(nonfinite.reached))
 
 
 def _find_late(evidence: Evidence, reached: Sequence[Leaf] = ()) -> Iterator[Finding]:
-    """What is known where nobody saw the op: the first line at which it arrives. On a device the norms tell, which are read now."""
+    """For an op that was not seen: the first line at which such a gradient arrives. On a device the norms show it, which are read now."""
     leaves = [leaf for _, leaf in evidence.leaves if leaf in reached or _ends_broken(leaf, evidence.backwards)]
     if not leaves:
         return
@@ -116,77 +114,84 @@ def _order(birth: Birth) -> tuple[int, int]:
     return birth.backward, 0 if birth.tally is None else birth.tally.order
 
 
-def _finding(evidence: Evidence, birth: Birth, known: Nonfinite) -> Finding:
-    step = _find_step(evidence, birth)
-    location = step.location if step is not None else NOWHERE if birth.tally is None else birth.tally.location
-    expression = expression_at(location)
-    count = f"{birth.entries:,} of {birth.elements:,} entries"
-    values = f", where {birth.values}" if birth.values else ""
-    if birth.kind == "weights":
-        born = f"{birth.near} is not finite before backward {birth.backward}"
-    elif birth.kind == "data":
-        beside = f" of what is put in with {birth.near}" if birth.near else f" of {birth.broken!r} here"
-        born = f"{count}{beside} are {birth.values} in backward {birth.backward}, and so is the loss: it came in from outside of the graph"
-    elif birth.is_forward and not birth.origin:
-        whose = f" with {birth.near}" if birth.near else ""
-        result = (
-            "the result" if birth.tally is not None else f"the result of {birth.op[:1].lower()}{birth.op[1:]}{whose}"
-        )
-        came = f"it came in with the forward of backward {birth.backward}"
-        born = f"{came}: {count} of {result} are not finite{values}, and so is the loss"
-        if birth.earlier:
-            born += f", as in backward {birth.earlier}, which got such values behind a detach or no_grad"
-    else:
-        born = f"born in backward {birth.backward}: {count} that leave are not finite{values}, and all that arrive are finite"
+def _finding(evidence: Evidence, birth: Birth, nonfinite: Nonfinite) -> Finding:
+    optimiser = _find_optimiser(evidence, birth)
+    location = NOWHERE if birth.tally is None else birth.tally.location
+    explained = _explain(birth), _advise(birth, expression_at(location))
+    if optimiser is not None:
+        location, explained = optimiser.location, _explain_eps(optimiser, birth.dtype)
     return KIND.call_finding(
         location,
-        f"{born}; {_describe_reach(known)}",
-        *((_explain(birth), _advise(birth, expression)) if step is None else _explain_eps(step, birth.dtype)),
+        f"{_describe_birth(birth)}; {_describe_reach(nonfinite)}",
+        *explained,
         share=birth.entries / (birth.elements or 1) or 1.0,
         module=location.module,
-        parameters=tuple(leaf.name for leaf in known.reached),
+        parameters=tuple(leaf.name for leaf in nonfinite.reached),
         is_muted=location is not NOWHERE and evidence.deliberate.location(location),
     )
 
 
-def _find_step(evidence: Evidence, birth: Birth) -> Parameters | None:
-    """The optimiser of which a step made weights not finite, as its epsilon is 0 in their dtype."""
+def _describe_birth(birth: Birth) -> str:
+    """When it was born, how many entries are not finite, and where."""
+    count = f"{birth.entries:,} of {birth.elements:,} entries"
+    values = f", where {birth.values}" if birth.values else ""
+    if birth.kind == "weights":
+        return f"{birth.near} is not finite before backward {birth.backward}"
+    if birth.kind == "data":
+        beside = f" of what is put in with {birth.near}" if birth.near else f" of {birth.broken!r} here"
+        return f"{count}{beside} are {birth.values} in backward {birth.backward}, and so is the loss: it came in from outside of the graph"
+    if not birth.is_forward or birth.origin:
+        return f"born in backward {birth.backward}: {count} that leave are not finite{values}, and all that arrive are finite"
+    result = "the result"
+    if birth.tally is None:
+        result += f" of {birth.op[:1].lower()}{birth.op[1:]}" + (f" with {birth.near}" if birth.near else "")
+    came = f"it came in with the forward of backward {birth.backward}"
+    text = f"{came}: {count} of {result} are not finite{values}, and so is the loss"
+    if birth.earlier:
+        text += f", as in backward {birth.earlier}, which got such values behind a detach or no_grad"
+    return text
+
+
+def _find_optimiser(evidence: Evidence, birth: Birth) -> SteppedOptimiser | None:
+    """The optimiser whose step made weights not finite because its epsilon is 0 in their dtype."""
     if birth.kind != "weights" or not birth.dtype.is_floating_point:
         return None
     leaf = next((leaf for _, leaf in evidence.leaves if leaf.name == birth.near), None)
-    known = next((known for known in evidence.recorder.optimisers.all if leaf in known.leaves), None)
-    if leaf is None or known is None or leaf.stepped_after in (None, birth.backward):
+    optimiser = next((optimiser for optimiser in evidence.recorder.optimisers.all if leaf in optimiser.leaves), None)
+    if leaf is None or optimiser is None or leaf.stepped_after in (None, birth.backward):
         return None
-    if not isinstance(known.eps, float) or float(torch.tensor(known.eps, dtype=birth.dtype)):
+    if not isinstance(optimiser.eps, float) or float(torch.tensor(optimiser.eps, dtype=birth.dtype)):
         return None
-    return known
+    return optimiser
 
 
-def _explain_eps(known: Parameters, dtype: torch.dtype) -> tuple[str, str]:
+def _explain_eps(optimiser: SteppedOptimiser, dtype: torch.dtype) -> tuple[str, str]:
+    """The cause, and the next step."""
     works, name = 1e-4 if dtype is torch.float16 else 1e-8, str(dtype).removeprefix("torch.")
     why = "so a step divides by 0 where the square of the gradient is 0 there, too"
-    remark = f"of {known.kind}; or keep the weights in float32, and compute under torch.autocast"
-    return f"eps={known.eps:g} of {known.kind} is 0 in {name}, {why}", f"eps={works:g}  # {remark}"
+    remark = f"of {optimiser.kind}; or keep the weights in float32, and compute under torch.autocast"
+    return f"eps={optimiser.eps:g} of {optimiser.kind} is 0 in {name}, {why}", f"eps={works:g}  # {remark}"
 
 
-def _describe_reach(known: Nonfinite) -> str:
-    """The parameters that got it, and the steps."""
-    parameters = [leaf.name for leaf in known.reached if leaf.is_parameter]
-    names, taken = parameters or [leaf.name for leaf in known.reached], known.taken
+def _describe_reach(nonfinite: Nonfinite) -> str:
+    """The parameters that got it, and the steps that used it."""
+    parameters = [leaf.name for leaf in nonfinite.reached if leaf.is_parameter]
+    names, taken = parameters or [leaf.name for leaf in nonfinite.reached], nonfinite.taken
     if not names:
         return "no parameter got it"
     text = f"{counted(len(names), 'parameter' if parameters else 'tensor')} got it: {shortened(names, 4)}"
     if taken:
-        spread = f"that of {counted(known.spread_to, 'parameter')}" if known.spread_to > len(names) else "it"
+        spread = f"that of {counted(nonfinite.spread_to, 'parameter')}" if nonfinite.spread_to > len(names) else "it"
         text += f"; the step after backward {taken[0]} used {spread}"
-    elif known.has_spread:
+    elif nonfinite.has_spread:
         text += "; the weights are not finite since"
-    elif known.lost and known.has_optimiser():
-        text += f"; no step followed {known.lost:,} of {counted(len(known.backwards), 'such backward')}"
+    elif nonfinite.lost and nonfinite.has_optimiser():
+        text += f"; no step followed {nonfinite.lost:,} of {counted(len(nonfinite.backwards), 'such backward')}"
     return text
 
 
 def _explain(birth: Birth) -> str:
+    """The cause."""
     if birth.kind == "half":
         times = f", {birth.factor:.2g} times as much as" if birth.factor else ", more than"
         return f"a gradient leaves{times} float16 holds: {torch.finfo(torch.float16).max:,.0f}"
@@ -232,7 +237,7 @@ def _advise(birth: Birth, expression: str) -> str:
 
 
 def _change_of(birth: Birth) -> Callable[[str], str]:
-    """From the source of x to that of an x that harms nothing."""
+    """A function that takes the source of x, and returns the source of an x with a finite result and slope."""
     kind, dtype = birth.kind, birth.dtype
     limits = "arc" if birth.op in ("Log1P", "Logit") else kind
     least = _LEAST.get(limits, {}).get(dtype, _USUAL_LEAST.get(limits, 0.0))
@@ -259,7 +264,7 @@ def _change_of(birth: Birth) -> Callable[[str], str]:
 
 
 def _rewrite(expression: str, birth: Birth, change: Callable[[str], str]) -> str:
-    """The call with another x; "" where the expression is not this op."""
+    """The call with a changed x; "" if the expression is no call of this op."""
     try:
         tree = ast.parse(expression, mode="eval").body
     except SyntaxError:
@@ -267,7 +272,7 @@ def _rewrite(expression: str, birth: Birth, change: Callable[[str], str]) -> str
     position = {"Div": 1, "Xlogy": 1, "Addcdiv": 2}.get(birth.op, 1 if birth.broken == "other" else 0)
     operand = _operand(tree, birth.op, position)
     root = None if birth.kind != "division" or operand is None else _operand(operand, "Sqrt", 0)
-    if root is not None:  # its own slope is infinite at 0, too
+    if root is not None:  # a root as divisor: the slope of the root is infinite at 0, too
         least = _LEAST["root"].get(birth.dtype, _USUAL_LEAST["root"])
         operand, change = root, lambda x: f"{x}.clamp(min={least:g})"
     source = None if operand is None else ast.get_source_segment(expression, operand)

@@ -16,11 +16,10 @@ from ..statements import name_of_optimiser
 from .kind import Evidence, Kind
 
 STALLED_SHARE = 0.5  # of the entries of a parameter that have a gradient
-_MIN_STEPS = 10  # steps: with fewer nobody can say that an entry never moves
-_MIN_ENTRIES = 8  # of a larger parameter, that have a gradient
-
-_STILL_STEPS = 5  # at a rate of 0 from the first one on
-_LAST_STILL_STEPS = 10  # after steps at another rate: a schedule may end with some
+_MIN_STEPS = 10  # with fewer steps nobody can say that an entry never moves
+_MIN_ENTRIES = 8  # entries with a gradient that a parameter needs to be judged; all of them, if it is smaller
+_STILL_STEPS = 5  # steps at a rate of 0, if all steps were so
+_LAST_STILL_STEPS = 10  # steps at a rate of 0 after others: a schedule may end with some
 
 _Row = tuple[ParameterSteps, float]  # a parameter, and the share of its entries that never moved
 
@@ -43,28 +42,31 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _find_still_optimisers(evidence: Evidence) -> Iterator[Finding]:
-    for known in evidence.recorder.optimisers.all:
-        still, call = known.still_steps, known.still_at.call
-        is_first = still == known.steps
-        if call is None or not any(leaf.moved for leaf in known.leaves):
+    for optimiser in evidence.recorder.optimisers.all:
+        still, call = optimiser.still_steps, optimiser.still_at.call
+        is_always = still == optimiser.steps
+        if call is None or not any(leaf.moved for leaf in optimiser.leaves):
             continue
-        if still >= (_STILL_STEPS if is_first else _LAST_STILL_STEPS):
-            name = name_of_optimiser(call.expression)
-            rate = 'group["initial_lr"]' if known.has_schedule else "1e-3"
-            yield KIND.call_finding(
-                known.still_at,
-                f"the rate of the optimiser is 0 in all {still:,} steps: nothing moves"
-                if is_first
-                else f"the rate of the optimiser is 0 in the last {still:,} of {known.steps:,} steps: nothing moves any more",
-                "a scheduler set it, by the number of its own steps" if known.has_schedule else "the program set it",
-                f'for group in {name}.param_groups: group["lr"] = {rate}  # '
-                + ("before each step; or a schedule as long as the loop" if known.has_schedule else "before the loop"),
-                is_muted=evidence.deliberate.location(known.still_at),
-            )
+        if still < (_STILL_STEPS if is_always else _LAST_STILL_STEPS):
+            continue
+        rate, when, cause = "1e-3", "before the loop", "the program set it"
+        if optimiser.has_schedule:
+            rate, when = 'group["initial_lr"]', "before each step; or a schedule as long as the loop"
+            cause = "a scheduler set it, by the number of its own steps"
+        name = name_of_optimiser(call.expression)
+        yield KIND.call_finding(
+            optimiser.still_at,
+            f"the rate of the optimiser is 0 in all {still:,} steps: nothing moves"
+            if is_always
+            else f"the rate of the optimiser is 0 in the last {still:,} of {optimiser.steps:,} steps: nothing moves any more",
+            cause,
+            f'for group in {name}.param_groups: group["lr"] = {rate}  # {when}',
+            is_muted=evidence.deliberate.location(optimiser.still_at),
+        )
 
 
 def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evidence) -> Finding:
-    """moving: the number of other parameters of this dtype, which move."""
+    """The finding about the parameters of one dtype. moving: the number of other parameters of this dtype, which move."""
     parameters = [parameter for parameter, _ in rows]
     share = sum(parameter.size * part for parameter, part in rows) / sum(parameter.size for parameter in parameters)
     sampled = "sampled " if any(parameter.is_sampled for parameter in parameters) else ""
@@ -93,7 +95,7 @@ def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evi
 
 
 def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: bool) -> str:
-    """A larger rate is no advice where other parameters move at this one."""
+    """The next step. It is no larger rate for all, if other parameters move at the present one."""
     larger = "a larger rate" if median is None else f"a rate {1 / max(median, 1e-9):,.0f} times as large"
     if dtype in (torch.float32, torch.float64):
         group = "these parameters a group of their own with" if others_move else "the optimizer"

@@ -1,4 +1,4 @@
-"""Parameters, thresholds and units that got no gradient in any backward, and the cut to blame."""
+"""Parameters, thresholds and units that got no gradient in any backward, and the cut that is the cause."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    """A threshold with a narrow window is in that finding alone."""
+    """The findings. A parameter that is the threshold of a jumprelu with a narrow window is in the finding about the window only."""
     windows = [leaves for tally in evidence.tallies for leaves, window in tally.windows.items() if window.is_narrow]
-    alone = [evidence.leaves.named(leaves) for leaves in windows if not leaves & (leaves - 1)]
-    narrow = {leaf.name for leaves in alone for leaf in leaves}
+    single = [evidence.leaves.named(leaves) for leaves in windows if leaves.bit_count() <= 1]
+    narrow = {leaf.name for leaves in single for leaf in leaves}
     yield from _narrow_windows(evidence)
     partly = [record for record in evidence.partly if record.parameter not in narrow]
     yield from _dead_units(partly)
     yield from _chosen_out(partly)
-    elsewhere = narrow | find_replaced(evidence)
-    yield from _parameters(evidence, [record for record in evidence.starved if record.parameter not in elsewhere])
+    reported = narrow | find_replaced(evidence)
+    yield from _parameters(evidence, [record for record in evidence.starved if record.parameter not in reported])
 
 
 def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
@@ -66,10 +66,10 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
     """A finding for each cause, with all parameters that starve by it."""
     by_cause: dict[object, list[Starved]] = {}
     leaves = {leaf.name: leaf for _, leaf in evidence.leaves}
-    lines = {record.parameter: _line(record, leaves.get(record.parameter), evidence) for record in starved}
+    places = {record.parameter: _place_of(record, leaves.get(record.parameter), evidence) for record in starved}
     for record in starved:
         cause = record.cause and (record.cause.where, _module(record.cause), record.cause.is_deliberate)
-        key = cause, lines[record.parameter], record.why, record.gradient, record.is_unstepped, record.is_in_all
+        key = cause, places[record.parameter], record.why, record.gradient, record.is_unstepped, record.is_in_all
         by_cause.setdefault(key, []).append(record)
     for records in by_cause.values():
         first, names = records[0], [record.parameter for record in records]
@@ -78,12 +78,12 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
         elsewhere = f"; cut as well at {', '.join(others[:4])}" if others else ""
         if isinstance(first.cause, Site) and _is_loss_0(first.cause, evidence):
             elsewhere += "; the loss is 0 in every pass that was looked at, so leave it if 0 is the aim"
-        line, why, next_step = lines[names[0]], first.why, _advise(first, names, evidence)
-        if line is not None and first.gradient == ZEROED:
+        place, why, next_step = places[names[0]], first.why, _advise(first, names, evidence)
+        if place is not None and first.gradient == ZEROED:
             why = "this call sets it to 0 or None between the backward and the step"
             next_step = f"Leave it out, or move it in front of the backward. {_FROZEN}"
         yield KIND.finding(
-            *((line or ("?", "")) if first.cause is None else (first.cause.where, first.cause.expression)),
+            *((place or ("?", "")) if first.cause is None else (first.cause.where, first.cause.expression)),
             f"{counted(len(names), 'parameter')} got {first.gradient} in every backward{reached}: {shortened(names)}{elsewhere}",
             why,
             next_step,
@@ -93,18 +93,20 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
         )
 
 
-def _line(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place | None:
-    """Where no op is to blame: the call that took the gradient away, or the statement that makes what nothing uses."""
+def _place_of(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place | None:
+    """If no op is the cause: the call that took the gradient away, or the statement that makes a parameter that nothing uses."""
     if leaf is None or record.cause is not None:
         return None
     if record.gradient == ZEROED:
-        return None if leaf.taken_at is None else (named(leaf.taken_at.call), expression_at(leaf.taken_at))
+        return None if leaf.taken_at is None else Place(named(leaf.taken_at.call), expression_at(leaf.taken_at))
     owner = evidence.leaves.names.owner_of(leaf)
     module, making = None if owner is None or not record.why.endswith(NO_PATH) else owner.module(), None
     for attribute in evidence.leaves.names.path_of(leaf).split(".") if module is not None else ():
-        making = find_attribute(type(module), attribute, "__init__") or making  # of the innermost class of the program
+        making = (
+            find_attribute(type(module), attribute, "__init__") or making
+        )  # the innermost class of the program wins
         module = getattr(module, attribute, None)
-    return making and making[0]
+    return making and making.place
 
 
 def _is_loss_0(site: Site, evidence: Evidence) -> bool:
@@ -176,7 +178,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
 
 
 def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
-    """A finding for each op, with the parameters whose units it holds."""
+    """A finding for each op, with the parameters whose dead units it causes."""
     for records in group_dead(partly):
         first, site = records[0], records[0].cause
         assert site is not None, "grouped by it"
@@ -192,7 +194,7 @@ def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
 
 
 def _chosen_out(partly: Sequence[Partly]) -> Iterator[Finding]:
-    """A finding for each parameter of which a comparison of its own values leaves out most entries."""
+    """A finding for each parameter that loses most of its entries by a comparison of its own values."""
     for record in filter(are_chosen_out, partly):
         choice, (site, how) = record.own_choice, record.drops[0]
         assert choice is not None, "are chosen out"

@@ -1,7 +1,4 @@
-"""Parameters that get a gradient and that no optimiser steps, and optimisers that step nothing.
-
-One file, as a parameter belongs to one finding alone: each verdict asks first what the others have taken.
-"""
+"""Parameters that get a gradient and that no optimiser steps, and optimisers that step nothing. Each parameter is in one finding only."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from ....listen.frames import Location
 from ....wording import counted, shortened
@@ -16,14 +14,14 @@ from ...count.leaf import Leaf
 from ...count.names import Owner
 from ...count.unheld import Container, Unheld
 from ...records import Finding
-from ..statements import Making, find_assignment, find_attribute, find_making, name_of_optimiser, reads_gradient
+from ..statements import Making, Place, find_assignment, find_attribute, find_making, name_of_optimiser, reads_gradient
 from .kind import Evidence, Kind
 
 _MOST_NAMED = 4  # parameters in a line to paste
-_MINORITY = 0.25  # of the parameters of a net: more are frozen on purpose, more likely
-_FEWEST_MADE = 3  # in as many backward passes
+_MINORITY = 0.25  # of the parameters of a net: if more are left out, they are probably frozen on purpose
+_FEWEST_MADE = 3  # backward passes, each with a new parameter
 _BY_FORWARD = "they are put into the net here, while it runs, and the optimiser was made without them"
-_RUN = ("forward", "training_step")  # methods
+_RUN = ("forward", "training_step")  # the methods that run in each step
 _ANOTHER_MODULE = "the optimiser holds those of another module, as of a copy, and the loss does not use that"
 
 
@@ -35,16 +33,16 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     held = {leaf.place for _, leaf in evidence.leaves if leaf.is_in_optimizer and leaf.place}
     leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) or _is_in_place_of_held(leaf, held)]
     leaves = [leaf for leaf in leaves if not evidence.deliberate.parameter(leaf.name)]
-    anew = list(_group_by_line(leaves, evidence))
+    made_anew = list(_group_by_line(leaves, evidence))
     judge = _Judge(evidence, unheld)
-    for group in anew:
-        yield _report_anew(group, evidence, judge.optimiser[2])
-    taken = set(chain(*anew))
-    yield from judge.findings([leaf for leaf in leaves if unheld.stays(leaf) and leaf not in taken])
+    for group in made_anew:
+        yield _report_anew(group, evidence, judge.optimiser.name)
+    reported = set(chain(*made_anew))
+    yield from judge.findings([leaf for leaf in leaves if unheld.stays(leaf) and leaf not in reported])
 
 
 def find_replaced(evidence: Evidence) -> set[str]:
-    """The names of parameters of an optimiser in whose place the net has others by now. A finding of this kind tells of them."""
+    """The names of parameters that an optimiser holds, and that the net has replaced. A finding of this kind names them."""
     unheld = evidence.recorder.optimisers.unheld
     if unheld is None:
         return set()
@@ -59,7 +57,7 @@ def _is_unheld(leaf: Leaf) -> bool:
 
 
 def _is_in_place_of_held(leaf: Leaf, held: Collection[str]) -> bool:
-    """Is it a plain tensor where a list or dict of the program, such as that of a functional_call, had one that an optimiser holds?"""
+    """Is it a tensor in a list or dict of the program, such as that of a functional_call, in place of one that an optimiser holds?"""
     return leaf.place in held and leaf.gradients > _FEWEST_MADE and _has_no_optimizer(leaf)
 
 
@@ -73,7 +71,7 @@ def _has_no_optimizer(leaf: Leaf) -> bool:
 
 
 def _group_by_line(leaves: Sequence[Leaf], evidence: Evidence) -> Iterator[list[Leaf]]:
-    """Parameters of one shape that one line uses, another one in each backward pass."""
+    """The parameters that are made anew in each step, by the line that uses them: a new one in each backward pass."""
     lines: dict[tuple[Location, tuple[int, ...]], list[Leaf]] = {}
     for leaf in leaves:
         if leaf.used_at is not None and leaf.used_at.call is not None:
@@ -94,10 +92,10 @@ def _report_anew(group: Sequence[Leaf], evidence: Evidence, optimizer: str) -> F
     assert location is not None, "grouped by it"
     assert location.call is not None, "grouped by it"
     place = find_making(location.call)
-    passes, name = len({leaf.since for leaf in group}), re.match(r"\w+(?= *[:=])", place[1] if place else "")
+    passes, name = len({leaf.since for leaf in group}), re.match(r"\w+(?= *[:=])", place.source if place else "")
     shapes = dict.fromkeys(str(leaf.shape) for leaf in group)
     value = name[0] if name else "parameter"
-    value = f"[{value}]" if place is None or "Parameter(" in place[1] else f"{value}.parameters()"
+    value = f"[{value}]" if place is None or "Parameter(" in place.source else f"{value}.parameters()"
     return KIND.finding(
         *(place or (str(location.call), location.call.expression)),
         f"{counted(len(group), 'parameter')} of shape {shortened(list(shapes), 3)} in {passes:,} backward passes: a new one in each, which "
@@ -112,8 +110,15 @@ def _report_anew(group: Sequence[Leaf], evidence: Evidence, optimizer: str) -> F
 # --- left out by the optimisers ---------------------------------------------------------------------------------------
 
 
+class _MadeOptimiser(NamedTuple):
+    """The statement that made an optimiser, and the name of the optimiser in the program."""
+
+    place: Place
+    name: str
+
+
 class _Judge:
-    """Says of each net which of its parameters were left out by mistake."""
+    """Finds, for each net, the parameters that were left out by mistake."""
 
     def __init__(self, evidence: Evidence, unheld: Unheld) -> None:
         self._evidence, self._unheld, self._names = evidence, unheld, evidence.leaves.names
@@ -121,7 +126,7 @@ class _Judge:
         self._stale = [leaf for _, leaf in evidence.leaves if _is_stale(leaf)]
         candidates = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf)]
         self.left_out = [leaf for leaf in candidates if unheld.stays(leaf)]
-        self._moved = [leaf for leaf in candidates if not unheld.stays(leaf)]
+        self._moved = [leaf for leaf in candidates if not unheld.stays(leaf)]  # by something else, as a moving average
 
     def findings(self, leaves: Sequence[Leaf]) -> Iterator[Finding]:
         contained: dict[Container, list[Leaf]] = {}
@@ -133,22 +138,22 @@ class _Judge:
         for owner, group in self.nets(leaves).items():
             makings = self._makings(group)
             if None not in makings:
-                for making in dict.fromkeys(makings):
-                    yield self._report(
-                        [leaf for leaf, its in zip(group, makings, strict=True) if its is making], _BY_FORWARD, making
-                    )
+                by_making: dict[Making | None, list[Leaf]] = {}
+                for leaf, making in zip(group, makings, strict=True):
+                    by_making.setdefault(making, []).append(leaf)
+                for making, made in by_making.items():
+                    yield self._report(made, _BY_FORWARD, making)
                 continue
             cause = self._cause(owner, group)
-            if cause:  # what only multiplies a parameter that is 0, as in a LoRA, got zeros
-                beside = [
-                    leaf for _, leaf in self._evidence.leaves if leaf.zero_factor in group and not leaf.is_in_optimizer
-                ]
-                yield self._report([*(leaf for leaf in beside if leaf not in group), *group], cause)
+            if cause:
+                # A parameter that is only multiplied by one of the group, which is 0, as in a LoRA, got zeros and belongs to the group.
+                others = [leaf for _, leaf in self._evidence.leaves if leaf.zero_factor in group and leaf not in group]
+                yield self._report([*(leaf for leaf in others if not leaf.is_in_optimizer), *group], cause)
 
     def nets(self, leaves: Sequence[Leaf]) -> dict[Owner | None, list[Leaf]]:
-        """The parameters by net, but those in a list and those of a net that something else moves, as a moving average.
+        """The parameters by net, without those in a plain list and those of a net that something else moves, such as a moving average.
 
-        None is for those of no net, unless the program itself reads their gradients.
+        The key None holds those of no net, without those whose gradients the program itself reads.
         """
         nets: dict[Owner | None, list[Leaf]] = {}
         moved = {self._names.owner_of(leaf) for leaf in self._moved} - {None}
@@ -161,12 +166,12 @@ class _Judge:
         return nets
 
     def find_replaced(self, group: Sequence[Leaf]) -> list[Leaf]:
-        """The parameters that optimisers hold in place of these: alike in shape, of no module that ran, and never reached."""
+        """The parameters that optimisers hold in place of these: alike in shape, in no module that ran, and without a gradient."""
         are_of_a_net = self._names.owner_of(group[0]) is not None
         return [old for old in self._stale if any(_are_alike(old, new, are_of_a_net) for new in group)]
 
     def _cause(self, owner: Owner | None, group: Sequence[Leaf]) -> str:
-        """The mistake that left them out; "" where it may be meant."""
+        """The mistake that left them out; "" if it may be meant."""
         old = self.find_replaced(group)
         if any(self._names.owner_of(leaf) not in (None, owner) for leaf in old):
             return _ANOTHER_MODULE
@@ -182,7 +187,7 @@ class _Judge:
         if not held:
             is_alone = owner in self._unheld.alone and not others
             return "what the loss uses has parameters, too, and the optimiser was made without them" if is_alone else ""
-        if any(known.frozen and not held_leaves.isdisjoint(known.leaves) for known in self._optimisers):
+        if any(optimiser.frozen and not held_leaves.isdisjoint(optimiser.leaves) for optimiser in self._optimisers):
             return "they were added after the optimiser was made, and some that it holds are frozen by now"
         if min(leaf.since for leaf in group) > max(leaf.since for leaf in held):
             return "they began to require a gradient, or were added, after the optimiser was made"
@@ -191,13 +196,13 @@ class _Judge:
         return ""
 
     def _makings(self, group: Sequence[Leaf]) -> list[Making | None]:
-        """For each parameter, the statement that puts it into the net while that runs."""
+        """For each parameter, the statement that puts it into the net while the net runs."""
         attributes = [self._unheld.attributes.get(leaf, ()) for leaf in group]
         makings = {attribute: find_attribute(*attribute, *_RUN) for attribute in dict.fromkeys(chain(*attributes))}
         return [next(filter(None, map(makings.get, path)), None) for path in attributes]
 
     def _come_first(self, group: Sequence[Leaf], held: Sequence[Leaf]) -> bool:
-        """Do they get their gradients after all that is held, as the first layers do, which people freeze?"""
+        """Do they get their gradients after all parameters that are held? First layers do, and people freeze these."""
         orders = [[leaf.sizes.order for leaf in leaves if leaf.sizes is not None] for leaves in (group, held)]
         return not all(orders) or min(orders[0]) > max(orders[1])
 
@@ -206,7 +211,7 @@ class _Judge:
         instead = (
             f". It holds others, which no backward reached: {shortened([leaf.name for leaf in old])}" if old else ""
         )
-        where, expression, optimizer = self.optimiser
+        (where, expression), optimizer = self.optimiser
         is_making = re.match(rf"{re.escape(optimizer)}\b[^=(]*=", expression)
         next_step = f"{expression}  # once more, after the net is complete"
         if cause == _ANOTHER_MODULE or not old or not is_making:
@@ -238,29 +243,29 @@ class _Judge:
 
     def add_group(self, group: Sequence[Leaf]) -> str:
         """The call that gives these parameters to the optimiser."""
-        name = self.optimiser[2]
+        name = self.optimiser.name
         return f'{name}.add_param_group({{"params": {self._expression(group, name)}}})'
 
     @cached_property
-    def optimiser(self) -> tuple[str, str, str]:
-        """The line that made the optimiser with the most parameters, its source, and the name of the optimiser."""
-        most = max(self._optimisers, key=lambda known: len(known.leaves))
-        call = most.location.call
+    def optimiser(self) -> _MadeOptimiser:
+        """The optimiser with the most parameters."""
+        largest = max(self._optimisers, key=lambda optimiser: len(optimiser.leaves))
+        call = largest.location.call
         if call is None:
-            return "?", "", "optimizer"
-        name = most.name or name_of_optimiser(call.expression)
-        return *(find_assignment(call, name) or (str(call), call.expression)), name
+            return _MadeOptimiser(Place("?", ""), "optimizer")
+        name = largest.name or name_of_optimiser(call.expression)
+        return _MadeOptimiser(find_assignment(call, name) or Place(str(call), call.expression), name)
 
     def _expression(self, group: Sequence[Leaf], optimizer: str) -> str:
-        """These parameters, as the program can write them."""
+        """An expression of the program for these parameters."""
         owner = self._names.owner_of(group[0])
         if owner is None:
             return f"[{', '.join(leaf.place or leaf.label or 'parameter' for leaf in group)}]"
         of_net = [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
         group = [leaf for leaf in of_net if leaf in group]
         net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]
-        # An optimiser takes no parameter twice, and it may have the frozen ones.
-        if len(group) == len(of_net) and not any(known.frozen for known in self._optimisers):
+        # An optimiser refuses a parameter that it holds, and it may hold frozen parameters of the net.
+        if len(group) == len(of_net) and not any(optimiser.frozen for optimiser in self._optimisers):
             return f"{net}.parameters()"
         if len(group) <= _MOST_NAMED:
             return f"[{', '.join(f'{net}.get_parameter({path!r})' for path in paths)}]"
@@ -273,7 +278,7 @@ class _Judge:
         return (self._unheld.variables.get(owner) if owner is not None else None) or "model"
 
     def say_net(self, leaf: Leaf, advice: str) -> str:
-        """The class of the net, where the advice needs a name that nobody knows."""
+        """A clause with the class of the net, if the advice calls the net `model` because its name is not known."""
         owner = self._names.owner_of(leaf)
         is_unknown = owner is not None and "model." in advice and not self._unheld.variables.get(owner)
         return f"; model is the {owner.kind}" if owner is not None and is_unknown else ""
@@ -283,7 +288,7 @@ class _Judge:
         what = "Module" if container.holds_modules else "Parameter"
         right = f"torch.nn.{what}{'Dict' if container.kind == 'dict' else 'List'}"
         making = find_attribute(container.owner, container.attribute, "__init__", *_RUN)
-        where, expression = making[0] if making is not None else ("?", "")
+        where, expression = making.place if making is not None else ("?", "")
         own = re.search(rf"(\w+)\.{re.escape(container.attribute)}\b[^=]*=", expression)
         edited = attribute if own is None else f"{own[1]}.{container.attribute}"
         return KIND.finding(
@@ -309,13 +314,13 @@ def _singular(cause: str) -> str:
 
 
 def _is_stale(leaf: Leaf) -> bool:
-    """Does an optimiser step it with a rate other than 0, while it is of no module that ran, and got nothing?"""
+    """Does an optimiser step it with a rate other than 0, although its module never ran and it got no gradient?"""
     is_idle = leaf.is_in_optimizer and leaf.is_stepped and not leaf.gradients and not leaf.has_run
     return is_idle and not bool(leaf.step_saw_gradient)
 
 
 def _are_alike(old: Leaf, new: Leaf, are_of_a_net: bool) -> bool:
-    """A new head has other sizes; of a tensor of no net nobody can say more than that it has the same."""
+    """May `new` have replaced `old`? In a net, a new head may have other sizes; for tensors of no net the shapes must agree."""
     return len(old.shape) == len(new.shape) if are_of_a_net else old.shape == new.shape
 
 
@@ -323,17 +328,17 @@ def _are_alike(old: Leaf, new: Leaf, are_of_a_net: bool) -> bool:
 
 
 def _frozen_optimisers(evidence: Evidence) -> Iterator[Finding]:
-    for known in evidence.recorder.optimisers.all:
-        call = known.location.call
-        if call is not None and known.parameters and 2 <= known.frozen_steps == known.steps:
+    for optimiser in evidence.recorder.optimisers.all:
+        call, count = optimiser.location.call, optimiser.parameters
+        if call is not None and count and 2 <= optimiser.frozen_steps == optimiser.steps:
             name = name_of_optimiser(call.expression)
             yield KIND.finding(
                 str(call),
                 call.expression,
-                f"{counted(known.steps, 'step')} of an optimiser whose {counted(known.parameters, 'parameter')} require no gradient",
+                f"{counted(optimiser.steps, 'step')} of an optimiser whose {counted(count, 'parameter')} require no gradient",
                 "what it holds was frozen after the optimiser was made, so its steps do nothing",
                 f'for group in {name}.param_groups: [p.requires_grad_(True) for p in group["params"]]  # before the loop; or no step',
-                is_muted=evidence.deliberate.location(known.location),
+                is_muted=evidence.deliberate.location(optimiser.location),
             )
 
 

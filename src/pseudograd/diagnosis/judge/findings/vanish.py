@@ -1,4 +1,4 @@
-"""A gradient that falls with one layer after another, or to what rounding leaves of terms that cancel."""
+"""A gradient that falls from layer to layer, or whose terms cancel so that only rounding errors are left."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...records import Finding, Site
 from ..norms import find_fall
 from .kind import Evidence, Kind
 
-# the largest of each
+# the largest slope of each op
 _SLOPES = {"sigmoid": "1/4", "tanh": "1", "softplus": "1", "hardsigmoid": "1/6", "softmax": "1/2"}
-# Ops of which the terms of a gradient may cancel, so that rounding alone is left: a quotient of values that move together, a normalisation.
+# Ops in whose backward terms may cancel: a quotient of values that move together, a normalisation.
 _CANCELLING = frozenset(["div", "nativeLayerNorm", "nativeGroupNorm", "nativeBatchNorm", "linalgVectorNorm", "norm"])
-_ROUNDING = 1e-6  # of what arrives: an honest slope is hardly ever so small, and float32 rounds at a tenth of it
+_ROUNDING = 1e-6  # share of what arrives: real slopes are hardly ever so small, and float32 rounds at a tenth of it
 _FEWEST_PASSES = 3
 
 
@@ -24,8 +24,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _cancel(evidence: Evidence) -> Iterator[Finding]:
-    """At an op where the terms of the gradient cancel: a finding for each op, with the weights that get what rounding leaves."""
-    left: dict[tuple[str, str, str], list[tuple[Site, str, float]]] = {}
+    """A finding for each op where the terms of the gradient cancel, with the weights that get only rounding errors."""
+    by_op: dict[tuple[str, str, str], list[tuple[Site, str, float]]] = {}  # the site, a weight, and its norm
     for bit, leaf in evidence.leaves:
         sizes = leaf.sizes
         if sizes is None or sizes.count < _FEWEST_PASSES or len(leaf.shape) < 2 or not 0 < sizes.mean < math.inf:
@@ -37,10 +37,10 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
             arrives, behind = _size(site), max([sizes.mean, *map(_size, path[number + 1 :])])
             cancels = site.op in _CANCELLING and (site.joins or site.op != "div") and behind < _ROUNDING * arrives
             if cancels or site.normalises_one_number:
-                left.setdefault((site.op, site.where, site.expression), []).append((site, leaf.name, sizes.mean))
+                by_op.setdefault((site.op, site.where, site.expression), []).append((site, leaf.name, sizes.mean))
                 break
-    adaptive = any("betas" in known.settings for known in evidence.recorder.optimisers.all)
-    for rows in left.values():
+    is_adaptive = any("betas" in optimiser.settings for optimiser in evidence.recorder.optimisers.all)
+    for rows in by_op.values():
         site, names, most = rows[0][0], [name for _, name, _ in rows], max(norm for *_, norm in rows)
         value, slash, _ = site.expression.partition(" / ")
         leave = "Leave this op out, if these should learn: "
@@ -51,7 +51,7 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
             why = "it normalises a single number"
         elif slash and value.isidentifier():
             step = f"{value}  # in place of {site.expression}, if these should learn"
-        noise = ", and Adam divides it by its own size: full steps of noise" if adaptive else ""
+        noise = ", and Adam divides it by its own size: full steps of noise" if is_adaptive else ""
         yield KIND.site_finding(
             site,
             f"gradients of {_size(site):.2g} in all arrive at this {site.op} in each backward, and a norm of {most:.2g} is left for "
@@ -63,12 +63,12 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _size(site: Site) -> float:
-    """The sum of the sizes of all that arrives, for each call."""
+    """The sum of |grad| that arrives at one call, on average."""
     return site.magnitude / site.calls if math.isfinite(site.magnitude) else 0.0
 
 
 def _fall(evidence: Evidence) -> Iterator[Finding]:
-    """Judges the weights alone: a bias or a gain may get next to nothing for good reasons, as before a normalisation."""
+    """The finding about a fall along the weights. A bias or a gain may get next to nothing for good reasons, as before a normalisation."""
     weights = [
         (sizes, bit, leaf.name)
         for bit, leaf in evidence.leaves

@@ -18,9 +18,9 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.sites:
         if site.is_own:
             cuts[site.where, site.expression] += site.cut
-        elif site.arrived:  # what torch runs passes nothing outside
+        elif site.arrived:  # torch's own clamp passes nothing outside
             cuts[site.where, site.expression] += site.elements
-    # A clamp inside the forward of a class that has the default rule by another name needs no other rule.
+    # Classes that have the default rule by another name: the clamp in their forward needs no other rule.
     passing = {record.where for record in evidence.copied if f'"{DEFAULT_RULE}"' in record.meaning}
     for value in evidence.values:
         call, climb = value.location.call, value.climb
