@@ -1,4 +1,4 @@
-"""The context around real training code, and its report. Compiled code hides its nodes, so it runs eagerly inside the context."""
+"""The context around training code, and its report. Compiled code hides its nodes, so it runs eagerly inside the context."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOT_COMPILED = "diagnose: the context must be entered outside code that torch.c
 
 
 class Readable(Report):
-    """A report of one process or of several. The rooms that write text, page and JSON are imported when they are needed."""
+    """A report of one process or of several. The modules that write text, page and JSON are imported when they are needed."""
 
     def to_json(self) -> dict[str, object]:
         """Everything, in plain lists, dictionaries and numbers."""
@@ -89,7 +89,7 @@ class Diagnosis(Readable):
             raise ValueError(must("diagnose", "detail", "be 'full' or 'counts'", detail))
         self._ignore = ignore
         if ignore or isinstance(ignore, str):
-            _ = self._deliberate  # its errors, before any training
+            _ = self._deliberate  # raises the errors of `ignore` before any training
         self._recorder = recorder = Recorder(detail == "full")
         self.noted = recorder.noted
         self._stalls = Stalls(recorder.leaves, self.noted, lambda: recorder.loss)
@@ -98,7 +98,7 @@ class Diagnosis(Readable):
         if model is not None:
             recorder.leaves.add_module(model, is_given=True)
         if whatif or sensitivity is not False:
-            recorder.asking = _make_asking(recorder, whatif, sensitivity, self._deliberate)
+            recorder.asking = _make_meter(recorder, whatif, sensitivity, self._deliberate)
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
         self._final: Results | None = None
@@ -116,8 +116,8 @@ class Diagnosis(Readable):
             raise RuntimeError(_NOT_COMPILED)
         installed_era()  # measured now: the report may be made at the end of the process, when no thread starts
         recorder = self._recorder
-        with contextlib.ExitStack() as stack:  # unwinds what was entered, if something of it raises
-            stack.enter_context(_eagerly())
+        with contextlib.ExitStack() as stack:  # leaves what it has entered, if a later line raises
+            stack.enter_context(_run_eagerly())
             stack.callback(setattr, recorder, "is_on", False)
             listener = Listener(recorder)
             recorder.optimisers.rest = rest = Rest(listener)
@@ -146,7 +146,7 @@ class Diagnosis(Readable):
         self._recorder.is_on, self._has_ended = False, True
 
     def after_backward(self, act: Callable[[int, Tensor | None], None]) -> None:
-        """Call act(number of backward passes so far, the loss if it is one number) after each. Its Exception becomes a line of `errors`."""
+        """After each backward pass call act(number of passes so far, the loss if it is one number). If act raises, `errors` says so."""
         self._recorder.after_backward = act
 
     def __getattr__(self, name: str) -> Any:
@@ -161,10 +161,10 @@ class Diagnosis(Readable):
         return getattr(results, name)
 
 
-def _make_asking(
+def _make_meter(
     recorder: Recorder, whatif: Mapping[str, object] | None, sensitivity: int | bool, deliberate: Deliberate
 ) -> WhatIfMeter | None:
-    """None without a what-if and without sensitivity."""
+    """The meter of the what-ifs and of the sensitivity; None if neither is requested."""
     from .count.sensitivity import SensitivityMeter, check_sensitivity
     from .count.whatif import WhatIfMeter, questions
 
@@ -177,50 +177,52 @@ def _make_asking(
 
 _lock = threading.RLock()
 _entering = Depth()
-_count = 0
-_stance: contextlib.AbstractContextManager[object] | None = None  # of torch.compiler, entered during a diagnosis
+_diagnoses = 0  # the number of contexts that are entered now
+_stance: contextlib.AbstractContextManager[object] | None = (
+    None  # the stance "force_eager" of torch.compiler, while it is set
+)
 
 
 @contextlib.contextmanager
-def _eagerly() -> Iterator[None]:
-    """The stance before the first of them comes back when the last has ended, in whatever order they end."""
-    global _count
+def _run_eagerly() -> Iterator[None]:
+    """Run compiled code eagerly. Contexts may overlap: the earlier stance comes back when the last of them has ended."""
+    global _diagnoses
     with _lock:
-        _count += 1
+        _diagnoses += 1
         patches.PARTS_TO_COMPILE.apply(_compile_in)
     try:
         with _entering:
-            when_dynamo_arrives(_arrived)
+            when_dynamo_arrives(_on_dynamo)
         with patches.in_contexts:
             yield
     finally:
         with _lock:
-            _count -= 1
-            if not _count:
+            _diagnoses -= 1
+            if not _diagnoses:
                 patches.PARTS_TO_COMPILE.remove()
-                _leave_the_stance()
+                _reset_stance()
 
 
-def _arrived(dynamo: object) -> None:
-    """The error is for code that enters a diagnosis, not for a program that imports Dynamo."""
-    (_take_the_stance if _entering.depth else _take_it_later)()
+def _on_dynamo(dynamo: object) -> None:
+    """Set the stance. An error is raised in code that enters a diagnosis, and only noted in a program that imports Dynamo later."""
+    (_set_stance if _entering.depth else _set_stance_quietly)()
 
 
-def _take_the_stance() -> None:
+def _set_stance() -> None:
     global _stance
     with _lock:
-        if _count and _stance is None:
+        if _diagnoses and _stance is None:
             try:
                 _stance = torch.compiler.set_stance("force_eager")
             except RuntimeError as error:
                 raise RuntimeError(_NOT_COMPILED) from error
 
 
-_take_it_later = harmless("compiled code")(_take_the_stance)  # in the middle of a program
+_set_stance_quietly = harmless("compiled code")(_set_stance)
 
 
 @harmless("compiled code")
-def _leave_the_stance() -> None:
+def _reset_stance() -> None:
     global _stance
     if _stance is not None:
         _stance.__exit__(None, None, None)
@@ -228,9 +230,9 @@ def _leave_the_stance() -> None:
 
 
 @contextlib.contextmanager
-def _surround_as_noted(was_eager: bool | None) -> Iterator[None]:
-    """A checkpoint made in a diagnosis recomputes eagerly, another one as it was compiled."""
-    undo = _match(was_eager)
+def _recompute_as_before(was_eager: bool | None) -> Iterator[None]:
+    """A checkpoint that was made inside a diagnosis recomputes eagerly; one made outside recomputes as it was compiled."""
+    undo = _match_stance(was_eager)
     try:
         yield
     finally:
@@ -239,8 +241,8 @@ def _surround_as_noted(was_eager: bool | None) -> Iterator[None]:
 
 
 @harmless("a checkpoint")
-def _match(was_eager: bool | None) -> Callable[[], object] | None:
-    """Returns the function that restores the stance."""
+def _match_stance(was_eager: bool | None) -> Callable[[], object] | None:
+    """Set or reset the stance. Returns the function that undoes this; None if there was nothing to do."""
     own = _stance
     if was_eager and own is None and "torch._dynamo" in sys.modules:
         stance = torch.compiler.set_stance("force_eager")
@@ -258,10 +260,10 @@ def _compile_in(
 
     @contextlib.contextmanager
     def compiling() -> Iterator[object]:
-        with _surround_as_noted(False), environment() as backend:
+        with _recompute_as_before(False), environment() as backend:
             yield backend
 
     return compiling
 
 
-hooks.surround("diagnosis", lambda: _count > 0, _surround_as_noted)
+hooks.surround("diagnosis", lambda: _diagnoses > 0, _recompute_as_before)

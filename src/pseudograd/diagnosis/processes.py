@@ -1,4 +1,4 @@
-"""One report about several processes, from the parts that they hand over."""
+"""One report about several processes, made from the part of each process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fields_of(report: Report) -> dict[str, object]:
 
 
 def merge(parts: Sequence[Part], unseen: Sequence[Part], empty: Report) -> ProgramReport:
-    """One report of all processes that had a backward; where they differ it says which. empty: a report without a backward."""
+    """One report of all processes that had a backward; it names those that differ. empty: the report if none had one."""
     active = [part for part in parts if part.content["backwards"]]
     values = _merge_fields(active) if len(active) > 1 else active[0].content if active else fields_of(empty)
     processes = [
@@ -99,7 +99,7 @@ def _group(parts: Sequence[Part], name: str, *fields: str) -> list[Rows]:
 
 
 def _join(values: Sequence[Any]) -> object:
-    """The sum of counts, or the different values of a field, of all processes."""
+    """A field of all processes: the sum of its counts, or the different items of its lists."""
     first = values[0]
     if isinstance(first, int):
         return sum(values)
@@ -114,7 +114,7 @@ def _join(values: Sequence[Any]) -> object:
 
 
 def _merge_finding(rows: Sequence[tuple[Part, Finding]], processes: int) -> Finding:
-    """The findings of one line become one, with the numbers of the process where its share is largest."""
+    """One finding in place of those of several processes. It has the numbers of the process with the largest share."""
     part, most = max(rows, key=lambda row: row[1].share)
     who = [str(part) for part, _ in rows]
     if len(set(who)) < processes:

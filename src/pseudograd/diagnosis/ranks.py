@@ -1,10 +1,10 @@
-"""The ranks of one training: a report that has all of them, and what one rank has and another lacks.
+"""The ranks of one training: one report for all of them, and the differences between them.
 
-A launcher starts one command for each rank, as `torchrun -m pseudograd diagnose`: all of them name one file. Each rank writes its part
-beside the file. A rank that ends puts together the parts that exist; the last removes them.
+A launcher, such as `torchrun -m pseudograd diagnose`, starts one command for each rank, and all commands name the same file. Each rank
+writes its part beside the file. When a rank ends, it makes the file from the parts that exist; the last rank removes the parts.
 
-Ranks of one training see other batches, so their shares are never quite equal: two differ if they are `LEAST_DIFFERENCE` apart, and
-further than chance puts them. If ranks agree the report is silent, and processes that are no ranks of a job are not compared.
+The ranks see different batches, so their shares are never quite equal. Two shares differ if they are `LEAST_DIFFERENCE` apart, and further
+than by chance. Processes that are no ranks of a job are not compared.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from .records import Site
 
 _LOCK_SECONDS = 10.0  # seconds: a lock that is older was left by a command that was killed
 LEAST_DIFFERENCE = 0.2  # between the largest and the smallest share
-_DEVIATIONS = 6.0  # of a difference of two shares: elements of one batch are alike, so this is no exact test
-_RANKS_SHOWN = 8  # ranks by name
-_CALL_WIDTH = 60  # of a call
+_DEVIATIONS = (
+    6.0  # standard deviations of a difference of two shares; many, because the elements of one batch are alike
+)
+_RANKS_SHOWN = 8
+_CALL_WIDTH = 60  # characters of an expression
 
 Key = tuple[str, str, str]  # name, where, expression
 Record = TypeVar("Record")
@@ -48,7 +50,7 @@ _LABELS = {
 
 
 def rank() -> tuple[int, int] | None:
-    """The rank of this command, and how many there are; None if nobody started several."""
+    """The rank of this command, and the number of ranks; None if there is only one."""
     try:
         number, count = int(os.environ.get("RANK", "")), int(os.environ.get("WORLD_SIZE", ""))
     except ValueError:
@@ -70,7 +72,10 @@ def forget(target: Path) -> None:
 
 @contextlib.contextmanager
 def gather_parts(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Sequence[Part]] | None]:
-    """The seen and the unseen parts of all ranks that have ended, to be written to the file inside. None: that was done already."""
+    """The parts of all ranks that have ended, seen and unseen: the body of the context writes them to the file.
+
+    None if another rank has done that already.
+    """
     own_rank = rank()
     if own_rank is None:
         yield run.parts, run.unseen
@@ -82,7 +87,7 @@ def gather_parts(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Seque
         for parts in (run.parts, run.unseen)
     ]
     write("diagnose", "file", own, pickle.dumps(numbered))
-    with _alone(target):
+    with _lock(target):
         files = [file for file in (_part_of(target, other) for other in range(count)) if _is_ours(file)]
         if own not in files:
             yield None
@@ -95,7 +100,7 @@ def gather_parts(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Seque
 
 
 def _is_ours(file: Path) -> bool:
-    """Does it exist, and belong to this user? It is read as Python objects."""
+    """Does the file exist, and does it belong to this user? It is unpickled, which runs code."""
     try:
         return file.stat().st_uid == os.getuid() if hasattr(os, "getuid") else file.is_file()
     except OSError:
@@ -103,7 +108,7 @@ def _is_ours(file: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def _lock(target: Path) -> Iterator[None]:
     lock = target.with_name(f".{target.name}.lock")
     start = time.monotonic()
     while True:
@@ -127,8 +132,8 @@ def _alone(target: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Difference:
-    """kind: a key of `_LABELS`. name: of the code, the parameter or the op. where, expression: the call. ranks: the value of each rank:
-    whether the rank has it, the share that is cut, or a number.
+    """kind: a key of `_LABELS`. name: a code, a parameter or an op. where, expression: the call. ranks: the value of each rank, which is
+    a number, the share that is cut, or whether the rank has the record at all.
     """
 
     kind: str
@@ -176,7 +181,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def differences(parts: Iterable[Part]) -> list[Difference]:
-    """The differences between the ranks among the parts. Findings come first, as they say what to do."""
+    """The differences between the ranks of these parts. Those in findings come first, because they say what to do."""
     ranks: dict[str, list[Part]] = {}  # a rank may have children of its own, which are counted with it
     for part in parts:
         if part.rank is not None:
@@ -205,7 +210,7 @@ def differences(parts: Iterable[Part]) -> list[Difference]:
     return [
         *_different("finding", _presence(findings)),
         *_different("starved", _presence(starved, parameters)),
-        *_shares(sites),
+        *_share_differences(sites),
         *_different("place", _presence(sites)),
         *_different("parameter", _presence(parameters)),
         *passes,
@@ -224,8 +229,8 @@ def _different(kind: str, rows: Iterable[tuple[Key, Mapping[str, Value]]]) -> It
             yield Difference(kind, *key, dict(values))
 
 
-def _shares(ranks: Ranks[list[Site]]) -> Iterator[Difference]:
-    """The share that is cut at a line, on the ranks at which something arrives."""
+def _share_differences(ranks: Ranks[list[Site]]) -> Iterator[Difference]:
+    """The differences in the share that is cut at a line, among the ranks at which a gradient arrives there."""
     for key in dict.fromkeys(key for own in ranks.values() for key in own):
         counts: dict[str, tuple[int, int]] = {}
         for name, own in ranks.items():
@@ -237,7 +242,7 @@ def _shares(ranks: Ranks[list[Site]]) -> Iterator[Difference]:
 
 
 def _are_apart(counts: Sequence[tuple[int, int]]) -> bool:
-    """Do the largest and the smallest share differ by more than batches and chance put them apart?"""
+    """Do the largest and the smallest share differ by more than other batches and chance explain? counts: pairs (cut, arrived)."""
     by_share = sorted(counts, key=lambda count: count[0] / count[1])
     (low_cut, low_of), (high_cut, high_of) = by_share[0], by_share[-1]
     apart = high_cut / high_of - low_cut / low_of

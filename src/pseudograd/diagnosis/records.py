@@ -1,4 +1,4 @@
-"""What a diagnosis finds, as records that another process can read. The JSON report has the same field names."""
+"""The records of a diagnosis, which another process can read. The JSON report has the same field names."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Site:
     """One op at one line, over all recorded backward passes. Counts are entries of the gradient that arrives; shares are 0 to 1.
 
     where: the line that calls torch. user_where: the line of the program that led to this call. Either is "?" if nobody recorded it.
-    elements: the size of the arriving gradients; arrived: the entries that are not 0; cut: of these, how many got no gradient out;
-    magnitude and cut_magnitude: the sums of their |grad|. sides: for ops that save x or a mask of it, the counts below, at, inside and
-    above the bounds, apart for positive and negative gradients. Only these ops have recoverable (cut, although a step leads back inside),
-    at_bound, below and above. eras: what each era of torch passes exactly at the bound.
+    elements: all entries that arrive; arrived: those that are not 0; cut: the arrived entries for which no gradient leaves; magnitude and
+    cut_magnitude: the sums of |grad| of the arrived and of the cut entries. sides: for ops that save x or a mask of it, the counts below,
+    at, inside and above the bounds, each for positive and for negative gradients. Only these ops have at_bound, below, above and
+    recoverable: the cut entries that a step would move back inside. eras: the share that each era of torch passes exactly at the bound.
     """
 
     op: str
@@ -51,23 +51,21 @@ class Site:
     # the file, the line, and the columns of the expression in bytes; -1 if it spans lines or is not known
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_own: bool = field(default=False, repr=False)  # an op of this library
-    own_remedy: str = field(default="", repr=False)  # how to choose another rule for it
+    own_remedy: str = field(default="", repr=False)  # how to choose another rule for this op
     is_second: bool = field(default=False, repr=False)  # made by a backward pass: an op of a second derivative
     joins: bool = field(default=False, repr=False)  # hands gradients on to several inputs
-    normalises_one_number: bool = field(
-        default=False, repr=False
-    )  # normalises single numbers, so its result is constant
-    ends_behind: bool = field(
-        default=False, repr=False
-    )  # the next node of the backward cuts what passes exactly at a bound
+    # it normalises single numbers, so its result is constant
+    normalises_one_number: bool = field(default=False, repr=False)
+    # the next node of the backward cuts what passes exactly at a bound
+    ends_behind: bool = field(default=False, repr=False)
     steep_op: str = field(default="", repr=False)  # the op whose result is clamped here, if its slope grows without end
     # its input is used beside it, as in the loss of a policy, or in x - round(x)
     is_clip: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
     is_hinge: bool = field(default=False, repr=False)
-    # the optimiser adds this gradient (ascent) or subtracts it (descent); unknown if the program steps by itself
+    # "ascent" if the optimiser adds this gradient, "descent" if it subtracts it; "unknown" if the program steps by itself
     direction: str = field(default="descent", repr=False)
-    # the loss contains its result by sums, powers and constant factors alone
+    # only sums, powers and constant factors are between its result and the loss
     is_term: bool = field(default=False, repr=False)
 
     @property
@@ -105,8 +103,8 @@ class Site:
 
 @dataclass(frozen=True)
 class Structural:
-    """A value that leaves the graph. reaches_loss: did a loss depend on it? None if it became a number of Python or an array, so that
-    nobody can know. parameters: the names of those upstream of it.
+    """A value that leaves the graph. reaches_loss: did a loss depend on it? None if it became a number of Python or an array, because
+    nobody can know then. parameters: the names of the parameters upstream.
     """
 
     kind: str  # the call that cuts: "detach", "item" and others
@@ -121,9 +119,8 @@ class Structural:
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_last: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
     is_again: bool = field(default=False, repr=False)  # made by a forward that a backward pass runs again
-    decides_at: frozenset[str] = field(
-        default=frozenset(), repr=False
-    )  # the lines that compare its value and choose by it
+    # the lines that compare its value and choose by it
+    decides_at: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -172,8 +169,10 @@ class Partly:
 
 @dataclass(frozen=True)
 class Copied:
-    """An autograd.Function of the program that computes what an op of this library does. where: the class; uses: the places of its calls.
-    meaning: which op and rule. instead: the line that replaces the class; "" where it is of an installed package.
+    """An autograd.Function of the program that computes the same as an op of this library.
+
+    where: the class; uses: the lines of its calls. meaning: the op and its rule. instead: the line that replaces the class; "" if the
+    class belongs to an installed package.
     """
 
     name: str
@@ -188,9 +187,9 @@ class Finding:
     """One statement about the program, at a call. code, number: those of its kind, such as "cut" and "PG204".
 
     evidence: the numbers. cause: the most likely reason. next_step: what to do, if possible a line to paste. also: further findings at the
-    same call. share: of the gradient or of the entries that it is about; `--fail-on "cut>0.5"` compares it. module: the path of the module
-    that makes the call, or several paths. parameters: the names of those that it is about. is_muted: declared deliberate, so it is counted
-    and not printed.
+    same call. share: of the gradient or of the entries; `--fail-on "cut>0.5"` compares it. module: the path of the module that makes the
+    call, or several paths. parameters: the names of the parameters concerned. is_muted: it is declared deliberate, so it is counted and
+    not printed.
     """
 
     code: str
@@ -219,8 +218,8 @@ class Report:
     about parameters that get nothing on purpose (a target net) or naturally (words that no batch holds). copied: classes of the program
     that are ops of this library by another name. sites: every op that a gradient arrived at, in the order of the backward. structural:
     values that leave the graph with a parameter upstream; those that a loss depends on come first. norms: the norm of the gradient of
-    each parameter, that next to the loss first; empty with detail="counts". whatif: for each question what every parameter would
-    have got; "as it is" is what the program computed. inexact: why a what-if has no answer. untouched: what-ifs about ops that no
+    each parameter, beginning next to the loss; empty with detail="counts". whatif: for each question the gradients that the parameters
+    would have got; "as it is": those that they got. inexact: why a what-if has no answer. untouched: what-ifs about ops that no
     gradient arrived at. stalled: for each parameter that an optimiser stepped, the share of entries with a gradient that did not move;
     empty with detail="counts". sensitivity: how much of the gradient is convention, by family, line and parameter; empty unless
     requested. unsensed: why the sensitivity was not measured in some backward passes, and in how many. history: for each parameter the

@@ -1,4 +1,4 @@
-"""`pseudograd diagnose` runs a program, which nobody edits, and prints a report of its gradients at the end."""
+"""`pseudograd diagnose` runs a program as it is, and prints a report of its gradients at the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ANY_CODE = "any"  # in a condition: a finding of any code
 FAILED = 4  # the exit status where `--fail-on` holds
 _CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 Condition = Callable[[Report], list[str]]  # the lines where it holds
-Job = Mapping[str, Any]  # what a process of the program gets to know; options: the arguments of `Diagnosis`
+Job = Mapping[str, Any]  # the instructions for each process of the program; "options": the arguments of `Diagnosis`
 # the argument that names a file, the file, and what makes its text
 _Target = tuple[str, Path, Callable[[ProgramReport], str]]
 
@@ -56,9 +56,9 @@ _Target = tuple[str, Path, Callable[[ProgramReport], str]]
 def parse_condition(
     text: str, is_known: Callable[[str, str, str], bool] = lambda number, where, expression: False
 ) -> Condition:
-    """The function that lists the lines where the condition in `text` holds, such as 'cut>0.5', 'starved' or 'any'.
+    """A function that lists the lines where the condition in `text` holds, such as 'cut>0.5', 'starved' or 'any'.
 
-    is_known: does a baseline hold this number at this line, with this expression? Then it does not count.
+    is_known(number, where, expression): does a baseline hold this finding? Then the line does not count.
     """
     match = _CONDITION.fullmatch(text.strip())
     kinds = {kind.code: kind for kind in findings.KINDS}
@@ -84,7 +84,7 @@ def parse_condition(
 
 
 def parse_conditions(conditions: str | Sequence[str]) -> Callable[[Report], str]:
-    """The function that says which of the conditions hold, and where; an empty text if none does."""
+    """A function that says which of the conditions hold, and where; it returns "" if none does."""
     texts = [conditions] if isinstance(conditions, str) else conditions
     by_text = {text: parse_condition(text) for text in texts}
 
@@ -146,11 +146,11 @@ def run(
         targets = [target for target in targets if target[0] != "--write-baseline"]
         lines.append("diagnose: --write-baseline: no backward pass was seen, so the baseline is not written")
         status = status or FAILED
-    complete, errors = _write(targets, done, empty)
+    written, errors = _write(targets, done, empty)
     lines += errors
     status = status or (2 if errors else 0)
-    if complete is not None and complete.differences and not report.differences:
-        lines += rank_lines(complete.differences)  # the last of the ranks to end knows the others
+    if written is not None and written.differences and not report.differences:
+        lines += rank_lines(written.differences)  # the rank that ends last has the parts of the others
     if fails is not None:
         why = _failures(fails, report, done)
         lines += why
@@ -182,7 +182,7 @@ def _run_side_by_side(command: Sequence[str], job: Job) -> programs.Run:
 
 
 def _targets(output: Output, html: Path | None, json_file: Path | None) -> list[_Target]:
-    """The files to write. It removes what an earlier run of this rank left beside them."""
+    """The files to write. Removes the parts that an earlier run of this rank left beside them."""
     files: tuple[tuple[str, Path | None, Callable[[ProgramReport], str]], ...] = (
         ("--html", html, page),
         ("--json", json_file, lambda report: json_text(report.to_json())),
@@ -196,7 +196,7 @@ def _targets(output: Output, html: Path | None, json_file: Path | None) -> list[
 
 
 def _write(targets: Sequence[_Target], done: programs.Run, empty: Report) -> tuple[ProgramReport | None, list[str]]:
-    """Write the files. Returns the report in them, of all ranks that have ended (None if none was written); and the errors."""
+    """Write the files. Returns the report in them, of all ranks that have ended (None if no file was written), and the errors."""
     report, errors = None, []
     for name, target, make in targets:
         try:
@@ -264,7 +264,7 @@ class _Follower:
         self.diagnosis.__enter__()
 
     def note_backward(self, backwards: int, loss: Tensor | None) -> None:
-        """After a backward pass: tell the command that this process has a report, and end the program after `steps` passes."""
+        """Tell the command that this process has a report, and end the program after `steps` backward passes."""
         self.process.mark()
         if self.losses is not None:
             with quietly():

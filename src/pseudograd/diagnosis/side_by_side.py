@@ -1,4 +1,4 @@
-"""Trainings side by side: does a program end elsewhere where the calls of one line follow the other convention?"""
+"""Trainings side by side: does a program end with another loss if the calls of one line follow the other convention?"""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from ..listen.program.follow import Run
 from .judge.findings.convention import BESIDE, MAY_DECIDE, UNMEASURED, pin_text
 from .records import Finding
 
-_MOST_LINES = 4  # that get a training of their own: those with the largest shares
+_MOST_LINES = 4  # lines that get a training of their own: those with the largest shares
 _LEAST_STEPS, _LEAST_LAST_STEPS = 8, 3
-# A loss is elsewhere if it is apart by more than these shares of itself, of the largest loss, and times what two equal runs are apart.
-_OF_LEVEL, _OF_LARGEST, _OF_NOISE = 0.01, 0.001, 10.0
+# Two losses are apart if their distance exceeds these multiples of the smaller loss, of the largest loss, and of the distance that two
+# equal runs have.
+_OF_SMALLER, _OF_LARGEST, _OF_NOISE = 0.01, 0.001, 10.0
 Pin = tuple[str, str | float]  # the argument of pin_edge, and its value
 
 
 def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Run], steps: int | None) -> Run:
-    """The run with findings that say what happened under the other convention: the program runs once more as it is, and once for each line.
+    """Run the program once more as it is, and once for each line under the other convention. The findings of the result say how it ended.
 
-    run_again: takes a pin, its line, and the number of backward passes. steps: after so many passes the program was ended.
+    run_again(pin, where, number of backward passes) runs the program. steps: the number of passes after which it was ended, if it was.
     """
     active = [part for part in done.parts if part.content["backwards"]]
     own, findings = (active[0].content[name] for name in ("losses", "findings")) if active else ([], [])
@@ -62,7 +63,7 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
 
 
 def _losses_of(run: Run, steps: int) -> tuple[list[float], str]:
-    """The losses of a run; and why they cannot be compared, if so."""
+    """The losses of a run, and a clause that says why they cannot be compared; "" if they can."""
     contents = [part.content for part in run.parts if part.content["backwards"]]
     losses = contents[0]["losses"] if len(contents) == 1 else []
     if run.status or len(losses) != steps:
@@ -73,12 +74,15 @@ def _losses_of(run: Run, steps: int) -> tuple[list[float], str]:
 def compare_losses(
     own: Sequence[float], again: Sequence[float], other: Sequence[float], pin: str
 ) -> tuple[bool | None, str]:
-    """Does the training end elsewhere under the pin? None: not clear. And a clause with the numbers. again: of a second run as it is."""
+    """Does the training end with other losses under the pin (None: not clear), and a clause with the numbers.
+
+    own, again, other: the losses of the run, of a second run as it is, and of the run under the pin.
+    """
     count = max(_LEAST_LAST_STEPS, len(own) // 4)
     ends = list(zip(own[-count:], other[-count:], strict=True))
     noise = max(map(_distance, own[-count:], again[-count:]))
     least = max([_OF_NOISE * noise, *(_OF_LARGEST * abs(loss) for loss in own if isfinite(loss))])
-    apart = [_distance(*pair) > max(least, _OF_LEVEL * min(map(abs, pair))) for pair in ends]
+    apart = [_distance(*pair) > max(least, _OF_SMALLER * min(map(abs, pair))) for pair in ends]
     repeats = f"at most {noise:.1g} from a second run" if noise else "in two runs, to the bit"
     measured = f"the loss of the last backward is {own[-1]:.6g} as it is ({repeats}) and {other[-1]:.6g} under {pin}"
     if all(apart) and len({under > loss for loss, under in ends if isfinite(loss - under)}) <= 1:
@@ -89,5 +93,7 @@ def compare_losses(
 
 
 def _distance(loss: float, other: float) -> float:
-    """0 also for two losses that are NaN or infinite."""
-    return 0.0 if not (isfinite(loss) or isfinite(other)) else abs(loss - other) if isfinite(loss - other) else inf
+    """The distance of two losses: 0 if neither is finite, inf if one is not."""
+    if not (isfinite(loss) or isfinite(other)):
+        return 0.0
+    return abs(loss - other) if isfinite(loss - other) else inf

@@ -1,4 +1,4 @@
-"""The records of what was counted: a site from a tally, a structural cut from the marks of values."""
+"""The records that reports show: a site, made from a tally, and a structural cut, made from the marks of values."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ASCENT, DESCENT, UNKNOWN = "ascent", "descent", "unknown"
 
 
 def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent") -> Site:
-    """Waits for the device. direction: of the steps that the leaves upstream take."""
+    """The record of a tally. Waits for the device. direction: ascent or descent, see `direction_of`."""
     sums = tally.totals()
     own = list(tally.own_calls.values())
-    known: dict[str, Any] = {}
+    regions: dict[str, Any] = {}  # the fields that need x and its bounds
     if tally.is_known:
         sides = {f"{side}{sign}": int(sums[f"{side}{sign}"]) for side in SIDES for sign in SIGNS}
         below, above = (sides[f"{side}-"] + sides[f"{side}+"] for side in ("below", "above"))
         recoverable, at_bound = int(sums["recoverable"]), int(sums["at_bound"])
         if direction == ASCENT:
-            at = sides["at+"] if tally.is_hinge else 0  # else nobody knows at which of two bounds
+            at = sides["at+"] if tally.is_hinge else 0  # with two bounds, nobody knows at which of them x stands
             recoverable = min(sides["below+"] + sides["above-"] + at, int(sums["cut"]))
-        known = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
-    is_quantiser = any(call.primitive.name == "fake_quantize" for call in own)  # ours is judged like torch's
+        regions = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
+    is_quantiser = any(call.primitive.name == "fake_quantize" for call in own)  # judged as torch's own quantiser is
     switches = ("fake_quantize",) if is_quantiser else () if tally.form is None else tally.form.switches
     return Site(
         op=_name_of_calls(own) if own else _op(tally.op) if tally.form is None else tally.form.names[0],
@@ -62,12 +62,12 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         upstream=tally.leaves,
         is_own=bool(own),
         own_remedy=_remedy_of_calls(own) if own else "",
-        **known,
+        **regions,
     )
 
 
 def direction_of(tally: Tally, leaves: Leaves) -> str:
-    """Do the optimisers of the leaves upstream add the gradient or subtract it? A program that asks for it by name may do either."""
+    """Do the optimisers of the leaves upstream add the gradient or subtract it? A program that calls autograd.grad may do either."""
     upstream = leaves.named(tally.leaves)
     stepped = [leaf for leaf in upstream if leaf.is_stepped]
     if stepped:
@@ -91,12 +91,12 @@ def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Stru
 
 
 def expression_at(location: Location) -> str:
-    """The source of the call; nothing where nobody saw it."""
+    """The source of the call; "" if it was not recorded."""
     return "" if location.call is None else location.call.expression
 
 
 def _lines(location: Location) -> dict[str, Any]:
-    """The fields of a record for the lines of its call."""
+    """The fields `where`, `user_where`, `expression` and `source` of a record."""
     call, source = location.call, None
     if call is not None:
         span = span_at(call.code, call.instruction)
@@ -111,7 +111,7 @@ def _lines(location: Location) -> dict[str, Any]:
 
 
 def _op(name: str) -> str:
-    """ClampBackward1 is clamp; the node of a custom Function keeps its name, which ends in no number."""
+    """The op of a node: "clamp" of ClampBackward1. A custom Function has the name of its class, which ends in no number."""
     name = name.removeprefix("torch::autograd::")
     base = name.rstrip("0123456789").removesuffix("Backward")
     return base[:1].lower() + base[1:] if name[-1:].isdigit() else name
@@ -121,13 +121,13 @@ def _op(name: str) -> str:
 
 
 def _name_of_calls(calls: Collection[Call]) -> str:
-    """The op and its rule if all calls of a line agree; else the ops."""
+    """The op and its rule, such as "clamp/inward", if all calls of a line agree; else the ops alone."""
     labels = {_label(call) for call in calls}
     return labels.pop() if len(labels) == 1 else " or ".join(sorted({_op_of(call) for call in calls}))
 
 
 def _remedy_of_calls(calls: Collection[Call]) -> str:
-    """A remedy where nothing passes: who chose the rule there, and how to choose another; "" if there is no better rule."""
+    """Advice for ops that pass nothing: who chose the rule, and how to choose another; "" if there is no better rule."""
     remedies = {_remedy(call) for call in calls}
     return remedies.pop() if len(remedies) == 1 else ""
 

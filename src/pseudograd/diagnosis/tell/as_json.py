@@ -12,7 +12,7 @@ from ..judge.findings import describe
 from ..records import FIELDS, Report, Site
 
 _NAMES = [name for name in FIELDS if name not in ("parameters", "idle")]
-_NAMES += ["processes", "differences", "unseen"]  # of the report of a program
+_NAMES += ["processes", "differences", "unseen"]  # fields of a `ProgramReport` only
 
 
 def json_of(report: Report) -> dict[str, object]:
@@ -26,7 +26,7 @@ def json_of(report: Report) -> dict[str, object]:
 
 
 def plain_record(record: object) -> dict[str, object]:
-    """The fields and shares of a record, without the fields that its repr leaves out: only this process understands them."""
+    """The fields and shares of a record. It leaves out the fields with repr=False, which have a meaning only inside this process."""
     assert dataclasses.is_dataclass(record)
     names = [field.name for field in dataclasses.fields(record) if field.repr]
     if isinstance(record, Site):
@@ -35,7 +35,7 @@ def plain_record(record: object) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """A value as JSON has it."""
+    """A value in the types of JSON."""
     if dataclasses.is_dataclass(value):
         return plain_record(value)
     if isinstance(value, dict):

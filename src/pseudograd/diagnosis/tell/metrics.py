@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ..judge.findings import KINDS
 from ..records import Report, Site
 
-_USUAL_FAMILY = "relu"  # a family that cuts on purpose: half of what arrives, at every layer
+_USUAL_FAMILY = "relu"  # it cuts on purpose: half of the gradients, at every layer
 
 
 def metrics_of(report: Report) -> dict[str, float]:

@@ -19,9 +19,7 @@ from ..records import Finding
 
 @dataclass(frozen=True)
 class Output:
-    """The values of `--output-format`, `--output-file` and `--write-baseline`, the baseline, and the chosen codes. program: the script or
-    module.
-    """
+    """The values of `--output-format`, `--output-file` and `--write-baseline`; known: the baseline; program: the script or module."""
 
     program: str
     format: str = "text"
@@ -31,7 +29,7 @@ class Output:
     chosen: Chosen = NO_CHOICE
 
     def is_known(self, number: str, where: str, expression: str) -> bool:
-        """Does the baseline know it, or is it left out in its file?"""
+        """Is this finding in the baseline, or do the settings leave its code out in this file?"""
         notice = self._notice(number, "", where, "", expression)
         is_in_baseline = self.known is not None and self.known[notice.rebase(self.chosen.settings.root).key] > 0
         return is_in_baseline or self.chosen.leaves_out(notice)
@@ -51,7 +49,7 @@ class Output:
         return [notice(finding) for finding in report.findings]
 
     def drop_known(self, report: ProgramReport) -> ProgramReport:
-        """The same report without the findings that are known; it says how many these were."""
+        """The same report without the findings of the baseline, which move to `known`."""
         if self.known is None:
             return report
         notices = self._notices(report)

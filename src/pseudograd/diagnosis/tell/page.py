@@ -1,4 +1,4 @@
-"""A diagnosis as one page without a network: the data of `to_json` and the script that shows it."""
+"""A diagnosis as one self-contained page: the data of `to_json`, and the script that shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..records import Report, Site, Structural
 from .as_json import json_of, plain_record
 from .text import text
 
-_LINES_AROUND = 3  # lines of source before and behind the one that counts
+_LINES_AROUND = 3  # lines of source before and after the line of a call
 
 
 def page(report: Report) -> str:
@@ -29,7 +29,7 @@ def page(report: Report) -> str:
     embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     parts = {"%DATA%": embedded, "%TEXT%": html.escape(text(report), quote=False)}
     template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
-    # In one go: what is filled in may hold the name of a placeholder too.
+    # All at once, because the data may hold the name of a placeholder.
     return re.sub("|".join(parts), lambda match: parts[match[0]], template)
 
 

@@ -18,7 +18,7 @@ from ..ranks import Difference
 from ..records import Finding, Report
 
 _WIDTH = 110
-_URGENT = {"nonfinite": 0, "starved": 1, "unused": 2, "guard": 4}  # the order of codes; 3 is that of all others
+_URGENCY = {"nonfinite": 0, "starved": 1, "unused": 2, "guard": 4}  # the smallest comes first; all other codes have 3
 _DIFFERENCES_SHOWN = 12  # between ranks
 _ROWS_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 _fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
@@ -49,11 +49,11 @@ def text(report: Report) -> str:
 
 
 def head(report: Report) -> list[str]:
-    """The report in one paragraph, of twelve lines of 80 columns at most: does anything learn, what is wrong first, where, what to do."""
+    """The report in at most twelve lines of 80 columns: does anything learn, which finding comes first, where, and what to do."""
     if not report.backwards:
         return []
     findings, learns = report.findings, _learning(report)
-    first = min(findings, key=lambda finding: _URGENT.get(finding.code, 3), default=None)
+    first = min(findings, key=lambda finding: _URGENCY.get(finding.code, 3), default=None)
     passes = counted(report.backwards, "backward pass", "backward passes")
     left_out = len(getattr(report, "known", ()))
     known = f"; {counted(left_out, 'finding')} of the baseline left out" if left_out else ""
@@ -87,13 +87,14 @@ def _learning(report: Report) -> str:
 
 
 def _narrow(content: str, indent: str = "", room: int = 12) -> list[str]:
-    """Lines of 80 columns, but for longer words, that fill so many lines of a screen at most."""
+    """Lines of 80 columns that fill at most `room` lines of a screen. A longer word makes a longer line."""
     wrap = partial(_fill, content, 80, initial_indent=indent, subsequent_indent=indent, placeholder=" ...")
     tries = (wrap(max_lines=most) for most in range(room, 0, -1))
     return next((lines for lines in tries if _screen_lines(lines) <= room), [])
 
 
 def _screen_lines(lines: Sequence[str]) -> int:
+    """The lines that these fill on a screen of 80 columns."""
     return sum(-(-len(line) // 80) for line in lines)
 
 
