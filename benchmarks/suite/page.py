@@ -109,8 +109,8 @@ def _promises(run: Run) -> list[str]:
 def _count_limits(run: Run) -> str:
     judged = [record["holds"] for record in run.promises if record["holds"] is not None]
     if all(judged):
-        return f"All {len(judged)} limits on time and memory hold." if judged else ""
-    return f"{sum(judged)} of the {len(judged)} limits on time and memory hold."
+                return f"All {len(judged)} limits that we set on time and memory hold." if judged else ""
+    return f"{sum(judged)} of the {len(judged)} limits that we set on time and memory hold."
 
 
 def _where(members: list[Record]) -> str:
@@ -216,8 +216,8 @@ def readme_part(run: Run) -> str:
         [
             f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
             f"On the CPU, forward and backward of a million elements with `inward` take {ratios}, the class that scripts "
-            f"copy (the *popular snippet*). The unit of the picture is the time of two copies, of x and of grad: `inward` takes "
-            f"{over['floor']:.2f} × that. "
+            f"copy (the *popular snippet*). The picture shows times as multiples of two copies, of x and of grad: `inward` takes "
+            f"{over['floor']:.2f} of it. "
             f"The network of the picture saves {mib['inward']} MiB for its backward pass with `inward` and {mib['native']} MiB with "
             f"torch.clamp. [How fast](docs/speed.md) has more figures. {_count_limits(run)}",
         ]

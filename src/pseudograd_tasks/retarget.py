@@ -116,15 +116,13 @@ def _finding(rows: World) -> str:
     also = "" if best == OURS else f" The best variant was {best}, at {values[best]:.0f} dB."
     if best == NO_CLAMP:
         also += (
-            " This loss can do without a clamp, because it is defined outside the range too. "
-            "Many losses and models are not defined there."
+                        " This loss is defined outside the range too. Many losses and models are not: they need the clamp."
         )
     return (
-        "The optimiser Adam changed a photo into the picture of a flower, with more contrast than a screen can show, and then back "
-        "into the photo. "
+                "The optimiser Adam changed a photo into a flower, a picture with more contrast than a screen can show, and then back. "
+        "The dB are the peak signal-to-noise ratio between the result and the photo: more dB, more alike. "
         f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.0f} dB). "
-        f"These runs differ only in the backward rule of the clamp.{also} "
-        "The dB are the peak signal-to-noise ratio between the result and the photo: the higher, the more alike."
+                f"These runs differ only in the backward rule of the clamp.{also}"
     )
 
 
