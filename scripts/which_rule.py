@@ -88,8 +88,8 @@ def advice() -> str:
     return "\n".join(
         [
             "- **A network or a renderer computes the clamped values:** use `inward`. Compared with torch.clamp up to 2.13 and",
-            f"  since 2.14, it was {against(computed, OURS, ERAS)} of the measured problems. `leaky` compared with `inward` was",
-            f"  {against(computed, 'leaky', [OURS])}. For gradient ascent, pass `maximize=True`.",
+            f"  since 2.14, `inward` was {against(computed, OURS, ERAS)} of the measured problems. Compared with `inward`,",
+            f"  `leaky` was {against(computed, 'leaky', [OURS])}. For gradient ascent, pass `maximize=True`.",
             "- **The clamped values are the parameter itself:** use no rule. Clip the parameter after each step with",
             f"  `pg.optim.project`, which was among the best in {best} of {len(leaves)} problems.",
         ]
@@ -106,10 +106,10 @@ def text() -> str:
         "- **The clamp guards a square root, a logarithm or an inverse cosine:** use `zero` with edge `open`, which prevents a NaN.",
         "",
         f"`pseudograd compare --tasks all` measured this with torch {run['torch'].split('+')[0]} ([numbers](compare/every_task.json)).",
-        "**Bold** is the best rule of a problem, and each rule that does not differ from it by",
-        f"{TEST}, corrected for all comparisons of the problem, or, of pictures without seeds,",
-        f"by more than {APART:g} dB. *Best* counts the bold cells, *vs {OURS}* the problems in",
-        f"which the rule is better (+) and worse (−) than `{OURS}`. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
+        "**Bold** is the best rule of a problem, and every rule that is not told apart from the best one. With several seeds the",
+        f"test is {TEST}, corrected for all comparisons of the problem;",
+        f"with one run, a difference of {APART:g} dB counts. *Best* counts the bold cells, *vs {OURS}* the problems in which the",
+        f"rule is better (+) and worse (−) than `{OURS}`. `zero/closed` is torch.clamp up to 2.13, `zero/open` since 2.14.",
     ]
     for has_leaves, heading in _SECTIONS.items():
         part = [row for row in every if row["task"].has_leaves == has_leaves]
@@ -148,7 +148,7 @@ def _legend(rows: list[Row]) -> list[str]:
     for row in rows:
         task, seeds = row["task"], row["seeds"]
         runs = f"{len(next(iter(seeds.values())))} seeds" if seeds else "one run"
-        parts[task.name] = f"`{task.name}`: {task.title} ({task.headline[1]}, {runs})"
+        parts[task.name] = f"`{task.name}`: {task.title} ({task.headline[1]}, {task.score.better} is better; {runs})"
     lines = ["The problems:", ""]
     return [*lines, *(f"- {part}" for part in parts.values())]
 
@@ -158,9 +158,9 @@ def _costs() -> list[str]:
     rests = {name: row["chatter"] for name, row in next(iter(basin.values())).items() if "chatter" in row}
     least = f"{rests['sign']:.2g} above the least loss there, `inward` {rests['inward']:.2g} (`basin`)"
     return [
-        "- `sign` ignores the size of the gradient. It is good if starts are far outside, a parameter itself is clamped, and gradients",
-        "  are near 1. It does not follow the scale of the loss, and it counts micro-batches. Held at a bound it oscillates:",
-        f"  {least}.",
+        "- `sign` ignores the size of the gradient. It is good if a parameter itself is clamped and starts far outside, and",
+        "  gradients are near 1. It does not follow the scale of the loss, and grows with the number of micro-batches. Held at",
+        f"  a bound it oscillates: {least}.",
         "- The gradients of `inward`, `sign`, `elastic` and `inverting` [do not add up](understand.md#gradients-that-do-not-add-up).",
         "- No task of `compare` measures `trust` and `fourier` of `round` or the windows of `jumprelu`.",
     ]

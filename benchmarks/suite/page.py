@@ -109,7 +109,7 @@ def _promises(run: Run) -> list[str]:
 def _count_limits(run: Run) -> str:
     judged = [record["holds"] for record in run.promises if record["holds"] is not None]
     if all(judged):
-                return f"All {len(judged)} limits that we set on time and memory hold." if judged else ""
+        return f"All {len(judged)} limits that we set on time and memory hold." if judged else ""
     return f"{sum(judged)} of the {len(judged)} limits that we set on time and memory hold."
 
 

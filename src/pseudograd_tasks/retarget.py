@@ -115,14 +115,12 @@ def _finding(rows: World) -> str:
     best = sentences.best(values)
     also = "" if best == OURS else f" The best variant was {best}, at {values[best]:.0f} dB."
     if best == NO_CLAMP:
-        also += (
-                        " This loss is defined outside the range too. Many losses and models are not: they need the clamp."
-        )
+        also += " This loss is defined outside the range too. Many losses and models are not: they need the clamp."
     return (
-                "The optimiser Adam changed a photo into a flower, a picture with more contrast than a screen can show, and then back. "
-        "The dB are the peak signal-to-noise ratio between the result and the photo: more dB, more alike. "
+        "The optimiser Adam changed a photo into a flower, a picture with more contrast than a screen can show, and then back. "
+        "How alike result and photo are is measured in dB, as a peak signal-to-noise ratio: the higher, the more alike. "
         f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.0f} dB). "
-                f"These runs differ only in the backward rule of the clamp.{also}"
+        f"These runs differ only in the backward rule of the clamp.{also}"
     )
 
 

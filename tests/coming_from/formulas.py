@@ -132,6 +132,7 @@ redirected_relu = relu(lambda x, g: _pass(g, ~((x < 0) & (g > 0))))
 redirected_relu6 = relu(lambda x, g: _pass(g, ~((x < 0) & (g > 0)) & ~((x > 6) & (g < 0))), 6.0)
 leaky_relu_gradient = relu(lambda x, g: torch.where(x < 0, 0.1 * g, g))
 whole_relu = relu(lambda x, g: g)
+open_relu = relu(lambda x, g: _pass(g, x > 0))
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------------

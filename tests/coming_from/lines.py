@@ -131,6 +131,8 @@ TRUTHS: dict[str, dict[str, Truth]] = {
         "SoftSign(alpha=a)(x)": near(JELLY["softsign"], {"a": 2.0}),
         "SuperSpike(alpha=a)(x)": near(JELLY["superspike"], {"a": 2.0}),
         "Rect(alpha=a)(x)": Truth(JELLY["rect"], {"a": 2.0}, apart=(0.25, -0.25)),
+        "quantize.clamp(x, lo, hi)": Truth(of.closed, BOUNDS),
+        "quantize.round(x)": Truth(of.ROUND, {}, (0.5, 1.5)),
     },
     "larq": {
         "SteSign(clip_value=c)(x)": Truth(LARQ["ste_sign"], {"c": 0.75}, (-0.75,)),
@@ -177,6 +179,12 @@ TRUTHS: dict[str, dict[str, Truth]] = {
             of.affine_with_offset, {"s": [0.25], "offset": [-1.0]}, GRID_ENDS
         ),
         "clip(x, lo, hi), pytorch-quantization (PACT)": near(of.learned_open, LEARNED, (-0.5, 0.75)),
+        "clip(x, lo, hi), PACT per channel": near(
+            of.per_channel(of.learned_open),
+            {"lo": [-0.5, -1.0], "hi": [0.75, 0.25]},
+            (-0.5, 0.75, -1.0, 0.25),
+            channels=2,
+        ),
         "round_ste(x), clamp_ste(x, lo, hi)": Truth(of.whole, BOUNDS),
         "TrustQuantizer(bits=3, centered=False, trust=T)(x)": near(
             of.quest, {"s": 0.25, "t": 0.1875}, (1.0, -0.75, 1.046875, -0.796875, 0.046875, 0.203125)
@@ -208,6 +216,7 @@ TRUTHS: dict[str, dict[str, Truth]] = {
     "JAX, qwix, AQT, another version of torch": {
         "jnp.clip(x, lo, hi)": Truth(of.half, BOUNDS),
         "lax.clamp(lo, x, hi)": Truth(of.open_, BOUNDS),
+        "jax.nn.relu(x)": Truth(of.open_relu, {}, (0.0,)),
         "jax.nn.hard_tanh(x)": Truth(lambda x, g: of.closed(x, g, -1.0, 1.0), {}, (-1.0, 1.0)),
         "clip_gradient_to_calibration(x), then x + stop_gradient(y - x)": Truth(
             of.value_of_another, {**BOUNDS, "y": lambda x: x.detach() / 2}
