@@ -81,7 +81,7 @@ def score_sentences(rows: World, score: Score) -> Iterator[str]:
     texts = [score.sentence(rows[first]), *(score.number(rows[era]) for era in others)]
     gaps = score.eras(rows)
     if all(gap.verdict == NO_DIFFERENCE for gap in gaps):
-        how = f"are {NOT_TOLD}" if any(gap.seeds[1] for gap in gaps) else "end equal"
+        how = f"are {NOT_TOLD}" if any(gap.seeds_that_differ for gap in gaps) else "end equal"
         yield f"the two eras of torch.clamp {how}: {listed(texts)}."
     else:
         each = ", ".join(f"{text} {where(era)}" for era, text in zip(names, texts, strict=True))

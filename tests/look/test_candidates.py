@@ -67,19 +67,19 @@ _INPUTS: list[tuple[str, list[float], list[float] | None, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("op", "y", "up", "inputs"), _INPUTS)
-def test_values_suggest_the_inputs_behind_x(op: str, y: list[float], up: list[float] | None, inputs: list[Any]) -> None:
-    assert candidates._inputs_behind_x(OPS[op], _measured(_X, y, up)) == inputs
+def test_values_suggest_the_inputs_after_x(op: str, y: list[float], up: list[float] | None, inputs: list[Any]) -> None:
+    assert candidates._inputs_after_x(OPS[op], _measured(_X, y, up)) == inputs
 
 
 def test_a_step_without_a_point_at_zero_and_a_leaky_relu_of_positive_x_suggest_nothing() -> None:
-    assert candidates._inputs_behind_x(OPS["sign"], _measured([-1, 1], [-1, 1])) == []
-    assert candidates._inputs_behind_x(OPS["leaky_relu"], _measured([0, 1], [0.5, 1])) == []
+    assert candidates._inputs_after_x(OPS["sign"], _measured([-1, 1], [-1, 1])) == []
+    assert candidates._inputs_after_x(OPS["leaky_relu"], _measured([0, 1], [0.5, 1])) == []
 
 
 def test_a_grid_has_the_mean_step_and_its_ends() -> None:
     x = [step / 8 for step in range(-8, 9)]
     y = [min(0.5, max(-0.5, round(4 * value) / 4)) for value in x]
-    assert candidates._inputs_behind_x(OPS["fake_quantize"], _measured(x, y)) == [(0.25, 0, -2, 2)]
+    assert candidates._inputs_after_x(OPS["fake_quantize"], _measured(x, y)) == [(0.25, 0, -2, 2)]
     assert candidates._grids(_measured(x, [min(0.0, value) for value in y]), -0.5, 0.0) == [(0.25, 0, -2, 0)]
     assert candidates._grids(_measured(x, [float(value > 0) for value in x]), 0, 1) == []  # two levels are a step
     assert candidates._grids(_measured(x, x), -1, 1) == []  # as many levels as points

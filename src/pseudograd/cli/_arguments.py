@@ -18,7 +18,7 @@ from pseudograd_notices.settings import read_settings
 
 
 def name_rules() -> tuple[str, str]:
-    """The default rule of clamp, and a rule with a parameter, for help texts. The file is only read, because it needs torch."""
+    """The default rule of clamp, and a rule with a parameter, for help texts. The file is not imported, because that would import torch."""
     names = literals(Path(__file__).parents[1] / "ops" / "bound_rules.py")
     return str(names["DEFAULT_RULE"]), f"{names['LEAKY_RULE']}(0.2)"
 
@@ -35,6 +35,7 @@ def add_import(command: argparse.ArgumentParser) -> None:
 
 
 def add_own_case(command: argparse.ArgumentParser) -> None:
+    """The options of `compare` and `tune` about a training of the user."""
     add = command.add_argument
     add(
         "--task",
@@ -84,13 +85,13 @@ def choose_pin(where: str, options: argparse.Namespace) -> str | None:
 
 
 def import_modules(where: str, options: argparse.Namespace) -> None:
-    """Those of `--import`."""
+    """Import the modules that `--import` names."""
     for name in options.imports:
         import_named(where, "--import", name, name)
 
 
 def import_named(where: str, argument: str, name: str, got: str) -> ModuleType:
-    """A module of the user, looked up in the current folder too. An error in it becomes one line."""
+    """Import a module of the user, from the current folder too. An error in it becomes one line. got: what the user wrote."""
     from ..errors import must
 
     sys.path.insert(0, os.getcwd())
@@ -104,13 +105,13 @@ def import_named(where: str, argument: str, name: str, got: str) -> ModuleType:
 
 
 def in_one_line(error: Exception) -> str:
-    """What went wrong; with the kind of error where that is not one of importing."""
+    """The text of an error. If the error is not about importing, its type comes first."""
     text = " ".join(str(error).split()).rstrip(".")
     return text if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {text}"
 
 
 def function_named(where: str, argument: str, path: str) -> Any:
-    """The function of "module:function". The name may have dots."""
+    """The object that "module:name" names. The name may have dots."""
     from ..errors import must
 
     module, _, name = path.partition(":")
@@ -127,7 +128,7 @@ def function_named(where: str, argument: str, path: str) -> Any:
 
 @contextlib.contextmanager
 def current_folder() -> Iterator[None]:
-    """For modules of the user, also in other processes: the folder they were found in stays on the path."""
+    """Put the current folder on sys.path, where modules of the user are found. Other processes get a copy of this sys.path."""
     path = list(sys.path)
     sys.path.insert(0, os.getcwd())
     try:
@@ -157,6 +158,7 @@ def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | Non
 
 
 def require_extras(where: str, *names: str) -> None:
+    """Raise our error if one of these packages, which the extra `report` installs, is missing."""
     from ..errors import not_installed
 
     missing = [name for name in names if not importlib.util.find_spec(name)]

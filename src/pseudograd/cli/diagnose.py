@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> int:
     )
     fail_on = options.fail_on or ("any" if options.baseline is not None else None)
     fails = None if fail_on is None else program_run.parse_condition(fail_on, output.is_known)
-    every = (
-        options.side_by_side or options.sensitivity if options.sensitivity_every is None else options.sensitivity_every
-    )
+    sensitivity = options.sensitivity_every
+    if sensitivity is None:
+        sensitivity = options.side_by_side or options.sensitivity
     with stoppable():
         return program_run.run(
             options.program,
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
                 "whatif": options.whatif,
                 "detail": "counts" if options.counts else "full",
                 "ignore": chosen.ignore,
-                "sensitivity": every,
+                "sensitivity": sensitivity,
             },
             steps=options.steps,
             html=options.html,

@@ -1,4 +1,4 @@
-"""compare: a training of the user's with every rule's clamp, over seeds."""
+"""compare: run a training of the user with the clamp of each rule, over several seeds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from .variants import choose_own, choose_rules
 
 OnTrial = Callable[[Run, int, int], object]
 Outcomes = Mapping[Run, Outcome]
-Variants = Mapping[str, object]  # by name: any function, or a rule of clamp, that is handed to run
+Variants = Mapping[str, object]  # by name: a function that run gets as its argument, or a rule of clamp
 Directions = Better | Mapping[str, Better]
-SEEDS = 12  # the usual rules need nine for one number, twelve for five; twelve can also tell the best of them
+SEEDS = (
+    12  # the usual rules need 9 seeds for one number and 12 for five numbers; 12 can also tell which rule is the best
+)
 
 
 def compare(
@@ -158,7 +160,7 @@ def make_comparison(
     is_part: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Comparison:
-    """The record of these outcomes; raises an error if there are none. is_part: more runs follow, whose clamps may act yet."""
+    """The record of these outcomes. Raises an error if every run failed. is_part: more runs follow, so a clamp may still be called."""
     columns = _check_outcomes(training, outcomes, is_part)
     directions = {column: better if isinstance(better, str) else better.get(column) for column in columns}
     known = {column: direction for column, direction in directions.items() if direction is not None}
@@ -189,7 +191,7 @@ def make_comparison(
 
 
 def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tuple[str, ...]:
-    """The names of the numbers that run returned."""
+    """The names of the numbers that run returned. Raises an error if the outcomes cannot be compared."""
     where = training.where
     done = {run: outcome for run, outcome in outcomes.items() if outcome.failure is None}
     if not done:

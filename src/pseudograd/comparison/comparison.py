@@ -52,7 +52,7 @@ class Comparison(Verdicts):
         return picture.draw_seeds(picture.seeds_picture(self, self.number(number)), ax)
 
     def to_frame(self) -> Any:
-        """A pandas.DataFrame: a row for each variant and seed, a column for each number, and why a run failed. Needs pandas."""
+        """A pandas.DataFrame with a row for each variant and seed, a column for each number, and the error of a run that failed."""
         try:
             import pandas
         except ImportError as error:
@@ -85,7 +85,7 @@ class Comparison(Verdicts):
         }
 
     def write(self, file: Path | str) -> None:
-        """The JSON in a file, whole or not at all."""
+        """Write the JSON to a file. After an error the file is as it was before."""
         path = checked_file("compare", "file", Path(file))
         write("compare", "file", path, json_text(self.to_json()))
 
@@ -103,6 +103,10 @@ def plain_numbers(value: object) -> Any:
 
 def _verdict_json(verdict: Difference) -> dict[str, object]:
     names = ("verdict", "mean", "spread", "p", "least_p", "comparisons", "shift", "interval", "balance")
-    renamed = {"seeds_that_differ": verdict.seeds[1], "interval_level": verdict.level, "higher_lower": verdict.wins}
+    renamed = {
+        "interval_level": verdict.level,
+        "higher_lower": verdict.wins,
+        "seeds_that_differ": verdict.seeds_that_differ,
+    }
     plain: dict[str, object] = plain_numbers({**{name: getattr(verdict, name) for name in names}, **renamed})
     return plain

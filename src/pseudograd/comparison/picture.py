@@ -25,8 +25,8 @@ _AT_ROW = ("axes fraction", "data")  # x as a share of the width of the axes, y 
 class Seeds:
     """A picture of one number: a row for each variant, from the top, with a dot for each seed and a `line` at the median or mean.
 
-    names: what variants are called here; notes: the texts beside the rows. caption: the picture in words. compared_with: the variant whose
-    line goes through all rows.
+    names: the texts that stand for variants, where these are not their names. notes: the texts beside the rows. caption: the picture in
+    words. compared_with: the variant whose line goes through all rows.
     """
 
     rows: Values

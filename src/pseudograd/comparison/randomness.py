@@ -1,9 +1,9 @@
 """Does a run draw random numbers? If it provably draws none and is given no seed, the seed changes nothing.
 
 Equal numbers with two seeds show little: a success rate of 95 % gives them in nine of ten cases. So the states of the generators that a
-seed sets are compared before and after the run. In between, the functions that read a state or the seed are watched, because a program can
-draw and put the state back, as `fork_rng` does. A process that is forked counts as randomness, and so does a device whose states are not
-compared. One reader is not noticed: a function that the program imported by name beforehand (`from torch import initial_seed`).
+seed sets are compared before and after the run. During the run, calls of the functions that read a state or the seed are noted, because a
+program can draw and put the state back, as `fork_rng` does. A forked process counts as randomness, and so does a device whose states are
+not compared. A function that the program imported by name before the run (`from torch import initial_seed`) is not noted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..listen.patches import READERS_OF_RANDOM_STATES
 
 
 class Randomness:
-    """was_used: False if nothing touched a random state while it was watched."""
+    """was_used: False if nothing changed or read a random state during the run. was_read: a function read a state or the seed."""
 
     was_used = True
     was_read = False
@@ -34,7 +34,7 @@ _watching: list[Randomness] = []
 def watch_randomness() -> Iterator[Randomness]:
     watch, before = Randomness(), _states()
     for patch in READERS_OF_RANDOM_STATES:
-        patch.apply(_noting)
+        patch.apply(_note_calls)
     _watching.append(watch)
     try:
         yield watch
@@ -46,7 +46,7 @@ def watch_randomness() -> Iterator[Randomness]:
     watch.was_used = watch.was_read or before is None or before != _states()
 
 
-def _noting(read: Callable[..., object]) -> Callable[..., object]:
+def _note_calls(read: Callable[..., object]) -> Callable[..., object]:
     def reader(*args: object, **kwargs: object) -> object:
         _note_reading()
         return read(*args, **kwargs)
@@ -60,7 +60,7 @@ def _note_reading() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_note_reading)  # nobody in this process sees what a child draws
+    os.register_at_fork(before=_note_reading)  # this process does not see what a child draws
 
 
 def _states() -> list[object] | None:

@@ -47,7 +47,7 @@ class Reach:
         return cls(*(tuple(dict.fromkeys(chain.from_iterable(calls))) for calls in kinds))
 
     def lines(self) -> Iterator[str]:
-        """Sentences for a reader who wonders why a rule changed nothing."""
+        """Sentences about the calls, for a user who wonders why a rule changed nothing."""
         kinds = ("Rewritten", "Not reached", "Not changed, it has a rule of its own")
         for kind, calls in zip(kinds, (self.rewritten, self.missed, self.own), strict=True):
             yield from (f"{kind}: {name} at {line}." for name, line in calls[:_MAX_LINES])

@@ -1,4 +1,4 @@
-"""Runs: a variant with a seed, its outcome, and who makes it: this process, other processes, or a folder of finished runs."""
+"""Runs, each of a variant with a seed, and their outcomes. This process or other processes make a run, or a folder has it already."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Run(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The result of one run: numbers for tables and arrays for figures; neither where it failed, and `failure` is its error.
+    """The result of one run: numbers for tables and arrays for figures. If the run failed there are neither, and `failure` is the error.
 
-    seeds: if the run measures several seeds at once, the number that matters most for each of them, in the same order for every variant;
-    its mean is in `numbers`. has_acted: the variant's clamp, or its rewriting, did something. draws: False where the run provably
-    drew no random numbers. reached: the calls that the rewriting of an unedited program reached.
+    seeds: if the run measures several seeds at once, the most important number for each of them, in the same order for every variant; the
+    mean is in `numbers`. has_acted: the variant's clamp was called, or its rewriting changed a call. draws: False if the run provably drew
+    no random numbers. reached: the calls that the rewriting of an unedited program reached.
     """
 
     numbers: dict[str, float]
@@ -56,7 +56,7 @@ class Outcome:
     reached: Reach = field(default_factory=Reach)
 
     def __getstate__(self) -> dict[str, object]:
-        """Arrays travel as numpy arrays: torch would share their memory, which goes with the process."""
+        """Arrays are sent as numpy arrays. Tensors would share their memory, which ends with the process."""
         return {**vars(self), "arrays": {name: array.numpy() for name, array in self.arrays.items()}}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -65,10 +65,10 @@ class Outcome:
 
 
 class Experiment(Protocol):
-    """Something that is measured in every variant. Other processes get it pickled.
+    """A thing that is measured in every variant, such as a training. Other processes get it pickled.
 
-    rules: those of the variants, by name or as objects. depends_on: all that decides an outcome, beside the run. check_travels: raises our
-    error if other processes could not make its runs.
+    rules: those of the variants, by name or as objects. depends_on: all that decides an outcome, except the run. check_travels: raises our
+    error if other processes could not make the runs.
     """
 
     @property
@@ -103,7 +103,7 @@ def open_runner(
     executor: object = None,
     store: Store | None = None,
 ) -> Iterator[Runner[E]]:
-    """A Runner in so many processes, or in those of an executor. `where`: the public function that errors name."""
+    """A Runner in `jobs` processes, or in those of an executor. where: the public function that errors name."""
     if executor is not None and not callable(getattr(executor, "submit", None)):
         remedy = "Such as concurrent.futures.ProcessPoolExecutor(), or Client(...).get_executor() of dask"
         raise TypeError(must(where, "executor", "have a method submit", executor, remedy))
@@ -129,7 +129,7 @@ class Runner(Generic[E]):
     _not_stored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        try:  # now: a run may change what it holds
+        try:  # before any run, because a run may change what its function holds
             stored = self.experiments if self.store is not None else ()
             self._keys = {experiment.name: fingerprint(experiment.depends_on) for experiment in stored}
         except FingerprintError as error:
@@ -143,9 +143,9 @@ class Runner(Generic[E]):
     def outcomes(
         self, plan: Sequence[tuple[E, Run]], done: int = 0, total: int = 0
     ) -> Iterator[tuple[E, Run, Outcome]]:
-        """The outcomes in the order of the plan. `done` of `total` runs, to which these belong, were made before.
+        """The outcomes in the order of the plan. The plan is a part of `total` runs, of which `done` were made before.
 
-        After an error the runs of an executor that have not begun are cancelled.
+        After an error, the executor's runs that have not begun are cancelled.
         """
         stored = [self._stored(experiment, run) for experiment, run in plan]
         missing = [item for item, outcome in zip(plan, stored, strict=True) if outcome is None]
@@ -169,15 +169,16 @@ class Runner(Generic[E]):
                 yield experiment, run, outcome
         except BaseException:
             for future in futures:
-                getattr(future, "cancel", bool)()
+                if hasattr(future, "cancel"):  # not every executor has it
+                    future.cancel()
             raise
 
     def _prepared_measure(self) -> Callable[..., Outcome]:
         """`_measure` with the conditions under which another process gives the same numbers."""
         rules = [rule for experiment in self.experiments for rule in experiment.rules]
         modules = {_module_name(row.author) for row in users_rows(rules)} - {"", "__main__"}
-        process, threads = (socket.gethostname(), os.getpid()), torch.get_num_threads()
-        return functools.partial(_measure, self.where, process, threads, tuple(sys.path), sorted(modules))
+        this_process, threads = (socket.gethostname(), os.getpid()), torch.get_num_threads()
+        return functools.partial(_measure, self.where, this_process, threads, tuple(sys.path), sorted(modules))
 
     def _stored(self, experiment: E, run: Run) -> Outcome | None:
         stored = None if self.store is None else self.store.read(self._key(experiment, run))
@@ -196,7 +197,7 @@ def _measure(
     experiment: Experiment,
     run: Run,
 ) -> Outcome:
-    """Make a run in another process. first: host and number of the first one. modules: those that register rules."""
+    """Make a run in another process. first: host and id of the first process. modules: those that register rules."""
     is_first = (socket.gethostname(), os.getpid()) == first
     if is_first and threading.current_thread() is not threading.main_thread():
         remedy = "Threads share one state of random numbers; use processes, or leave it out"
@@ -214,7 +215,7 @@ def _measure(
 
 @contextlib.contextmanager
 def _sending(where: str) -> Iterator[None]:
-    """An error of pickle is our error."""
+    """Replace an error of pickle by ours."""
     try:
         yield
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -227,7 +228,7 @@ def _sending(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes of our own. After an error they are ended at once, with the runs that they have begun."""
+    """An executor with processes of its own. After an error they are ended at once, in the middle of their runs."""
     before = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker)
     try:
@@ -246,7 +247,7 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_worker() -> None:
-    """Ctrl-C is for the first process, which ends the others."""
+    """Ignore Ctrl-C: the first process gets it too, and ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 

@@ -1,10 +1,11 @@
 """Is one variant better than another over the same seeds? Wilcoxon's signed-rank test, exact, with Holm's correction for several.
 
-Seeds are few and training diverges. So the test assumes no normal differences, and one lost run counts as the largest rank, no more. The
-p value is exact, with ties: it is computed from these very ranks under all 2^n signs. The price: with n seeds that differ, no p is below
-2 / 2^n, and fewer than six seeds tell nothing. docs/compare.md explains the size of a difference and its interval.
+Seeds are few, and trainings diverge. So the test assumes no normal distribution, and a run that diverged counts as the largest rank and no
+more. The p value is exact even with ties, because it is computed from the measured ranks under all 2^n choices of signs. With n seeds that
+differ no p is below 2 / 2^n, so fewer than six seeds cannot be significant. docs/compare.md explains the size of a difference and its
+interval.
 
-The test and the correction stay by hand: `compare` needs torch alone, so not SciPy, and no library corrects by Holm with weights.
+The test and the correction are written here, because `compare` needs no SciPy, and no library has Holm's correction with weights.
 
 Sources: Wilcoxon (1945), who leaves zeros out. Ties by midranks under the signs' own distribution: Pratt & Gibbons (1981). Shift and
 interval: Hodges & Lehmann (1963), Tukey (1949), Hollander, Wolfe & Chicken (2014), section 3.3. Several comparisons, with weights too: Holm
@@ -36,8 +37,8 @@ class Difference:
     """The first variant less the second, seed by seed.
 
     mean, spread: mean and standard deviation of the finite differences; NaN where there is none.
-    p: of the test; least_p: the smallest p that so many different seeds could give. comparisons: how many comparisons p is corrected for.
-    favours: "better" or "worse" where the differences point to the first or the second variant, significant or not.
+    p: of the test. least_p: the smallest p that this number of differing seeds could give. comparisons: how many comparisons p is corrected
+    for. favours: "better" or "worse" if the differences point to the first or the second variant, significant or not.
     seeds: how many pairs there are, and how many of them differ. gaps: the differences.
     level: what p had to reach before its correction, which is also the level of `interval`.
     """
@@ -53,18 +54,22 @@ class Difference:
     level: float = LEVEL
 
     @property
+    def seeds_that_differ(self) -> int:
+        return self.seeds[1]
+
+    @property
     def verdict(self) -> str:
         """ "better", "worse", or "no difference": these seeds do not tell the variants apart."""
         return self.favours if self.p <= LEVEL else NO_DIFFERENCE
 
     @property
     def too_few_seeds(self) -> bool:
-        """No result of so many seeds could be significant. False for equal runs: more seeds would not part them."""
-        return self.seeds[1] > 0 and self.least_p > LEVEL
+        """Are there too few seeds for any significant result? False if all runs are equal, because more seeds would not change that."""
+        return self.seeds_that_differ > 0 and self.least_p > LEVEL
 
     @cached_property
     def shift(self) -> float:
-        """The size of the difference: the median of the means of every two differences; NaN where they are infinite both ways."""
+        """The size of the difference: the median of the means of every two differences; NaN if each of these adds inf and -inf."""
         means = sorted(mean for mean in _pair_means(self.gaps) if not math.isnan(mean))
         return median_of(means) if means else math.nan
 
@@ -84,7 +89,7 @@ class Difference:
     def detectable(self) -> float:
         """The shift above which, with the same scatter, the test would tell the two apart.
 
-        Infinite where none is known: where the seeds are too few, and where seeds are ties, so that the interval is not exact.
+        Infinite if it is not known: the seeds are too few, or some seeds are ties, which make the interval inexact.
         """
         low, high = self.interval
         sizes = {abs(gap) for gap in self.gaps}
@@ -95,12 +100,12 @@ class Difference:
 
     @property
     def balance(self) -> float:
-        """The size without a unit, from -1 to 1: ranks of the seeds above less those below, over all (matched-pairs rank-biserial).
+        """The size without a unit, from -1 to 1: the ranks above 0 less those below 0, divided by all ranks. 0 if no seed differs.
 
-        Kerby (2014). 0 where no seed differs.
+        It is the matched-pairs rank-biserial correlation, Kerby (2014).
         """
-        ranks, up = _ranks_up([gap for gap in self.gaps if gap])
-        return 2 * up / sum(ranks) - 1 if ranks else 0.0
+        ranks, above = _ranks_above([gap for gap in self.gaps if gap])
+        return 2 * above / sum(ranks) - 1 if ranks else 0.0
 
     @property
     def wins(self) -> tuple[int, int]:
@@ -109,7 +114,7 @@ class Difference:
 
     @property
     def mean_disagrees(self) -> bool:
-        """Does the mean of all differences point the other way than the verdict, which is of the typical seed? A few lost runs do that."""
+        """Does the mean of all differences contradict the verdict, which is about the typical seed? A few diverged runs do that."""
         return self.verdict != NO_DIFFERENCE and self.balance * sum(self.gaps) < 0
 
     def turned(self) -> Difference:
@@ -119,8 +124,8 @@ class Difference:
 
     @property
     def size(self) -> str:
-        """The shift with its interval. Where most seeds are ties, which have no shift: how many seeds are above and below."""
-        if self.seeds[1] == 0:
+        """The shift with its interval. If there is no useful shift, because most seeds are ties: how many seeds are above and below."""
+        if self.seeds_that_differ == 0:
             return ""
         low, high = self.interval
         is_tie = self.verdict != NO_DIFFERENCE and low <= 0 <= high
@@ -130,10 +135,10 @@ class Difference:
         return f"{self.shift:+.3g} [{low:+.3g}, {high:+.3g}]"
 
     def __str__(self) -> str:
-        if self.seeds[1] == 0:
+        if self.seeds_that_differ == 0:
             return f"equal on {'the one seed' if self.seeds[0] == 1 else f'all {self.seeds[0]} seeds'}"
         if self.too_few_seeds:
-            return f"too few seeds to tell: {self.seeds[1]} that differ cannot give p below {self.least_p:.2g}"
+            return f"too few seeds to tell: {self.seeds_that_differ} that differ cannot give p below {self.least_p:.2g}"
         if self.mean_disagrees:
             mean = sum(self.gaps) / len(self.gaps)
             return f"{self.verdict} on the typical seed (p = {self.p:.2g}), but {_TURNED[self.verdict]} by the mean ({mean:+.3g})"
@@ -148,7 +153,7 @@ def difference(
 ) -> Difference:
     """Compare two variants that ran with the same seeds, in the same order.
 
-    A NaN is as bad as a number can be, and equal to another one. Differences of at most `tie` count as none.
+    A NaN counts as the worst possible number, and equals another NaN. Differences of at most `tie` count as none.
     Raises: ValueError for sequences of different lengths or none, an unknown `better`, or a negative `tie`.
     """
     check_better("difference", better)
@@ -162,24 +167,25 @@ def difference(
     for pair in zip(ours, others, strict=True):
         first, second = (worst if math.isnan(value) else float(value) for value in pair)
         gaps.append(0.0 if first == second or abs(first - second) <= tie else first - second)
-    ranks, up = _ranks_up([gap for gap in gaps if gap])
+    ranks, above = _ranks_above([gap for gap in gaps if gap])
     total = sum(ranks)
-    tail = _ways_up_to(tuple(sorted(ranks)))[min(up, total - up)]
-    favours = NO_DIFFERENCE if 2 * up == total else BETTER if (2 * up > total) == (better == "higher") else WORSE
+    tail = _ways_up_to(tuple(sorted(ranks)))[min(above, total - above)]
+    favours = NO_DIFFERENCE if 2 * above == total else BETTER if (2 * above > total) == (better == "higher") else WORSE
     p, seeds = min(1.0, 2 * tail / 2 ** len(ranks)), (len(gaps), len(ranks))
-    return Difference(*spread(gaps), p, least_p(len(ranks)), favours, seeds, gaps=tuple(gaps))
+    mean, deviation = spread(gaps)
+    return Difference(mean, deviation, p, least_p(len(ranks)), favours, seeds, gaps=tuple(gaps))
 
 
 def holm(
     differences: Mapping[_Name, Difference], weights: Mapping[_Name, float] | None = None
 ) -> dict[_Name, Difference]:
-    """The same differences with p and least_p corrected for how many there are.
+    """The same differences, with p and least_p corrected for the number of comparisons.
 
-    `weights` share LEVEL out: twice the weight needs half the evidence. Weights may depend on how many seeds differ and on nothing else
-    that was measured. A significant difference passes its share on to the others.
+    weights: how LEVEL is divided; twice the weight needs half the evidence. The only measured thing that weights may depend on is how many
+    seeds differ. A significant difference passes its share on to the others.
     """
     share = {name: 1.0 if weights is None else weights[name] for name in differences}
-    # A difference that can never be significant costs nothing.
+    # A difference that can never be significant is not counted.
     ordered = [name for name, difference in differences.items() if difference.least_p <= LEVEL]
     ordered.sort(key=lambda name: differences[name].p / share[name])
     corrected, largest, stopped_at = dict(differences), 0.0, 0.0
@@ -200,12 +206,12 @@ def holm(
 
 
 def least_p(seeds: int) -> float:
-    """The smallest p that so many differing seeds can give: all of one sign."""
+    """The smallest p that this number of differing seeds can give: all differences have one sign."""
     return min(1.0, 2.0 / 2.0**seeds)
 
 
 def seeds_needed(comparisons: float = 1) -> int:
-    """The number of seeds that have to differ before any of so many comparisons can be significant."""
+    """The number of seeds that have to differ before any of `comparisons` comparisons can be significant."""
     return next(seeds for seeds in range(1, 1000) if least_p(seeds) * max(comparisons, 1) <= LEVEL)
 
 
@@ -229,12 +235,12 @@ def median_of(ordered: Sequence[float]) -> float:
 
 
 def _pair_means(gaps: Sequence[float]) -> list[float]:
-    """The means of every two, each with itself too. NaN where they are infinite in both directions."""
+    """The means of every two gaps, and of each with itself. NaN for inf and -inf."""
     return [first / 2 + second / 2 for first, second in combinations_with_replacement(gaps, 2)]
 
 
-def _ranks_up(gaps: Sequence[float]) -> tuple[list[int], int]:
-    """Twice the midranks of the sizes, so that all are integers, and the sum of those that are above 0."""
+def _ranks_above(gaps: Sequence[float]) -> tuple[list[int], int]:
+    """Twice the midranks of the sizes, so that all are integers, and the sum of the ranks of positive gaps."""
     sizes = [abs(gap) for gap in gaps]
     ranks = [sum(other < size for other in sizes) + sum(other <= size for other in sizes) + 1 for size in sizes]
     return ranks, sum(rank for rank, gap in zip(ranks, gaps, strict=True) if gap > 0)

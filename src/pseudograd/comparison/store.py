@@ -1,8 +1,8 @@
 """Finished runs in a folder, and the fingerprint that recognises a run.
 
 A fingerprint covers what pickle writes of the function and its arguments, the source of the program's modules with their numbers and texts,
-torch's settings, and the versions of what is installed. Files, the environment and other variables do not count.
-The folder is no joblib.Memory, because that reads pickles: a pickle may run code, and damage in it goes unnoticed.
+torch's settings, and the versions of what is installed. Files, the environment and other variables do not count. joblib.Memory would read
+pickles, which may run code and whose damage goes unnoticed.
 """
 
 from __future__ import annotations

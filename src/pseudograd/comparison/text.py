@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from ..wording import counted, listed
-from .statistics import BETTER, LEVEL, TEST, Difference, spread
+from .statistics import BETTER, LEVEL, NO_DIFFERENCE, TEST, Difference, spread
 from .training import ONLY
 from .variants import NO_CLAMP, PROJECT, eras
 from .verdicts import Verdicts
@@ -25,7 +25,7 @@ def comparison_text(comparison: Verdicts) -> str:
 
 
 def headlines(comparison: Verdicts) -> Iterator[str]:
-    """Warnings that a reader needs before the numbers: nothing was changed, or the seeds are too few."""
+    """Warnings that come before the numbers: the rules changed nothing, or the seeds are too few."""
     if comparison.changed_nothing:
         apart = [name for name in (NO_CLAMP, PROJECT) if name in comparison.variants and not comparison.is_given]
         but = f" {listed(apart).capitalize()} aside." if apart else ""
@@ -49,7 +49,7 @@ def _table(comparison: Verdicts, number: str) -> Iterator[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]], align: Callable[[str, int], str]) -> Iterator[str]:
-    """The lines of a table whose columns, but the first, `align` sets. A rule is drawn under the first row."""
+    """The lines of a table. `align` pads the columns; the first one is always flush left. Dashes underline the first row."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for at, (first, *others) in enumerate(rows):
         yield GAP.join([first.ljust(widths[0]), *map(align, others, widths[1:])]).rstrip()
@@ -82,7 +82,7 @@ def verdict_cell(comparison: Verdicts, number: str, name: str) -> str:
     verdict = comparison.verdict(name, number)
     if not comparison.repeats:
         return str(verdict)
-    return "equal" if verdict.favours == "no difference" else f"{verdict.favours}, by {abs(verdict.mean):.3g}"
+    return "equal" if verdict.favours == NO_DIFFERENCE else f"{verdict.favours}, by {abs(verdict.mean):.3g}"
 
 
 def sentences(comparison: Verdicts, number: str) -> list[str]:
@@ -113,6 +113,7 @@ def _best(comparison: Verdicts, number: str) -> Iterator[str]:
 
 
 def _is_better_but_for_the_mean(comparison: Verdicts, number: str, first: str, second: str) -> bool:
+    """Is the first variant significantly better on the typical seed, and worse by the mean?"""
     difference = comparison.family.difference(number, first, second)
     return not comparison.repeats and difference.mean_disagrees and difference.verdict == BETTER
 
@@ -120,10 +121,10 @@ def _is_better_but_for_the_mean(comparison: Verdicts, number: str, first: str, s
 def _edge(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> str:
     old = f"the old edge ({eras()[older].name}, {older})"
     new = f"the new edge ({eras()[newer].name}, {newer})"
-    winner, loser = (old, new) if verdict.favours == "better" else (new, old)
-    if comparison.repeats and verdict.favours != "no difference":
+    winner, loser = (old, new) if verdict.favours == BETTER else (new, old)
+    if comparison.repeats and verdict.favours != NO_DIFFERENCE:
         return f"Edge: {winner} ends better than {loser}, by {abs(verdict.mean):.3g}."
-    if verdict.verdict == "no difference":
+    if verdict.verdict == NO_DIFFERENCE:
         return f"Edge: {'' if len(comparison.eras) == 2 else f'{old} and {new}: '}{verdict}."
     size = f" {verdict.size}," if verdict.size else ""
     return f"Edge: {winner} is better than {loser},{size} p = {verdict.p:.2g}."

@@ -1,4 +1,4 @@
-"""A training that the user wrote: a function that takes a clamp, a seed and further arguments by name, and returns numbers."""
+"""A training of the user: a function that takes a clamp, a seed and further arguments by name, and returns numbers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Training:
         return [self.function, self.choice.families, dict(self.choice.rows)]
 
     def measure(self, run: Run) -> Outcome:
-        """Runs the training from the seed, and restores the random states of the caller. Raises an error if a result is no number."""
+        """Run the training with this seed, and restore the random states of the caller. Raises an error if a result is no number."""
         result: object = None
         failure: str | None = None
         with _seeded(run.seed), watch_randomness() as randomness, self.choice.enter(run.variant) as entry:
@@ -68,8 +68,9 @@ class Training:
                 failure = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
         when = f"with {run.variant} and seed {run.seed}"
         values = read_result(self.where, result, when) if failure is None else {}
-        acted, draws = entry.has_acted, randomness.was_used
-        return Outcome(values, {}, (), failure, acted, draws, entry.coverage)
+        return Outcome(
+            values, failure=failure, has_acted=entry.has_acted, draws=randomness.was_used, reached=entry.coverage
+        )
 
     def check_travels(self) -> None:
         main = vars(sys.modules["__main__"])
@@ -97,7 +98,7 @@ def read_signature(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The arguments that a training takes: by position, then by name.
 
-    The clamp comes first, unless the program runs unedited. A seed may have another name where it is the next argument without a default.
+    The clamp comes first, unless the program runs unedited. The next argument without a default is the seed, whatever its name is.
     """
     if not callable(function):
         raise TypeError(must(where, "run", "be a function", function))

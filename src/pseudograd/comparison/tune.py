@@ -1,6 +1,6 @@
-"""tune: the same as compare with a budget. Short trials first, the hopeless dropped, and a last round on seeds that chose no rule.
+"""tune: find the best rule within a budget of runs. Short trials drop the worse rules; a last round compares the rest on new seeds.
 
-The halving stays by hand: it works with torch alone, and Optuna's pruners know no budget, which here also pays for the last round.
+The halving is written here, because it needs torch alone, and Optuna's pruners have no budget that also pays for a last round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ FINALISTS = 2
 
 @dataclass(frozen=True)
 class Round:
-    """Short trials: the number of seeds and steps (None: whole runs), the median of each rule, best first, and the rules that go on."""
+    """A round of short trials: the number of seeds, the steps of a trial (None: a whole run), the median of each rule, the best first,
+    and the rules that remain.
+    """
 
     seeds: int
     steps: int | None
@@ -55,7 +57,7 @@ class Tuning:
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The best, and all that cannot be told apart from it: more than one is a tie."""
+        """The best variant, and all that cannot be told apart from it. Several are a tie."""
         return self.final.leaders()
 
     @property
@@ -154,7 +156,7 @@ def tune(
             medians = compare.make_comparison(training, outcomes, names, better, 0.0, is_part=True)
             first, spent = first + seeds, spent + seeds * part * len(names)
             ranked = medians.ranked()
-            best = ranked[: max(FINALISTS, -(-len(ranked) // 2))]
+            best = ranked[: max(FINALISTS, math.ceil(len(ranked) / 2))]
             rounds.append(Round(seeds, length, {name: medians.median(name) for name in ranked}, best))
             names = [name for name in names if name in best]
         names = [name for name in training.variants if name in (*always, *names)]
@@ -167,19 +169,19 @@ def tune(
 
 def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
     """The number of seeds and the part of a whole run, for each round before the last. The budget must pay for one seed of each."""
-    alive = [candidates]
+    alive = [candidates]  # the number of rules in each round
     while alive[-1] > FINALISTS:
-        alive.append(-(-alive[-1] // 2))
+        alive.append(math.ceil(alive[-1] / 2))
     last, rounds = alive.pop() + always, len(alive)
     parts = [Fraction(1, 2 ** (rounds - index)) if steps is not None else Fraction(1) for index in range(rounds)]
     costs = [count * part for count, part in zip(alive, parts, strict=True)]
     early = sum(costs, Fraction(0))
-    differ = last - 2  # from torch.clamp, as its own era does not
-    older = math.comb(max(eras - 1, 0), 2)  # pairs of eras of which neither is the installed one
-    enough = -(-(early + max(needs(differ + older, math.comb(differ, 2) - older)) * last) // 1)
+    differ = last - 2  # variants that may differ from torch.clamp: not itself, and not its own era
+    older = math.comb(max(eras - 1, 0), 2)  # pairs of eras without the installed one
+    enough = math.ceil(early + max(needs(differ + older, math.comb(differ, 2) - older)) * last)
     if budget < early + last:
         remedy = f"Fewer rules need less; {enough} give the last round seeds enough to tell"
-        requirement = f"pay for one run of each, at least {-(-(early + last) // 1)}"
+        requirement = f"pay for one run of each, at least {math.ceil(early + last)}"
         raise ValueError(must("tune", "budget", requirement, budget, remedy))
     spare = max(Fraction(0), min(budget - early - last, Fraction(budget - enough), Fraction(budget, 2)))
     plan = []

@@ -33,7 +33,9 @@ PROJECT = "project"
 
 
 def eras() -> dict[str, Era]:
-    """The eras of torch, oldest first, by the rule that does the same with number bounds, or by their own name if an older era has it."""
+    """The eras of torch, oldest first. The key is the rule with the same gradients if bounds are numbers. If an older era has this rule,
+    the key is the name of the era.
+    """
     by_name: dict[str, Era] = {}
     for era in torch_eras.ERAS.values():
         by_name[era.name if era.rule in by_name else era.rule] = era
@@ -41,9 +43,9 @@ def eras() -> dict[str, Era]:
 
 
 class Variant(NamedTuple):
-    """A clamp under the name that reports and figures show. projects: a world clips its leaves after each step instead.
+    """A clamp with the name that reports and figures show.
 
-    `maximizing` is the clamp for gradient ascent, where that is another one.
+    projects: the training clips its parameters after each step instead. maximizing: the clamp for gradient ascent, if that differs.
     """
 
     name: str
@@ -57,9 +59,9 @@ class Variant(NamedTuple):
 
 
 def variants(rules: Iterable[str | Variant] = COMPARED_RULES, *, has_leaves: bool) -> list[Variant]:
-    """Every era, every rule asked for, the installed torch's own clamp, no clamp, and on leaves the honest baseline `project`.
+    """Every era, every given rule, the clamp of the installed torch, no clamp, and `project` if the training has leaves to clip.
 
-    Rules are variants or texts, "rule", "rule(parameters)" or either with "/edge"; an unknown name raises the op's own error.
+    rules: variants, or texts such as "rule", "rule(parameters)", "rule/edge". An unknown name raises the error of the op.
     """
     names = [name for name, era in eras().items() if name == era.rule]
     chosen = {rule if isinstance(rule, str) else rule.name: rule for rule in (*names, *rules)}
@@ -78,7 +80,7 @@ def rule_variant(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
 
 
 def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
-    """The rows of those among `rules`, objects or texts, that the user registered."""
+    """The rows of the rules that the user registered. rules: objects or texts."""
     names = [rule.name if isinstance(rule, RuleObject) else rule.split("(")[0].split("/")[0].strip() for rule in rules]
     rows = [op.rules[name] for op in OPS.values() for name in names if name in op.rules]
     return [row for row in rows if row.is_users]
@@ -102,7 +104,9 @@ class HandedClamp:
 
 @dataclass
 class Entry:
-    """A variant during a run. handed: the argument that the run gets. own: Functions that keep their own rule."""
+    """A variant during a run. handed: the argument that the run gets. own: Functions of the program and ops of this library, which keep
+    their own rule.
+    """
 
     handed: object = None
     projects: bool = False
@@ -115,7 +119,7 @@ class Entry:
 
     @property
     def has_acted(self) -> bool:
-        """Was the clamp called, or a function rewritten? True for a user's own function, for which nobody can know."""
+        """Was the clamp called, or a function rewritten? True for a function of the user, whose calls are not counted."""
         if isinstance(self.handed, HandedClamp):
             return self.handed.was_called
         return self.handed is not None or (self.rewriting is not None and bool(self.rewriting.report().rewritten))
@@ -184,11 +188,15 @@ class Choice:
             yield Entry(HandedClamp(variant), variant.projects)
         else:
             rewriting = self._rewriting(name)
-            with rewriting or watch_own_functions() as own:
-                yield Entry(rewriting=rewriting, own=own if isinstance(own, dict) else {})
+            if rewriting is None:
+                with watch_own_functions() as own:
+                    yield Entry(own=own)
+            else:
+                with rewriting:
+                    yield Entry(rewriting=rewriting)
 
     def _rewriting(self, name: str) -> Rewriting | None:
-        """An era rewrites all of torch's clamps, with tensor bounds too; a rule rewrites the chosen families."""
+        """An era rewrites all clamps of torch, also with bounds that are tensors. A rule rewrites the chosen families."""
         if name == self.baseline:
             return None
         if name in self.eras:
@@ -221,7 +229,7 @@ def choose_rules(
 
 
 def _default_rules(families: tuple[str, ...]) -> list[str]:
-    """The usual rules; for families that do not have them, all of their rules that need no function."""
+    """The usual rules of clamp. For families that lack them: all rules that the families share and that need no function of the user."""
     shared = [OPS[SWITCHES[family]].rules for family in families] or [CLAMP.rules]
     complete = [name for name, row in shared[0].items() if None not in row.parameters.values() and not row.is_users]
     common = [name for name in complete if all(name in rules for rules in shared)]
@@ -229,12 +237,12 @@ def _default_rules(families: tuple[str, ...]) -> list[str]:
 
 
 def _check_rule(where: str, rule_or_text: object, families: tuple[str, ...]) -> RuleRow:
-    """The rule with the edge that it names, if every family has it."""
+    """The rule, and the edge that it names. Raises an error if a family does not have the rule."""
     op, *others = [OPS[SWITCHES[family]] for family in families] or [CLAMP]
     rule, edge = _parse_rule(where, "rules", rule_or_text, op)
     if families and edge is not None:
         raise ValueError(must(where, "rules", "name no edge with replace", rule_or_text, "Each family has its own"))
-    for other in others:  # the error of a rule that it does not have
+    for other in others:  # for the error of a family that does not have the rule
         make_call(other, rule, other.default_edge)
     return rule, edge
 

@@ -93,7 +93,7 @@ def make_family(
 ) -> Family:
     """Compare the planned pairs for each number. With `with_best`, compare every other pair too.
 
-    once: all seeds gave the same values, so compare the first value only. tie: see `statistics.difference`.
+    once: all seeds gave the same values, so the first value is enough. tie: see `statistics.difference`.
     """
     stands_for: dict[tuple[str, str], str] = {}
     differences: dict[Pair, Difference] = {}
@@ -114,18 +114,17 @@ def make_family(
             differences[number, first, second] = gap
     count, others = _count_possible(differences, chosen)
     share = PLANNED if others else 1.0
-    weights = {
-        pair: share / max(count, 1) if pair in chosen else (1 - PLANNED) / max(others, 1) for pair in differences
-    }
-    zeros = (0.0,) * seeds
-    return Family(
-        statistics.holm(differences, weights), stands_for, frozenset(chosen), statistics.difference(zeros, zeros)
+    of_planned, of_others = share / max(count, 1), (1 - PLANNED) / max(others, 1)
+    corrected = statistics.holm(
+        differences, {pair: of_planned if pair in chosen else of_others for pair in differences}
     )
+    zeros = (0.0,) * seeds
+    return Family(corrected, stands_for, frozenset(chosen), statistics.difference(zeros, zeros))
 
 
 def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] | frozenset[Pair]) -> tuple[int, int]:
     """How many planned and how many other comparisons could be significant, given how many of their seeds differ."""
-    possible = [pair for pair, row in differences.items() if statistics.least_p(row.seeds[1]) <= LEVEL]
+    possible = [pair for pair, row in differences.items() if statistics.least_p(row.seeds_that_differ) <= LEVEL]
     count = sum(pair in planned for pair in possible)
     return count, len(possible) - count
 
@@ -184,7 +183,7 @@ class Verdicts:
     @property
     def too_few_seeds(self) -> bool:
         """Are there too few seeds for any significant difference from the baseline?"""
-        differ = any(self.verdict(name, number).seeds[1] for number in self.values for name in self.others)
+        differ = any(self.verdict(name, number).seeds_that_differ for number in self.values for name in self.others)
         return not self.repeats and differ and len(self.seeds) < self.family.needs[0]
 
     def verdict(self, variant: str, number: str | None = None) -> Difference:

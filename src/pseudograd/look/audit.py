@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 Function = Callable[[Tensor], Tensor]
 _FEWEST_POINTS = 33
-_NUMBERS = 4096  # of float64, in each cell: with fewer no differences can be taken
-_SMALLEST_RANGE = 1e-290  # below, numbers of float64 lose digits
+_FEWEST_NUMBERS = 4096  # of float64, between two neighbouring points: a numeric derivative needs them
+_SMALLEST_X = 1e-290  # smaller numbers of float64 have fewer digits
 
 
 @dataclass(frozen=True)
 class Audit(AuditRecord):
-    """The backward of a function, beside its derivative. print() shows it; `audit` makes it."""
+    """The backward of a function beside its derivative: the result of `audit`. print() shows it."""
 
     def plot(self) -> Figure:
-        """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
+        """Draw the values above, and dL/dx for both signs of grad below, with the derivative and the kinds of the regions.
 
         Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
         """
@@ -61,11 +61,11 @@ def audit(
 
     Forward:  f is called on float64 tensors, or on float32 tensors if it refuses these, again and again; it must give the same values for
         the same x. x is never changed.
-    Backward: regions where the gradient is the derivative (exact), where both are 0 (flat), where it is 0 alone (cut), where the
-        derivative is (pseudo), and where they differ (biased); its value at every kink and jump; whether it is linear in grad and
-        element-wise, what it does with NaN and infinity, in narrower dtypes, in double backward, forward mode and vmap; and which rule
-        of pseudograd it equals in all of this, if any. The derivative is measured from the values alone. "0" means: to the accuracy of
-        that measurement. A region that is narrower than the distance of two points may be missed.
+    Backward: regions where the gradient is the derivative (exact), where both are 0 (flat), where only the gradient is 0 (cut), where
+        only the derivative is 0 (pseudo), and where they differ (biased); the gradient at every kink and jump; whether it is linear in
+        grad and element-wise; NaN and infinity; narrower dtypes; double backward, forward mode and vmap; and the rule of pseudograd
+        that does the same in all of this, if there is one. The derivative is measured from the values alone. "0" means: to the
+        accuracy of that measurement. A region that is narrower than the distance of two points may be missed.
 
     Args:
         f: a function of one tensor, a module, or an autograd.Function or its `apply`. With more arguments: lambda x: f(x, -1, 1).
@@ -93,7 +93,7 @@ def audit(
         function = _callable(f, dtype)
         call = _copy_input(function, dtype)
         _check_values(call, x)
-        element_wise = audit_answers.is_element_wise(call, x)
+        element_wise = audit_answers.answer_element_wise(call, x)
         m = measure(call, low, high, points, at)
         regions = regions_of(m)
         narrow = audit_answers.answer_dtypes(lambda dtype: _copy_input(_callable(f, dtype), dtype), call, m)
@@ -113,9 +113,9 @@ def audit(
             rule=rule,
             rule_note=note,
             writes=list_writes(function, m.x.to(dtype)),
-            linear=audit_answers.is_linear(call, m),
+            linear=audit_answers.answer_linear(call, m),
             element_wise=element_wise,
-            not_finite=audit_answers.list_infinite_x(call),
+            not_finite=audit_answers.measure_special_x(call),
             **audit_answers.answer_transforms(call, m),
             **narrow,
             **audit_answers.answer_infinite_grad(call, m),
@@ -130,12 +130,12 @@ def _checked_range(low: object, high: object, points: object) -> tuple[float, fl
         raise TypeError(must("audit", "points", "be an integer", points))
     if points < _FEWEST_POINTS:
         raise ValueError(must("audit", "points", f"be at least {_FEWEST_POINTS}", points))
-    largest = max(abs(low), abs(high), _SMALLEST_RANGE)
+    largest = max(abs(low), abs(high), _SMALLEST_X)
     requirement = ""
     if not math.isfinite(high - low):
         requirement, remedy = "be a finite distance apart", "Look at a part of it"
-    elif high - low < _NUMBERS * torch.finfo(torch.float64).eps * largest * points:
-        requirement = f"hold {_NUMBERS} numbers of float64 between two of {points} points"
+    elif high - low < _FEWEST_NUMBERS * torch.finfo(torch.float64).eps * largest * points:
+        requirement = f"hold {_FEWEST_NUMBERS} numbers of float64 between two of {points} points"
         remedy = "Widen the range, or look nearer to 0"
     if requirement:
         raise ValueError(must("audit", "low and high", requirement, (low, high), remedy))
@@ -152,13 +152,13 @@ def _finite(argument: str, value: object) -> float:
 
 
 def _callable(f: object, dtype: torch.dtype) -> Function:
-    """f as a function of x in this dtype; a copy of a module, for its parameters must have that dtype."""
+    """f as a function of x in this dtype. A module is copied, because its parameters must have this dtype too."""
     f = checked_function("audit", "f", f, "a function, a module or an autograd.Function")
     return copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
 
 
 def _first_dtype(f: object, x: Tensor) -> torch.dtype:
-    """float32 where f takes it and refuses float64."""
+    """float64, or float32 if f takes it and refuses float64."""
     for dtype in (torch.float64, torch.float32):
         with contextlib.suppress(Exception):
             _callable(f, dtype)(x.to(dtype, copy=True))
@@ -172,7 +172,7 @@ def _copy_input(function: Function, dtype: torch.dtype) -> Function:
 
 
 def _check_values(f: Function, x: Tensor) -> None:
-    """Our error for values at x that an audit cannot work with."""
+    """Raise our error if an audit cannot measure this function at x."""
     leaf = x.clone().requires_grad_()
     try:
         y = f(leaf)
@@ -189,8 +189,9 @@ def _check_values(f: Function, x: Tensor) -> None:
         raise ValueError(must("audit", "f", f"return one number for each of the {x.numel()} numbers in x", y, remedy))
     if not torch.equal(y.detach().nan_to_num(), again.detach().nan_to_num()):
         raise ValueError(must("audit", "f", "return the same values for the same x", y, FIX_RANDOM))
-    gradients = [gradient_by_backward(f, (x,), torch.ones_like(y))[0] for _ in range(2) if y.requires_grad]
-    first, second = gradients or (None, None)
+    first, second = (
+        gradient_by_backward(f, (x,), torch.ones_like(y))[0] if y.requires_grad else None for _ in range(2)
+    )
     if first is None or second is None:
         remedy = "It detaches x, or makes integers or booleans of it"
         got = "values from which no gradient leads back to x"

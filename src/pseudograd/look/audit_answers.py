@@ -21,24 +21,24 @@ ALONG_A_LINE = "Look at it along a line: lambda t: f(x + t.unsqueeze(-1) * direc
 NARROW = ("float32", "float16", "bfloat16")
 
 
-def is_linear(f: Function, m: Measured) -> Answer:
+def answer_linear(f: Function, m: Measured) -> Answer:
     """Do sign and size of grad matter, and do the gradients of two losses add up?"""
     by_a, by_b, by_both = additivity(f, (m.x,), m.x.shape)[0]
     sizes = torch.zeros_like(m.x, dtype=torch.bool)
     for sign, slopes in ((1.0, m.positive), (-1.0, m.negative)):
         for size in (2.0, 1e-3, 1e3):
             sizes |= _differ(gradient_of(f, m.x, sign * size) / (sign * size), slopes)
-    texts = {
+    masks = {
         "the sign of grad matters": _differ(m.positive, m.negative),
         "its size matters": sizes,
         "the gradients of two losses do not add up": (by_a + by_b - by_both).abs() > 1e-6 * (by_a.abs() + by_b.abs()),
     }
-    reasons = [f"{text} {_where(wrong)}" for text, wrong in texts.items() if wrong.any()]
-    return Answer("no", max(map(_share, texts.values())), ", ".join(reasons)) if reasons else Answer("yes", 0.0)
+    reasons = [f"{text} {_where(wrong)}" for text, wrong in masks.items() if wrong.any()]
+    return Answer("no", max(map(_share, masks.values())), ", ".join(reasons)) if reasons else Answer("yes", 0.0)
 
 
-def is_element_wise(f: Function, x: Tensor) -> Answer:
-    """Does an element get the same gradient, whatever the others are? Raises ValueError where even its value is not the same."""
+def answer_element_wise(f: Function, x: Tensor) -> Answer:
+    """Does an element get the same gradient, whatever the other elements are? Raises ValueError if even its value depends on them."""
     generator = torch.Generator().manual_seed(0)
     grad = torch.randn(len(x), dtype=x.dtype, generator=generator)
     answer = Answer("yes", 0.0)
@@ -53,25 +53,25 @@ def is_element_wise(f: Function, x: Tensor) -> Answer:
 
 
 def answer_dtypes(
-    narrow: Callable[[torch.dtype], Function], f: Function, m: Measured, names: Iterable[str] = NARROW
+    function_in: Callable[[torch.dtype], Function], f: Function, m: Measured, names: Iterable[str] = NARROW
 ) -> dict[str, Answer]:
-    """Does the gradient in a narrower dtype do what it does in float64? Most x lie beside kinks, jumps and steps of the gradient."""
+    """Does the gradient in a narrower dtype do what it does in float64? It is tried beside kinks and jumps, and at a few other points."""
     ends = [at.x for at in m.breaks] + [low for low, _ in m.pairs]
-    beside = [x + by * max(1.0, abs(x)) for x in ends for by in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
+    beside = [x + share * max(1.0, abs(x)) for x in ends for share in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
     inside = [x for x in beside if m.x[0] <= x <= m.x[-1]]
     x = torch.tensor(inside + m.x[:: max(1, len(m.x) // 24)].tolist(), dtype=m.x.dtype)
     answers = {}
     for name in names:
         dtype = getattr(torch, name)
         try:
-            answers[name] = _describe_underflow(underflow(narrow(dtype), f, x, dtype, ends))
+            answers[name] = _describe_underflow(underflow(function_in(dtype), f, x, dtype, ends))
         except Exception as error:
             answers[name] = _refusal(error)
     return answers
 
 
 def _describe_underflow(result: Underflow) -> Answer:
-    """The worst fault is the word. Each fault has an example, with a grad as near to 1 as there is."""
+    """The word of the answer is the worst fault. Each fault has an example; its grad is the one that is nearest to 1."""
     is_nan = result.narrow.isnan()
     faults = (
         ("overflows", "makes NaN", result.overflows & is_nan),
@@ -80,7 +80,7 @@ def _describe_underflow(result: Underflow) -> Answer:
         ("underflows", "loses a gradient", result.lost),
         ("differs", "gives another gradient", result.differs),
     )
-    present = [fault for fault in faults if fault[2].any()]
+    present = [(word, text, wrong) for word, text, wrong in faults if wrong.any()]
     if not present:
         return Answer("as float64", 0.0)
     distance = result.grad.double().abs().log().abs()
@@ -89,11 +89,12 @@ def _describe_underflow(result: Underflow) -> Answer:
         i = int(distance.where(wrong, torch.inf).argmin())
         instead = f" instead of {result.wide[i]:.3g}" if text.startswith("gives") else ""
         details.append(f"{text}{instead}, such as grad = {result.grad[i].item():.3g} at x = {result.x[i].item():.5g}")
-    return Answer(present[0][0], _share(present[0][2]), "; ".join(details))
+    worst, _, wrong = present[0]
+    return Answer(worst, _share(wrong), "; ".join(details))
 
 
 def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
-    """Double backward on smooth ground; forward mode and vmap everywhere."""
+    """Double backward at all points except kinks and jumps; forward mode and vmap at all points."""
     answers, ones = {}, torch.ones_like(m.x)
     for name, transform, other in (
         ("forward_mode", transforms.diagonal_by_jvp, "reverse mode"),
@@ -112,7 +113,7 @@ def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
 
 
 def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
-    """The units are the range and the size of the gradient, so that a small second derivative counts as a large one does."""
+    """Do second derivatives agree with differences of the gradient? Both are measured in units of the range and of the largest gradient."""
     scale = (m.x[-1] - m.x[0]).item() / 4
     slopes = torch.cat([m.positive, m.negative]).abs()
     size = slopes[slopes.isfinite()].max().item() if slopes.isfinite().any() else 0.0
@@ -127,8 +128,8 @@ def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
     return Answer("inconsistent", _share(wrong), f"{_where(wrong)}; {example}")
 
 
-def list_infinite_x(f: Function) -> tuple[NotFinite, ...]:
-    """NaN, the infinities and both zeros as x, for both signs of grad."""
+def measure_special_x(f: Function) -> tuple[NotFinite, ...]:
+    """The value and the gradient at NaN, at the infinities and at both zeros, for both signs of grad."""
     x = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0], dtype=torch.float64)
     try:
         y = f(x).detach().tolist()
@@ -153,15 +154,14 @@ def answer_infinite_grad(f: Function, m: Measured) -> dict[str, Answer]:
 def name_rule(
     f: Function, m: Measured, narrow: Mapping[str, Answer], dtype: torch.dtype = torch.float64
 ) -> tuple[str | None, str]:
-    """The call that does the same, as it is written, and where it differs in what the name does not promise; or None, and why.
+    """The source text of a call that does the same, and a note on details in which f differs from it; or None and a reason.
 
-    narrow: the answers in narrower dtypes; those that the call has, too, are no difference. dtype: that f was called in.
+    narrow: the answers of `answer_dtypes`. A fault that the call has too is no difference. dtype: the dtype in which f was called.
     """
-    faults = {
-        dtype: answer for dtype, answer in narrow.items() if answer.word in ("overflows", "underflows", "differs")
-    }
+    faults = {name: answer for name, answer in narrow.items() if answer.word in ("overflows", "underflows", "differs")}
     gradients = [gradient_of(f, m.x, grad) for grad in GRADS]
-    for op, others, difference in sorted(forwards(m, dtype), key=lambda forward: forward[2] > 0):
+    equal_first = sorted(forwards(m, dtype), key=lambda forward: forward[2] > 0)
+    for op, others, difference in equal_first:
         for candidate in candidates(op, others, m, gradients):
             pairs = zip(GRADS, gradients, strict=True)
             if all(_is_close(gradient_of(candidate.function, m.x, grad), gradient) for grad, gradient in pairs):
@@ -180,7 +180,7 @@ def _is_close(a: Tensor, b: Tensor) -> bool:
 
 
 def _list_differences(f: Function, m: Measured, candidate: Candidate) -> Iterator[str]:
-    """The differences where x or grad is no finite number."""
+    """The differences where x or grad is not finite."""
     for value in (torch.nan, torch.inf, -torch.inf):
         x = torch.tensor([value], dtype=torch.float64)
         ours, theirs = gradient_of(candidate.function, x, 1.0), gradient_of(f, x, 1.0)

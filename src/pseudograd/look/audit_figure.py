@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _COLOURS = {"exact": "#009E73", "flat": "#D9D9D9", "cut": "#D55E00", "pseudo": "#56B4E9", "biased": "#F0C14B"}
 _COLOURS["undefined"] = "#FFFFFF"
+# The sign of grad, the label, colour, style and width of its line, and the size of its dots.
 _LINES_OF_SIGNS = ((1, "grad = +1", "#0072B2", "-", 3.4, 7.5), (-1, "grad = -1", "#7A2E00", (0, (4, 2)), 1.7, 4.5))
-_NARROWEST_WITH_WORD = 0.09  # of the width of the axes: a narrower region has no word in it
+_NARROWEST_WITH_WORD = 0.09  # of the width of the axes: a narrower region is drawn without the name of its kind
 
 
 def draw(audit: AuditRecord) -> Figure:
@@ -92,7 +93,7 @@ def _draw_dots(axes: Axes, x: Tensor, values: Tensor, at: list[float], colour: s
 
 
 def _cut_curve(audit: AuditRecord, values: Tensor) -> tuple[list[float], list[float]]:
-    """The curve without the points of breaks, cut where a region ends and the value jumps: a jump is no slope."""
+    """The curve without its points at kinks and jumps. At a jump it has a gap, because a line there would look like a slope."""
     edges = {end for region in audit.regions for end in (region.low, region.high)}
     size = values[values.isfinite()].abs().max().item() if values.isfinite().any() else 1.0
     breaks = {region.low for region in audit.kinks}

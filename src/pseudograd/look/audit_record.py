@@ -159,15 +159,22 @@ class AuditRecord:
         return [*lines, f"and {more} more"] if more > 0 else lines
 
     def _answers(self) -> list[tuple[str, object]]:
-        titles = {"linear": "linear in grad", "element_wise": "element-wise"}
-        titles |= {"double_backward": "double backward", "forward_mode": "forward mode", "vmap": "vmap"}
-        titles |= {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
-        titles |= {"infinite_grad": "grad = inf, -inf", "nan_grad": "grad = nan"}
-        answers = [(title, getattr(self, name)) for name, title in titles.items()]
-        for up, down in zip(self.not_finite[::2], self.not_finite[1::2], strict=True):  # both signs of grad
-            if not math.isfinite(up.x):
-                slopes = f"slope {_number(up.grad_x)} for grad > 0, {_number(-down.grad_x)} for grad < 0"
-                answers.append((f"x = {up.x:g}", f"y = {_number(up.y)}, {slopes}"))
+        answers: list[tuple[str, object]] = [
+            ("linear in grad", self.linear),
+            ("element-wise", self.element_wise),
+            ("double backward", self.double_backward),
+            ("forward mode", self.forward_mode),
+            ("vmap", self.vmap),
+            ("float32", self.float32),
+            ("float16", self.float16),
+            ("bfloat16", self.bfloat16),
+            ("grad = inf, -inf", self.infinite_grad),
+            ("grad = nan", self.nan_grad),
+        ]
+        for positive, negative in zip(self.not_finite[::2], self.not_finite[1::2], strict=True):
+            if not math.isfinite(positive.x):
+                slopes = f"slope {_number(positive.grad_x)} for grad > 0, {_number(-negative.grad_x)} for grad < 0"
+                answers.append((f"x = {positive.x:g}", f"y = {_number(positive.y)}, {slopes}"))
         return answers
 
 

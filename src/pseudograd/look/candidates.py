@@ -1,4 +1,4 @@
-"""Which calls of this library could an unknown function be? `what_is` compares the function with each of these calls.
+"""Which calls of this library could an unknown function be? `what_is` and `audit` compare the function with each of these calls.
 
 The values suggest the op and its inputs after x (bounds, a scale). The gradients suggest the parameters of a rule.
 Each parameter is estimated at a single point.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..geometry import Reversal, Shape, Slope, Symbol
-from ..rule import OPS, Op, Rule
+from ..rule import OPS, Edge, Op, Rule
 from ..testing.contract.cases import Case
 from .measure import Measured
 
@@ -91,7 +91,8 @@ def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor])
         if None in rule.parameters.values():  # the parameter is a function of the user's
             continue
         parameters = _parameters(rule, m, known)
-        for edge in (op.edges or (None,))[: 1 if rule.ignores_edge else None]:
+        edges: tuple[Edge | None, ...] = op.edges or (None,)
+        for edge in edges[:1] if rule.ignores_edge else edges:
             for maximize in (False, True) if op.takes_maximize and not rule.is_linear_at(edge) else (False,):
                 yield Candidate(Case(op, rule, parameters, edge, maximize), others)
 
@@ -101,7 +102,7 @@ def forwards(m: Measured, dtype: torch.dtype = torch.float64) -> Iterator[tuple[
     near = CLOSE * min(1.0, m.y.abs().nan_to_num(posinf=0.0).max().item())
     between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
     for name in (*_FIRST, *between, *_LAST):
-        for others in _inputs_behind_x(OPS[name], m):
+        for others in _inputs_after_x(OPS[name], m):
             try:
                 y = OPS[name].public(m.x.to(dtype), *others)
             except (ValueError, TypeError, RuntimeError, OverflowError):  # the op may refuse the suggested inputs
@@ -110,14 +111,14 @@ def forwards(m: Measured, dtype: torch.dtype = torch.float64) -> Iterator[tuple[
                 yield OPS[name], others, (y.double() - m.y).abs().nan_to_num().max().item()
 
 
-def _inputs_behind_x(op: Op, m: Measured) -> list[Others]:
-    """The inputs after x that `op` needs to have the measured values. Empty if no inputs can give them."""
-    x, low, high = m.x[0].item(), m.y[0].item(), m.y[-1].item()
-    if not (math.isfinite(low) and math.isfinite(high)):
+def _inputs_after_x(op: Op, m: Measured) -> list[Others]:
+    """The inputs after x with which `op` may have the measured values. Empty if no inputs can give them."""
+    first_x, first_y, last_y = m.x[0].item(), m.y[0].item(), m.y[-1].item()
+    if not (math.isfinite(first_y) and math.isfinite(last_y)):
         return []
-    is_flat = _is_flat_at(m, 0), _is_flat_at(m, -1)
+    is_first_flat, is_last_flat = _is_flat_at(m, 0), _is_flat_at(m, -1)
     if op.rule_set == "clamp":
-        bounds = (low if is_flat[0] else None, high if is_flat[1] else None)
+        bounds = (first_y if is_first_flat else None, last_y if is_last_flat else None)
         if bounds == (None, None) or bounds[0] == bounds[1] or _FIXED.get(op.name, bounds) != bounds:
             return []
         spellings: tuple[Callable[[float], float], ...] = (
@@ -132,13 +133,13 @@ def _inputs_behind_x(op: Op, m: Measured) -> list[Others]:
     if op.rule_set == "rounding":
         return [(decimals,) for decimals in (0, 1, 2, -1)] if op.name == "round" else [()]
     if op.name == "fake_quantize":
-        return _grids(m, low, high) if all(is_flat) else []
+        return _grids(m, first_y, last_y) if is_first_flat and is_last_flat else []
     if op.inputs == ("x",):
         return [()]
     if op.name == "gelu":
         return [(0,), (1,)]
     if op.name == "leaky_relu":
-        slope = tidy(low / x) if x < 0 else 1.0
+        slope = tidy(first_y / first_x) if first_x < 0 else 1.0
         return [] if slope in (0.0, 1.0) else [(slope,)]  # slope 0 is relu, slope 1 is x itself
     if op.name == "jumprelu":
         return _thresholds(m)
@@ -180,7 +181,7 @@ def _grids(m: Measured, low: float, high: float) -> list[Others]:
 
 
 def tidy(value: float) -> float:
-    """The value with nine digits if that differs by rounding only: it is then the number that somebody wrote. Else the value."""
+    """The value rounded to nine digits if that changes it by no more than a measurement may: somebody wrote that number. Else the value."""
     short = float(f"{value:.9g}")
     return short if abs(short - value) <= 1e-11 * abs(value) else value
 
@@ -204,7 +205,7 @@ def _parameters(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> t
 def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> Estimates:
     """The parameters that are factors of grad: the slope at a flat end, for the sign of grad that the factor belongs to.
 
-    None if the row computes with a parameter instead of multiplying grad by it.
+    None if the rule uses a parameter in another way than as a factor of grad.
     """
     assert rule.sides is not None
     try:
@@ -215,7 +216,7 @@ def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]
     symbols: set[str] = set()
     for end, side in ((0, sides[0]), (-1, sides[1])):
         slopes = m.positive[end].item(), m.negative[end].item()
-        if isinstance(side, Slope) and 1.0 in side:  # the factor belongs to the sign of grad that does not pass whole
+        if isinstance(side, Slope) and 1.0 in side:  # one sign of grad passes whole; the factor belongs to the other
             slopes = (max(slopes, key=lambda slope: abs(slope - 1)),) * 2
         for factor, slope in zip(side, slopes, strict=False):
             symbol = factor.width if isinstance(factor, Reversal) else factor
@@ -246,8 +247,9 @@ def _estimate_width(m: Measured, known: Mapping[str, float | None]) -> float | N
 
 
 def _estimate_curve(m: Measured, rule: Rule) -> Estimates:
-    """The scale and height of a slope around 0. The scale of a box is where its slope ends. For the others, a point near half the height
-    shows it."""
+    """The scale and the height of a slope around 0. A box has its scale where its slope ends. The scale of another shape follows from the
+    point whose slope is nearest to half the height.
+    """
     assert rule.curve is not None
     top = m.positive[int(m.x.abs().argmin())].item()
     shape = rule.curve(**rule.parameters).shape
@@ -259,15 +261,16 @@ def _estimate_curve(m: Measured, rule: Rule) -> Estimates:
     if not is_usable.any():
         return None
     at = int((share - 0.5).abs().where(is_usable, torch.inf).argmin())
-    scale = tidy(m.x[at].abs().item() / _U_OF_SHARE[shape](share[at].item()))
+    scale = tidy(m.x[at].abs().item() / _DISTANCE_IN_SCALES[shape](share[at].item()))
     return scale, top / rule.curve(scale=scale, height=1.0).height
 
 
 # |x| / scale as a function of share = (slope at x) / (slope at 0)
-_U_OF_SHARE: dict[Shape, Callable[[float], float]] = {
+_DISTANCE_IN_SCALES: dict[Shape, Callable[[float], float]] = {
     "tent": lambda share: 1 - share,
     "witch": lambda share: math.sqrt(1 / share - 1) / math.pi,
-    "bump": lambda share: -math.log((2 - share - 2 * math.sqrt(1 - share)) / share),  # 4e / (1 + e)^2, e = exp(-u)
+    # share = 4e / (1 + e)^2 with e = exp(-|x| / scale), solved for |x| / scale
+    "bump": lambda share: -math.log((2 - share - 2 * math.sqrt(1 - share)) / share),
     "cusp": lambda share: math.sqrt(1 / share) - 1,
     "normal": lambda share: math.sqrt(-2 * math.log(share)),
 }

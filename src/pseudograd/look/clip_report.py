@@ -24,8 +24,9 @@ SIDES = ("below", "between", "above")
 
 @dataclass(frozen=True)
 class ClipCell:
-    """The tokens of one sign of the advantage on one side of the range. energy: the sum of the squared gradients to log_ratio without a
-    clip, (A r)^2; passed: the same sum with the clip.
+    """The tokens of one sign of the advantage on one side of the range.
+
+    energy: the sum of the squared gradients to log_ratio without a clip, (A r)^2. passed: the same sum with the clip.
     """
 
     sign: str
@@ -38,9 +39,9 @@ class ClipCell:
 
 @dataclass(frozen=True)
 class ClipReport:
-    """The effect of a policy clip on a batch. `silenced` tokens have an advantage and get no gradient; ties are exactly at a bound.
+    """The effect of a policy clip on a batch. `silenced` tokens have an advantage and get no gradient. The ratio of a tie is a bound.
 
-    dtype: the dtype of the log ratio, in which ties are counted, as a loss written by hand computes them.
+    dtype: that of the log ratio. Ties are counted in it, because a loss that is written by hand computes its ratio in it.
     """
 
     cells: tuple[ClipCell, ...]
@@ -74,11 +75,11 @@ class ClipReport:
 
     @property
     def eras(self) -> dict[str, float]:
-        """For each era of torch: the share of its gradient that a tie gets of PPO's usual form, min(r * A, clamp(r) * A)."""
+        """For each era of torch: the share of its gradient that a tie gets in PPO's usual form of the loss, min(r * A, clamp(r) * A)."""
         return {era.name: (1 + SHARES[era.edge]) / 2 for era in ERAS.values()}
 
     def share(self, sign: str, side: str) -> float:
-        """The share of the tokens of a sign of the advantage that is silenced on a side."""
+        """Of the tokens with this sign of the advantage: the share that is silenced on this side."""
         cells = [cell for cell in self.cells if cell.sign == sign]
         return sum(cell.silenced for cell in cells if cell.side == side) / max(sum(cell.tokens for cell in cells), 1)
 
@@ -130,34 +131,40 @@ def clip_report(log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = N
     with quietly():  # a diagnosis counts no backward pass of ours
         policy_loss(log_ratio, advantage, mask=mask, **settings)  # for its errors
         rule = settings.get("rule", POLICY_LOSS.default_rule)
-        free_rule = {sign: _free(each) for sign, each in rule.items()} if isinstance(rule, Mapping) else _free(rule)
-        level = {key: settings[key] for key in ("level",) if key in settings}
-        without_clip = {**level, "low": None, "high": None, "rule": free_rule}
+        without_clip = {"low": None, "high": None, "rule": _rule_without_clip(rule)}
+        without_clip |= {"level": settings["level"]} if "level" in settings else {}
         with torch.inference_mode(False), torch.enable_grad():
             leaf, advantage = log_ratio.detach().clone().requires_grad_(), advantage.detach()
-            passed, free = (
-                torch.autograd.grad(policy_loss(leaf, advantage, mask=mask, **how).sum(), leaf)[0].double()
-                for how in (settings, without_clip)
+            clipped, unclipped = (
+                torch.autograd.grad(policy_loss(leaf, advantage, mask=mask, **chosen).sum(), leaf)[0].double()
+                for chosen in (settings, without_clip)
             )
-        return _report(leaf.detach(), advantage, mask, passed, free, settings)
+        return _report(leaf.detach(), advantage, mask, clipped, unclipped, settings)
 
 
-def _free(rule: RuleLike) -> RuleLike:
-    """The rule of the same loss without bounds: "reinforce" gives the gradient A whatever the ratio is."""
+def _rule_without_clip(rule: RuleLike | Mapping[str, RuleLike]) -> object:
+    """The rule of the same loss without bounds: "reinforce" gives the gradient A whatever the ratio is. rule: one, or one for each sign."""
+    if isinstance(rule, Mapping):
+        return {sign: _rule_without_clip(each) for sign, each in rule.items()}
     return rule if str(rule) == "reinforce" else "identity"
 
 
 def _report(
-    log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, passed: Tensor, free: Tensor, settings: Mapping[str, Any]
+    log_ratio: Tensor,
+    advantage: Tensor,
+    mask: Tensor | None,
+    clipped: Tensor,
+    unclipped: Tensor,
+    settings: Mapping[str, Any],
 ) -> ClipReport:
-    """passed, free: the gradients to log_ratio with the clip and without."""
+    """clipped, unclipped: the gradients to log_ratio with the clip and without."""
     low, high = settings.get("low", DEFAULT), settings.get("high", DEFAULT)
     lowest, highest = (None if low is None else 1 - low), (None if high is None else 1 + high)
     if settings.get("level") == "sequence":
         log_ratio = mean_over_tokens(log_ratio, mask).expand_as(log_ratio)
-    log_ratio, advantage, passed, free = torch.broadcast_tensors(log_ratio, advantage, passed, free)
-    log_ratio, advantage, passed, free = (part.cpu() for part in (log_ratio, advantage, passed, free))
-    counted = torch.ones_like(free, dtype=torch.bool) if mask is None else mask.expand(free.shape).cpu()
+    tensors = torch.broadcast_tensors(log_ratio, advantage, clipped, unclipped)
+    log_ratio, advantage, clipped, unclipped = (tensor.cpu() for tensor in tensors)
+    counted = torch.ones_like(clipped, dtype=torch.bool) if mask is None else mask.expand(clipped.shape).cpu()
     ratio, by_hand = torch.exp(widened(log_ratio)), torch.exp(log_ratio)
     below = torch.zeros_like(counted) if lowest is None else ratio < lowest
     above = torch.zeros_like(counted) if highest is None else ratio > highest
@@ -169,8 +176,8 @@ def _report(
     for sign, number in SIGNS.items():
         for side, mask_of_side in zip(SIDES, (below, ~(below | above), above), strict=True):
             at = counted & mask_of_side & (advantage.sign() == number)
-            silenced = int((at & (passed == 0) & (free != 0)).sum())
-            energies = (float(gradient[at].square().sum()) for gradient in (free, passed))
+            silenced = int((at & (clipped == 0) & (unclipped != 0)).sum())
+            energies = (float(gradient[at].square().sum()) for gradient in (unclipped, clipped))
             cells.append(ClipCell(sign, side, int(at.sum()), silenced, *energies))
     ends = f"[{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
     clip = "no clip" if lowest is None and highest is None else f"ratio clipped to {ends}"

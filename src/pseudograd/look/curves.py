@@ -1,4 +1,4 @@
-"""The curves of `plot`, as numbers: named functions, and the line of each, with its values at and beside its jumps."""
+"""The curves of `plot` as numbers: functions with a label, and the line of each with its values at and beside its jumps."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
 
 def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
     """The edge in the name of a rule wins. An unknown rule or edge is an error here, before anything is drawn."""
-    label, own = str(rule), ""
+    label, own_edge = str(rule), ""
     if isinstance(rule, str):
-        text, _, own = rule.partition("/")
+        text, _, own_edge = rule.partition("/")
         rule, _ = parsed(op, text, "plot: f_or_rules")
-    chosen = next((known for known in op.edges if str(known) == own), own) if own else edge
+    chosen = next((known for known in op.edges if str(known) == own_edge), own_edge) if own_edge else edge
     chosen = op.default_edge if chosen is None else chosen
     call = make_call(op, rule, chosen, maximize)
     if maximize and not op.takes_maximize:
@@ -84,7 +84,7 @@ def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge 
     options |= {"maximize": True} if maximize else {}
     inputs = picture.of or (lambda x: (x, *picture.others))
     y = "y" if picture.of else f"y = {op.name}({_arguments(picture.others) if op is CLAMP else 'x'})"
-    if edge is not None and not own and not call.rule.ignores_edge:
+    if edge is not None and not own_edge and not call.rule.ignores_edge:
         label = f"{label}/{edge}"
     jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
     inside = picture.others if op.inputs == BOUNDED else None
@@ -111,16 +111,11 @@ def _arguments(bounds: tuple[object, ...]) -> str:
 
 
 def check_element_wise(argument: str, f: Function, x: Tensor) -> None:
-    """Our error for a function that mixes the elements of x, draws random numbers, or returns another shape: its picture would be
-    wrong.
-    """
+    """Raise our error for a function that mixes the elements of x, draws random numbers, or returns another shape."""
     y, again = f(x), f(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
-        remedy = (
-            "Leave out .sum() or .mean(): plot draws one value for each x"
-            if isinstance(y, Tensor) and not y.shape
-            else None
-        )
+        is_sum = isinstance(y, Tensor) and not y.shape
+        remedy = "Leave out .sum() or .mean(): plot draws one value for each x" if is_sum else None
         raise ValueError(must("plot", argument, "be element-wise, one value for each element of its input", y, remedy))
     if not torch.equal(y.nan_to_num(), again.nan_to_num()):
         raise ValueError(must("plot", argument, "return the same values for the same x", name_of(f), FIX_RANDOM))
@@ -135,7 +130,7 @@ def gradient_of(f: Function, grad: float) -> Function:
 
 
 def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
-    """f over the grid; with a dot wherever f jumps, and at every x in `marked`."""
+    """The line of f over the grid, with a dot wherever f jumps, and at every x in `marked`."""
     values = [f(piece).detach().to(torch.float64) for piece in grid.pieces]
     gap = torch.full((1,), torch.nan, dtype=torch.float64)
     x, y = [grid.pieces[0]], [values[0]]
@@ -144,11 +139,11 @@ def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
     for at, piece, value in zip(grid.jumps, grid.pieces[1:], values[1:], strict=True):
         exactly = f(torch.tensor([at], dtype=torch.float64)).item()
         limits = dict.fromkeys((y[-1][-1].item(), value[0].item()))
-        missed = [limit for limit in limits if not abs(limit - exactly) < _SMALLEST_JUMP * max(1.0, abs(exactly))]
-        rings += tuple((at, limit) for limit in missed)
-        dots += ((at, exactly),) if missed or at in marked else ()
-        x += [gap, piece] if missed else [piece]
-        y += [gap, value] if missed else [value]
+        others = [limit for limit in limits if not abs(limit - exactly) < _SMALLEST_JUMP * max(1.0, abs(exactly))]
+        rings += tuple((at, limit) for limit in others)
+        dots += ((at, exactly),) if others or at in marked else ()
+        x += [gap, piece] if others else [piece]
+        y += [gap, value] if others else [value]
     return Line(torch.cat(x), torch.cat(y), dots, rings)
 
 

@@ -49,7 +49,10 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.
 
 
 def checked_function(where: str, argument: str, f: object, kinds: str) -> Callable[..., Tensor]:
-    """f itself, or the `apply` of an autograd.Function. Raises TypeError for other classes and for what cannot be called."""
+    """f itself, or the `apply` of an autograd.Function. Raises TypeError for an nn.Module that is a class, and for what cannot be called.
+
+    where: the public function that the error names. kinds: what f may be, in words.
+    """
     if inspect.isclass(f) and issubclass(f, torch.autograd.Function):
         return f.apply
     if inspect.isclass(f) and issubclass(f, nn.Module):
@@ -64,7 +67,7 @@ def checked_function(where: str, argument: str, f: object, kinds: str) -> Callab
 
 
 def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:
-    """dy/dx of an element-wise f as the gradients `arriving` see it: a rule may answer their two signs differently."""
+    """dy/dx of an element-wise f for gradients with the signs of `arriving`, because the slope of a rule may depend on the sign of grad."""
     sign = torch.where(arriving < 0, -1.0, 1.0).to(x.dtype)
     return gradient(f, x, sign) * sign
 

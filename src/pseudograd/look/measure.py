@@ -31,12 +31,12 @@ _KINDS = ("exact", "flat", "cut", "pseudo", "biased", "undefined", "kink", "jump
 _SLOPE_TOLERANCE = 1e-5  # relative: two slopes that differ by less are equal
 _LARGEST_Y = 2.0**500
 _USUAL_POWERS = 20  # x and y between 2**-20 and 2**20 are measured in units of 1
-_ROUNDS, _CELLS_PER_ROUND = 10, 24  # `_refine` halves at most so many gaps in a round
+_ROUNDS, _GAPS_PER_ROUND = 10, 24  # `_refine` halves at most so many gaps in a round
 _STEEP_CHANGE = 0.02  # as a share of the size of the gradient, from one point to the next
 
 
 class Break(NamedTuple):
-    """A kink or a jump of the values, at x."""
+    """A kink or a jump of the values, at x. left, right: the derivative on both sides."""
 
     x: float
     left: float
@@ -45,7 +45,10 @@ class Break(NamedTuple):
 
 
 class End(NamedTuple):
-    """An end of a part where value and gradients are finite. has_finite: are they so at x itself? undefined: an x where they are not."""
+    """An end, at x, of a part of the range where the value and both gradients are finite.
+
+    has_finite: are they finite at x itself? undefined: the number at this end where they are not.
+    """
 
     x: float
     has_finite: bool
@@ -82,21 +85,20 @@ class Measured(NamedTuple):
 
 def measure(f: Function, low: float, high: float, points: int, at: Iterable[float]) -> Measured:
     """Look at f at evenly spaced points, at its kinks and jumps, on both sides of each jump of its gradient, and between all of these."""
+    # The points of the grid: evenly spaced, those in `at`, and those where a value or gradient stops being finite.
     special = [value for value in (*at, 0.0) if low <= value <= high]
     grid = torch.linspace(low, high, points, dtype=torch.float64)
     gradients: list[Function] = [lambda x: gradient_of(f, x, 1.0), lambda x: -gradient_of(f, x, -1.0)]
     eps, *eps_of_gradients = (resolution_of(g, grid) for g in (f, *gradients))
     near = nearest(eps, low, high)
-    for value in special:
-        grid = grid[(grid - value).abs() > near]
-    grid = torch.cat([grid, torch.tensor(special, dtype=grid.dtype)]).unique()
+    grid = torch.cat([_drop_near(grid, special, near), torch.tensor(special, dtype=grid.dtype)]).unique()
     jumps = [
         pair for g, g_eps in zip(gradients, eps_of_gradients, strict=True) for pair in _gradient_jumps(g, grid, g_eps)
     ]
     ends = _find_ends(lambda x: (values(f, x) + gradients[0](x) + gradients[1](x)).isfinite().double(), grid)
-    for end in ends:
-        grid = grid[(grid - end.x).abs() > near]
-    grid = torch.cat([grid, torch.tensor([end.undefined for end in ends], dtype=grid.dtype)]).unique()
+    undefined = torch.tensor([end.undefined for end in ends], dtype=grid.dtype)
+    grid = torch.cat([_drop_near(grid, [end.x for end in ends], near), undefined]).unique()
+    # The kinks and jumps, and more points around them.
     unit_x, unit_y = _units(f, grid)
     steepness = unit_y / unit_x
 
@@ -108,18 +110,24 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     located = _locate(f, brackets, special, jumps, near, eps)
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - each.x) > 4 * near for each in located)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
+    # The derivative. Its step is small enough to stay on one side of every kink.
     step = torch.full_like(x, eps**0.25 * (high - low))
     for known_x in [*(each.x for each in located), *(end.x for end in ends)]:
         distance = (x - known_x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
     slope, error = (part * steepness for part in slope_of(scaled_f, x / unit_x, step / unit_x, eps))
-    noise = torch.stack([rounding_of(g, x, g_eps) for g, g_eps in zip(gradients, eps_of_gradients, strict=True)]).amax(
-        0
-    )
+    noises = [rounding_of(g, x, g_eps) for g, g_eps in zip(gradients, eps_of_gradients, strict=True)]
     at_jumps = torch.tensor([end for pair in pairs for end in (*pair, simplest(*pair))], dtype=x.dtype)
-    noise = noise.where(~torch.isin(x, at_jumps), 0.0)
+    noise = torch.stack(noises).amax(0).where(~torch.isin(x, at_jumps), 0.0)
     m = Measured(x, values(f, x), slope, error, gradients[0](x), gradients[1](x), located, pairs, ends, noise)
     return m._replace(error=_spread_error(m))
+
+
+def _drop_near(grid: Tensor, numbers: Iterable[float], distance: float) -> Tensor:
+    """The points of the grid that are further than `distance` from each of the numbers."""
+    for number in numbers:
+        grid = grid[(grid - number).abs() > distance]
+    return grid
 
 
 def _find_ends(is_finite: Function, grid: Tensor) -> tuple[End, ...]:
@@ -140,18 +148,18 @@ def _spread_error(m: Measured) -> Tensor:
 
 
 def _units(f: Function, grid: Tensor) -> Pair:
-    """The units of x and y: 1 for numbers of usual size, else a power of two, so that tiny values show and huge values do not overflow."""
+    """The units of x and y: 1 for numbers of usual size, else a power of two. Then tiny values count and huge values do not overflow."""
     y = values(f, grid).abs()
     largest = y[y.isfinite()].max().item() if y.isfinite().any() else 0.0
     exponents = [math.frexp(size)[1] for size in (grid.abs().max().item(), largest)]
     unit_x, unit_y = (1.0 if abs(power) <= _USUAL_POWERS else math.ldexp(1.0, power) for power in exponents)
     unit_y = unit_y if largest else unit_x
-    is_needed = unit_y < 1.0 or unit_y > _LARGEST_Y  # below the limit, the unit of the largest y would hide a small one
-    return unit_x, unit_y if is_needed else 1.0
+    has_own_unit = unit_y < 1.0 or unit_y > _LARGEST_Y  # for other y, the unit of the largest would hide a small y
+    return unit_x, unit_y if has_own_unit else 1.0
 
 
 def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
-    """Adds points where the gradient changes much between two neighbours and does not jump, so that no peak between them is missed."""
+    """Add points where the gradient changes much between two neighbours and does not jump, so that no peak between them is missed."""
     known = torch.tensor([at for pair in jumps for at in pair], dtype=x.dtype).unique()
     for _ in range(_ROUNDS):
         slopes = torch.stack([gradient_of(f, x, 1.0), gradient_of(f, x, -1.0)])
@@ -163,13 +171,13 @@ def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
         steep = (change > _STEEP_CHANGE) & (gaps > 8 * near) & ~has_jump
         if not steep.any():
             break
-        first = change.where(steep, 0.0).topk(min(_CELLS_PER_ROUND, int(steep.sum()))).indices
-        x = torch.cat([x, x[first] + gaps[first] / 2]).unique()
+        steepest = change.where(steep, 0.0).topk(min(_GAPS_PER_ROUND, int(steep.sum()))).indices
+        x = torch.cat([x, x[steepest] + gaps[steepest] / 2]).unique()
     return x
 
 
 def _gradient_jumps(gradient: Function, grid: Tensor, eps: float) -> list[Pair]:
-    """Pairs of numbers between which the gradient jumps. The round number that the program names is one of the pair, or lies between."""
+    """Pairs of numbers between which the gradient jumps. A round number, as programs write it, is one of the two or lies between them."""
     pairs = []
     lows, highs = jumps_of(gradient, grid, eps)
     for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
@@ -185,7 +193,7 @@ def _gradient_jumps(gradient: Function, grid: Tensor, eps: float) -> list[Pair]:
 def _locate(
     f: Function, brackets: Breaks, special: list[float], jumps: list[Pair], near: float, eps: float
 ) -> tuple[Break, ...]:
-    """One x for each bracket: a jump of the gradient inside it, or the bound of a flat clamp, or the point where the two sides meet."""
+    """One x for each bracket: a jump of the gradient inside it, the bound of a clamp, or the point where the two sides meet."""
     located: list[Break] = []
     for low, high, left, right, is_jump in zip(*(part.tolist() for part in brackets), strict=True):
         room = near if is_jump else 3 * near
@@ -230,15 +238,14 @@ def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], n
         grid = grid[(grid < low) | (grid > high)]
     all_ends = torch.tensor([grid[0].item(), *ends, grid[-1].item()], dtype=grid.dtype)
     gaps = all_ends[1:] - all_ends[:-1]
-    for each in located:
-        grid = grid[(grid - each.x).abs() > 2 * near]
+    grid = _drop_near(grid, [each.x for each in located], 2 * near)
     wide = gaps > 16 * near
     between = [all_ends[:-1][wide] + share * gaps[wide] for share in (0.25, 0.5, 0.75)]
     return torch.cat([grid, torch.tensor(ends, dtype=grid.dtype), *between]).unique()
 
 
 def regions_of(m: Measured) -> tuple[Region, ...]:
-    """Joins neighbouring points of the same kinds to a region. A jump of the gradient ends a region. A break is a region of its own."""
+    """Join neighbouring points of the same kinds to regions. A jump of the gradient ends a region. A kink or jump is a region by itself."""
     x, is_break = m.x.tolist(), m.is_break.tolist()
     by_sign = (_drop_lone_points(_kinds(m, slopes), is_break) for slopes in (m.positive, m.negative))
     kinds = list(zip(*by_sign, strict=True))
@@ -281,7 +288,7 @@ _WHERE_CURVES_CROSS = {"exact": ("flat",), "biased": ("exact", "flat", "cut", "p
 
 
 def _drop_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
-    """A curve that crosses another, or 0, has a single point of another kind. The point gets the kind of its neighbour."""
+    """Where two curves cross, or a curve crosses 0, a single point may have another kind. It gets the kind of its neighbour."""
     result = list(kinds)
     for i, kind in enumerate(kinds):
         beside = [kinds[k] for k in (i - 1, i + 1) if 0 <= k < len(kinds) and not is_break[k]]

@@ -1,7 +1,7 @@
-"""One colour per rule, project-wide; styles differ for grey print.
+"""One colour for each rule, in the whole project. The row of a rule has its colour.
 
-Okabe and Ito's set for most rules of clamp, Paul Tol's muted set for the slopes of steps, which a test simulates for two kinds of
-colour blindness. The row of a rule has its colour. Two of them are close to each other for protanopes; panels and legends name them.
+Most rules of clamp have colours of Okabe and Ito's set, the slopes of steps have colours of Paul Tol's muted set. A test simulates two
+kinds of colour blindness. Two colours are close to each other for protanopes; panels and legends name the rules too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ LOSS = "#444444"
 
 _OF_NO_RULE = {"torch.clamp": "#000000", "project": "#5D3A9B", "no clamp": "#8a8a8a"}
 _SHADES = {"zero/open": "#8C2D04"}
-_RESERVED = ("#8B1A4F", "#3F6B00", "#B05A7A", "#1F6F8B", "#6B3FA0", "#A0522D")  # for rules without a row above
+_RESERVED = ("#8B1A4F", "#3F6B00", "#B05A7A", "#1F6F8B", "#6B3FA0", "#A0522D")  # for rules whose row has no colour
 _OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def colour(label: str | RuleObject, position: int = 0) -> str:
-    """The colour of a rule, with or without "/edge" behind its name; of a rule that is new here, always the same reserved one;
-    of anything else, one by its position.
+    """The colour of a rule, with or without "/edge" after its name. A rule without a colour always gets the same reserved one. A label
+    that is no rule gets a colour by its position.
     """
     name = label.name if isinstance(label, RuleObject) else label
     if name in _SHADES or name in _OF_NO_RULE:
@@ -42,9 +42,9 @@ def colour(label: str | RuleObject, position: int = 0) -> str:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each: a rule has its own, and what is no rule gets a colour that none of the others has, while there are any."""
+    """A colour for each name. A rule has its own. Any other name gets a colour that is still free, as long as there is one."""
     names = list(names)
-    result = {name: colour(name) for name in names if colour(name) == colour(name, 1)}  # whatever its position
+    result = {name: colour(name) for name in names if colour(name) == colour(name, 1)}  # those of rules
     for position, name in enumerate(names):
         if name not in result:
             free = (shade for shade in (*_OTHERS, *_RESERVED) if shade not in result.values())

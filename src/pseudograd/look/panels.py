@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HEIGHTS = {"forward": 1.7, "backward": 2.2}  # inches of a panel, in a figure of our own
 _WIDTHS = (5.8, 4.2, 3.4, 3.0)  # inches of a column, where the figure has one, two, three or more
 _MARGIN = 0.75  # inches of numbers and names beside the panels
-_LINES, _SHADE, _DARK = "#d0d0d0", "#f2f2f2", "#333333"
+_ZERO_LINE, _SHADE, _DARK = "#d0d0d0", "#f2f2f2", "#333333"  # colours
 
 
 class Stroke(NamedTuple):
@@ -35,7 +35,7 @@ class Stroke(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """The content of a pair of axes. `inside` is shaded; `holds` are values that the y axis has room for, drawn or not."""
+    """The content of a pair of axes. inside: a range of x to shade. holds: values that the y axis has room for, drawn or not."""
 
     kind: str
     label: str
@@ -96,7 +96,7 @@ def _height(row: Sequence[Panel | None]) -> float:
 
 
 def _own_spec(rows: Rows) -> tuple[Any, float]:
-    """All of the current figure if it is empty, else of a new one; and its width in inches."""
+    """The whole area of the current figure if that is empty, else of a new figure; and the width of the figure in inches."""
     try:
         from matplotlib import pyplot
     except ImportError as error:
@@ -112,7 +112,7 @@ def _own_spec(rows: Rows) -> tuple[Any, float]:
 
 
 def _spec_of(ax: Axes) -> tuple[Any, float]:
-    """The cell of `ax`, and its width in inches. Its figure gets a layout that makes room for what is around axes, if it has none."""
+    """The cell of `ax`, and its width in inches. A figure without a layout gets one that makes room for titles and legends."""
     spec = ax.get_subplotspec() if hasattr(ax, "get_subplotspec") else None
     if spec is None:
         raise TypeError(must("plot", "ax", "be axes that pyplot.subplots or add_subplot made, or None", ax))
@@ -127,7 +127,7 @@ def _draw_panel(axes: Axes, panel: Panel, xlim: tuple[float, float]) -> None:
     if panel.inside is not None:
         low, high = (limit if bound is None else bound for bound, limit in zip(panel.inside, xlim, strict=True))
         axes.axvspan(low, high, color=_SHADE, zorder=0)
-    axes.axhline(0, color=_LINES, linewidth=0.8, zorder=0.5)
+    axes.axhline(0, color=_ZERO_LINE, linewidth=0.8, zorder=0.5)
     for line, entry, colour, style, width, alpha in panel.strokes:
         x, y = line.x.numpy(), torch.where(line.y.isfinite(), line.y, torch.nan).numpy()
         look: dict[str, Any] = {"linestyle": style, "linewidth": width, "alpha": alpha, "solid_capstyle": "butt"}
@@ -139,11 +139,11 @@ def _draw_panel(axes: Axes, panel: Panel, xlim: tuple[float, float]) -> None:
 
 
 def _set_title(axes: Axes, title: str, inches: float) -> None:
-    """The text shrinks until it is no wider than that."""
+    """Set the title, with a smaller font if it would be wider than `inches`."""
     text = axes.set_title(title)
-    wide = text.get_window_extent().width / axes.figure.dpi
-    if wide > inches:
-        text.set_fontsize(float(text.get_fontsize()) * inches / wide)
+    width = text.get_window_extent().width / axes.figure.dpi
+    if width > inches:
+        text.set_fontsize(float(text.get_fontsize()) * inches / width)
 
 
 def _span(panels: list[Panel]) -> tuple[float, float]:
@@ -159,7 +159,7 @@ def _span(panels: list[Panel]) -> tuple[float, float]:
 
 
 def _handles(rows: Rows) -> Iterator[Line2D]:
-    """A handle for each text. A colour that columns do not share is drawn dark."""
+    """A handle for each text of the legend. It is dark if the columns give the text different colours."""
     from matplotlib.lines import Line2D
 
     panels = [panel for row in rows for panel in row if panel]
@@ -179,7 +179,7 @@ def _handles(rows: Rows) -> Iterator[Line2D]:
 
 
 def _add_legend(axes: Axes, handles: list[Line2D], inches: float) -> None:
-    """Below `axes`, in as few rows as fit."""
+    """Draw the legend below `axes`, in as few rows as fit into the width."""
     for columns in range(len(handles), 0, -1):
         legend = axes.legend(
             handles=handles,

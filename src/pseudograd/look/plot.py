@@ -58,8 +58,8 @@ def plot(
 
     Forward:  y, and loss(y) if there is a loss, in the upper panel.
     Backward: below, on the same x axis, dL/dx for each number in `grad` as dL/dy; with `loss`, dL/dx of loss(y) over the dL/dy that
-        arrives. Several curves that share a panel have one for each number in `grad`. The range is shaded. At a bound or a jump a full
-        dot is the value exactly there, and a ring a value just beside it that is not taken there.
+        arrives. If several curves share a panel, each number in `grad` has a panel of its own. The range is shaded. At a bound or a jump
+        a full dot is the value exactly there, and a ring a value just beside it that is not taken there.
 
     Args:
         f_or_rules: a rule of `op` by name ("sign", or "zero/open" with an edge), a rule object, an element-wise
@@ -97,12 +97,12 @@ def plot(
     is_rule = [isinstance(drawable, (str, RuleObject)) for drawable in drawables]
     picture = _picture(op, min, max, any(is_rule), xlim)
     curves = number_names([curve_of(part, OPS[op], picture, edge, maximize, i) for i, part in enumerate(drawables)])
-    pieces = torch.cat(grid_of(picture, curves).pieces)
+    points = torch.cat(grid_of(picture, curves).pieces)
     for curve in curves:
-        check_element_wise("f_or_rules", curve.f, pieces)
+        check_element_wise("f_or_rules", curve.f, points)
         if loss is not None:
-            check_element_wise("loss", loss, curve.f(pieces).detach())
-    functions = [curve for curve, has_row in zip(curves, is_rule, strict=True) if not has_row]
+            check_element_wise("loss", loss, curve.f(points).detach())
+    functions = [curve for curve, is_of_rule in zip(curves, is_rule, strict=True) if not is_of_rule]
     grid = grid_of(picture, curves, _jumps(functions, curves, grads, loss, picture))
     columns = [[curve] for curve in curves] if panels == "rules" or len(curves) == 1 else [curves]
     values = [line_of(curve.f, grid).y.nan_to_num() for curve in curves]
@@ -117,7 +117,7 @@ def plot(
 def _jumps(
     functions: list[Curve], curves: list[Curve], grads: list[float], loss: Function | None, picture: Picture
 ) -> set[float]:
-    """The jumps of functions, which do not say where they or their gradients jump, as rules do; and of every loss."""
+    """Measure where the functions, their gradients and every loss jump. The rules among the curves know their jumps."""
     lines: list[Function] = [curve.f for curve in functions]
     lines += [gradient_of(curve.f, grad) for curve in functions for grad in grads]
     for curve in curves:
@@ -158,7 +158,7 @@ def _checked_grads(grad: object) -> list[float]:
 
 
 def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xlim: object) -> Picture:
-    """The range to draw, and the inputs behind x."""
+    """The range to draw, and the inputs after x."""
     if op not in OPS:
         raise unknown_name("plot", "op", tuple(OPS), op)
     picture, has_bounds = OPS[op].picture, min is not None or max is not None
@@ -189,7 +189,7 @@ def _titles(title: object, columns: list[list[Curve]]) -> list[str]:
 def _stack(
     curves: list[Curve], grid: Grid, grads: list[float], loss: Function | None, has_same_y: bool, y: str
 ) -> list[Panel]:
-    """The panels of a column: forward, and what is below it. Functions with different values have a panel for their losses."""
+    """The panels of a column: forward above, gradients below. Functions with different values have a panel for their losses between."""
     first, is_single = curves[0], has_same_y or len(curves) == 1
     if is_single:
         strokes = [Stroke(line_of(first.f, grid), y if has_same_y else "y", FORWARD, width=4, alpha=0.55)]
@@ -211,7 +211,7 @@ def _strokes(
     prefix: str = "",
     marks_jumps: bool = False,
 ) -> list[Stroke]:
-    """Each curve is thinner than the one below it, which shows at its rim where the two coincide."""
+    """Each curve is thinner than the one that it covers, so both are visible where they coincide."""
     return [
         Stroke(
             line_of(function_of(curve), grid, curve.jumps if marks_jumps else ()),
@@ -244,7 +244,7 @@ def _gradients(curves: list[Curve], grid: Grid, grads: list[float]) -> list[Pane
 
 
 def _loss_gradients(curves: list[Curve], grid: Grid, loss: Function, is_single: bool) -> Panel:
-    """dL/dx of the loss, over the dL/dy that arrives where that is the same for all."""
+    """dL/dx of the loss. If all curves have the same values, also the dL/dy that arrives."""
     strokes = _strokes(curves, lambda curve: gradient_of(_chain(loss, curve), 1.0), grid, "dL/dx ", marks_jumps=True)
     if len(curves) == 1:
         strokes = [strokes[0]._replace(entry="dL/dx")]
@@ -269,11 +269,12 @@ def _width(position: int, count: int) -> float:
 def _wrap(stacks: list[list[Panel]], has_same_y: bool) -> Rows:
     """Rows of at most four columns. A forward that all columns share is drawn once."""
     count = len(stacks)
+    # More than four columns are drawn in rows of four or three, whichever leaves fewer cells empty.
     across = count if count <= _MOST_COLUMNS else min((_MOST_COLUMNS, 3), key=lambda n: (-count % n, -n))
     rows: list[list[Panel | None]] = []
     for start in range(0, count, across):
         block = [list(row) for row in zip(*stacks[start : start + across], strict=True)]
-        if rows and has_same_y:  # the title names the rule, which the panel below has to say now
+        if rows and has_same_y:  # the forward is not drawn again, so its title goes to the panel below
             forwards, below, *others = block
             titled = [panel._replace(title=forward.title) for forward, panel in zip(forwards, below, strict=True)]
             block = [titled, *others]

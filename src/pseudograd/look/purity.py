@@ -1,7 +1,7 @@
-"""Does a custom Function only compute? The answer comes from its source, which is read and not run.
+"""Does an autograd.Function only compute? A backward that counts, draws, caches or sends does more. The answer comes from the source.
 
-Whatever this reader does not understand counts as impure: a backward that counts, draws, caches or sends does more than compute. The
-source is believed only where it compiles to the code that the function has: a file may have been edited since it was imported.
+The source is read and not run. Whatever the reader does not understand counts as impure. The source is believed only if it compiles to the
+code that the function has: somebody may have edited the file after the import.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def _words(text: str) -> frozenset[str]:
 
 _BUILTINS = _words("abs all any bool enumerate float int isinstance len list max min range round sum tuple zip")
 _MODULES = (torch, torch.nn, functional, math)
-# Functions and methods whose tensor nobody else has.
+# Functions and methods that return a tensor of their own, which nobody else has.
 _FRESH = _words("clone zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full")
-# Functions and methods of torch that draw, keep or change something, by a part of their name or by all of it; so do names that end in "_".
+# Functions and methods of torch that draw, keep or change something: by a part of their name, and by the whole name. So do all whose name
+# ends in "_".
 _IMPURE_PARTS = _words("backward drop hook rand seed norm_stats set_ batch_norm instance_norm rrelu gumbel")
 _IMPURE = _words(
     "bernoulli normal multinomial poisson save load from_file compile data grad numpy share_memory retain_grad storage "
@@ -43,11 +44,11 @@ _NODES = _words(
     "Assign AnnAssign AugAssign Return If For Expr Pass Assert Raise Name Constant Attribute Call Subscript Slice Tuple "
     "List BinOp UnaryOp BoolOp Compare IfExp Starred JoinedStr FormattedValue ListComp GeneratorExp comprehension keyword"
 )
-_PARTS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)  # of the nodes
-_VALUES = (bool, int, float, complex, str, tuple, type(None), torch.dtype, torch.device)
+_PARTS_OF_NODES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+_CONSTANTS = (bool, int, float, complex, str, tuple, type(None), torch.dtype, torch.device)
 _CTX_METHODS = ("save_for_backward", "set_materialize_grads")  # the others change what autograd makes of the values
-_MOST_CALLS = 3  # functions that call others
-_PLAIN, _BACKWARD, _FORWARD = "plain", "backward", "forward"
+_MOST_CALLS = 3  # a function that a function that a backward calls calls is not read
+_PLAIN, _BACKWARD, _FORWARD = "plain", "backward", "forward"  # the part that a function has in a Function
 
 
 def is_pure(backward: object) -> bool:
@@ -59,7 +60,7 @@ Compute = Callable[[Sequence[object], Tensor], tuple[Tensor, tuple[Tensor | None
 
 
 class _Context:
-    """Has what a forward saves for its backward."""
+    """Stands for the ctx of a Function: has what a forward saves for its backward."""
 
     saved_tensors: tuple[object, ...] = ()
 
@@ -94,8 +95,8 @@ def compute_alone(cls: type[torch.autograd.Function]) -> Compute | None:
 
 
 @contextlib.contextmanager
-def outside_of_everything() -> Iterator[None]:
-    """No graph is made, and no mode and no transform of the program sees a call."""
+def unseen_by_program() -> Iterator[None]:
+    """Inside, calls make no graph, and no mode and no transform of the program sees them."""
     with torch.no_grad(), without_torch_function(), without_dispatch_modes(), outside_of_transforms():
         yield
 
@@ -176,7 +177,7 @@ class _Reader:
 
     def _is_harmless(self, node: ast.AST) -> bool:
         """Checks the node alone, because its parts are nodes too."""
-        if type(node).__name__ not in _NODES and not isinstance(node, _PARTS):
+        if type(node).__name__ not in _NODES and not isinstance(node, _PARTS_OF_NODES):
             return False
         if isinstance(node, ast.Call):
             return self._is_call(node)
@@ -188,15 +189,12 @@ class _Reader:
                 return owner in self._fresh
             return self._may_keep and owner == self._ctx and not node.attr.startswith("__")  # ctx.low = low
         if isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in self._callees:
-            is_known = isinstance(node, ast.Name) or self._resolve(node) is not self
-            is_local = isinstance(node, ast.Name) and node.id in self._locals
+            if isinstance(node, ast.Name) and node.id in self._locals:
+                return True
             value = self._resolve(node)
-            return (
-                is_local
-                or not is_known
-                or isinstance(value, _VALUES)
-                or value in (torch.Tensor, float, int, bool, *_MODULES)
-            )
+            is_of_tensor = isinstance(node, ast.Attribute) and value is self
+            is_type = value in (torch.Tensor, float, int, bool, *_MODULES)
+            return is_of_tensor or is_type or isinstance(value, _CONSTANTS)
         return True
 
     def _is_call(self, node: ast.Call) -> bool:

@@ -20,16 +20,17 @@ from ..public_names import public_path
 from ..rule import OPS, Op, Rule
 from .candidates import GRADS, Candidate, Others, candidates, forwards
 from .measure import Measured
-from .purity import Compute, compute_alone, outside_of_everything
+from .purity import Compute, compute_alone, unseen_by_program
 
 _X = (-3.0, -2.5, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5)
-_SIZES = (2, 3, 4, 6, 9, 30)  # powers of ten
-_USUAL = (1.0, -1.0, 0.75, -2.5, 0.0, 10.0, -10.0, *(sign * 10.0**power for power in _SIZES for sign in (1, -1)))
-_EXTREME = (*(sign * 10.0**-power for power in (3, 6, 12, 30, 42) for sign in (1, -1)), math.inf, -math.inf, math.nan)
-# By name, in the order in which they are tried: the first that differs gives the example.
+_POWERS, _SMALL_POWERS = (2, 3, 4, 6, 9, 30), (-3, -6, -12, -30, -42)  # of ten
+_USUAL_GRADS = (1.0, -1.0, 0.75, -2.5, 0.0, 10.0, -10.0, *(sign * 10.0**power for power in _POWERS for sign in (1, -1)))
+_NOT_FINITE = (math.nan, math.inf, -math.inf)
+_EXTREME_GRADS = (*(sign * 10.0**power for power in _SMALL_POWERS for sign in (1, -1)), *_NOT_FINITE)
+# By name, in the order in which they are tried. The first dtype with a difference gives the example.
 DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
-# The ops with 2 and with 3 inputs: the name of the op, the names of its inputs behind x, and numbers to try for these inputs.
-_BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], ...]], ...]] = {
+# The ops with 2 and with 3 inputs: the name of the op, the names of its inputs after x, and numbers to try for these inputs.
+_AFTER_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], ...]], ...]] = {
     2: (
         ("lower_bound", ("bound",), ((-0.3,), (0.0,), (0.75,))),
         ("upper_bound", ("bound",), ((-0.3,), (0.0,), (0.75,))),
@@ -41,8 +42,8 @@ _BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], 
 }
 
 Numbers = tuple[float, ...]
-Evaluate = Callable[[Tensor, Tensor, Numbers], tuple[Tensor, Tensor]]  # x, grad, numbers behind x -> y, grad_x
-OthersOf = Callable[[Numbers], Others]  # numbers behind x -> all inputs of the op behind x
+Evaluate = Callable[[Tensor, Tensor, Numbers], tuple[Tensor, Tensor]]  # x, grad, numbers after x -> y, grad_x
+OthersOf = Callable[[Numbers], Others]  # numbers after x of the class -> all inputs after x of our op
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ def _recognise(cls: object) -> Match | None:
     if compute is None:
         return None
     has_ctx = cls.setup_context is torch.autograd.Function.setup_context
-    inputs = list(inspect.signature(cls.forward).parameters.values())[has_ctx:]
-    with outside_of_everything():
+    parameters = list(inspect.signature(cls.forward).parameters.values())
+    inputs = parameters[1:] if has_ctx else parameters
+    with unseen_by_program():
         match = next(_matches_of(compute, len(inputs)), None)
     if match is None:
         return None
@@ -109,7 +111,7 @@ def _matches_of(compute: Compute, inputs: int) -> Iterator[Match]:
                 yield from _match_rule(evaluate, op, m, ((),), lambda numbers: others, ())  # noqa: B023, used at once
     elif inputs == 2 and _is_replace_grad(compute):
         yield Match("replace_grad", "", "ReplaceGrad", tuple(DTYPES))
-    for name, names, numbers in _BEHIND_X.get(inputs, ()):
+    for name, names, numbers in _AFTER_X.get(inputs, ()):
         for as_input in (_to_number, _to_tensor):  # a class may need its bound as a tensor
 
             def others_of(numbers: Numbers, name: str = name) -> Others:
@@ -195,7 +197,7 @@ def _difference_of_bounds(compute: Compute, candidate: Candidate) -> str | None:
     grad = torch.linspace(-1, 2, len(x))
     try:
         y, (_, *theirs) = compute((x, *bounds), grad.clone())
-    except Exception:  # it takes numbers
+    except Exception:  # the class takes no tensors as bounds
         return ""
     if all(gradient is None for gradient in theirs):
         return "a bound that is a tensor and requires grad: it gets None instead of a gradient"
@@ -213,7 +215,7 @@ def _compare(
     A class that blocks a grad for its size is another function: it has to pass every size where the rule passes both signs of grad.
     """
     dtypes: list[str] = []
-    differences: dict[str, str] = {}
+    differences: dict[str, str] = {}  # one example for each kind
     for name, dtype in DTYPES.items():
         is_exact = True
         for values in numbers if dtype == torch.float32 else numbers[:1]:
@@ -261,10 +263,10 @@ def _pairs(bounds: Numbers, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]
     info = torch.finfo(dtype)
     steps = [(bound, abs(bound) * info.eps or 4 * info.tiny) for bound in bounds]
     beside = [bound + share * step for bound, step in steps for share in (-1, -0.5, 0.5, 1)]
-    x = torch.tensor([*_X, *bounds, *beside, math.nan, math.inf, -math.inf], dtype=torch.float64).to(dtype)
-    usual = torch.tensor(_USUAL, dtype=torch.float64).to(dtype)
+    x = torch.tensor([*_X, *bounds, *beside, *_NOT_FINITE], dtype=torch.float64).to(dtype)
+    usual = torch.tensor(_USUAL_GRADS, dtype=torch.float64).to(dtype)
     usual = usual[usual.isfinite()]
-    grads = torch.cat([usual, torch.tensor(_EXTREME, dtype=torch.float64).to(dtype)])
+    grads = torch.cat([usual, torch.tensor(_EXTREME_GRADS, dtype=torch.float64).to(dtype)])
     is_usual = (torch.arange(len(grads)) < len(usual)).repeat(len(x))
     x, grads = x.repeat_interleave(len(grads)), grads.repeat(len(x))
     return x, grads, is_usual & x.isfinite()
@@ -276,15 +278,15 @@ def are_equal(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _far(a: Tensor, b: Tensor) -> Tensor:
-    """Do they differ by more than eight roundings of their dtype, or of float32 if that is coarser?"""
+    """The elements that differ by more than eight roundings of their dtype, or of float32 if that is coarser."""
     eps = max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps)
     return ~(((a - b).abs() <= 8 * eps * torch.maximum(a.abs(), b.abs())) | are_equal(a, b))
 
 
 def _is_replace_grad(compute: Compute) -> bool:
-    """Does it return its first input, and give its second input the whole gradient, summed to the shape of that input?"""
+    """Does the class return its first input, and give its second input the whole gradient, summed to the shape of that input?"""
     for dtype in DTYPES.values():
-        grad = torch.tensor([*_USUAL, *_EXTREME], dtype=torch.float64).to(dtype)
+        grad = torch.tensor([*_USUAL_GRADS, *_EXTREME_GRADS], dtype=torch.float64).to(dtype)
         first, second = grad.flip(0), torch.zeros_like(grad)
         try:
             y, (to_first, to_second) = compute((first, second), grad.clone())

@@ -15,18 +15,18 @@ import torch
 from ..look.what_is import DTYPES, Match, what_is
 from .hints import hints_for
 
-_LARGEST = 2**20  # bytes of a file that is read
-_MOST = 500  # files
+_LARGEST_FILE = 2**20  # in bytes; a larger neighbour is not read
+_MOST_FILES = 500  # neighbours that are read
 _DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd")
-_numbers = itertools.count()
+_numbers = itertools.count()  # for the names of files that are none
 
 
 @dataclass(frozen=True)
 class OldClass:
     """A class of the script: its name and line, the call that does the same, and why the class stays, if it does.
 
-    hints: lines of other libraries whose class has this name.
-    cell: in a notebook the number of its cell among those of code, from 1; then the line is the cell's.
+    cell: in a notebook, the number of the code cell, from 1; `line` then counts in this cell.
+    hints: advice if the class has the name of a class of another library.
     """
 
     name: str
@@ -37,11 +37,11 @@ class OldClass:
     hints: tuple[str, ...] = ()
 
     @property
-    def goes(self) -> bool:
+    def is_replaced(self) -> bool:
         return not self.why_it_stays
 
     @property
-    def spelled(self) -> str:
+    def imported_name(self) -> str:
         """The class of `pseudograd.familiar` as an import names it."""
         familiar = self.match.familiar if self.match else None
         return f"{familiar}" if self.name == familiar else f"{familiar} as {self.name}"
@@ -58,7 +58,7 @@ class OldClass:
 
 
 def split_with_ends(text: str) -> list[str]:
-    """The lines as ast counts them: a form feed ends none."""
+    """The lines as ast counts them: a form feed, unlike in str.splitlines, ends no line."""
     return re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
 
 
@@ -76,12 +76,12 @@ def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
     return {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
 
 
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+def judge_class(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module, unread: str = "") -> OldClass:
+    """Decide whether an import can replace the class.
 
-
-def judge(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module, unread: str = "") -> OldClass:
-    """tree: of this source; program: of all cells of a notebook; unread: the text of cells that could not be read."""
+    tree: of the source in which the class is executed. program: all code that may use the class, such as all cells of a notebook.
+    unread: the text of cells that could not be parsed.
+    """
     match = _match(node, source, tree)
     if match is None:
         why = "is no class that pseudograd.familiar has"
@@ -101,14 +101,14 @@ def judge(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module
 
 
 def _count_inputs(node: ast.ClassDef) -> int:
-    """Of the forward: all but ctx, which a class with a setup_context does not take."""
-    methods = {method.name: method.args for method in node.body if isinstance(method, ast.FunctionDef)}
-    arguments = methods.get("forward")
-    return len(arguments.args) - ("setup_context" not in methods) if arguments else 0
+    """The inputs of its forward. ctx is none of them; the forward of a class with a setup_context has no ctx."""
+    methods = _methods(node)
+    has_ctx = "setup_context" not in methods
+    return len(methods["forward"].args.args) - has_ctx if "forward" in methods else 0
 
 
 def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
-    """Makes the methods alone, with the imports of torch. Nothing else of the script runs."""
+    """Define the methods of the class, run the imports of torch, and compare the class with our ops. Nothing else of the script runs."""
     methods = list(_methods(node).values())
     if node.decorator_list or node.keywords or len(node.bases) > 1 or not all(map(_is_plain, methods)):
         return None
@@ -119,10 +119,10 @@ def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
     try:
         exec(compile(ast.Module([*imports, *methods], []), file, "exec"), names)
         for name in _names_bound_otherwise(tree):
-            names.pop(name, None)  # it means something of the script's own
+            names.pop(name, None)  # the script means something else by this name
         cls = type(node.name, (torch.autograd.Function,), {method.name: names[method.name] for method in methods})
         return what_is(cls)
-    except Exception:  # it needs more of its script than this
+    except Exception:  # the class needs more of its script
         return None
     finally:
         del linecache.cache[file]
@@ -135,8 +135,8 @@ def _names_bound_otherwise(tree: ast.Module) -> set[str]:
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             names.add(statement.name)
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            is_torchs = _imports_torch(statement)
-            names |= set() if is_torchs else {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
+            if not _imports_torch(statement):
+                names |= {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
         else:
             names |= {
                 node.id
@@ -147,7 +147,7 @@ def _names_bound_otherwise(tree: ast.Module) -> set[str]:
 
 
 def _is_plain(method: ast.FunctionDef) -> bool:
-    """Does its definition run no code of the script? Annotations are not evaluated."""
+    """Can the method be defined without running other code of the script? Annotations are not evaluated."""
     decorators = [ast.unparse(decorator).partition("(")[0].split(".")[-1] for decorator in method.decorator_list]
     defaults = [*method.args.defaults, *(default for default in method.args.kw_defaults if default)]
     return all(decorator in _DECORATORS for decorator in decorators) and all(
@@ -162,6 +162,7 @@ def _imports_torch(node: ast.stmt) -> bool:
 
 
 def _other_use(node: ast.ClassDef, program: ast.Module) -> str:
+    """A line that defines the class again or uses more of it than its `apply`, or ""."""
     kinds = (ast.ClassDef, ast.FunctionDef)
     for other in ast.walk(program):
         if isinstance(other, kinds) and other.name == node.name and other is not node:
@@ -176,14 +177,15 @@ def _other_use(node: ast.ClassDef, program: ast.Module) -> str:
 
 
 def _applied(tree: ast.AST) -> set[int]:
+    """The ids of the nodes x of `x.apply`."""
     return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "apply"}
 
 
 def find_use_beside(file: Path, name: str) -> str:
-    """The line of a file in the same folder that uses more of the class than its `apply`, or "". Unreadable files are passed over."""
-    for other in sorted(file.resolve().parent.glob("*.py"))[:_MOST]:
+    """The line of a file in the same folder that uses more of the class than its `apply`, or "". Files that cannot be read are skipped."""
+    for other in sorted(file.resolve().parent.glob("*.py"))[:_MOST_FILES]:
         try:
-            if other == file.resolve() or other.stat().st_size > _LARGEST:
+            if other == file.resolve() or other.stat().st_size > _LARGEST_FILE:
                 continue
             text = other.read_bytes()
             line = next(_uses(ast.parse(text), file.stem, name), None) if name.encode() in text else None
@@ -195,7 +197,7 @@ def find_use_beside(file: Path, name: str) -> str:
 
 
 def _uses(tree: ast.Module, module: str, name: str) -> Iterator[int]:
-    """The lines of a file that imports the class, or its module."""
+    """The lines that use more of the class than its `apply`, in a file that imports the class or its module."""
     names, modules, applied = set(), set(), _applied(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1] == module:

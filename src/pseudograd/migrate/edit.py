@@ -1,4 +1,4 @@
-"""The edit of a script: known classes go, and an import under the same names comes."""
+"""The edit of a script: an import under the same names replaces the classes that pseudograd knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pseudograd_notices.source import blank_magics
 
 from ..errors import must
 from ..notebook import to_html
-from .classes import OldClass, find_classes, find_use_beside, judge, split_with_ends
+from .classes import OldClass, find_classes, find_use_beside, judge_class, split_with_ends
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Migration:
 
     @property
     def diff(self) -> str:
-        """The lines that `diff -u` prints; for a notebook, between the code of its cells."""
+        """The lines that `diff -u` prints. For a notebook, the diff compares the code of its cells."""
         texts = [_code_of_cells(text) if self.file.suffix == ".ipynb" else text for text in (self.before, self.after)]
         before, after = (text.splitlines(keepends=True) for text in texts)
         return "".join(difflib.unified_diff(before, after, str(self.file), str(self.file)))
@@ -56,13 +56,15 @@ def make_migration(file: Path) -> Migration:
 
 def _edit_script(text: str, file: Path) -> tuple[list[OldClass], str]:
     tree = ast.parse(text)
-    classes = [judge(node, text, tree, tree) for node in find_classes(tree)]
-    classes = [replace(old, why_it_stays=find_use_beside(file, old.name)) if old.goes else old for old in classes]
+    classes = [judge_class(node, text, tree, tree) for node in find_classes(tree)]
+    classes = [
+        replace(old, why_it_stays=find_use_beside(file, old.name)) if old.is_replaced else old for old in classes
+    ]
     return classes, _edit(text, tree, classes)
 
 
 def _edit_notebook(text: str) -> tuple[list[OldClass], str]:
-    """Cell by cell. Other cells may use a class, so all of them are searched for uses."""
+    """Edit cell by cell. Any cell may use a class, so all of them are searched for uses."""
     notebook = json.loads(text)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     trees = [_parse(_source(cell)) for cell in cells]
@@ -73,12 +75,14 @@ def _edit_notebook(text: str) -> tuple[list[OldClass], str]:
         if tree is None:
             continue
         source = blank_magics(_source(cell))
-        in_cell = [replace(judge(node, source, program, program, unread), cell=number) for node in find_classes(tree)]
-        if any(old.goes for old in in_cell):
+        in_cell = [
+            replace(judge_class(node, source, program, program, unread), cell=number) for node in find_classes(tree)
+        ]
+        if any(old.is_replaced for old in in_cell):
             lines = _edit(_source(cell), tree, in_cell).splitlines(keepends=True)
             cell["source"] = lines if isinstance(cell["source"], list) else "".join(lines)
         classes += in_cell
-    if not any(old.goes for old in classes):
+    if not any(old.is_replaced for old in classes):
         return classes, text
     return classes, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"  # as Jupyter stores it
 
@@ -100,26 +104,26 @@ def _code_of_cells(text: str) -> str:
 
 
 def _edit(text: str, tree: ast.Module, classes: list[OldClass]) -> str:
-    """Classes at the top give way to a single import; a class inside a function, a class or a block to an import in its place."""
-    going = {(old.name, old.line): old for old in classes if old.goes}
+    """One import replaces all classes at the top level. An import in its place replaces a class inside a function, a class or a block."""
+    replaced = {(old.name, old.line): old for old in classes if old.is_replaced}
     lines = split_with_ends(text)
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     edits: list[tuple[int, int, list[str]]] = []  # first line, last line, the new lines
     at_top: list[tuple[int, OldClass]] = []
     for node in find_classes(tree):
-        old = going.get((node.name, node.lineno))
+        old = replaced.get((node.name, node.lineno))
         if old is None:
             continue
         first, last = node.lineno - 1, node.end_lineno or node.lineno
         if node in tree.body:
-            while last < len(lines) and not lines[last].strip():  # with the blank lines behind it
+            while last < len(lines) and not lines[last].strip():  # blank lines after the class go too
                 last += 1
             at_top.append((first, old))
             edits.append((first, last, []))
         else:
             edits.append((first, last, [" " * node.col_offset + _import([old]) + end]))
     if at_top:
-        # Behind the last import above the first class; in the line of the class, if no import is above it.
+        # The import comes after the last import above the first class, or in place of the class if no import is above it.
         first = at_top[0][0]
         imports = [
             node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno <= first
@@ -132,4 +136,4 @@ def _edit(text: str, tree: ast.Module, classes: list[OldClass]) -> str:
 
 
 def _import(classes: list[OldClass]) -> str:
-    return f"from pseudograd.familiar import {', '.join(sorted(old.spelled for old in classes))}"
+    return f"from pseudograd.familiar import {', '.join(sorted(old.imported_name for old in classes))}"

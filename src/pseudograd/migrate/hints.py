@@ -1,11 +1,11 @@
-"""Lines of the page about other libraries, by the name of their class and the number of inputs of its forward. A test compares the two."""
+"""Our lines for classes of other libraries, as docs/coming_from.md has them. A test compares the two."""
 
 from __future__ import annotations
 
 _SAE, _SNN, _JELLY = "SAELens", "snnTorch", "SpikingJelly"
 _STEP, _SPIKE = "pg.heaviside(x, at_zero=0, rule=pg.rules.", "pg.heaviside(x, rule=pg.rules."
 _JUMP = "pg.jumprelu(x, threshold, bandwidth=bandwidth)"
-# The name of the class, in small letters and without "_", and its inputs; the library, its line, our line.
+# The name of the class, in small letters and without "_"; the number of inputs of its forward; the library, its line, our line.
 HINTS = (
     ("atan", 2, _SNN, "atan(alpha=a)(x)", f"{_STEP}arctan(scale=2 / a))"),
     ("atan", 2, _JELLY, "ATan(alpha=a)(x)", f"{_SPIKE}arctan(scale=2 / a))"),
@@ -32,7 +32,7 @@ HINTS = (
 
 
 def hints_for(name: str, inputs: int) -> tuple[str, ...]:
-    """What the page has for a class of this name. Whether this is that class is not known: its gradients were not recognised."""
+    """The lines for a class with this name and number of inputs. It may be another class, because its gradients were not recognised."""
     return tuple(
         f"{library}'s {before} is {after}; compare before you replace a class of that name"
         for known, count, library, before, after in HINTS
