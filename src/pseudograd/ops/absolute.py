@@ -43,15 +43,13 @@ def abs(x: Tensor, *, edge: Literal[0, 1, -1] = 0) -> Tensor:
 
 
 def _pull(grad: Tensor, x: Tensor, *, wants: Wants, edge: int) -> Gradients:
-    # What is neither below 0 nor 0, as NaN, gets grad.
-    others = torch.where(x == 0, 0.0, grad) if edge == 0 else grad
-    return (torch.where(x <= 0 if edge == -1 else x < 0, -grad, others),)
+    elsewhere = torch.where(x == 0, 0.0, grad) if edge == 0 else grad  # an x that is NaN gets grad, too
+    return (torch.where(x <= 0 if edge == -1 else x < 0, -grad, elsewhere),)
 
 
 def _regions(edge: int) -> RangePieces:
-    """Around 0, and of NaN, which is neither."""
-    pieces = Pieces(*[ALL_TO_X] * 16)._replace(below_point=Split(-1.0), at_point=Split(float(edge)))
-    return 0.0, 0.0, pieces
+    """-grad below the point 0, edge * grad at it, and grad above it and for NaN."""
+    return 0.0, 0.0, Pieces(*[ALL_TO_X] * 16)._replace(below_point=Split(-1.0), at_point=Split(float(edge)))
 
 
 SLOPE = row_of(

@@ -1,7 +1,7 @@
-"""gelu, silu, leaky_relu and hardsigmoid: torch's own gradients, and what can be kept for the backward instead of x.
+"""gelu, silu, leaky_relu and hardsigmoid, which keep less for their backward than torch does.
 
-torch keeps x for each of them. leaky_relu and hardsigmoid need one bit of it. gelu and silu can do with two or three under the rule
-"fewbit", whose gradient is another one: their derivative is replaced by the step function that is nearest to it.
+torch keeps x for each of them. leaky_relu and hardsigmoid need one bit of each element for the same gradient. With the rule "fewbit", gelu
+and silu keep two or three bits and have another gradient: the step function nearest to their derivative replaces it.
 """
 
 from __future__ import annotations
@@ -144,12 +144,12 @@ def _exact_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, wants: 
 
 
 def _exact_hardsigmoid(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
-    # Not by a name: of that Dynamo would make a symbol, as of `_fitted`.
+    # Literals: Dynamo would make symbols of named numbers, as `_fitted` says.
     return (torch.where((x > -3) & (x < 3), grad * (1 / 6), nothing_of(grad)),)
 
 
 def _steps_of_leaky_relu(negative_slope: float) -> Steps | None:
-    """None for a slope of 0: torch multiplies by it, which makes NaN of an infinite grad, and steps make 0 of it."""
+    """None for a slope of 0: torch's product of 0 and an infinite grad is NaN, and steps would make it 0."""
     if negative_slope == 0:
         return None
     return steps_at((negative_slope, 1.0), Interval(0.0, math.inf, has_low=False, has_high=True))
@@ -170,7 +170,7 @@ def _exact(name: str, pull: Pull, formula: str, **row: Any) -> Rule:
 
 
 def _planes(thresholds: tuple[float, ...], x: Tensor) -> list[Tensor]:
-    """The bits of the number of thresholds that x is above. The thresholds of a lower bit lie around those of the higher ones."""
+    """The code of an element is the number of thresholds that x is above. This returns a mask for each bit of it, the lowest first."""
     count = len(thresholds) + 1
     above = [(x <= at).logical_not_() for at in thresholds]
     planes = []
@@ -191,7 +191,7 @@ def _fewbit_steps(name: str, *others: float, bits: int) -> Steps:
 
 @constant_result
 def _fitted(name: str, bits: int) -> Fitted:
-    """Constants of a graph: floats found in a table would become symbols, which compiled autograd on torch 2.13 cannot hold."""
+    """The steps as constants of a graph. Dynamo would make symbols of floats from a table, which compiled autograd of 2.13 cannot hold."""
     return FITTED[name][bits]
 
 
@@ -225,27 +225,27 @@ def _fewbit(name: str) -> Rule:
 
 
 def _samples(*edges: float, others: tuple[tuple[float, ...], ...] = ((),)) -> tuple[Sample, ...]:
-    """Around the edges, for each choice of the inputs behind x; then a matrix."""
+    """Samples around the edges, one for each choice of the inputs behind x; then a matrix."""
     names = ["".join(f", {value:g}" for value in behind) for behind in others]
     numbers = [around(f"numbers{name}", *edges, others=behind) for name, behind in zip(names, others, strict=True)]
     return *numbers, matrix(4, (3, 5), others[0])
 
 
 def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], *rules: Rule, **rest: Any) -> Op:
-    of_name = {rule.name: rule for rule in rules}
+    by_name = {rule.name: rule for rule in rules}
     return register(
-        Op(name=name, rule_set=name, forward=forward, rules=of_name, default_rule="exact", public=public, **rest)
+        Op(name=name, rule_set=name, forward=forward, rules=by_name, default_rule="exact", public=public, **rest)
     )
 
 
-def _normal(x: Tensor, is_tanh: float) -> Tensor:
+def _gelu_forward(x: Tensor, is_tanh: float) -> Tensor:
     return functional.gelu(x, approximate=APPROXIMATE[int(is_tanh)])
 
 
 _GELU_FORMULA = "grad * (e + x * exp(-x^2 / 2) / sqrt(2 * pi)) with e = (1 + erf(x / sqrt(2))) / 2"
 GELU = _op(
     "gelu",
-    _normal,
+    _gelu_forward,
     lambda x, is_tanh, **how: gelu(x, approximate="tanh" if is_tanh else "none", **how),
     _exact("gelu", _exact_gelu, _GELU_FORMULA, keeps=("x", "is_tanh"), ulps=16, cancels=True),
     _fewbit("gelu"),

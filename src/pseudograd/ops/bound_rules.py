@@ -24,17 +24,18 @@ TRUE_RULE = "zero"  # torch's own, the default of relu and its like
 IDENTITY_RULE = "identity"
 LEAKY_RULE = "leaky"  # the rule that revives a relu that is 0 everywhere
 LEAKY_INWARD_RULE = "leaky_inward"
-COMPARED_RULES = (DEFAULT_RULE, IDENTITY_RULE, "sign", LEAKY_RULE, "elastic", "inverting")  # by default, in this order
-EXAMPLE = f"{LEAKY_RULE}(0.2)"  # of a rule with a parameter, for messages
+# The rules that `compare` trains with by default.
+COMPARED_RULES = (DEFAULT_RULE, IDENTITY_RULE, "sign", LEAKY_RULE, "elastic", "inverting")
+EXAMPLE = f"{LEAKY_RULE}(0.2)"  # a rule with a parameter, for messages
 
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------
-# Written out, not made from `sides`: under torch.compile(dynamic=True) a float that a formula reads from a table becomes a symbol, and a
-# comparison of symbols is a guard or an error. Each takes (grad, below, above, x, y, min, max) and gives the gradient of x, not yet by
-# the edge.
+# Each function takes (grad, below, above, x, y, min, max) and returns the gradient of x before the edge is applied. They are not made from
+# `sides`: under torch.compile(dynamic=True) a float that a formula reads from a table becomes a symbol, and a comparison of symbols is a
+# guard or an error.
 
 
 def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
-    """Where a descent step along grad moves x further out. Signs only: a product would underflow."""
+    """Where would a descent step move x further out? Signs only: a product would underflow."""
     return (below & (grad > 0)) | (above & (grad < 0))
 
 
@@ -64,13 +65,13 @@ def _leaky_inward(grad: Tensor, below: Tensor, above: Tensor, *others: object, l
 
 
 def _product(factor: float, grad: Tensor) -> Tensor | float:
-    """A factor that rounds to 0 gives 0 for an infinite grad, too. A graph cannot compare a number that only the graph knows."""
+    """factor * grad. A factor that rounds to 0 gives 0 for an infinite grad, too; compiled code cannot compare it, as it may be a symbol."""
     number = rounded(factor, grad)
     return number * grad if is_compiling() or number != 0 else 0.0
 
 
-# In these two, `where` stands before each division and product, not after: a second derivative multiplies the branch that was not taken
-# by zero, and that must not meet an infinity.
+# The next two apply `where` before each division and product, not after: a second derivative multiplies the branch that was not taken by
+# zero, and zero times infinity is NaN.
 
 
 def _elastic(
@@ -110,7 +111,7 @@ def _or_one(divisor: Number, usable: bool | Tensor) -> Number:
 
 
 def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Number, Number]:
-    """At the edge: (what x gets, what the bound gets)."""
+    """(the gradient of x, the gradient of the bound) where x is at the edge."""
     if edge == "closed":
         return grad, 0.0
     if edge == "open":
@@ -122,7 +123,7 @@ def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tupl
 
 
 def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull:
-    """A whole backward rule from what it does outside. The bounds get the true gradient of what they replaced."""
+    """The pull of a rule whose gradient of x outside is outside(...). The bounds get the true gradient: grad where they replaced x."""
 
     def pull(
         grad: Tensor, x: Tensor, min: Bound, max: Bound, *, y: Tensor, wants: Wants, edge: str, **parameters: object
@@ -158,7 +159,7 @@ def _expand_bool(value: object, like: Tensor) -> Tensor:
 
 
 def _pull_of_identity(grad: Tensor, x: object, min: object, max: object, *, wants: Wants, **how: object) -> Gradients:
-    """x gets grad as it is; nothing was kept if no bound wants a gradient."""
+    """x gets grad as it is. If no bound wants a gradient, no input was kept, and x, min and max are None."""
     if not (wants[1] or wants[2]):
         return grad, None, None
     return _pull_of(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
@@ -172,9 +173,9 @@ def _keeps_for_the_bounds_only(wants: Wants) -> tuple[str, ...]:
 
 
 def adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., float], /, **row: Any) -> Rule:
-    """A row from a user's function(grad, x, y, min, max, **settings): what x gets outside. The edges and the bounds are ours.
+    """The row of a user's function(grad, x, y, min, max, **settings), which gives the gradient of x outside.
 
-    Half precision is computed in float32, as arithmetic of several steps should be.
+    `_pull_of` adds the edge and the gradients of the bounds. Half precision is computed in float32, because a formula has several steps.
     """
 
     def outside(grad: Tensor, below: Tensor, above: Tensor, *others: Bound, settings: Mapping[str, float]) -> Tensor:
@@ -196,7 +197,7 @@ ADAPTER = Adapter(adapt, ("grad", "x", "y", "min", "max"), _trial)
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 RULES: dict[str, Rule] = {}
-# Side by side: they have to differ for every eye, on white and in print.
+# Together, because they have to differ for every eye, on white and in print.
 _COLOURS = {
     "zero": "#D55E00", "identity": "#E69F00", "inward": "#0072B2", "sign": "#CC79A7",
     "leaky": "#56B4E9", "leaky_inward": "#4B6A9B", "elastic": "#009E73", "inverting": "#7F6A00",

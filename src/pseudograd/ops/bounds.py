@@ -33,23 +33,23 @@ from .samples import bounded, samples_of_bounds
 __all__ = ["clamp", "clamp_", "hardtanh", "lower_bound", "relu", "relu6", "upper_bound"]
 
 _NUMBER_OR_NONE = (float, int, type(None))
-
-
+# How an op calls its min and its max.
 _NAMES = {"lower_bound": ("bound", "max"), "upper_bound": ("min", "bound"), "hardtanh": ("min_val", "max_val")}
 
 
 def _checked(op: str, call: Call, x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
-    """The bounds, of one kind; or our error for a bad argument.
+    """Check the arguments. Returns the bounds, both as numbers or both as tensors.
 
-    Numbers that passed once are remembered: checking them costs as much as a small clamp.
+    Numbers that passed once are remembered, because to check them costs as much as a small clamp.
     """
     if type(x) is Tensor and type(min) in _NUMBER_OR_NONE and type(max) in _NUMBER_OR_NONE and not is_compiling():
         arguments = (min, max, x.dtype)
         if arguments not in call.admitted:
             _check_all(op, call, x, min, max)
-            if min == max and flushes_subnormals():  # 2e-310 and 1e-310 are equal there, and an error elsewhere
+            # Not remembered: min=2e-310 and max=1e-310 are equal while subnormals are flushed, and an error otherwise.
+            if min == max and flushes_subnormals():
                 return min, max
-            if len(call.admitted) > 1000:  # bounds that change at every step
+            if len(call.admitted) > 1000:  # a program may change its bounds at every step
                 call.admitted.clear()
             call.admitted.add(arguments)
         return min, max
@@ -91,7 +91,7 @@ def _check_number(op: str, name: str, bound: object, x: Tensor) -> None:
 
 
 def _warn_of_ranks(op: str, call: Call, x: Tensor) -> None:
-    """A rule that reads grad sees each rank's part of a shared parameter's gradient. This is where that can be seen."""
+    """Warn if several ranks share the parameter x: a rule that reads grad sees only the part of the gradient that its own rank has."""
     if call.is_linear or is_compiling() or not isinstance(x, torch.nn.Parameter):
         return
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
@@ -145,6 +145,7 @@ def clamp(
 
 
 def _bounded(op: Op, x: Tensor, low: Bound, high: Bound, rule: RuleLike, edge: EdgeAtBound, maximize: bool) -> Tensor:
+    """A public call of any op of the family except clamp, which does the same in its own lines to save a call."""
     y = engine.run_prepared(op.name, x, rule, edge, maximize, low, high)
     return _unprepared(op, x, low, high, rule, edge, maximize) if y is None else y
 
@@ -159,14 +160,14 @@ def _unprepared(
 
 
 def _python_number(bound: object) -> Any:
-    """NumPy's scalars as the numbers they are. A compiler reads them as it reads arrays; so does torch.clamp, as tensors."""
+    """A scalar of NumPy as a number. A compiler sees an array in its place, so there it becomes a tensor, as torch.clamp reads it."""
     if is_compiling() and not isinstance(bound, (Tensor, *_NUMBER_OR_NONE)) and hasattr(bound, "dtype"):
         return torch.as_tensor(bound)
     return as_number(bound)
 
 
 def unify_bounds(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
-    """torch.clamp takes two numbers or two tensors, but not one of each: there the number becomes a 0-d tensor."""
+    """The bounds as torch.clamp takes them: of a number and a tensor, the number becomes a 0-d tensor."""
     if min is None or max is None or isinstance(min, Tensor) is isinstance(max, Tensor):
         return min, max
     dtype = x.dtype if x.is_floating_point() else None
@@ -350,7 +351,7 @@ def hardtanh(
 
 
 def picture_of(low: float | None, high: float | None) -> Picture:
-    """The picture of a clamp to these bounds: the range, and half of it to both sides."""
+    """The picture of a clamp to these bounds. It shows the range and half its width on each side."""
     edges = tuple(bound for bound in (low, high) if bound is not None)
     margin = (edges[-1] - edges[0]) / 2 or 1.0
     return Picture((low, high), edges, low=edges[0] - margin, high=edges[-1] + margin)
@@ -365,7 +366,7 @@ def _op(
     defaults: tuple[str, str] = (TRUE_RULE, "open"),
     plain_torch: Callable[..., Tensor] | None = None,
 ) -> Op:
-    """A member of the family. bounds: those of its picture, None for a bound that it never has. defaults: rule and edge."""
+    """A member of the family. bounds: for its picture; None for a bound that the op never has. defaults: its rule and edge."""
     op = Op(
         name=name,
         rule_set="clamp",
@@ -390,15 +391,15 @@ def _plain_clamp(x: Tensor, min: Bound, max: Bound) -> Tensor:
     return torch.clamp(x, *unify_bounds(x, min, max))  # type: ignore[arg-type]
 
 
-_OURS = DEFAULT_RULE, "closed"
-CLAMP = _op("clamp", torch.clamp, clamp, (-1.0, 1.0), samples_of_bounds(-1.0, 1.0), _OURS, plain_torch=_plain_clamp)
+_INWARD = DEFAULT_RULE, "closed"
+CLAMP = _op("clamp", torch.clamp, clamp, (-1.0, 1.0), samples_of_bounds(-1.0, 1.0), _INWARD, plain_torch=_plain_clamp)
 LOWER_BOUND = _op(
     "lower_bound",
     torch.clamp,
     lambda x, min, max, **how: lower_bound(x, min, **how),
     (-1.0, None),
     samples_of_bounds(-1.0, None),
-    _OURS,
+    _INWARD,
 )
 UPPER_BOUND = _op(
     "upper_bound",
@@ -406,7 +407,7 @@ UPPER_BOUND = _op(
     lambda x, min, max, **how: upper_bound(x, max, **how),
     (None, 1.0),
     samples_of_bounds(None, 1.0),
-    _OURS,
+    _INWARD,
 )
 RELU = _op(
     "relu",

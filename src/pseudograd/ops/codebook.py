@@ -115,28 +115,28 @@ def codebook_loss(x: Tensor, codebook: Tensor, indices: Tensor) -> Tensor:
 
 
 def _rotated(x: Tensor, codes: Tensor) -> Tensor:
-    """|q|/|x| R x, linear in x. R = I - 2 r r^T + 2 q x^T, with unit vectors: x and q for the directions, r halfway between them."""
+    """|q|/|x| R x, linear in x. R = I - 2 r r^T + 2 q x^T with unit vectors: the directions x and q, and r halfway between them."""
     dtype = torch.float64 if torch.float64 in (x.dtype, codes.dtype) else torch.float32
-    turn, x_direction, code_direction, scale = _turn(x.detach().to(dtype), codes.to(dtype))
+    halfway, x_direction, code_direction, scale = _rotation(x.detach().to(dtype), codes.to(dtype))
     y = x.to(dtype)
-    along, ahead = ((direction * y).sum(-1, keepdim=True) for direction in (turn, x_direction))
-    y = y - turn * (2 * along) + code_direction * (2 * ahead)
+    along_halfway, along_x = ((direction * y).sum(-1, keepdim=True) for direction in (halfway, x_direction))
+    y = y - halfway * (2 * along_halfway) + code_direction * (2 * along_x)
     return y * scale
 
 
-def _turn(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The directions halfway, of x and of codes, and |codes| / |x|. Zeros and 1 if the rotation is not defined, or for a NaN."""
+def _rotation(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The direction halfway, the directions of x and of codes, and |codes| / |x|. Zeros and 1 where the rotation is not defined."""
     eps = torch.finfo(x.dtype).eps
     unit = torch.maximum(x.abs(), codes.abs()).amax(-1, keepdim=True)  # so that no square overflows or underflows
     x, codes = x / unit, codes / unit
-    own, other = (v.square().sum(-1, keepdim=True).sqrt() for v in (x, codes))
-    fits = (own > eps * other) & (other > eps * own)
-    x, codes, scale = x / own, codes / other, other / own
-    middle = x + codes
-    length = middle.square().sum(-1, keepdim=True).sqrt()
-    fits = fits & (length > eps**0.5)  # below, the direction of the middle is mostly rounding
-    turn = middle / length
-    return torch.where(fits, turn, 0), torch.where(fits, x, 0), torch.where(fits, codes, 0), torch.where(fits, scale, 1)
+    x_length, code_length = (v.square().sum(-1, keepdim=True).sqrt() for v in (x, codes))
+    is_defined = (x_length > eps * code_length) & (code_length > eps * x_length)  # False for a NaN
+    x, codes, scale = x / x_length, codes / code_length, code_length / x_length
+    halfway = x + codes
+    length = halfway.square().sum(-1, keepdim=True).sqrt()
+    is_defined = is_defined & (length > eps**0.5)  # the direction of a shorter vector is mostly rounding
+    halfway, x, codes = (torch.where(is_defined, direction, 0) for direction in (halfway / length, x, codes))
+    return halfway, x, codes, torch.where(is_defined, scale, 1)
 
 
 def _name_of_rule(rule: RuleLike) -> str:
@@ -163,7 +163,7 @@ def _check(op: str, x: Tensor, codebook: Tensor) -> None:
 # Distances come from matrix products in single precision, a chunk at a time. If two distances are closer than the proven bound of
 # their rounding errors, the row is searched again in double precision, and codes that are still too close are compared by squared
 # differences. So the index is that of the least float64 squared difference, or the first such index if several are equal.
-# The first search asks one value: which rows are not decided? On a device a question waits for all that was started.
+# The first search reads one result from the device, the rows that are not decided: each reading waits for all work of the device.
 # The search branches on values, which a traced function must not do. So it is a custom op: a compiler and vmap see one node.
 
 CHUNK = 2**22  # numbers in the largest temporary: 16 MiB in single precision
@@ -219,7 +219,7 @@ torch.library.register_vmap("pseudograd::nearest_code", _batched, lib=_library)
 
 
 def _search_in_single(x: Tensor, codebook: Tensor) -> Tensor:
-    """Rows beside NaN or infinity, or where a score |c|^2 - 2 x.c overflows, are never certain: they are searched again, too.
+    """The index of each row by scores |c|^2 - 2 x.c. Rows that are not certain, as all with NaN, infinity or overflow, are searched again.
 
     `_slack` says how far two scores have to be apart; here with |x| + longest for every length, and `spare` for the loss by underflow.
     """
@@ -227,7 +227,7 @@ def _search_in_single(x: Tensor, codebook: Tensor) -> Tensor:
     lengths = torch.linalg.vector_norm(codes, dim=-1)
     indices = torch.empty(len(x), dtype=torch.int64, device=x.device)
     least, second = torch.empty((2, len(x)), device=x.device)
-    # On a device fewer and larger parts: each is started from Python. One buffer holds the scores of all parts.
+    # A CUDA device gets fewer and larger parts, because Python starts each. One buffer holds the scores of every part in turn.
     step = _rows_at_a_time(max(codebook.shape) // (1 + x.is_cuda))
     buffer, squares = torch.empty(min(step, len(x)), len(codes), device=x.device), lengths.square()
     for start in range(0, len(x), step):
@@ -239,30 +239,30 @@ def _search_in_single(x: Tensor, codebook: Tensor) -> Tensor:
     lost = _gamma(size, limits.eps)
     share = 2 * (lost + _gamma(size, torch.finfo(torch.float64).eps)) / max(1 - lost, 0.5) ** 2
     spare = math.sqrt(8 * size * limits.tiny / share)
-    own = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
-    reach = own.add_(lengths.amax().add_(spare)).square_()
-    left = (second > least.add_(reach, alpha=share)).logical_not_().nonzero()[:, 0]
-    if len(left) and len(codebook) > 1:
-        indices[left] = _search_any(x[left], codebook)
+    reach = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).add_(lengths.amax().add_(spare)).square_()
+    undecided = (second > least.add_(reach, alpha=share)).logical_not_().nonzero()[:, 0]
+    if len(undecided) and len(codebook) > 1:
+        indices[undecided] = _search_any(x[undecided], codebook)
     return indices
 
 
 def _search_any(x: Tensor, codebook: Tensor) -> Tensor:
-    """Also of vectors and codes with NaN or infinity.
+    """The exact index of each vector, also if vectors or codes have NaN or infinity.
 
     As in argmin, NaN is the least distance and the first of equal distances counts. So a vector whose distances are all equal gets 0.
     """
-    sound, usable = x.isfinite().all(-1), codebook.isfinite().all(-1)
-    if sound.all() and usable.all():
+    is_finite, is_finite_code = x.isfinite().all(-1), codebook.isfinite().all(-1)
+    if is_finite.all() and is_finite_code.all():
         return _search_in_double(x, codebook)
     indices = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    spoilt = codebook.isnan().any(-1)
-    if spoilt.any():  # every distance to such a code is NaN
-        indices[sound] = spoilt.nonzero()[0, 0]
-    elif usable.any():
-        indices[sound] = usable.nonzero()[:, 0][_search_in_double(x[sound], codebook[usable])]
-    if not usable.all():
-        indices[~sound] = _search_by_differences(x[~sound], codebook)
+    has_nan = codebook.isnan().any(-1)
+    if has_nan.any():  # every distance to such a code is NaN
+        indices[is_finite] = has_nan.nonzero()[0, 0]
+    elif is_finite_code.any():
+        finite_codes = is_finite_code.nonzero()[:, 0]
+        indices[is_finite] = finite_codes[_search_in_double(x[is_finite], codebook[finite_codes])]
+    if not is_finite_code.all():
+        indices[~is_finite] = _search_by_differences(x[~is_finite], codebook)
     return indices
 
 
@@ -287,8 +287,8 @@ def _chunks(rows: int, numbers_per_row: int) -> Iterator[slice]:
 
 
 def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
-    """The same search in double precision, where all is measured from the middle of the codes. Codes that are still too close are compared
-    by squared differences.
+    """The search in double precision, after the mean of the codes was subtracted. Codes that are too close are compared by squared
+    differences.
     """
     first = _first_of_equals(codebook)
     codes = codebook[first].double()
@@ -300,22 +300,22 @@ def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
     for part in _chunks(len(x), len(codes)):
         rows = x[part].double()
         scores = torch.addmm(squares, rows - middle, moved.mT, alpha=-2)
-        open_ = ~(scores > (scores.amin(-1) + _slack(rows - middle, longest)).unsqueeze(1))
-        row, code = open_.nonzero(as_tuple=True)
+        is_candidate = ~(scores > (scores.amin(-1) + _slack(rows - middle, longest)).unsqueeze(1))
+        row, code = is_candidate.nonzero(as_tuple=True)
         pairs = [squared_differences(rows[row[pair]], codes[code[pair]]) for pair in _chunks(len(row), codes.shape[-1])]
         indices[part] = first[_first_least(torch.cat(pairs), row, code, len(rows))]
     return indices
 
 
 def _first_of_equals(codebook: Tensor) -> Tensor:
-    """The first index of each distinct code, in order. Between equal codes no precision could decide."""
+    """The first index of each distinct code, in order: no precision could decide between equal codes."""
     distinct, which = codebook.unique(dim=0, return_inverse=True)
     every = torch.arange(len(codebook), device=codebook.device)
     return every.new_full((len(distinct),), len(codebook)).scatter_reduce(0, which, every, "amin").sort().values
 
 
 def _first_least(distance: Tensor, row: Tensor, code: Tensor, rows: int) -> Tensor:
-    """For each row, the lowest index among the codes at the least distance."""
+    """For each row, the lowest index among the codes at the least distance. distance[k] is that of row[k] and code[k]."""
     least = distance.new_full((rows,), torch.inf).scatter_reduce(0, row, distance, "amin")
     least_at = distance == least[row]
     return code.new_full((rows,), torch.iinfo(code.dtype).max).scatter_reduce(0, row[least_at], code[least_at], "amin")
@@ -341,7 +341,7 @@ def _gamma(size: int, eps: float) -> float:
 
 
 def _keeps_single_precision(device: torch.device) -> bool:
-    """Does a float32 matrix product keep all bits of its inputs? The bound does not hold if it rounds them to TF32 or bfloat16."""
+    """Does a float32 matrix product keep all bits of its inputs? The bound does not hold for a product in TF32 or bfloat16."""
     try:
         if torch.get_float32_matmul_precision() != "highest":
             return False

@@ -1,9 +1,9 @@
-"""The steps that stand in for the derivatives of gelu and silu under the rule "fewbit": numbers, by activation and number of bits.
+"""The step functions that replace the derivatives of gelu and silu under the rule "fewbit", by activation and number of bits.
 
 They have the least mean squared error for an x from a standard normal distribution, by dynamic programming over thresholds 0.01 apart
-(Novikov et al., "Few-bit backward", 2023, whose weight is uniform on [-10, 10]), and are rounded to 8 significant bits, so that every
-float dtype has the same thresholds and slopes. A slope and its mirror image add up to 1, as the derivatives do. The numbers of gelu
-serve both of its forms, whose derivatives are nearer to each other than the rounding.
+(Novikov et al., "Few-bit backward", 2023, use a uniform weight on [-10, 10]). They are rounded to 8 significant bits, so every float dtype
+has the same thresholds and slopes. The slopes at x and -x add up to 1, as the derivatives do. Both forms of gelu share the same numbers:
+the difference of their derivatives is smaller than the rounding.
 """
 
 from __future__ import annotations

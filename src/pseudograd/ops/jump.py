@@ -111,7 +111,7 @@ def _pull_from(
     wants: Wants,
     **settings: Any,
 ) -> Gradients:
-    """gradient_of_threshold: computes the gradient that the threshold gets from each x. None for a rule that gives the threshold 0."""
+    """gradient_of_threshold computes the gradient that the threshold gets from each x. None for a rule that gives the threshold 0."""
     wants_x, wants_threshold, *_ = wants
     gradient = grad_x = None
     if gradient_of_threshold is not None and (wants_threshold or window_to_x):
@@ -125,7 +125,7 @@ def _pull_from(
 
 
 def _window_gradient(name: str, grad: Tensor, x: Tensor, threshold: Threshold, bandwidth: float) -> Tensor:
-    """-grad * threshold * density. It is 0 where one factor is 0, even if another factor is infinite: inf * 0 would be NaN."""
+    """-grad * threshold * density; 0 where one of the factors is 0, even if another one is infinite."""
     level = widened(threshold) if isinstance(threshold, Tensor) else rounded(threshold, x)
     scale, height = SLOPES[name].unit(bandwidth)
     density = SLOPES[name].of(widened(x) - level, scale, height)
@@ -144,7 +144,7 @@ def _user_gradient(
     bandwidth: float,
     settings: Mapping[str, float],
 ) -> Tensor:
-    """The gradient that a user's function gives; 0 where x or its threshold is not finite. The function gets 0 there for all values."""
+    """The gradient by a user's function; 0 where x or its threshold is not finite. The function gets zeros at these elements."""
     x = widened(x)
     level = widened(threshold) if isinstance(threshold, Tensor) else torch.full_like(x, rounded(threshold, x))  # type: ignore[arg-type]
     usable = (x.abs() < torch.inf) & (level.abs() < torch.inf)
@@ -194,7 +194,7 @@ _rule("zero", "0", "true native none detach", "the true gradient")
 
 
 def _features(name: str, window_to_x: bool, *thresholds: float) -> Sample:
-    """A threshold for each feature."""
+    """A sample with a threshold for each feature."""
 
     def build(dtype: torch.dtype) -> tuple[object, ...]:
         x = torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(9, 3)

@@ -117,9 +117,9 @@ def policy_loss(
 
 
 def _run(rules: tuple[RuleLike, ...], edge: str, log_ratio: Tensor, advantage: Tensor, *numbers: Bound) -> Tensor:
-    """The loss by one rule; or by two, where the first rule sees the tokens with A > 0 and the second rule the others.
+    """The loss by one rule; or by two rules, the first for the tokens with A > 0 and the second for the others.
 
-    A token that a rule does not see has ratio 1 and advantage 0 for it.
+    Each of two rules gets all tokens, with ratio 1 and advantage 0 for the tokens of the other rule.
     """
     if len(rules) == 1:
         return engine.run(call_for(POLICY_LOSS, rules[0], edge), log_ratio, advantage, *numbers)
@@ -147,7 +147,9 @@ def _rules_by_sign(rule: PolicyRule, edge: str) -> tuple[RuleLike, ...]:
 def _check_choices(
     rule: PolicyRule, edge: str, bounds: tuple[Bound, Bound, Bound], choices: tuple[str, ...]
 ) -> tuple[tuple[RuleLike, ...], Bound, Bound, Bound]:
-    """The rules and the bounds as numbers. What passed once is remembered: to check it costs as much as a small loss."""
+    """Check these arguments. Returns the rules, and the bounds as numbers. Arguments that passed once are remembered, because to check them
+    costs as much as a small loss.
+    """
     call, kinds = None, {*map(type, bounds)}
     if kinds <= {float, type(None)} and not isinstance(rule, Mapping) and not is_compiling():
         call = call_for(POLICY_LOSS, rule, edge)
@@ -208,7 +210,7 @@ def _number(name: str, bound: object) -> Bound:
 
 
 def _check_a_bound(low: Bound, high: Bound, rules: tuple[RuleLike, ...]) -> None:
-    """A rule that tells the outside of the bounds from the inside needs a bound. A user's rule may do without."""
+    """Raise an error if both bounds are None and a rule needs one. A user's rule may do without a bound."""
     if low is not None or high is not None:
         return
     for rule in rules:
@@ -223,9 +225,10 @@ def _check_a_bound(low: Bound, high: Bound, rules: tuple[RuleLike, ...]) -> None
 
 
 class Clip:
-    """Where the ratio of each token lies between its bounds, in the space of the clip. Comparisons only.
+    """The ratios of all tokens, and the masks that compare them with the bounds in the space of the clip.
 
-    log_ratio and advantage are of one shape and one dtype, no half precision. x: the ratio in the space of the clip.
+    log_ratio, advantage: as tensors of one shape and one dtype, which is no half precision. x, min, max, top: the ratio, its bounds and the
+    ceiling in the space of the clip; the bounds of the ratio itself are lowest, highest and ceiling.
     """
 
     def __init__(
@@ -249,11 +252,10 @@ class Clip:
         self.lowest = None if low is None else 1 - low
         self.highest = None if high is None else 1 + high
         self.x = self.log_ratio if in_log else torch.exp(self.log_ratio)
-        self.min, self.max, top = (
+        self.min, self.max, self.top = (
             None if bound is None else rounded(math.log(bound) if in_log else float(bound), self.x)
             for bound in (self.lowest, self.highest, ceiling)
         )
-        self.top = top
 
     def _nowhere(self) -> Tensor:
         return torch.zeros_like(self.x, dtype=torch.bool)
@@ -268,7 +270,7 @@ class Clip:
 
     @property
     def is_over(self) -> Tensor:
-        """The ratio is above the ceiling."""
+        """Is the ratio above the ceiling, which is for A < 0?"""
         return self._nowhere() if self.top is None else (self.x > self.top) & (self.advantage < 0)
 
     @property
@@ -277,11 +279,11 @@ class Clip:
 
     @property
     def clipped(self) -> Tensor:
-        """x, clipped: in the space of the clip."""
+        """x between min and max."""
         return _replace(self.x, self.below, self.min, self.above, self.max)
 
     def ratio_without_derivative(self) -> Tensor:
-        """As `ratio_of_value`, in fewer steps where nobody differentiates it. At A = 0 it is free, so long as it is finite."""
+        """`ratio_of_value` in fewer steps, for a forward that nobody differentiates. Where A = 0 it may be any finite number."""
         if self.in_log or self.top is not None or self.min is self.max is None:
             return self.ratio_of_value(self.log_ratio, self.without_min)
         if self.without_min:
@@ -291,24 +293,24 @@ class Clip:
         return torch.where(self.advantage < 0, lowest, highest)
 
     def ratio_of_value(self, log_ratio: Tensor, without_min: int) -> Tensor:
-        """The ratio by which -A is multiplied: c(r); with PPO's min c(r) where the clip is blocked, else r."""
+        """The ratio by which the value multiplies -A. Without PPO's min c(r); with it c(r) where the clip is blocked, else r."""
         below, above = self.below, self.above
         if not without_min:
             below, above = below & ~(self.advantage > 0), above & ~(self.advantage < 0)
         over, ceiling = (None, 0.0) if self.ceiling is None else (self.is_over & ~above, self.ceiling)
-        # exp, but not where the result is replaced: an infinity there would meet a zero in a second derivative.
+        # Where the result is replaced, exp gets 0: a second derivative would multiply an infinity by zero.
         is_replaced = below | above if over is None else below | above | over
         ratio = _replace(torch.exp(torch.where(is_replaced, 0.0, log_ratio)), below, self.lowest, above, self.highest)
         return ratio if over is None else torch.where(over, ceiling, ratio)
 
     def apply_ceiling(self, gradient: Tensor, edge: str) -> Tensor:
-        """The gradient under the ceiling: nothing above the ceiling, the share of the edge at it."""
+        """The gradient; 0 above the ceiling, and the share of the edge at it."""
         if self.ceiling is None:
             return gradient
         return torch.where(self.is_over, 0.0, torch.where(self.is_at_ceiling, SHARES[edge] * gradient, gradient))
 
     def is_at_rest(self, gradient: Tensor) -> Tensor:
-        """Where a token gets nothing, whatever its ratio. At A = 0 A still has a derivative, unless r is infinite."""
+        """Where does a token get nothing, in second derivatives too? If A = 0, the derivative by A remains, unless r is infinite."""
         ratio = torch.exp(self.log_ratio) if self.in_log else self.x
         return (gradient == 0) & ((self.advantage != 0) | (ratio == torch.inf))
 
@@ -338,7 +340,7 @@ def _pull_by(
     edge: str,
     **parameters: object,
 ) -> Gradients:
-    """formula(grad, clip, edge, **parameters): the gradient of the log ratio. The advantage gets the derivative of the value."""
+    """The log ratio gets formula(grad, clip, edge, **parameters), and the advantage gets the derivative of the value."""
     clip = Clip(log_ratio, advantage, *numbers)
     grad = grad.to(clip.log_ratio.dtype)
     to_log_ratio = to_advantage = None
@@ -351,7 +353,7 @@ def _pull_by(
 
 
 def _limit(dtype: torch.dtype, gradient: Tensor, grad: Tensor) -> Tensor:
-    """At most the largest number of a half precision, which r exceeds soon. An infinite grad keeps its infinity."""
+    """The gradient, at most as large as the largest number of a half precision, which r soon exceeds. An infinite grad stays infinite."""
     if dtype in (torch.float32, torch.float64):
         return gradient
     most = torch.finfo(dtype).max
@@ -360,7 +362,7 @@ def _limit(dtype: torch.dtype, gradient: Tensor, grad: Tensor) -> Tensor:
 
 
 def _clamp_gradient(row: Rule, grad: Tensor, clip: Clip, edge: str, **parameters: float) -> Tensor:
-    """The gradient that a rule of clamp makes of -A, times a weight."""
+    """grad * (the gradient that a rule of clamp gives x for the gradient -A) * weight."""
     x_alone = (True, False, False)
     y = clip.clipped
     slope = row.pull(-clip.advantage, clip.x, clip.min, clip.max, y=y, wants=x_alone, edge=edge, **parameters)[0]
@@ -369,7 +371,7 @@ def _clamp_gradient(row: Rule, grad: Tensor, clip: Clip, edge: str, **parameters
     is_at_rest = clip.is_at_rest(slope)
     if not clip.in_log and not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
         return torch.where(is_at_rest, 0.0, grad * slope * clip.x)
-    # At rest the ratio counts as 1: an infinity would meet a zero in a second derivative.
+    # At rest the ratio counts as 1: a second derivative would multiply an infinite ratio by zero.
     log_ratio = torch.where(is_at_rest, 0.0, clip.log_ratio)
     weight = clip.ratio_of_value(log_ratio, row.is_linear) if clip.in_log else torch.exp(log_ratio)
     return torch.where(is_at_rest, 0.0, grad) * slope * weight
@@ -381,7 +383,9 @@ def _log_prob_gradient(grad: Tensor, clip: Clip, edge: str) -> Tensor:
 
 
 def _user_gradient(function: UserFormula, grad: Tensor, clip: Clip, edge: str, settings: Mapping[str, float]) -> Tensor:
-    """The function is called twice: where it gives nothing at first, the ratio is 1 in the second call."""
+    """The gradient by a user's function. It is called twice: where the first call gives 0, the second call gets the ratio 1, because a
+    second derivative would multiply an infinite ratio by zero.
+    """
     least = 0.0 if clip.lowest is None else rounded(clip.lowest, clip.log_ratio)
     most = math.inf if clip.highest is None else rounded(clip.highest, clip.log_ratio)
     first = function(grad, torch.exp(clip.log_ratio), clip.advantage, least, most, **settings)
@@ -397,7 +401,7 @@ def _user_gradient(function: UserFormula, grad: Tensor, clip: Clip, edge: str, s
 
 
 def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the tokens of each sequence that count; 0 where no token counts."""
+    """The mean over those tokens of each sequence that count; 0 if no token counts."""
     wide = widened(log_ratio)
     if mask is None:
         return wide.mean(-1, keepdim=True)
@@ -415,21 +419,16 @@ def _rule(name: str, formula: str, also_called: str = "", **row: Any) -> None:
     rule = bound_rules.RULES[name]
     fields = ("source", "parameters", "sides", "ignores_edge", "translates")
     row = {**{field: getattr(rule, field) for field in fields}, **row}
-    pull, scalar_reference = (
-        partial(_pull_by, partial(_clamp_gradient, rule)),
-        partial(reference.gradient, "linear" if rule.is_linear else "other", rule.reference),
-    )
-    RULES[name] = row_of(
-        name, pull, scalar_reference, formula=formula, also_called=also_called, keeps=INPUTS, ulps=4, **row
-    )
+    row |= {"formula": formula, "also_called": also_called, "keeps": INPUTS, "ulps": 4}
+    pull = partial(_pull_by, partial(_clamp_gradient, rule))
+    scalar_reference = partial(reference.gradient, "linear" if rule.is_linear else "other", rule.reference)
+    RULES[name] = row_of(name, pull, scalar_reference, **row)
 
 
 def _adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., float], /, **row: Any) -> Rule:
-    """A row from a user's function(grad, ratio, advantage, min, max, **settings): the gradient of the log ratio of every token."""
-    pull, scalar_reference = (
-        partial(_pull_by, partial(_user_gradient, function)),
-        partial(reference.gradient, "user", scalar_formula),
-    )
+    """The row of a user's function(grad, ratio, advantage, min, max, **settings), which gives the gradient of each token's log ratio."""
+    pull = partial(_pull_by, partial(_user_gradient, function))
+    scalar_reference = partial(reference.gradient, "user", scalar_formula)
     row = {"is_linear": is_linear, "keeps": INPUTS, "ignores_edge": True, "is_users": True, **row}
     return row_of(pull=pull, reference=scalar_reference, **row)
 

@@ -1,6 +1,6 @@
-"""The policy losses that papers name, as rows: which rule, space and bounds of `policy_loss` each of them is.
+"""The policy losses that papers name, as rows: the rule, space and bounds of `policy_loss` that give each of them.
 
-The rows are the one table: `pseudograd.policy.presets`, the tests and docs/policy_clips.md with its figure all read them.
+`pseudograd.policy.presets`, the tests and docs/policy_clips.md with its figure all read these rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .policy import DEFAULT, PolicyRule, policy_loss
 class Policy:
     """One named policy loss. Call it as `policy_loss`; keyword arguments replace its own.
 
-    paper: its source. projects: the code that has it, and under which name. gradient: to log_ratio, as the paper has it. note: a
+    paper: its source. projects: the code that has it, with its name there. gradient: that of log_ratio, as in the paper. note: a
     difference from that code. The other fields are arguments of `policy_loss`.
     """
 
@@ -41,7 +41,7 @@ class Policy:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments of `policy_loss` that it stands for."""
+        """The keyword arguments of `policy_loss` that give this loss."""
         settings = {setting.name: getattr(self, setting.name) for setting in fields(self)[5:]}
         return {**settings, "rule": dict(self.rule) if isinstance(self.rule, Mapping) else self.rule}
 
@@ -53,7 +53,7 @@ class Policy:
 
 
 class Policies(dict[str, Policy]):
-    """The policy losses by name: `policies["dapo"](log_ratio, advantage)`; `list(policies)` is all of their names."""
+    """The policy losses by name: `policies["dapo"](log_ratio, advantage)`. `list(policies)` gives all names."""
 
     def __missing__(self, name: str) -> Policy:
         raise unknown_name("policies", "name", self, name)

@@ -111,7 +111,7 @@ def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
 
 
 def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Parameter:
-    """A number as it is; a tensor checked, and along `axis` in the shape that broadcasts with x."""
+    """Check a scale or zero point. Returns a number as it is, and a tensor in a shape that broadcasts with x along `axis`."""
     if not isinstance(value, Tensor):
         value = as_number(value)
         if isinstance(value, bool) or not is_number(value):
@@ -123,7 +123,7 @@ def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Parameter:
         if not -x.dim() <= axis < x.dim():
             raise ValueError(must("fake_quantize", "axis", f"be a dimension of x, which has {x.dim()}", axis))
         own, other = value.shape[0], x.shape[axis]
-        # Two comparisons: `in` would compare the symbols of a compiler with dynamic shapes by identity.
+        # Not `own not in (1, other)`, which would compare the symbols of a compiler by identity.
         if own != 1 and own != other:
             size = f"have {x.shape[axis]} elements, the size of x along axis {axis}"
             raise ValueError(must("fake_quantize", name, size, tuple(value.shape)))
@@ -134,13 +134,13 @@ def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Parameter:
 
 # --- the formula ------------------------------------------------------------------------------------------------------
 
-_EXACT = 2**23  # float32 holds the difference of two codes exactly if neither is larger than this
+_EXACT = 2**23  # float32 holds the difference of two codes exactly if both are at most this
 
 
 def _rounded(position: Tensor) -> Tensor:
-    """The rounded position, not recorded: the gradient of torch.round is 0, and no report of `override(round=...)` should count this call.
+    """The rounded position. It is not recorded: its gradient would be 0, and no report of `override(round=...)` should count this call.
 
-    Compiled code does not detach: torch's older vmap (`is_grads_batched`) may run it, and knows no detach.
+    Compiled code does not detach: torch's older vmap (`is_grads_batched`) may run it, and cannot detach.
     """
     return torch.round(position if is_compiling() else position.detach())
 
@@ -164,11 +164,10 @@ def _find_grid(
 
 
 def _grid(x: Tensor, scale: Parameter, zero_point: Parameter) -> tuple[Tensor, Tensor, Parameter, Parameter]:
-    """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them.
+    """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them. A code of 0 may have either sign.
 
     The scale and its reciprocal are computed in float32 whatever x is, the rest in float32 or float64. Only a scale that is a float64
-    tensor stays float64 for a float64 x: a scale that learns in float64 should not move in float32's steps. Of a code that is 0 the sign is
-    free.
+    tensor stays float64 for a float64 x: a scale that learns in float64 should not move in float32's steps.
     """
     wide, inverse = widened(x), 0.0
     if not isinstance(scale, Tensor) and is_compiling():
@@ -189,7 +188,7 @@ def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int,
         code = code.double()
         zero = _rounded(zero_point.double()) if isinstance(zero_point, Tensor) else zero
     steps = torch.clamp(code, quant_min, quant_max)
-    steps = steps - zero if isinstance(zero, Tensor) or zero else steps + 0.0  # which makes 0 of -0
+    steps = steps - zero if isinstance(zero, Tensor) or zero else steps + 0.0  # the sum makes 0 of -0
     return (steps.to(scale.dtype if isinstance(scale, Tensor) else torch.float32) * scale).to(x.dtype)
 
 
@@ -206,12 +205,11 @@ def _pull_on_grid(
     code_of: Callable[[Tensor, Parameter, Parameter], Tensor] | None = None,
     **how: object,
 ) -> Gradients:
-    """The rule of a clamp, applied on the grid to the code before it was clamped.
+    """Apply the rule `outside` of clamp to the code before it is clamped to the grid.
 
-    outside: the rule of the clamp. code_of(x, scale, zero_point): computes this code for a function of torch whose formula for it differs
-    from that of `_grid`.
+    code_of(x, scale, zero_point): computes this code, for a function of torch whose formula for it is not that of `_grid`.
     """
-    if not outside.inputs_read(wants):  # x gets grad as it is, and nothing else learns
+    if not outside.inputs_read(wants):  # x gets grad as it is, and neither scale nor zero_point learns
         return grad, None, None, None, None
     low, high, grad = float(quant_min), float(quant_max), widened(grad)
     position, code, zero, step = _grid(x, scale, zero_point)
@@ -222,11 +220,11 @@ def _pull_on_grid(
     to_scale = to_zero_point = None
     _, wants_scale, wants_zero_point, *_ = wants
     if wants_scale:
-        # grad_x * position is NaN for 0 * inf: the rule gives x nothing there.
+        # Where the rule gives an infinite x nothing, 0 * inf would be NaN.
         blocked = (grad_x == 0) & (position.abs() == torch.inf)
         to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
     if wants_zero_point:
-        # grad_x - grad is NaN for inf - inf: there all of grad goes to x, and none to zero_point.
+        # Where x gets all of an infinite grad, zero_point gets nothing, but inf - inf would be NaN.
         same = (grad_x == grad) & (grad.abs() == torch.inf)
         to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * step
     return grad_x, to_scale, to_zero_point, None, None
@@ -236,7 +234,7 @@ _INPUTS = ("x", "scale", "zero_point", "quant_min", "quant_max")
 
 
 def _keeps_for_parameters(wants: Wants) -> tuple[str, ...]:
-    """What is saved for a rule that reads nothing itself: every input if the scale or the zero point learns."""
+    """The inputs that are saved for a rule that reads none: all if the scale or the zero point learns."""
     return _INPUTS if wants[1] or wants[2] else ()
 
 

@@ -30,7 +30,7 @@ def register_rule(
 ) -> Callable[[Formula], Formula]:
     """Decorator: make a function a backward rule of `op` and of its family, under the name of the function.
 
-    Forward:  as it is; a rule has no say in it.
+    Forward:  that of the op; a rule does not change it.
     Backward: by the function f. What it takes and returns depends on the op.
         - the clamp family, fake_quantize: f(grad, x, y, min, max) -> grad_x outside the range, where y is x clamped. Inside, x gets
           grad. edge, maximize and the gradient of tensor bounds work as with every rule.
@@ -112,7 +112,7 @@ def _name_of(function: Callable[..., Tensor], family: list[Op], author: str) -> 
 
 
 def _parameters_of(function: Callable[..., Tensor], adapter: Adapter) -> dict[str, float]:
-    """The keyword-only arguments with their defaults. The function is called once, so that a wrong one fails here and not in a backward."""
+    """The keyword-only arguments with their defaults. One call of the function checks that it works before any backward needs it."""
     signature, name = inspect.signature(function), function.__name__
     parameters = {p.name: p.default for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     for key, default in parameters.items():
@@ -134,7 +134,7 @@ _GRADS = torch.tensor([1.5, -1.5, 0.1, -0.1, math.inf, -math.inf, 0.0, math.nan]
 def _checked_sides(
     sides: Callable[..., object], function: Callable[..., Tensor], parameters: dict[str, float], op: Op
 ) -> Callable[..., Sides]:
-    """The sides in the form that a row has; raises if the function gives something else on a side of the range."""
+    """The function `sides` in the form that a row needs. Raises an error if its sides are not what the user's function gives."""
     if not op.has_outside:
         remedy = "They are those of a range"
         raise ValueError(must("register_rule", "sides", f"be left out for {op.name}", sides, remedy))
@@ -143,11 +143,11 @@ def _checked_sides(
         return read_sides(sides(**parameters))
 
     try:
-        of_defaults = user_sides(**parameters)
+        default_sides = user_sides(**parameters)
     except (TypeError, ValueError) as error:
         remedy = "Such as lambda: ((0.0, 1.0), (1.0, 0.0)): the factors of grad > 0 and of grad < 0, below and above"
         raise ValueError(must("register_rule", "sides", "return two sides", str(error), remedy)) from error
-    for name, x, side in zip(("below", "above"), (-2.0, 2.0), of_defaults, strict=True):
+    for name, x, side in zip(("below", "above"), (-2.0, 2.0), default_sides, strict=True):
         for dtype in (torch.float32, torch.float64):
             grad = _GRADS.to(dtype)
             y = x / 2  # x clamped to the range -1 to 1
@@ -162,7 +162,7 @@ def _checked_sides(
 
 
 def _reference_from(reference: Callable[..., float]) -> Callable[..., float]:
-    """A user's reference with the arguments of ours. It ignores `fl`, which rounds a number to the dtype under test."""
+    """A user's reference in the form of ours, without `fl`, which rounds a number to the dtype under test."""
     return lambda *values, fl, settings: reference(*values, **settings)
 
 

@@ -107,11 +107,12 @@ def straight_through(
 
 
 def _first_name(function: Callable[..., Tensor]) -> str:
-    if isinstance(function, BuiltinFunctionType):  # which Dynamo on torch 2.10 cannot ask for a signature
+    """The name of the first argument; "input", torch's own name for it, for a function that shows no signature."""
+    if isinstance(function, BuiltinFunctionType):  # Dynamo on torch 2.10 cannot ask it for a signature
         return "input"
     try:
         return next(iter(inspect.signature(function).parameters))
-    except (ValueError, TypeError, StopIteration):  # torch's built-in functions show no signature, and call it so
+    except (ValueError, TypeError, StopIteration):
         return "input"
 
 
@@ -146,7 +147,7 @@ def _pull(grad: Tensor, x_forward: None, x_backward: None, *, wants: Wants) -> G
 
 
 def _sample(*shape: int) -> Sample:
-    """x_backward has this shape and broadcasts to x_forward."""
+    """A sample whose x_backward has this shape, which broadcasts to that of x_forward."""
 
     def build(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         x_backward = torch.linspace(-1, 1, 12)[: torch.Size(shape).numel()].reshape(shape)

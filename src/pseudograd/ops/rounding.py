@@ -1,7 +1,7 @@
 """Rounding to whole numbers: round, floor, ceil, trunc. Their true gradient is 0 everywhere, so nothing that is rounded ever learns.
 
-`round` has two rules more, which ask how far x was from what it became, in steps of 10^-decimals. Their papers know them for rounding to
-the nearest only.
+`round` has two more rules, which read the distance of x from the rounded x, in steps of 10^-decimals. Their papers define them only for
+rounding to the nearest number.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .shared_rules import ADAPTER, blocked, passed, row_of, widened
 
 __all__ = ["ceil", "floor", "round", "trunc"]
 
-# --- how far from what it became --------------------------------------------------------------------------------------
+# --- the rules --------------------------------------------------------------------------------------------------------
 
 
 def _error(x: Tensor, decimals: int) -> Tensor:
-    """x minus what it is rounded to, in steps: from -1/2 to 1/2; NaN where x is infinite."""
-    x, many = widened(x), 10.0 ** min(abs(decimals), 308)  # more is infinite in any dtype
-    position = x / many if decimals < 0 else x * many if decimals else x
+    """x minus the rounded x, in steps of 10^-decimals: from -1/2 to 1/2; NaN where x is infinite."""
+    x, factor = widened(x), 10.0 ** min(abs(decimals), 308)  # a larger power is infinite in every dtype
+    position = x / factor if decimals < 0 else x * factor if decimals else x
     return position - torch.round(position)
 
 
@@ -50,11 +50,11 @@ def _fourier(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, amplitude:
     return torch.where(is_known, widened(grad), 0.0) * torch.where(is_known, slope, 0.0), None
 
 
-OF_THE_NEAREST: dict[str, Rule] = {}
+RULES_OF_ROUND: dict[str, Rule] = {}
 
 
 def _rule(name: str, pull: Pull, keeps: tuple[str, ...] = (), **row: Any) -> None:
-    OF_THE_NEAREST[name] = row_of(name, pull, partial(reference.rounding, name), keeps=keeps, **row)
+    RULES_OF_ROUND[name] = row_of(name, pull, partial(reference.rounding, name), keeps=keeps, **row)
 
 
 _rule(
@@ -66,7 +66,7 @@ _rule(
     translates="ste straight_through round_ste",
 )
 _rule("zero", blocked, formula="0", source="the true gradient; torch.round", translates="true native none")
-RULES = dict(OF_THE_NEAREST)
+RULES = dict(RULES_OF_ROUND)  # those of floor, ceil and trunc
 _rule(
     "trust",
     _trust,
@@ -212,7 +212,7 @@ def _nearest(x: Tensor, decimals: int) -> Tensor:
     return torch.round(x, decimals=decimals) if decimals else torch.round(x)
 
 
-ROUND = _op(_nearest, round, (-1.5, -0.5, 0.5, 1.5), OF_THE_NEAREST, (0,))
+ROUND = _op(_nearest, round, (-1.5, -0.5, 0.5, 1.5), RULES_OF_ROUND, (0,))
 FLOOR = _op(torch.floor, floor, (-2.0, -1.0, 0.0, 1.0, 2.0))
 CEIL = _op(torch.ceil, ceil, (-2.0, -1.0, 0.0, 1.0, 2.0))
 TRUNC = _op(torch.trunc, trunc, (-2.0, -1.0, 1.0, 2.0))

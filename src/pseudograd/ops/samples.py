@@ -41,7 +41,7 @@ def bounded(name: str, low: float | None, high: float | None) -> Sample:
 
 
 def _tensors(name: str, low: float | None, high: float | None, *, has_rows: bool = True) -> Sample:
-    """x of shape (3, 9), or (9,) so that the bounds are larger; a bound for each row, exact hits among the values."""
+    """x of shape (3, 9), or (9,) so that the bounds are larger. Each row has its own bounds, and some x are exactly at them."""
 
     def build(dtype: torch.dtype) -> tuple[object, ...]:
         def bound(value: float | None) -> Tensor | None:

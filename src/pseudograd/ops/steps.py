@@ -63,9 +63,8 @@ SlopeOf = Callable[[Tensor, float, float], Tensor]  # (x, scale, height)
 
 
 def _slope_by_width(shape: SlopeOf) -> SlopeOf:
-    """A slope as a function of x from an even one of u = |x| / scale; 0 where x is NaN, infinite, or so far that squares overflow.
-
-    `where` stands before the arithmetic, so that a second derivative never meets an infinity.
+    """Make a slope as a function of x from a shape, a function of u = |x| / scale. It is 0 where x is NaN, infinite, or so far away that
+    squares overflow. `where` stands before the arithmetic, so that a second derivative never meets an infinity.
     """
 
     def slope(x: Tensor, scale: float, height: float) -> Tensor:
@@ -77,8 +76,8 @@ def _slope_by_width(shape: SlopeOf) -> SlopeOf:
 
 
 class Slope(Record):
-    """of(x, scale, height). unit(bandwidth): the scale and height that make it a density, of area 1, as `jumprelu` needs it.
-    shape, top: `curve`, in which the slope at 0 is the height: top(scale, height).
+    """of(x, scale, height): the slope. unit(bandwidth): the scale and height with which its area is 1, as `jumprelu` needs it.
+    shape: as in `Curve`. top(scale, height): the slope at 0, which is the height of a `Curve`.
     """
 
     of: SlopeOf
@@ -114,7 +113,7 @@ def _surrogate(
 
 
 def _window_pull(grad: Tensor, x: Tensor, at_zero: None, *, wants: Wants, scale: float, height: float) -> Gradients:
-    """The same, in fewer steps where a compiler need not join them."""
+    """`_surrogate` of the window in fewer steps, which a compiler does not need."""
     grad, wide = widened(grad), widened(x)
     if is_compiling() or rounded(height, wide) == 0:
         return _surrogate(_window, grad, x, at_zero, wants=wants, scale=scale, height=height)
@@ -125,7 +124,7 @@ def _custom(
     grad: Tensor, x: Tensor, at_zero: None, *, wants: Wants, settings: Mapping[str, Callable[[Tensor], Tensor]]
 ) -> Gradients:
     slope, grad = settings["slope"](widened(x)), widened(grad)
-    # A finite grad stays, so that the second derivative follows a slope that crosses 0.
+    # A finite grad is not replaced, because the slope may cross 0 there and has a derivative.
     return torch.where((slope == 0) & ~grad.isfinite(), 0.0, grad) * slope, None
 
 
@@ -137,7 +136,7 @@ RULES: dict[str, Rule] = {}
 
 
 def _rule(name: str, pull: Pull | None = None, **row: Any) -> None:
-    """Without a pull: the surrogate of this name."""
+    """pull: None for the surrogate of this name."""
     if pull is None:
         pull = _window_pull if name == "window" else partial(_surrogate, SLOPES[name].of)
         parameters = {"scale": 1.0, "height": 1.0}
@@ -154,7 +153,7 @@ _rule(
     translates="clipped_ste ste_sign rectangular rect boxcar hardtanh",
     jumps=lambda scale, **_: (-scale, scale),
     steps=_steps_of_window,
-    is_long=False,  # bits are kept of it
+    is_long=False,  # a call with many elements keeps bits, for which there are kernels
 )
 _rule(
     "triangle",

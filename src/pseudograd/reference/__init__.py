@@ -1,1 +1,1 @@
-"""Every rule once more, for one number at a time. These files import neither torch nor pseudograd; the tests compare."""
+"""Every rule written a second time, for one number. The tests compare both. These files import neither torch nor the rest of pseudograd."""

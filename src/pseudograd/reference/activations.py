@@ -1,4 +1,4 @@
-"""gelu, silu, leaky_relu, hardsigmoid and jumprelu for one number: plain `if`s, with the steps of "fewbit" written out above 0 only.
+"""gelu, silu, leaky_relu, hardsigmoid and jumprelu for one number: plain `if`s. The steps of "fewbit" are written out above 0 only.
 
 `fl` rounds to the dtype under test. torch computes half precision in float32 and rounds once at the end.
 """
@@ -11,7 +11,7 @@ from .elementwise import _exp, _slope, _wide
 Number = float
 Round = Callable[[float], float]
 
-# By the number of bits: the ends of the intervals above 0, and the slope of each. Below 0 it is 1 minus that.
+# By the number of bits: the ends of the intervals above 0, and the slope in each. The slope at -x is 1 minus the slope at x.
 _GELU = {
     2: ((0.5, math.inf), (0.6875, 1.046875)),
     3: ((225 / 1024, 241 / 512, 25 / 32, math.inf), (75 / 128, 195 / 256, 239 / 256, 35 / 32)),
@@ -46,7 +46,7 @@ def hardsigmoid(rule: str, x: Number, grad: Number, *, fl: Round) -> tuple[Numbe
     return (fl(grad * _wide(fl)(1 / 6)) if -3 < x < 3 else 0.0,)
 
 
-# By the window of jumprelu: the scale and height of a step's slope whose area is 1.
+# By the rule of jumprelu: the scale and height with which the slope of `sign` has the area 1.
 _DENSITIES: dict[str, Callable[[float], tuple[float, float]]] = {
     "window": lambda bandwidth: (bandwidth / 2, 1 / bandwidth),
     "triangle": lambda bandwidth: (bandwidth, 1 / bandwidth),
@@ -65,7 +65,7 @@ def jumprelu(
     fl: Round,
     **how: object,
 ) -> tuple[Number, ...]:
-    """(grad_x, grad_threshold). rule: a name, or a user's function, which says what the threshold gets of one x."""
+    """(grad_x, grad_threshold). rule: a name, or a user's function, which gives the gradient of the threshold from one x."""
     passed = 0.0 if x <= threshold else grad
     r, share = _wide(fl), 0.0
     if not isinstance(rule, str):
@@ -81,7 +81,7 @@ def jumprelu(
 
 
 def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Number:
-    """The interval ends belong to the interval below. NaN counts as above all."""
+    """The slope of the interval of x. An end belongs to the interval below it. NaN counts as above all."""
     ends, slopes = steps
     if math.isnan(x):
         return slopes[-1]

@@ -1,4 +1,4 @@
-"""The clamp family for one number: plain `if`s, in the order a person would say the rule.
+"""The clamp family for one number: plain `if`s, in the order in which a person would explain the rule.
 
 `fl` rounds to the dtype under test after every arithmetic step, so that the comparison with torch can be exact.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 Number = float
 Round = Callable[[float], float]
-# A name, or a user's reference(grad, x, y, low, high, *, fl, settings) of what x gets outside.
+# A name, or a user's reference(grad, x, y, low, high, *, fl, settings), which gives the gradient of x outside.
 Rule = str | Callable[..., float]
 
 
@@ -29,7 +29,7 @@ def forward(x: Number, low: Number | None, high: Number | None) -> Number:
 
 
 def _blocks(grad: Number, below: bool, above: bool) -> bool:
-    """Does a descent step along grad move x further away from the range?"""
+    """Does a descent step move x further away from the range?"""
     return (below and grad > 0) or (above and grad < 0)
 
 
@@ -90,7 +90,7 @@ def _inverting(x: Number, grad: Number, low: Number, high: Number, y: Number, fl
 
 
 def _edge_gradients(edge: str, grad: Number, at_low: bool, at_high: bool, fl: Round) -> tuple[Number, Number]:
-    """(what x gets, what the bound gets)."""
+    """(the gradient of x, the gradient of the bound) where x is at the edge."""
     if edge == "closed":
         return grad, 0.0
     if edge == "open":
@@ -115,7 +115,7 @@ def gradient(
     **parameters: float,
 ) -> tuple[Number, Number, Number]:
     """(grad_x, grad_min, grad_max) of y = clamp(x, min, max)."""
-    if maximize:  # a rule that is linear in grad does not notice
+    if maximize:  # for a rule that is linear in grad, the two signs cancel
         down = gradient(rule, x, -grad, low, high, edge=edge, maximize=False, fl=fl, **parameters)
         return -down[0], -down[1], -down[2]
     y = forward(x, low, high)

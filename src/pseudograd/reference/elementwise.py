@@ -1,7 +1,7 @@
 """Rounding, steps, abs, gradient transforms and fake quantisation for one number: plain `if`s.
 
-Each gives the gradients of the inputs that may be tensors. `fl` rounds to the dtype under test. Steps and quantisers compute half
-precision in float32 and round once at the end; `_wide` is that.
+Each function returns the gradients of the inputs that may be tensors. `fl` rounds to the dtype under test. Steps and quantisers compute
+half precision in float32 (by `_wide`) and round once at the end.
 """
 
 import math
@@ -22,7 +22,7 @@ def _single(value: float) -> float:
 
 
 def _wide(fl: Round) -> Round:
-    """float32 where `fl` rounds to less than that."""
+    """Rounds to float32 if `fl` rounds to a half precision; else `fl` itself."""
     return _single if fl(1 + 2.0**-20) == 1 else fl
 
 
@@ -41,7 +41,7 @@ def _exp(value: Number) -> Number:
 def rounding(
     rule: str, x: Number, grad: Number, *decimals: Number, fl: Round, within: float = 0.25, amplitude: float = 0.21
 ) -> tuple[Number, ...]:
-    """By how far x is from the nearest step of 10^-decimals."""
+    """The rules "trust" and "fourier" read the distance of x from the nearest multiple of 10^-decimals."""
     if rule in ("identity", "zero"):
         return (grad if rule == "identity" else 0.0,)
     r, steps = _wide(fl), 10.0 ** decimals[0]
@@ -78,7 +78,7 @@ def clipped(x: Number, grad: Number, limit: Number, *, fl: Round) -> tuple[Numbe
 
 
 def replaced(x_forward: Number, grad: Number, x_backward: Number, **_: object) -> tuple[Number, ...]:
-    """replace_grad: the value of the first, the gradient of the second."""
+    """replace_grad: grad goes to x_backward."""
     return 0.0, grad
 
 
@@ -135,7 +135,7 @@ def fake_quantize(
     fl: Round,
     **parameters: float,
 ) -> tuple[Number, ...]:
-    """(grad_x, grad_scale, grad_zero_point); outside and the edge are those of the integer grid."""
+    """(grad_x, grad_scale, grad_zero_point). of_the_clamp: the reference of the rule of clamp that is applied on the integer grid."""
     r = _wide(fl)
     position = r(x * r(1 / scale))
     code = r(_nearest_even(position) + _nearest_even(zero_point))

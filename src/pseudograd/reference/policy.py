@@ -31,10 +31,10 @@ def gradient(
     fl: Round,
     **parameters: float,
 ) -> tuple[Number, ...]:
-    """(to log_ratio, to advantage) of the loss of one token.
+    """(the gradient of log_ratio, the gradient of advantage) for one token.
 
     kind: "linear" or "other" for a rule of clamp, which gets the gradient -A; "log_prob" for the gradient of -A * log_prob; "user" for a
-    user's function, which says what the log ratio gets, while the ceiling and the value are the op's.
+    user's function, which gives the gradient of log_ratio. The op itself applies the ceiling and computes the value.
     """
     r = _wide(fl)
     ratio = r(_exp(log_ratio))
