@@ -1,4 +1,4 @@
-"""Residuals and the kernels that compute with them. To add one, write its file: every file of this folder registers what it holds."""
+"""Residuals and the kernels that compute with them. Every file of this folder is imported, and registers its residuals and kernels."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,11 +1,11 @@
-"""The residual of bits: planes of bits in the place of x and its bounds, and a slope for each code.
+"""The residual of bits: a call saves a code of a few bits for each element instead of x and its bounds, and a slope for each code.
 
-What a call keeps, in this order: the planes, one after the other in a uint8 tensor; the order of x's memory; a `Code`. A plane takes
-ceil(n / 64) * 8 bytes; bit i % 8 of its byte i // 8 belongs to element i, counted in the order of x's memory; the bits behind the last
-element have no meaning. The bits of an element, the lowest in the first plane, are its code; the `Code` says what to multiply grad by.
+A call saves, in this order: the planes, one after the other in a uint8 tensor; the order of x's memory; a `Code`. A plane has one bit of
+every code, the first plane the lowest. It takes ceil(n / 64) * 8 bytes: bit i % 8 of its byte i // 8 belongs to element i, counted in the
+order of x's memory, and the bits behind the last element have no meaning. The `Code` says by what to multiply grad.
 
-Three kinds of rows can be kept so: the sides of a range (`Rule.sides`), what x and its bounds get in every region
-(`Rule.find_range`), and a few slopes of x alone (`Rule.steps`). The formulas here are plain ATen, and every kernel gives their numbers.
+Three kinds of rows can be saved in this way: the sides of a range (`Rule.sides`), what x and its bounds get in every region
+(`Rule.find_range`), and a few slopes of x alone (`Rule.steps`). The formulas here are plain ATen, and every kernel gives the same numbers.
 The file is long because the three kinds share its codes, its memory and its formulas.
 """
 
@@ -46,17 +46,17 @@ from .table import PLAIN, are_plain, can_have_names, register
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 X_ALONE = (True, False, False)
-X, MIN, MAX = range(3)  # who gets a slope: a field of a Split
+X, MIN, MAX = range(3)  # the fields of a Split
 Bound = float | None
 MOST_DIMENSIONS = 15  # of a tensor that a kernel sees: their order is one number, four bits for each
 
-least = 4096  # elements: what fewer could save is nothing, and a code costs a tensor more
-devices: set[str] = set()  # on which kernels make a code as fast as autograd keeps x
+least = 4096  # elements: for fewer, one more tensor costs more than bits could save
+devices: set[str] = set()  # types of devices whose kernels make a code as fast as autograd saves x
 
 
 @contextmanager
 def save_bits_from(elements: int) -> Iterator[None]:
-    """Keep bits of tensors of at least so many elements: for tests, whose tensors are small."""
+    """Keep bits of tensors of at least so many elements. For tests, whose tensors are small."""
     global least
     before, least = least, elements
     try:
@@ -70,9 +70,9 @@ def save_bits_from(elements: int) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)  # compared by identity: memories are keyed by it
 class Code:
-    """planes: how many. regions: for each plane, the regions whose code has its bit, as a number of 16 bits in the order of `Pieces`; empty
-    for the slopes of `Steps`. slopes: for x, min and max the slope of each code; None for those that nobody asked for. by_sides: made from
-    the sides of a range, where x that is NaN, or meets a bound that is NaN, counts as inside.
+    """planes: their number. regions: for each plane, the regions whose code has its bit, as a number of 16 bits in the order of `Pieces`;
+    empty for the slopes of `Steps`. slopes: for each of x, min and max, the slope of every code, or None if nobody asked for the gradient.
+    by_sides: the code is made from the sides of a range; then x counts as inside if it or a bound is NaN.
     """
 
     planes: int
@@ -82,7 +82,7 @@ class Code:
 
 
 def _indices(*names: str) -> tuple[int, ...]:
-    """The region inside first, whose code is 0."""
+    """The positions of these regions in `Pieces`, after that of "inside", which gets code 0."""
     return REGIONS.index("inside"), *[REGIONS.index(name) for name in names if name != "inside"]
 
 
@@ -94,7 +94,7 @@ _ABOVE_MIN, _BELOW_MAX = _indices("below", "at_min"), _indices("above", "at_max"
 
 
 def regions_of_numbers(low: float, high: float) -> tuple[int, ...]:
-    """Where x can stand between two numbers that are not crossed."""
+    """The regions in which x can be if its bounds are two numbers that are not crossed."""
     return _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER
 
 
@@ -102,16 +102,16 @@ _EXACT = frozenset((0.0, 1.0))  # factors that no dtype rounds
 
 
 def kind_of(side: Side) -> int:
-    """0: one factor for every grad. 1: one for each sign. 2: no factor. What is alike for every grad costs least where planes meet."""
+    """0: one factor for every grad. 1: one for each sign of grad. 2: no factor."""
     return 2 if isinstance(side, Constant) else int(side.positive != side.negative)
 
 
 def make_code(
     pieces: Pieces, wants: Wants, regions: tuple[int, ...], by_sides: bool, dtype: torch.dtype
 ) -> Code | None:
-    """A code for each split that the wanted gradients tell apart in these regions. None where a code cannot say it.
+    """A `Code` with a code for each distinct split of the wanted gradients in these regions. None if no code can express them.
 
-    wants: for x, min and max; x alone for one by sides. dtype: of the factors.
+    wants: for x, min and max; only for x if by_sides. dtype: of the factors.
     """
     wants_x, wants_min, wants_max = wants
     splits: list[tuple[Side, float, float]] = [
@@ -129,10 +129,8 @@ def make_code(
         for x, _, _ in order:
             if Reversal in map(type, x):
                 return None
-        if len(order) > 2:
-            of_x, *_ = zip(*order[1:], strict=True)
-            kinds = dict(zip(order[1:], map(kind_of, of_x), strict=True))
-            order[1:] = sorted(kinds, key=kinds.__getitem__, reverse=True)
+        # The highest code, with a bit in both planes, goes to the kind of side that costs kernels least there.
+        order[1:] = sorted(order[1:], key=lambda split: kind_of(split[0]), reverse=True)
     planes = max(0 if by_sides else 1, (len(order) - 1).bit_length())
     sets = [0] * planes
     for region in regions:
@@ -154,7 +152,7 @@ def make_code(
 
 
 def _rounded(side: Side, dtype: torch.dtype) -> Side:
-    """With factors as the formula has them, which multiplies in the dtype."""
+    """The side with its factors rounded to the dtype, in which the formula multiplies."""
     return type(side)(*[rounded_to(factor, dtype) for factor in side])  # type: ignore[arg-type]  # none is a Reversal
 
 
@@ -173,22 +171,22 @@ Made = TypeVar("Made")
 
 
 def remembered(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
-    """`make` with a memory: the result depends on the arguments and on how subnormals are rounded."""
+    """Decorator: `make` with a memory. The result may depend on the arguments and on how subnormals are rounded."""
 
     @functools.wraps(make)
-    def ask(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
-        # Without the kinds, a key with the bounds 0.0 and 1.0 would be the one with False and True.
+    def look_up(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+        # Without the types, the bounds 0.0 and 1.0 would have the same key as False and True.
         key = make, args, tuple(map(type, args)), flushes_subnormals()
         return _memory[key] if key in _memory else remember(_memory, key, make(*args, **kwargs))
 
-    return ask
+    return look_up
 
 
 def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
-    """How the call can keep where x stands between its bounds, for the wanted gradients; None where a code cannot say it.
+    """The code by which the call can save the region of each x, for the wanted gradients; None if it cannot.
 
-    Between numbers they may not be NaN, crossed or beyond the dtype, as those of a rewritten call may be. Between tensors, some of which
-    may be equal or crossed, a rule may not ask which bound x is at. Between a number and a tensor torch has to compute y.
+    Number bounds must not be NaN, crossed or beyond the dtype, as those of a rewritten call may be. Tensor bounds may be equal or crossed
+    somewhere, so the rule must not ask which bound x is at. If one bound is a number and the other a tensor, torch has to compute y.
     """
     between, dtype = call.find_range(inputs), inputs[0].dtype
     if between is None or dtype not in DTYPES:
@@ -224,14 +222,15 @@ def code_of_tensors(
     call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], wants: Wants, dtype: torch.dtype
 ) -> Code | None:
     """has_bounds: is there a min, a max? wants: for each input of the call."""
-    if call.rule.find_range is None:  # of x alone; and not of an edge that may ask which of two bounds x is at
-        return None if edge_reads_grad(call.edge) else code_of_sides(call, *has_bounds, dtype)
+    if call.rule.find_range is None:
+        asks_which_bound = edge_reads_grad(call.edge)
+        return None if asks_which_bound else code_of_sides(call, *has_bounds, dtype)
     wanted = {column for column, want in zip(columns_of(wants, has_bounds[0]), wants, strict=True) if want}
     return make_code(pieces, (X in wanted, MIN in wanted, MAX in wanted), _ALL_REGIONS, False, dtype)
 
 
 def columns_of(inputs: Inputs | Wants, has_min: bool) -> tuple[int, ...]:
-    """Who each input of the call is: x, min and max, or x and the only bound of fmin and fmax."""
+    """For each input of the call, the field of a `Split` that it gets: x, min and max, or x and the only bound of fmin and fmax."""
     return (X, MIN, MAX) if len(inputs) == len(BOUNDED) else (X, MIN if has_min else MAX)
 
 
@@ -253,8 +252,8 @@ def steps_of(call: Call, inputs: Inputs) -> Steps:
 
 
 def order_of(x: Tensor) -> int | None:
-    """The dimensions of x from the outermost to the innermost of its memory, as native/operators.c counts them; None if x is not dense,
-    or has more of them than that can count.
+    """The dimensions of x from the outermost to the innermost in memory, as one number, four bits for each, as in native/operators.c. 0 for
+    their own order. None if x is not dense or has too many dimensions.
     """
     if x.dim() > MOST_DIMENSIONS:
         return None
@@ -285,13 +284,13 @@ def bytes_of_a_plane(elements: int) -> int:
     return -(-elements // 64) * 8
 
 
-# Times eight bytes of 0 or 1, it gathers them in the highest byte, the first byte in the lowest bit: 128 for the first byte in memory.
+# A product with a number whose bytes are 0 or 1 has these bytes as the bits of its highest byte, the first byte as the lowest bit.
 (_GATHER,) = struct.unpack("q", bytes.fromhex("8040201008040201"))
 
 
 def pack(mask: Tensor) -> Tensor:
-    """A mask of one dimension as a plane. Eight bools at a time are one int64. A selective checkpoint may keep any result, so none is
-    written to.
+    """A mask of one dimension as a plane; eight bools are read as one int64. A selective checkpoint may keep any of the results, so none is
+    changed in place.
     """
     words = functional.pad(mask, (0, -len(mask) % 64)).view(torch.int64)
     return words.mul(_GATHER).bitwise_right_shift(56).bitwise_and(255).to(torch.uint8)
@@ -304,8 +303,8 @@ def unpack(plane: Tensor, shape: torch.Size) -> Tensor:
 
 
 def are_bytes(code: Tensor) -> bool:
-    """One after the other in memory, as a kernel reads them. A hook of saved tensors may have handed the code back in other strides, or
-    in another dtype; then the plain formula reads it.
+    """Is the code in the form that a kernel reads? A hook of saved tensors may return it with other strides or in another dtype; then the
+    plain formula reads it.
     """
     return code.dtype is torch.uint8 and code.is_contiguous()
 
@@ -314,29 +313,32 @@ def are_bytes(code: Tensor) -> bool:
 
 
 def suits(call: Call) -> bool:
-    """Could some call of these keep bits?"""
+    """Could the call keep bits with some inputs?"""
     rule = call.rule
-    if rule.steps is not None or rule.find_range is not None or call.primitive.through is not None:
-        return rule.steps is not None or call.primitive.through is None
+    if rule.steps is not None:
+        return True
+    if rule.find_range is not None or call.primitive.through is not None:
+        return call.primitive.through is None
     bounds = ((True, True), (True, False), (False, True)) if call.is_about_range and "x" in call.keeps(X_ALONE) else ()
     return any(code_of_sides(call, *has_bounds) is not None for has_bounds in bounds)
 
 
 @remembered
 def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype = torch.float64) -> Code | None:
-    """The code of a call about a range; None where the rule asks how far x is outside, or tells more than four cases apart."""
+    """The code of a call about a range; None if the rule asks how far x is outside, or needs more than four codes."""
     pieces = call.pieces
     assert pieces is not None
-    regions = _ABOVE_MIN if not has_max else _BELOW_MAX if not has_min else _ALL_REGIONS
-    if regions is _ALL_REGIONS and edge_reads_grad(call.edge):  # whose calls between two equal bounds have no code
-        regions = _NEVER_AT_A_POINT
+    if not (has_min and has_max):
+        regions = _BELOW_MAX if has_max else _ABOVE_MIN
+    else:  # a call with an edge that reads grad has no code if its bounds are equal
+        regions = _NEVER_AT_A_POINT if edge_reads_grad(call.edge) else _ALL_REGIONS
     return make_code(pieces, X_ALONE, regions, True, dtype_of_factors(call, dtype))
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x = inputs[0]
     if call.rule.steps is not None:
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and reading them leaves a warning in the trace
             return False
         if x.numel() < least or x.dtype not in DTYPES or not are_plain((x,)) or not _has_kernels(x):
             return False
@@ -345,10 +347,9 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
         return False
     if call.rule.find_range is None:
         _, low, high = inputs
-        # Not with one tensor: there torch's clamp takes the sign of a zero from x or from the bound, by the position of the element.
-        if (isinstance(low, Tensor) or isinstance(high, Tensor)) and (
-            wants[1] or wants[2] or not (broadcasts(low, x) and broadcasts(high, x))
-        ):
+        has_tensor, wants_bound = isinstance(low, Tensor) or isinstance(high, Tensor), wants[1] or wants[2]
+        # Both must be tensors: with one, torch takes the sign of a zero from x or from the bound, by the position of the element.
+        if has_tensor and (wants_bound or not (broadcasts(low, x) and broadcasts(high, x))):
             return False
     elif not all(broadcasts(bound, x) for bound in inputs[1:] if isinstance(bound, Tensor)):
         return False
@@ -364,13 +365,10 @@ _MOST = torch.finfo(torch.float64).max
 
 
 def broadcasts(bound: object, x: Tensor) -> bool:
-    """Is it a tensor that the kernels of this device read beside x, as it is?"""
-    if (
-        not isinstance(bound, Tensor)
-        or type(bound) not in PLAIN
-        or bound.dtype is not x.dtype
-        or bound.device != x.device
-    ):
+    """Is the bound a tensor that the kernels of this device read beside x without a copy?"""
+    if not isinstance(bound, Tensor) or type(bound) not in PLAIN:
+        return False
+    if bound.dtype is not x.dtype or bound.device != x.device:
         return False
     own, shape = bound.shape, x.shape
     if bound.layout is not torch.strided or len(own) > len(shape):
@@ -379,7 +377,7 @@ def broadcasts(bound: object, x: Tensor) -> bool:
 
 
 def fits(bound: object, dtype: torch.dtype) -> bool:
-    """Is it no bound, or a number that torch takes for this dtype? Rewritten calls may have others, at which torch raises."""
+    """Is the bound None, or a number that torch accepts for this dtype? A rewritten call may have another one, for which torch raises."""
     if bound is None:
         return True
     if not isinstance(bound, (float, int)) or abs(bound) > _MOST:
@@ -388,9 +386,9 @@ def fits(bound: object, dtype: torch.dtype) -> bool:
 
 
 def pays_for(x: Tensor) -> bool:
-    """Would it cost more to keep x itself?"""
+    """Does it cost less to keep bits than to keep x itself?"""
     elements = x.numel()
-    if type(elements) is not int or elements < least:  # no int under torch.jit.trace
+    if type(elements) is not int or elements < least:  # under torch.jit.trace it is a tensor
         return False
     if x.layout is not torch.strided or x.is_nested:
         return False
@@ -400,7 +398,7 @@ def pays_for(x: Tensor) -> bool:
 
 
 def pays_between(tensors: tuple[Tensor, ...]) -> bool:
-    """Of x and bounds: would a code cost less than they do, and do the kernels read them as they are?"""
+    """Does it cost less to keep bits than these tensors, x and its bounds, and can the kernels read them without a copy?"""
     x = tensors[0]
     return x.device.type in devices and pays_for(x) and all(broadcasts(bound, x) for bound in tensors[1:])
 
@@ -409,36 +407,37 @@ _keeps_its_result: dict[type, bool] = {}
 
 
 def _is_kept_anyway(x: Tensor) -> bool:
-    """By the op that made it, as sigmoid, exp and softmax do: then to keep x costs nothing."""
+    """Does the op that made x keep it, as sigmoid, exp and softmax keep their result? Then to keep x costs nothing."""
     node = type(x.grad_fn)
-    if issubclass(node, BackwardCFunction):  # of a Function in Python, whose class may be one of many
+    if issubclass(node, BackwardCFunction):  # of a Function in Python: there may be many such classes
         return False
     if node not in _keeps_its_result:
         _keeps_its_result[node] = saves(node, "result")
     return _keeps_its_result[node]
 
 
-# --- the meaning of the residual, in plain ATen -----------------------------------------------------------------------
+# --- the residual in plain ATen ---------------------------------------------------------------------------------------
 
 
 def _masks(x: Tensor, *bounds: Bound | Tensor) -> list[Tensor]:
-    """Where x is in each region."""
+    """A mask for each region, in the order of `Pieces`; None stands for a bound that is absent."""
     low, high = (
         bound
         if isinstance(bound, Tensor)
         else torch.full_like(x, infinity if bound is None else rounded_to(bound, x.dtype))
         for bound, infinity in zip(bounds, (-math.inf, math.inf), strict=True)
     )
-    below, at_min, at_max, above, known = x < low, x == low, x == high, x > high, x == x
+    below, at_min, at_max, above, is_number = x < low, x == low, x == high, x > high, x == x
     apart, point, crossed = low < high, low == high, low > high
-    unknown = ~(apart | point | crossed)
+    has_nan_bound = ~(apart | point | crossed)
     return [
-        *(apart & mask for mask in (below, at_min, known, at_max, above)),  # inside has code 0 in every plane
+        # The mask of inside may be too large, because its code 0 has a bit in no plane.
+        *(apart & mask for mask in (below, at_min, is_number, at_max, above)),
         *(point & mask for mask in (below, at_min, above)),
         *(crossed & mask for mask in (x < high, at_max, above)),
-        *(unknown & mask for mask in (below, above, ~(below | above))),
-        (apart | point) & ~known,
-        crossed & ~known,
+        *(has_nan_bound & mask for mask in (below, above, ~(below | above))),
+        (apart | point) & ~is_number,
+        crossed & ~is_number,
     ]
 
 
@@ -446,7 +445,7 @@ CHUNK = 2**20  # elements, a multiple of 64
 
 
 def pack_steps(x: Tensor, steps: Steps) -> Tensor:
-    """The planes of x, chunk by chunk, without temporaries of its size."""
+    """The planes of x, chunk by chunk, without temporaries of the size of x."""
     elements, size = x.numel(), bytes_of_a_plane(x.numel())
     planes = torch.empty(code_of_slopes(steps.slopes).planes * size, dtype=torch.uint8, device=x.device)
     for start in range(0, elements, CHUNK):

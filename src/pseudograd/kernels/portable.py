@@ -1,9 +1,9 @@
 """Backward kernels from a handful of ATen calls: no compiler, any device.
 
-On CPU every ATen kernel that touches a bool costs several copies, and a float kernel about one. So these use float kernels that
-compare inside: threshold_backward(g, p, t) is 0 where p <= t, and g elsewhere, also where p is NaN. (hardtanh_backward would do both
-bounds at once, but where x is NaN it gives 0 in its vector loop and g in the remainder.)
-Equal to the formulas on every (x, grad), except that subnormal grads may pass where the processor was told to flush them to zero.
+On the CPU an ATen kernel that reads or writes bools takes the time of several copies, and one with floats alone that of about one. So
+these use float kernels that compare inside: threshold_backward(g, p, t) is 0 where p <= t, and g elsewhere, also where p is NaN.
+(hardtanh_backward would do both bounds at once, but where x is NaN it gives 0 in its vector loop and g in the remainder.)
+The results equal those of the formulas, except that subnormal grads may pass if the processor flushes them to zero.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _SMALLEST = {  # subnormal
     torch.float32: 2.0**-149,
     torch.float64: 2.0**-1074,
 }
-# What still counts as a number where subnormals are flushed to zero. float16 is computed in float32, where all of its numbers are normal.
+# The smallest numbers where subnormals are flushed to zero. float16 is computed in float32, in which all its numbers are normal.
 _SMALLEST_NORMAL = {**{dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST}, torch.float16: _SMALLEST[torch.float16]}
 
 
 def _outward(dtype: torch.dtype) -> float:
-    """The largest sign(x - y) * grad that counts as "points outward": the negative number next to 0."""
+    """The negative number next to 0: the largest sign(x - y) * grad for which a descent step moves x outward."""
     return -(_SMALLEST_NORMAL if flushes_subnormals() else _SMALLEST)[dtype]
 
 
 @lru_cache(maxsize=1024)
 def _neighbour(value: float, dtype: torch.dtype, up: bool, flushes: bool) -> float:
-    """The next number of `dtype` above or below `value`; the next normal one where subnormals count as zero.
+    """The next number of `dtype` above or below `value`; the next normal one if subnormals are flushed to zero.
 
-    Numbers are between eps / 2 and eps apart, relative to the larger; so a step of 0.625 eps is rounded to the next one, also down from
-    a power of two, where they are twice as dense below.
+    Neighbours are between eps / 2 and eps apart, relative to the larger one. So a step of 0.625 eps is rounded to one neighbour, also down
+    from a power of two, below which numbers are twice as dense.
     """
     value, info = rounded_to(value, dtype), torch.finfo(dtype)
     step = max(0.625 * info.eps * abs(value), info.tiny if flushes else _SMALLEST[dtype])
@@ -54,7 +54,7 @@ def _neighbour(value: float, dtype: torch.dtype, up: bool, flushes: bool) -> flo
 
 
 def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[float | None, float | None]:
-    """Bounds that a strict comparison excludes exactly where the closed range ends."""
+    """The numbers next to the range, outside it: the numbers strictly between them are the range with its ends."""
     flushes = flushes_subnormals()
     return (
         None if low is None else _neighbour(low, dtype, False, flushes),
@@ -63,7 +63,7 @@ def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> 
 
 
 def _pass_between(grad: Tensor, x: Tensor, low: float | None, high: float | None) -> Tensor:
-    """grad where low < x < high, and where x is NaN; else 0. One allocation: a fresh tensor costs more than a pass over it."""
+    """grad where low < x < high, and where x is NaN; else 0. It makes one new tensor, which costs more than a pass over it."""
     if high is None:
         return _threshold_backward(grad, x, low)
     result = -x
@@ -93,14 +93,14 @@ def _only_inward(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradie
 
 
 def _inward_of(grad: Tensor, x: Tensor, low: object, high: object, call: Call) -> Tensor:
-    """grad where grad * sign(x - y) does not point outward. sign first: the bare product underflows."""
+    """grad, or 0 where a descent step moves x outward, by the sign of grad * sign(x - y): grad * (x - y) could underflow."""
     outward = call.primitive.forward(x, low, high)
     torch.sub(x, outward, out=outward).sign_().mul_(grad)
     return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
 
 
 def _only_inward_but_at_the_bounds(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    """As `_only_inward`, and 0 where x is at a bound: where |x - bound| <= 0."""
+    """As `_only_inward`, but 0 where x is at a bound: where |x - bound| <= 0."""
     x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
@@ -117,7 +117,7 @@ def _only_inward_but_at_the_bounds(grad: Tensor, saved: Saved, wants: Wants, cal
 
 
 def _sign_outside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    """sign(x - y) outside, where the other addend is 0; grad inside, where sign(y - x) is 0."""
+    """The sum of two: grad inside and 0 outside; 0 inside and sign(x - y) outside."""
     x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
@@ -128,13 +128,13 @@ def _sign_outside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradi
 
 
 def _are_of_one_dtype(x: Tensor, low: object, high: object) -> bool:
-    """Numbers, or tensors that do not change the dtype of the result."""
+    """Is each bound None, a number, or a tensor of the dtype of x?"""
     dtype = x.dtype
     return dtype in _SMALLEST and getattr(low, "dtype", dtype) is getattr(high, "dtype", dtype) is dtype
 
 
 def _are_finite_numbers(x: Tensor, *bounds: bits.Bound | Tensor) -> bool:
-    """And not crossed, which only a rewritten call can bring: the formulas know that x is then replaced by max."""
+    """Are the bounds None or finite numbers that are not crossed? A rewritten call with crossed bounds is left to the formula."""
     numbers = [bound for bound in bounds if isinstance(bound, (float, int))]
     if x.dtype not in _SMALLEST or len(numbers) + bounds.count(None) < len(bounds):
         return False
@@ -142,7 +142,7 @@ def _are_finite_numbers(x: Tensor, *bounds: bits.Bound | Tensor) -> bool:
 
 
 def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
-    """Serves calls about a range that give these slopes on both sides, and one of `at` at either bound."""
+    """A `serves` for calls about a range with these slopes below and above it, and the same one of `at` at both bounds."""
 
     def serves(call: Call) -> bool:
         pieces = call.pieces
@@ -154,7 +154,7 @@ def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
 
 
 def _pull_steps(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    """As the residual's formula, with slopes for one chunk at a time, into the only new tensor of the size of x, which lies as x does."""
+    """The residual's formula, chunk by chunk. Only grad_x is a new tensor of the size of x; it has the memory order of x."""
     planes, order, code = saved
     if grad.dtype not in bits.DTYPES:
         return None
@@ -172,7 +172,7 @@ def _pull_steps(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradien
 def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The slope of each element; float32 for half precision, because 1/6 should be rounded no further."""
     rows = _slopes_of_four(code, torch.float64 if grad.dtype is torch.float64 else torch.float32, grad.device)
-    # As they were saved: a hook of saved tensors may have handed them back in another dtype.
+    # In the dtype in which they were saved: a hook of saved tensors may return another one.
     parts = planes.to(torch.uint8).reshape(code.planes, -1)
     for start in range(0, grad.numel(), bits.CHUNK):
         stop = min(start + bits.CHUNK, grad.numel())
@@ -186,7 +186,7 @@ def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[
 
 
 def _slopes_of_four(code: bits.Code, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """For four neighbours at a time: row k has their slopes, where bits 4p..4p + 3 of k are their bits of plane p."""
+    """A table for four neighbours at a time: row k has their slopes if bits 4p..4p + 3 of k are their bits in plane p."""
     k = torch.arange(16**code.planes, device=device).unsqueeze(1)
     neighbour = torch.arange(4, device=device)
     codes = sum(((k >> (neighbour + 4 * plane)) & 1) << plane for plane in range(code.planes))
@@ -194,8 +194,8 @@ def _slopes_of_four(code: bits.Code, dtype: torch.dtype, device: torch.device) -
     return torch.tensor(slopes, dtype=dtype, device=device)[codes]
 
 
-LEAST_BLOCKWISE = 2**22  # elements: fewer fit the processor's cache anyhow
-PART_OF_A_THREAD = 2**15  # elements: torch shares no fewer among several threads
+LEAST_BLOCKWISE = 2**22  # elements: the temporaries of a smaller x fit the processor's cache
+PART_OF_A_THREAD = 2**15  # elements: torch does not split fewer among threads
 
 
 def _pull_by_parts(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:

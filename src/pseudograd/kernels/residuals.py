@@ -1,7 +1,7 @@
-"""What a call keeps for its backward: data, apart from the kernels that compute with it.
+"""Residuals: the data that a call saves for its backward, apart from the kernels that compute with it.
 
-A checkpoint runs the forward twice, perhaps under other modes and on other kernels, and compares what was saved. So the residual is a
-property of the call and its tensors alone.
+A checkpoint runs the forward twice, perhaps under other modes and on other kernels, and compares what was saved. So the call and its
+tensors alone decide which residual is saved.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ..record import Record
 from ..rule import Call, Gradients, Wants
 
 Inputs = tuple[Any, ...]
-Saved = list[Any]  # tensors, which autograd guards, and what is no tensor, each in its place
+Saved = list[Any]  # the tensors and other values of a residual
 
 
 class Residual(Record):
-    """serves(call, inputs, wants) -> bool: from the call, the kinds, dtypes and shapes of its inputs and `wants`, never from a mode.
+    """serves(call, inputs, wants) -> bool: depends on the call, the kinds, dtypes and shapes of its inputs and `wants`, never on a mode.
 
-    encode(call, inputs, wants) -> (y, saved): plain ATen; it says what the residual is.
+    encode(call, inputs, wants) -> (y, saved): plain ATen; it defines the residual.
     pull(grad, saved, wants, call) -> one gradient per input, unreduced: plain ATen, differentiable. grad is dense.
-    nbytes(call, inputs, wants): how many bytes of tensors it keeps.
-    suits(call): could it serve a call of these? Asked once for each call.
-    priority: of two that serve a call, the one with the larger number is kept.
+    nbytes(call, inputs, wants): the bytes of the saved tensors.
+    suits(call): could it serve the call with some inputs? Asked once for each call.
+    priority: if several residuals serve a call, the one with the largest number is saved.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Residual(Record):
 
 
 def select_inputs(call: Call, inputs: Inputs, wants: Wants) -> Saved:
-    """The inputs that the call keeps, None in the place of others."""
+    """The inputs that the call keeps, and None in the place of each other input."""
     names = call.keeps(wants)
     if names == call.primitive.inputs:
         return list(inputs)

@@ -1,7 +1,7 @@
-"""The table of residuals and of the kernels that compute with them. It may change at any time; neither rules nor engine name one.
+"""The table of residuals and of the kernels that compute with them. It may change at any time; neither rules nor engine name a kernel.
 
-`residual_of` says what a call keeps; `backward` runs the first kernel that is ready for the tensors at hand, else the residual's own
-plain formula. Compiled and functorch calls keep the inputs and run the formula.
+`residual_of` says what a call saves. `forward`, `backward` and `value` run the first kernel that can compute with the given tensors; if
+they return None, the engine runs the plain formula. Compiled and functorch calls save the inputs and run the formula.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def _leave_to_formula(*arguments: object) -> NoReturn:
 
 
 class Coded(Record):
-    """How a call saves planes in place of all of its tensors.
+    """How a call saves planes (see `bits`) instead of its tensors.
 
-    encode(*tensors) -> (y, planes, order). decode(grad, planes, column, order) -> the gradient of the tensor with this column; a column is
-    None where nobody asks for the gradient. code: what `residual` saves beside the planes and the order.
+    encode(*tensors) -> (y, planes, order). decode(grad, planes, column, order) -> the gradient of one tensor, for its entry of `columns`,
+    which is None if nobody asks for the gradient. code: what `residual` saves beside the planes and the order.
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int | None]]
@@ -39,13 +39,12 @@ class Coded(Record):
 
 
 class Prepared(Record):
-    """A call whose only tensor is x, with everything decided that does not depend on x.
+    """A call whose only tensor is x. Everything that does not depend on x is decided.
 
-    With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x, which the formula gives by default.
-    With many it saves planes as `coded` says, if it `pays` for x; encode_in_place(x, settings) -> (planes, order). If it `is_of_few` it
-    serves no more than few elements.
-    others: the inputs behind x. takes_any: does forward take x of every layout, as torch's own ops do? passes: x gets grad as it is, so
-    nothing is saved.
+    With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x; by default the formula gives grad_x.
+    With many elements it saves planes as `coded` says, if pays(x); encode_in_place(x, settings) -> (planes, order).
+    is_of_few: the call serves few elements only. others: the inputs behind x. takes_any: does forward take x of every layout, as torch's
+    own ops do? passes: x gets grad as it is, so nothing is saved.
     """
 
     forward: Callable[[Tensor, Tensor | None], Tensor]
@@ -62,11 +61,10 @@ class Prepared(Record):
 
 
 class PreparedBetween(Record):
-    """A call with tensors or None behind x that saves all its tensors, with everything decided that depends on no value.
+    """A call whose inputs behind x are tensors or None, and which saves all its tensors. Everything that depends on no value is decided.
 
-    forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of the tensor with this column. inputs(values): the inputs of
-    the call, from one value for each tensor. coded(wants): how the call saves planes when these gradients are wanted; None where it does
-    not.
+    forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of one tensor, for its entry of `columns`. inputs(values): the
+    inputs of the call, from one value for each tensor. coded(wants): how the call saves planes if these gradients are wanted, or None.
     """
 
     forward: Callable[..., Tensor]
@@ -78,18 +76,18 @@ class PreparedBetween(Record):
 
 
 class Kernel(Record):
-    """A faster way to the gradients of a residual, and perhaps to the residual.
+    """Computes the gradients from a residual faster than the formula, and perhaps the residual itself.
 
     device: the type of the only device that it computes on; "" for any.
     serves(call) -> bool is asked once for each call.
-    priority: of two that are ready, the one with the larger number runs; of equal ones the one whose name comes first.
-    backward(grad, saved, wants, call) -> one gradient per input, unreduced, or None to decline;
-    forward(call, inputs, wants) -> (y, saved), or None to decline; for residuals other than the inputs, which cost nothing to keep.
+    priority: the kernel with the largest number is asked first; of equal ones the one whose name comes first.
+    The next four may return None to decline. They get plain tensors, and run only if no mode watches and no second derivative is recorded.
+    backward(grad, saved, wants, call) -> one gradient per input, unreduced.
+    forward(call, inputs, wants) -> (y, saved); not for the residual of inputs, which costs nothing to save.
     forward_in_place(call, inputs, wants) -> saved, and the first input becomes y.
-    All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
-    prepare(call, others, dtype): the call with numbers behind x made ready, or None to decline. prepare_between(call, inputs): the same
-    with tensors; none of it may depend on more than which inputs are there, and on their dtype.
-    value(call, inputs) -> y, or None to decline; where the inputs are kept.
+    value(call, inputs) -> y; for the residual of inputs.
+    prepare(call, others, dtype): the prepared call with these numbers behind x, or None. prepare_between(call, inputs): the same with
+    tensors, or None; it may depend only on which inputs are not None, and on their dtype.
     """
 
     name: str
@@ -108,10 +106,10 @@ class Kernel(Record):
 class _Served(Record):
     """What the table has for one call, as long as the table does not change."""
 
-    state: int
+    state: int  # of the table
     residuals: tuple[Residual, ...]
     kernels: dict[str, tuple[Kernel, ...]]  # by the name of their residual
-    has_values: bool  # of calls that keep their inputs
+    has_values: bool  # can a kernel compute y for a call that saves its inputs?
 
 
 can_have_names = hasattr(Tensor, "has_names")
@@ -137,15 +135,15 @@ def _table_of(entry: Residual | Kernel) -> list[Any]:
 
 
 def remove(*entries: Residual | Kernel) -> None:
-    """Take them out again. A backward still to come uses the residual of its forward."""
+    """Take residuals and kernels out of the table. A backward still to come uses the residual of its forward."""
     for entry in entries:
         _table_of(entry).remove(entry)
     _note_change()
 
 
-def account(name: str, of: Callable[[], dict[str, str]]) -> None:
-    """Say how kernels of this name are, as `state` and `why`, also where none is registered because something is missing."""
-    _accounts[name] = of
+def account(name: str, describe: Callable[[], dict[str, str]]) -> None:
+    """Register describe() -> {"state", "why"} for the kernels of this name, which may be missing from the table."""
+    _accounts[name] = describe
 
 
 @contextmanager
@@ -194,16 +192,16 @@ def _served(call: Call) -> _Served:
 
 
 def _may_keep_bits(primitive: Primitive) -> bool:
-    """What stands in for a function of torch may: a checkpoint, which compares what its two runs keep, runs both under the same contexts
-    of ours (listen/hooks.py). Not where this torch lacks what that needs, nor where the formulas are not those of the rule.
+    """A checkpoint compares what its two runs save, so a primitive that stands in for a function of torch may keep bits only if both runs
+    are under the same contexts of ours (listen/hooks.py), which needs `checkpoint_frame`.
     """
-    if primitive.through is not None:
+    if primitive.through is not None:  # its formula is not that of the rule
         return False
     return primitive.saves == "rule" or (primitive.saves == "as torch" and checkpoint_frame is not None)
 
 
 def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
-    """The first residual that serves the call; the inputs where none does."""
+    """The first residual that serves the call; that of the inputs if no other one does."""
     for residual in _served(call).residuals:
         if residual.serves(call, inputs, wants):
             return residual
@@ -214,30 +212,30 @@ _NONE, _SEVERAL = "none", "several"
 
 
 def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
-    """By the first kernel that can; None where none can."""
+    """(y, saved) by the first kernel that can compute them, else None."""
     return _first("forward", residual, call, inputs, call, inputs, wants)
 
 
 def have_values(call: Call) -> bool:
-    """May `value` find one? Asked first, because it takes no time."""
+    """May `value` return a tensor? This is a faster question than `value`."""
     return _served(call).has_values
 
 
 def value(call: Call, inputs: Inputs) -> Tensor | None:
-    """Of a call that keeps its inputs, by the first kernel that can; None where none can."""
+    """y of a call that saves its inputs, by the first kernel that can compute it, else None."""
     return _first("value", INPUTS, call, inputs, call, inputs)
 
 
 def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
-    """By the first kernel that can, into the first input; None where none can, and nothing has changed."""
+    """What the call saves, by the first kernel that can compute it and write y into the first input; else None, and nothing has changed."""
     return _first("forward_in_place", residual, call, inputs, call, inputs, wants)
 
 
-def _first(does: str, residual: Residual, call: Call, values: Iterable[object], *arguments: object) -> Any:
-    """What the first kernel gives that does this for the residual, on the device of the values, without declining."""
+def _first(method: str, residual: Residual, call: Call, values: Iterable[object], *arguments: object) -> Any:
+    """The result of this method of the first kernel that has it, computes on the device of the values, and does not decline."""
     device = ""
     for kernel in _served(call).kernels.get(residual.name, ()):
-        run = getattr(kernel, does)
+        run = getattr(kernel, method)
         if run is not None:
             device = device or device_of(values) or _NONE
             result = run(*arguments) if device != _NONE and kernel.device in ("", device) else None
@@ -247,23 +245,23 @@ def _first(does: str, residual: Residual, call: Call, values: Iterable[object], 
 
 
 def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    """By the first kernel that can; None where none can."""
+    """The gradients by the first kernel that can compute them, else None."""
     return _first("backward", residual, call, (grad, *saved), grad, saved, wants, call)
 
 
 def prepare(call: Call, others: Inputs, dtype: torch.dtype, device: str) -> Prepared | None:
-    """The call with these numbers behind x made ready, if a kernel on the device can."""
+    """The call prepared with these numbers behind x, if a kernel on the device can."""
     recipe = _first_on(device, "prepare", call, others, dtype)
     return None if recipe is None else recipe.replaced(coded=_of_first_residual(call, recipe.coded))
 
 
 def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
-    """The same where no kernel can: torch's own forward, and in backward what `backward` finds, or the formula."""
+    """The same without a kernel that prepares: torch's own forward, and in backward any kernel or the formula."""
     rule, wants = call.rule, (True, *[False] * len(others))
     if rule.is_users or call.maximize or call.primitive.saves != "rule":
         return None
     passes, forward = not call.keeps(wants), call.primitive.forward
-    if passes:  # nothing is read but grad: is it also what x gets?
+    if passes:  # the rule reads only grad; does x get grad itself?
         grad = torch.zeros(0)
         if call.pull(grad, (None,) * len(wants), None, wants)[0] is not grad:
             return None
@@ -276,35 +274,35 @@ def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
 
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
-    """The call with tensors behind x made ready, if a kernel on the device of x can."""
+    """The call prepared with tensors behind x, if a kernel on the device of x can."""
     recipe = _first_on(inputs[0].device.type, "prepare_between", call, inputs)
     if recipe is None:
         return None
     return recipe.replaced(coded=lru_cache(lambda wants: _of_first_residual(call, recipe.coded(wants))))
 
 
-def _first_on(device: str, does: str, call: Call, *arguments: object) -> Any:
-    """What the first kernel for this very device gives that does this for a call, without declining."""
+def _first_on(device: str, method: str, call: Call, *arguments: object) -> Any:
+    """The result of this method of the first kernel for exactly this device that does not decline."""
     for kernel in _served(call).kernels.get(INPUTS.name, ()):
-        run = getattr(kernel, does) if kernel.device == device else None
+        run = getattr(kernel, method) if kernel.device == device else None
         if run is not None and (recipe := run(call, *arguments)) is not None:
             return recipe
     return None
 
 
 def _of_first_residual(call: Call, coded: Coded | None) -> Coded | None:
-    """A code only where the call would keep the same one unprepared."""
+    """`coded`, or None if the call without preparation would save another residual."""
     return coded if coded is not None and _served(call).residuals[:1] == (coded.residual,) else None
 
 
-# By a tensor's dispatch keys, which say all of it: the methods of `_device` would be calls of torch to every mode of functions.
+# The dispatch keys of a tensor decide what `_device` returns. A mode of functions would see the methods that `_device` calls.
 _device_by_keys: dict[int, str] = {}
 
 
 def device_of(values: Iterable[object]) -> str:
-    """The type of the device of numbers and plain tensors, which have strided memory of their own that holds their values.
+    """The type of the device of these numbers and tensors: "none" if a tensor is not plain, "several" if they are on several devices.
 
-    There out= and raw pointers are safe. "none" if a tensor is not plain, "several" if they are on more devices than one.
+    A plain tensor has strided memory of its own that holds its values, so out= and raw pointers are safe.
     """
     device = ""
     for value in values:
@@ -320,7 +318,7 @@ def device_of(values: Iterable[object]) -> str:
 
 
 def are_plain(values: Iterable[object]) -> bool:
-    """On whatever devices."""
+    """Are all tensors plain, on whatever devices?"""
     return device_of(values) != _NONE
 
 
@@ -341,14 +339,13 @@ def _device(value: Tensor, keys: int) -> str:
 
 
 def status() -> list[dict[str, str]]:
-    """Which kernels run and what for, and why others do not; those first that are asked first."""
+    """For each name of kernels, in the order in which they are asked: which rules they serve, or why they do not run."""
     names = dict.fromkeys([*(kernel.name for kernel in _kernels), *_accounts])
-    return [
-        {"kernel": name, **_status_of(name, [kernel for kernel in _kernels if kernel.name == name])} for name in names
-    ]
+    return [{"kernel": name, **_status_of(name)} for name in names]
 
 
-def _status_of(name: str, entries: list[Kernel]) -> dict[str, str]:
+def _status_of(name: str) -> dict[str, str]:
+    entries = [kernel for kernel in _kernels if kernel.name == name]
     status = _accounts[name]() if name in _accounts else {"state": "active", "why": "registered"}
     if status["state"] != "active" or not entries:
         return status
@@ -360,7 +357,7 @@ def _status_of(name: str, entries: list[Kernel]) -> dict[str, str]:
 
 
 def rules_of(serving: Iterable[Kernel]) -> list[str]:
-    """By the table of rules: those that these kernels compute, with some edge."""
+    """The rules that these kernels compute with some edge, in the order of the table of rules."""
     names: dict[str, None] = {}
     for op in OPS.values():
         for rule in op.rules.values():

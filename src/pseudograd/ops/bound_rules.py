@@ -65,7 +65,7 @@ def _leaky_inward(grad: Tensor, below: Tensor, above: Tensor, *others: object, l
 
 
 def _product(factor: float, grad: Tensor) -> Tensor | float:
-    """factor * grad. A factor that rounds to 0 gives 0 for an infinite grad, too; compiled code cannot compare it, as it may be a symbol."""
+    """factor * grad. A factor that rounds to 0 gives 0 for an infinite grad, too. Compiled code cannot compare it: it may be a symbol."""
     number = rounded(factor, grad)
     return number * grad if is_compiling() or number != 0 else 0.0
 
