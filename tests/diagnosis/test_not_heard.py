@@ -167,7 +167,7 @@ def test_a_parameter_that_had_a_gradient_in_a_step_is_looked_at_no_more(has_clos
             else:
                 backward()
                 optimizer.step()
-            (known,) = d._recorder.optimisers._known.values()
+            (known,) = d._recorder.optimisers._records.values()
             assert [leaf.tensor() is unused for leaf in known.pending] == [True]
     assert known.steps == 2
     leaf = d._recorder.leaves.leaf_of(used)

@@ -210,7 +210,7 @@ def test_a_node_that_hands_no_gradient_to_an_input_notes_nothing_of_it() -> None
 
 
 def test_behind_a_node_without_inputs_or_a_variable_is_no_leaf() -> None:
-    assert Leaves("key", {})._joined(cast(Any, SimpleNamespace(next_functions=())), 0, {}) == 0
+    assert Leaves("key", {})._upstream_of_special(cast(Any, SimpleNamespace(next_functions=())), 0, {}) == 0
 
 
 def test_the_autocast_of_losses_is_one_that_was_on_in_every_pass() -> None:

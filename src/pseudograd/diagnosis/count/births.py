@@ -1,4 +1,7 @@
-"""The op that made what is not finite: its kind, and the values of x that did it, from what its node of autograd saves."""
+"""The op that made a value that is not finite: its kind, and the x that caused it, read from the saved values of its node.
+
+In `births` and `nonfinite` a tensor is *broken* if it holds nan or inf, and a *birth* is the op that made the first broken tensor.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _OtherKind = Literal[
     "minus infinity", "half", "half result", "function", "matrix", "data", "weights", "entered", "other"
 ]
 Kind = Literal[_KindOfOp, _OtherKind]
-_OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # no entry of x decides
+_OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # their result depends on no single entry of x
 _KINDS: dict[_KindOfOp, str] = {
     "root": "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
     "division": "Div Reciprocal Rsqrt Atan2 Addcdiv",
@@ -36,16 +39,17 @@ _KINDS: dict[_KindOfOp, str] = {
     "product": " ".join((*_OF_MATRICES, "Prod", "Cumprod")),
 }
 KIND_OF: dict[str, Kind] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-# the position of the edge of a saved input, where it is not the first
+# By the name of a saved input: the position of its edge in `next_functions`, if it is not the first.
 _SECOND = "other weight exponent target mat2 mat1 batch1 mat vec vec1 tensor x2 tensor1 key"
 _THIRD = "tensor2 batch2 vec2 value bias"
 _EDGES = {**dict.fromkeys(_SECOND.split(), 1), **dict.fromkeys(_THIRD.split(), 2), "attn_mask": 3}
 _WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES))
 _RESULTS = frozenset(("result", "output", "logsumexp"))
-# the saved value that an op has its slope from
+# The saved input that can make the slope infinite, if it is not `self`.
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
-_LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}  # of the largest number of a dtype
-# a function that computes the result of an op once more, or its larger part, and the saved inputs that it needs
+# The inverse function. Of the largest number of a dtype it gives the largest x.
+_LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}
+# A function that computes the result of an op again, or the part of it that may be broken, and the saved inputs that it takes.
 _FUNCTIONS = (
     "log: self; log2: self; log10: self; log1p: self; logit: self; acos: self; asin: self; acosh: self; atanh: self; erfinv: self; "
     "sinh: self; cosh: self; mul: self other; div: self other; xlogy: self other; pow: self exponent; mm: self mat2; bmm: self mat2; "
@@ -66,13 +70,13 @@ _INPUTS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Birth:
-    """The op of which something leaves that is not finite, although all that arrives is; or one that made such a value in the forward.
+    """An op whose backward made a broken gradient from finite ones, or whose forward made a broken value.
 
-    tally: None where nobody saw the call. values: of x, where it happened. is_masked: is all that arrives at these entries 0? origin:
-    the op that made an input that is not finite, and broken: its name in the node. near: the parameter that is used there. line: the
-    losses of the line that ran the backward. place: the number of the node among those of its op in that backward, and how many there are.
-    factor: how often the largest exceeds the range of its dtype; 0 where nobody knows. hidden: the leaves upstream that a detach hides.
-    earlier: the backward that got it before, behind a detach.
+    tally: None if nobody saw the call. values: a clause about x at the broken entries. is_masked: do only zeros arrive at these entries?
+    broken: the name of a saved input that is broken, and origin: the op that made this input. near: the parameter that is another input.
+    line: the losses of the line that ran the backward. place: the number of the node among the nodes of the same op in that backward, and
+    how many these are. factor: the largest gradient as a multiple of what float16 holds; 0 if it is not known. hidden: the leaves upstream
+    that a detach hides. earlier: an earlier backward that got the value, behind a detach.
     """
 
     tally: Tally | None
@@ -97,7 +101,7 @@ class Birth:
 
 
 def is_broken(value: object) -> bool:
-    """Does a tensor hold anything that is not finite?"""
+    """Is it a tensor that holds nan or inf?"""
     if not isinstance(value, Tensor) or not has_numbers(value) or not (value.is_floating_point() or value.is_complex()):
         return False
     value = value.detach()
@@ -105,13 +109,13 @@ def is_broken(value: object) -> bool:
 
 
 def words_of(value: Tensor) -> str:
-    """The kinds of numbers in a tensor that are not finite."""
+    """The broken numbers that a tensor holds, such as "nan or -inf"."""
     groups = {"nan": value.isnan(), "inf": value == torch.inf, "-inf": value == -torch.inf}
     return " or ".join(word for word, group in groups.items() if bool(group.any()))
 
 
 def saved_value(node: GraphNode, name: str) -> Tensor | None:
-    """A saved value, if it is a tensor of numbers that can be read without running anything of the program again."""
+    """A saved value, if it is a tensor whose numbers can be read without running code of the program."""
     try:
         value = saved(node, name, None)
     except RuntimeError:
@@ -132,7 +136,7 @@ def saved_results(node: GraphNode) -> list[Tensor]:
 
 
 def edge_of(node: GraphNode, name: str) -> GraphNode | None:
-    """The node that made a saved input; None where it needs no gradient."""
+    """The node that made a saved input; None if the input needs no gradient."""
     position, edges = position_of(node, name), node.next_functions
     return edges[position][0] if position < len(edges) else None
 
@@ -180,11 +184,11 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
         return None
 
 
-# --- the values that did it -------------------------------------------------------------------------------------------
+# --- the values of x ------------------------------------------------------------------------------------------------
 
 
 def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
-    """The values of x where something leaves that is not finite. And is there none, of those known, at which the op itself makes it?"""
+    """A clause about x at the entries of the mask, which are broken; and whether x is ordinary: the op gives a finite result and slope."""
     results, inputs = saved_results(node), saved_inputs(node)
     x = inputs.get(_DECIDING.get(op, "self"))
     if op in _WITHOUT_VALUES:
@@ -219,7 +223,7 @@ def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
 
 
 def _chosen(value: Tensor, mask: Tensor) -> Tensor:
-    """The entries of the mask, where the shapes allow it, else all."""
+    """The entries of the mask; all entries if the shapes do not fit."""
     try:
         return torch.broadcast_to(value, mask.shape)[mask]
     except RuntimeError:
@@ -234,7 +238,7 @@ def _counts(groups: Mapping[str, Tensor], at: Tensor) -> str:
 
 
 def excess(op: str, node: GraphNode, grad: Tensor | None) -> float:
-    """How often the largest gradient that leaves exceeds the range of float16; 0 where nobody knows."""
+    """The largest gradient that leaves, as a multiple of what float16 holds; 0 if it is not known."""
     if grad is None or op not in ("Mul", "ToCopy"):
         return 0.0
     largest = grad.detach().float().abs()

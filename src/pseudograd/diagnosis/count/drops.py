@@ -1,4 +1,4 @@
-"""Entries of a parameter that never get a gradient: the op that hands them nothing."""
+"""Entries of a parameter that never got a gradient: the op that drops them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PRODUCTS = ("Mul", "Prod", "Linear", *MATRIX_PRODUCTS)
 CUTS, READS_OTHERS = "cuts what arrives for them", "reads others alone"
 _NEAR = 12  # nodes behind an op among which its parameter is looked for
 _MOST_NEAR = 3  # parameters behind an op
-_MORE_DROPPED = 1.5  # an op that drops more than so many times the entries in question drops for another reason
+_MORE_DROPPED = 1.5  # an op that drops more than this multiple of the missing entries has another reason
 
 
 class Drop(NamedTuple):
-    """An op that hands nothing to the entries of a leaf that never had a gradient."""
+    """An op that drops the entries of a leaf that never had a gradient. how: CUTS or READS_OTHERS."""
 
     tally: Tally
     how: str
 
 
 class _Passing(NamedTuple):
-    """The gradient towards a leaf at an op near it: where did one arrive, in the shape of what left, and where did one leave?"""
+    """The gradient at an op near a leaf: the entries at which one arrived, and those at which one left, both in the shape of what left."""
 
-    bit: int
+    leaf_set: int
     leaf: Leaf
     tally: Tally
     arrived: Tensor
@@ -41,24 +41,24 @@ class _Passing(NamedTuple):
 
 
 class Drops:
-    """The ops at which the entries of a parameter that never had a gradient lose it. Each look at a backward replaces the one before."""
+    """The ops that drop entries which never had a gradient. Each backward that is looked at replaces the results of an earlier one."""
 
     def __init__(self, leaves: Leaves, key: str) -> None:
         self._leaves, self._key, self._rerun = leaves, key, f"{key}: may run again"
         self._drops: dict[int, dict[Drop, None]] = {}  # by the set with the leaf, in the order of the backward
         self._pending: list[_Passing] = []  # of the running backward
-        self._read: set[int] = set()  # those sets of which a lookup read one of the entries
+        self._read: set[int] = set()  # the sets with a leaf of which a lookup read some of the missing entries
 
-    def of(self, leaf: int) -> list[Drop]:
-        """The drop next to the leaf in the last backward looked at; all lookups if it is one, and none of them reads the entries."""
-        drops = reversed(self._drops.get(leaf, {}))
-        nearest = [drop for drop in drops if not (leaf in self._read and drop.how == READS_OTHERS)]
+    def of(self, leaf_set: int) -> list[Drop]:
+        """The drop nearest to the leaf; if that is a lookup, all lookups. No lookup counts if one of them read some of the entries."""
+        drops = reversed(self._drops.get(leaf_set, {}))
+        nearest = [drop for drop in drops if not (leaf_set in self._read and drop.how == READS_OTHERS)]
         if nearest and nearest[0].how == READS_OTHERS:
             return [drop for drop in nearest if drop.how == READS_OTHERS]
         return nearest[:1]
 
     def begin(self, node: GraphNode, may_run_again: bool) -> None:
-        """A node was made whose backward is looked at. may_run_again: no hook of the program hands out what it has saved."""
+        """A node was made, in a step whose backward is looked at. may_run_again: no saved-tensor hook of the program is in force."""
         node.metadata[self._rerun] = may_run_again
 
     def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, partial: int) -> None:
@@ -84,13 +84,13 @@ class Drops:
                 arrived = torch.ones_like(left, dtype=torch.bool) if is_lookup else _reduced(arriving[0], left)
                 if arrived is not None:
                     near = self._near(other, partial)
-                    self._pending += [_Passing(bit, leaf, tally, arrived, left != 0) for bit, leaf in near]
+                    self._pending += [_Passing(leaf_set, leaf, tally, arrived, left != 0) for leaf_set, leaf in near]
 
     def end(self) -> None:
-        """A backward that was looked at has ended: judge by the entries that have had no gradient until now."""
+        """A backward that was looked at has ended: compare its gradients with the entries that are still missing one."""
         pending, self._pending = self._pending, []
-        reached = {passing.bit for passing in pending}
-        self._drops |= {bit: {} for bit in reached}
+        reached = {passing.leaf_set for passing in pending}
+        self._drops |= {leaf_set: {} for leaf_set in reached}
         self._read -= reached
         for passing in pending:
             had = passing.leaf.entries.mask
@@ -98,18 +98,18 @@ class Drops:
                 continue
             how = _judge(passing, ~had)
             if how:
-                self._drops[passing.bit][Drop(passing.tally, how)] = None
+                self._drops[passing.leaf_set][Drop(passing.tally, how)] = None
             elif passing.tally.op in LOOKUPS and _may_concern(passing.left, ~had):
-                self._read.add(passing.bit)
+                self._read.add(passing.leaf_set)
 
     def _near(self, start: GraphNode, partial: int) -> Iterator[tuple[int, Leaf]]:
-        """The leaves that are reached first from here, each with its set."""
+        """The leaves nearest to a node, each with the set that has it alone."""
         queue, count = [start], 0
         for node in queue:
-            bit = self._leaves.upstream(node) & partial if hasattr(node, "variable") else 0
-            leaf = self._leaves.single(bit)
+            leaf_set = self._leaves.upstream(node) & partial if hasattr(node, "variable") else 0
+            leaf = self._leaves.single(leaf_set)
             if leaf is not None:
-                yield bit, leaf
+                yield leaf_set, leaf
                 count += 1
             if count == _MOST_NEAR or len(queue) > _NEAR:
                 return
@@ -117,7 +117,7 @@ class Drops:
 
 
 def _rerun(node: GraphNode, arriving: Leaving) -> Leaving:
-    """The gradients that leave a node of torch for these; nothing if it cannot be asked."""
+    """The gradients that leave a node of torch if these arrive; empty if the node cannot be called again."""
     if any(type(grad) is not Tensor for grad in arriving if grad is not None):
         return ()  # it may run code of its own
     try:
@@ -139,7 +139,7 @@ def _judge(passing: _Passing, missing: Tensor) -> str:
 
 
 def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
-    """Where a gradient arrives, in the shape of one that leaves: an op that broadcasts its input sums the gradient again."""
+    """The entries at which a gradient arrives, in the shape of `like`, which leaves: the backward of a broadcast sums the gradient."""
     if grad is None or like.dim() > grad.dim():
         return None
     shape = (1,) * (grad.dim() - like.dim()) + tuple(like.shape)
@@ -151,9 +151,9 @@ def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> bool:
-    """Are the missing entries, or the rows or columns that they make up, among those where some arrived and none left, and hardly others?
+    """Did a gradient arrive and none leave at the missing entries, or at the rows or columns that they make up, and at few others?
 
-    is_lookup: the op is asked for single entries, and may drop whatever else it does not read in this step.
+    is_lookup: the op reads single entries, so it may drop any number of others in this step.
     """
     ways = (missing, missing.transpose(0, 1)) if missing.dim() > 1 else (missing,)
     if left.numel() == missing.numel():

@@ -1,7 +1,7 @@
 """A further backward pass that runs no code of the program: no hook of a tensor, a node or a leaf, no custom Function, no checkpoint.
 
-Torch's own engine would run all of them once more, and that would change what they keep, draw or change in place. So the nodes are called
-one by one, in the order in which that engine calls them. A graph with a node that runs code of the program is refused.
+Torch's engine would run this code once more, and the code may keep, draw or change something. So the nodes are called one by one, in the
+order of that engine. A graph with a node that itself runs code of the program is refused.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from ...torch_table.private import (
 REENTRANT = "CheckpointFunctionBackward"
 CHECKPOINT = "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without it"
 _UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
-_HOOKED = "pseudograd: hooked"  # in the metadata of a node: who registered a hook at the tensor that the node made
+_HOOKED = "pseudograd: hooked"  # in the metadata of a node: the owner of a hook of the tensor that the node made
 _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "CopySlices", "vision::ops::")
 _NEAR = 12  # nodes that may cut what a clamp passes at its bound
 _DIGITS = tuple("0123456789")
 
 Gradients = tuple[Tensor | None, ...]
-# (node, gradients that leave, gradients that arrive): those to hand on
+# (node, gradients that leave, gradients that arrive) -> gradients to hand on
 Leave = Callable[[GraphNode, Gradients, Gradients], Gradients]
 
 
 class RefusalError(Exception):
-    """A sentence for the report: why a further pass would have side effects, or would not be exact."""
+    """A further pass would have side effects, or would not be exact. Its text is a sentence for the report."""
 
 
 def refusal(behind: Iterable[GraphNode]) -> str | None:
@@ -86,7 +86,7 @@ def why_not_unpacked(node: GraphNode) -> str | None:
 
 
 def ends_behind(node: GraphNode, grad: Tensor) -> bool:
-    """Would nothing of this gradient, leaving a node towards its first input, get past the next few nodes? False where nobody knows."""
+    """Would the next few nodes cut all of this gradient, if it left a node towards its first input? False if nobody knows."""
     queue: list[tuple[tuple[GraphNode | None, int], Tensor]] = [(node.next_functions[0], grad)]
     for count, ((other, at), arrived) in enumerate(queue):
         if other is None:
@@ -105,7 +105,7 @@ def ends_behind(node: GraphNode, grad: Tensor) -> bool:
 
 
 def note_unpack_hook(result: object) -> None:
-    """Note the hooks of a call just made, on a torch whose nodes do not tell with which hooks they save."""
+    """Note the saved-tensor hooks in force at a call just made, on a torch whose nodes do not tell them."""
     hooks = saved_tensors_hooks(False)
     if hooks is not None:
         for node in nodes.nodes_of(result):
@@ -113,7 +113,7 @@ def note_unpack_hook(result: object) -> None:
 
 
 def note_hook(tensor: Tensor, hook: object, location: Location) -> None:
-    """Note a hook that may change a gradient at the node of its tensor, which does not tell."""
+    """Note a hook that may change a gradient at the node of its tensor: the node itself does not tell its hooks."""
     node = nodes.node_of(tensor)
     if node is not None and _may_change(hook):
         module = getattr(hook, "__module__", None) or ""
@@ -121,7 +121,7 @@ def note_hook(tensor: Tensor, hook: object, location: Location) -> None:
 
 
 def why_hooks_forbid(behind: Sequence[GraphNode]) -> str | None:
-    """A hook that changes a gradient would change the gradient under another rule too, and nobody can know how."""
+    """Why hooks forbid a further pass; None if they do not. A hook would change the gradient of another rule too, and nobody knows how."""
     for node in behind:
         owner = node.metadata.get(_HOOKED)
         if owner is None and node.name() == LEAF and any(map(_may_change, hooks_of(node.variable).values())):
@@ -132,7 +132,7 @@ def why_hooks_forbid(behind: Sequence[GraphNode]) -> str | None:
 
 
 def _may_change(hook: object) -> bool:
-    """False for a function that always returns None."""
+    """May it return another gradient? Not if it is a function that always returns None."""
     code = getattr(getattr(hook, "__func__", hook), "__code__", None)
     if code is None or code.co_flags & inspect.CO_GENERATOR:
         return True
@@ -147,7 +147,7 @@ def _may_change(hook: object) -> bool:
 
 
 class Graph:
-    """The graph behind some roots, which can be run any number of times."""
+    """The graph behind some roots. It can be run any number of times."""
 
     def __init__(self, roots: Sequence[Any], grads: Sequence[Tensor | None], behind: Sequence[GraphNode]) -> None:
         pairs = zip(nodes.starts(roots), roots, grads, strict=True)
@@ -212,7 +212,7 @@ def _call(node: Any, arriving: Gradients, edges: Edges) -> Gradients:
 
 
 def _cast(grad: Tensor, expected: Any) -> Tensor:
-    """Summed and cast, as the engine does between two nodes."""
+    """The gradient in the shape, dtype and device that a node expects, as the engine makes it between two nodes."""
     if not (grad.is_nested or expected.is_nested_tensor) and grad.shape != torch.Size(expected.shape):
         grad = grad.sum_to_size(tuple(expected.shape))
     if grad.dtype != expected.dtype:
@@ -252,7 +252,7 @@ class Comparison(NamedTuple):
 
 
 def compare_gradients(grad: Tensor | None, own: Tensor) -> Comparison:
-    """None is a gradient of zeros."""
+    """A gradient, of which None means zeros, beside the program's own."""
     mine = _dense(own)
     other = torch.zeros_like(mine) if grad is None else mine if grad is own else _dense(grad)
     apart = other - mine
@@ -262,7 +262,7 @@ def compare_gradients(grad: Tensor | None, own: Tensor) -> Comparison:
 
 
 def are_same(expected: Tensor, grad: Tensor) -> bool:
-    """Are two gradients equal, bit for bit or as near as sums in another order are, which a device may form?"""
+    """Are two gradients equal, up to the rounding of sums, which a device may form in another order?"""
     if expected.shape != grad.shape or expected.dtype != grad.dtype:
         return False
     first, second = _dense(expected), _dense(grad)

@@ -17,7 +17,7 @@ from .norms import Number
 SIDES = ("below", "at", "inside", "above")
 SIGNS = ("-", "+")
 COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
-ELSEWHERE = "elsewhere"  # what left towards inputs of other shapes, where something was cut
+ELSEWHERE = "elsewhere"  # if something was cut: the elements that left towards inputs of other shapes
 
 Sums = dict[str, Number]
 Leaving = Sequence[Tensor | None]
@@ -58,7 +58,7 @@ class Grads:
         return cut
 
     def elsewhere(self, cut: Number) -> Sums:
-        """The number of elements that left in other shapes, if something was cut."""
+        """The count ELSEWHERE, if something was cut."""
         if not self.others or _is_nothing(cut):
             return {}
         return {ELSEWHERE: _number(sum(torch.count_nonzero(other) for other in self.others))}
@@ -107,7 +107,7 @@ def _is_nothing(number: Number) -> bool:
 
 
 def _number(value: Number) -> Number:
-    """A number where that costs nothing: a CPU need not be waited for."""
+    """The value as a number of Python, if that does not wait for a device."""
     return value.item() if isinstance(value, Tensor) and value.is_cpu else value
 
 
@@ -132,9 +132,9 @@ def _count(grads: Grads, is_full: bool, bounds: Bounds) -> Sums:
 
 
 def _count_moved(grads: Grads, sums: Sums, is_full: bool) -> Sums:
-    """The counts that replace others if elements left where nothing arrived, as flip, gather and softmax do.
+    """The counts to use instead if the op moves elements, as flip, gather and softmax do, so that some leave where none arrived.
 
-    Positions tell nothing then: as many are cut as fewer leave than arrive.
+    Then an element is cut for each that arrives and does not leave, wherever it is.
     """
     arrived, cut = sums["arrived"], sums["cut"]
     if not grads.left or _is_nothing(cut):
@@ -163,7 +163,7 @@ def _wide(tensor: Tensor) -> torch.dtype:
 
 
 def bounds_of(grads: Grads, saved: SavedValues | None) -> Bounds:
-    """x and its bounds, as torch compares them, if x has the shape of the gradient."""
+    """x and its bounds, if x has the shape of the gradient."""
     inputs: Sequence[Bound] | None = None
     if saved is not None and saved.primitive == "torch.fmin":
         inputs = (saved.inputs[0], None, saved.inputs[1])
@@ -185,7 +185,7 @@ def _count_sides(grads: Grads, x: Tensor, low: Bound, high: Bound) -> Sums:
     nowhere = torch.zeros_like(x, dtype=torch.bool)
     below, at_low = (nowhere, nowhere) if low is None else (x < low, x == low)
     above, at_high = (nowhere, nowhere) if high is None else (x > high, x == high)
-    at, up, down = at_low | at_high, grad < 0, grad > 0  # a descent step raises x where grad is negative
+    at, up, down = at_low | at_high, grad < 0, grad > 0  # up: a descent step raises x
     back = ((below | at_low) & up) | ((above | at_high) & down)
     sums: Sums = {
         "recoverable": 0 if cut is None else torch.count_nonzero(back & cut),

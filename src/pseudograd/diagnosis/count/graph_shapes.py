@@ -1,5 +1,5 @@
-"""What the shape of a graph says: a factor that starts at 0, as in a LoRA, a clip or step beside its input, a term of the loss, and a clamp
-of a steep op."""
+"""Patterns in a graph of autograd: a factor that starts at 0, as in a LoRA; a clip or step beside its own input; a term of the loss; a
+clamp behind a steep op."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def _inputs(node: GraphNode) -> list[GraphNode | None]:
 
 
 def note_zero_factors(starts: Iterable[GraphNode | None], suspects: int, leaves: Leaves) -> None:
-    """Note at each suspect, a leaf that got zeros alone, the parameter on which this depends, if all of its ways to the loss lead through
-    products with factors that are 0 because parameters are, which got a gradient and have not been stepped by it.
+    """Note in `zero_factor` of each suspect, a leaf that got only zeros, the parameter that makes them 0.
+
+    That is a parameter whose values are all 0, which got a gradient and has not been stepped by it. All ways from the suspect to the loss
+    must lead through products with such parameters.
     """
     stack, blocked = list(starts), []
     met: set[GraphNode] = set()
@@ -88,7 +90,7 @@ def _factors_of(node: GraphNode, inputs: list[GraphNode | None]) -> tuple[int, .
 
 
 def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | None:
-    """A parameter that makes this value 0 and will not stay 0."""
+    """The parameter that makes this value 0 and will not stay 0; None if there is none."""
     if node is None or steps > _MOST_STEPS:
         return None
     if nodes.name_of(node) == nodes.LEAF:
@@ -112,7 +114,7 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
 
 
 def find_beside(node: GraphNode) -> Iterator[GraphNode]:
-    """The clamps on one side of a minimum or maximum, the steps on one side of a difference or product, of a value that the other has."""
+    """The clamps on one side of a minimum or maximum, and the steps on one side of a difference or product, whose input is on the other."""
     yield from _steps_beside(node)
     if nodes.name_of(node) not in _CHOICES:
         return
@@ -141,7 +143,7 @@ def _is_step(node: GraphNode, steps: Sequence[str]) -> bool:
 
 
 def _scaled(node: GraphNode | None) -> list[GraphNode]:
-    """A node, and those behind it as far as each multiplies or rounds its one input."""
+    """A node and the nodes behind it, as long as each only scales or rounds its one input."""
     chain: list[GraphNode] = []
     while node is not None and len(chain) < _MOST_SCALED:
         chain.append(node)
@@ -155,7 +157,7 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
 
 
 def is_term(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
-    """Is it a lower limit, such as the relu of a penalty, or a power of one, of which the loss is made by sums and constant factors?"""
+    """Is it a lower limit, such as the relu of a penalty, or a power of one, with only sums and constant factors up to the loss?"""
     limit: GraphNode | None = node
     while limit is not None and op_of(limit) in _AT_0:
         limit = _inputs(limit)[0]
@@ -177,7 +179,7 @@ def is_term(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
 
 
 def steep_op_behind(clamp: GraphNode) -> str:
-    """The op that makes what enters a clamp, as far as that is only scaled, if what passes outside the bounds may be of any size there."""
+    """The op that makes the input of a clamp, scaling aside, if its slope grows without end; "" if there is none."""
     op = next((op_of(node) for node in _scaled(_inputs(clamp)[0]) if _is_steep(node)), "")
     return op[:1].lower() + op[1:]
 

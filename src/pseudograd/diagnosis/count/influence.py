@@ -1,7 +1,7 @@
-"""Structural cuts: values that leave the graph without a derivative, and the question which of them still decide a loss.
+"""Structural cuts: values that leave the graph without a derivative, and still decide a loss.
 
-A list of every detach and argmax would be mostly noise. So each such value carries a mark through the calls that read it, and a backward
-whose loss carries the mark depends on the cut. A mark is an integer with a bit for each cut.
+A list of every detach and argmax would be mostly noise. So each such value carries a mark through the calls that read it: if the loss
+carries the mark, it depends on the cut. A mark is an integer with two bits for each cut, and one for everything else that is followed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...torch_table.records import Arguments, Keywords
 from .leaves import Leaves
 from .norms import PLAIN
 
-# Functions that read nothing of the values of their tensors, or nothing that a loss could need.
+# Functions that do not read the values of their tensors, or whose result cannot affect a loss.
 _NAMES = (
     "size dim numel __len__ stride storage_offset is_contiguous zeros_like ones_like empty_like full_like rand_like randn_like "
     "randint_like new_zeros new_ones new_empty new_full new_tensor __repr__ __format__ is_floating_point is_complex element_size data_ptr "
@@ -33,7 +33,7 @@ _READ_NO_VALUE = frozenset(_NAMES.split())
 _VIEWS = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
 # the value leaves torch
 _EXITS = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
-# A sum that a loss has been made of by these alone has an effect by its slope alone, so a constant in it has none.
+# If only these functions are between a sum and the loss, a constant in the sum changes no gradient.
 _NAMES_OF_LINEAR = (
     "add add_ __add__ __radd__ __iadd__ sub sub_ rsub __sub__ __rsub__ __isub__ neg __neg__ negative sum mean nansum stack "
     "cat clone to float double half bfloat16 type_as view reshape flatten squeeze unsqueeze contiguous expand requires_grad_ "
@@ -75,7 +75,7 @@ class Marks:
 
 
 class Arrays:
-    """Arrays of NumPy that share their memory with a tensor. A tensor or an array in that memory has their marks."""
+    """The marks of arrays of NumPy. A tensor or an array in the same memory has the same marks."""
 
     def __init__(self) -> None:
         # By id: a weak reference, the first and last address, the mark.
@@ -113,13 +113,13 @@ def _address(value: object) -> int | None:
 
 class Cut:
     """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch. is_last: does
-    its value reach a loss with no further cut behind it, so that a gradient would come if this one were not there? is_again: was it made
+    its value reach a loss with no further cut in between, so that the leaves would get a gradient without this cut? is_again: was it made
     in a backward, as by a checkpoint that computes its forward once more?
     """
 
     def __init__(self, kind: str, location: Location, bit: int) -> None:
         self.kind, self.location = kind, location
-        self.bits = 0b11 << bit  # a value that the loss depends on, and one that no further cut has met
+        self.bits = 0b11 << bit  # the lower bit stays for good; a further cut removes the upper one
         self.calls = 0
         self.is_last = self.is_again = False
         # lines that read what a comparison has made of its value, and a tensor that learns
@@ -130,19 +130,19 @@ class Cut:
 
 
 class Followed:
-    """The value of a clamp that carries a mark. Sets of leaves: upstream of x, or around it (upstream of what x was detached from)."""
+    """The value of a clamp, which carries a mark."""
 
     bit: int | None = None
-    upstream = around = 0
+    upstream = around = 0  # the set of leaves upstream of x, or of the tensor that x was detached from
     decides = False  # does the loss of this step depend on the value, with a gradient that goes around the clamp to x?
 
 
 class Idle:
-    """A number without a gradient that a program adds to one that has a gradient, as to its loss."""
+    """A number without a gradient that a program adds to a number with a gradient, such as its loss."""
 
     def __init__(self, location: Location, bit: int) -> None:
         self.location, self.bit = location, bit
-        self.cuts: set[Cut] = set()  # those it was made behind; none for a number of Python
+        self.cuts: set[Cut] = set()  # the cuts that it depends on; none are known for a number of Python
         self.passes = 0  # the backward passes whose loss depends on the sum
 
 
@@ -154,12 +154,14 @@ class Influence:
         self._marks = Marks()
         self._by_bit: list[Cut | Followed | Idle] = []
         self.idle: dict[Location, Idle] = {}
-        self._sums = 0  # the bits of sums: a value has them that hands a gradient on to the sum
-        self._values = 0  # the bits of values of clamps, which are no cuts
+        self._sums = 0  # the bits of `Idle` numbers: a value has them if it hands a gradient on to the sum
+        self._values = 0  # the bits of `Followed` values
         self._compared = 0  # the bits of cuts whose value a comparison makes or reads
         self._open = self._open_without_grad = 0  # the upper bits of all cuts, and of those under no_grad
         self._leaves, self._locations = leaves, locations
-        self._detached = Marks()  # of a detached tensor: the leaves upstream, and a lowest bit for "it was a leaf"
+        self._detached = (
+            Marks()
+        )  # of a detached tensor: the leaves upstream of its source; the lowest bit: is the source a leaf?
         # A detached tensor has the memory of its leaf, or of a tensor without a graph: a weak reference to itself, and to that.
         self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
         self._arrays = Arrays()
@@ -171,7 +173,7 @@ class Influence:
         return bits >> 1, bool(bits & 1)
 
     def let_go(self, tensor: Tensor, other: Tensor) -> Callable[[], None]:
-        """Drop the weak references to two tensors until the returned function is called, when each has become the other."""
+        """Drop the weak references to two tensors, which torch swaps, until the returned function is called."""
         marks = self._marks.get(other), self._marks.get(tensor)
         for key in (id(tensor), id(other)):
             self._marks.all.pop(key, None)
@@ -189,7 +191,7 @@ class Influence:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def is_plain(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
-        """A shortcut for most calls: no argument has a mark, and the result has a graph, or is the first argument and nothing new."""
+        """Can this call be ignored, as most calls? No argument has a mark, and the result has a graph or is the first argument."""
         if type(result) not in PLAIN or self._origins or self._arrays.all:
             return False
         is_itself, marks = args and result is args[0], self._marks.all
@@ -209,13 +211,13 @@ class Influence:
         return True
 
     def after_call(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> None:
-        """After a call of torch that is not plain."""
-        if _hands_on(func) and self._handed_on(func, args, kwargs, result):
+        """After a call of torch that is not plain: give its results the marks of its inputs, and note the cuts that it makes."""
+        if _only_computes(func) and self._mark_result(func, args, kwargs, result):
             return
         name = _name_of(func)
         if name is None:
             return
-        # the inputs of autograd.grad lend it no value
+        # The result of autograd.grad does not depend on the values of its inputs.
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
         marks, blocked = self._marks_of(inputs or args), 0  # torch.tensor(array) takes no tensor
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
@@ -255,8 +257,8 @@ class Influence:
             bits = marks if tensor.requires_grad and is_linear else marks & ~self._sums
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~blocked)
 
-    def _handed_on(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
-        """A shortcut for most of these calls: the result has a graph, and all marks of the arguments. Returns whether it was taken."""
+    def _mark_result(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
+        """A fast path for most calls: a result with a graph gets all marks of the arguments. Returns False if the slow path is needed."""
         if type(result) not in PLAIN or not is_grad_enabled() or self._origins or self._arrays.all:
             return False
         if not isinstance(result, Tensor) or nodes.node_of(result) is None or not _is_continuous(result):
@@ -290,7 +292,7 @@ class Influence:
     def _cut_by(
         self, name: str, inputs: list[Tensor], learning: list[Tensor], outputs: list[Tensor], is_in_place: bool
     ) -> int:
-        """Note and mark the values that a call cuts off. Returns the mark of a tensor that is written outside the graph."""
+        """Note and mark the values that a call cuts off. Returns the mark of a tensor that it writes outside the graph, else 0."""
         new = _outputs_without_graph(outputs, inputs)
         # Under no_grad, or in the memory of a leaf, writing makes no graph.
         is_outside = is_in_place and not new and (not is_grad_enabled() or id(inputs[0]) in self._origins)
@@ -316,12 +318,12 @@ class Influence:
             self._note_origin(tensor, source)
 
     def _note_origin(self, tensor: Tensor, source: Tensor) -> None:
-        """They share one memory as long as both live."""
+        """Note that a tensor shares the memory of another one, as long as both live."""
         key, origins = id(tensor), self._origins
         origins[key] = weakref.ref(tensor, partial(forget, origins, key)), weakref.ref(source)
 
     def leaves_behind_cuts(self, tensor: Tensor) -> int:
-        """The leaves upstream of a value that has no gradient, before each cut that it comes from."""
+        """The leaves upstream of the cuts that a value without a gradient comes from."""
         upstream = 0
         for cut in self._cuts_among(self._marks.get(tensor)):
             upstream |= cut.upstream
@@ -343,7 +345,7 @@ class Influence:
         self._marks.add(origin, bits & marks)
 
     def _note_exit(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
-        """A number or an array leaves torch. It was made of a tensor that learns, or of a value that was cut from one."""
+        """Note a number or an array that leaves torch, if it was made of a tensor that learns, or of a value that was cut from one."""
         upstream = 0
         for cut in self._cuts_among(marks):
             upstream |= cut.upstream
@@ -385,7 +387,7 @@ class Influence:
                 self._note_idle(result, 0)
             elif isinstance(value, Tensor) and not value.requires_grad and not value.dim():
                 marks = self._marks.get(value)
-                if marks and not self._detached.get(value):  # a value that is detached there and then is a surrogate
+                if marks and not self._detached.get(value):  # a value that is detached right there is a surrogate
                     self._note_idle(result, marks)
 
     def _note_idle(self, result: Tensor, marks: int) -> None:
@@ -410,7 +412,7 @@ class Influence:
             self._mark_origin(parameter)
 
     def after_function(self, result: object) -> None:
-        """A Function ran. The calls inside it make no graph. That is a cut, unless the Function made a node of its own."""
+        """A Function ran: the calls inside it make no graph. Note a cut, unless the Function made a node of its own."""
         hidden, self._local.hidden = getattr(self._local, "hidden", 0), 0
         outputs = tensors_in([result]) if hidden else []
         if hidden and not any(tensor.requires_grad for tensor in outputs):
@@ -472,8 +474,8 @@ def _is_linear(name: str, learning: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _hands_on(func: object) -> bool:
-    """Does it read values and neither compare, nor hand them out, nor write to its first argument?"""
+def _only_computes(func: object) -> bool:
+    """Does it compute new values, and neither compare them, nor hand them out of torch, nor write to its first argument?"""
     name = _name_of(func)
     if name is None or name in _COMPARISONS or name in _EXITS or name in _DETACHING or name in _IN_PLACE:
         return False
@@ -485,7 +487,7 @@ def _is_continuous(tensor: Tensor) -> bool:
 
 
 def _outputs_without_graph(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
-    """Under no_grad a view of a tensor that learns says that it requires a gradient, and is a leaf."""
+    """The results that have no graph. Under no_grad these include a view of a tensor that learns: it requires a gradient, and is a leaf."""
     new = [tensor for tensor in outputs if not tensor.requires_grad]
     if not is_grad_enabled():
         old = set(map(id, inputs))
@@ -496,10 +498,8 @@ def _outputs_without_graph(outputs: list[Tensor], inputs: list[Tensor]) -> list[
 
 def _kind(name: str, is_one_of_several: bool) -> str:
     """The name of a cut by a function. is_one_of_several: other results of the call have a graph."""
-    if name in ("detach", "detach_"):
-        return ".detach()"
-    if name == ".data":
-        return ".data"
+    if name in ("detach", "detach_", ".data"):
+        return ".data" if name == ".data" else ".detach()"
     if is_one_of_several:
         return f"indices of {name}"
     if not is_grad_enabled():

@@ -56,7 +56,7 @@ class Tie(NamedTuple):
 
 
 def find_kinks(behind: Iterable[GraphNode]) -> Iterator[KinkNode]:
-    """Those of the nodes that are at a kink for which another convention is known."""
+    """The nodes with elements at a kink, if another convention is known for it."""
     for node in behind:
         name = node.name()
         if name.startswith(_POOL_NODE):
@@ -71,7 +71,7 @@ def find_kinks(behind: Iterable[GraphNode]) -> Iterator[KinkNode]:
 
 
 def why_hidden(behind: Iterable[GraphNode]) -> set[str]:
-    """Why a node that may be at a kink cannot be measured."""
+    """The reasons why nodes that may be at a kink cannot be measured."""
     reasons = set()
     for node in behind:
         name = node.name()
@@ -120,7 +120,7 @@ def _kink(node: GraphNode, kinked: Kinked) -> KinkNode | None:
 
 
 def _saved_values(node: GraphNode, kinked: Kinked) -> SavedValues | None:
-    """A call in place saves its result. That is 0 where x is 0, and has the sign of x if the slope below 0 is positive."""
+    """The saved inputs. A call in place saves its result in place of x: both have the same sign if the slope below 0 is positive."""
     form, arrange = kinked.spelling.form, kinked.spelling.arrange
     values = read_saved(node, form.saved, arrange)
     if values is not None:
@@ -160,7 +160,10 @@ def _noted_kink(node: GraphNode, noted: Tie | Tensor) -> KinkNode:
 
 
 def _pool_kink(node: GraphNode) -> KinkNode | None:
-    """The last of equal entries is the first of the mirrored pool. None in ceil mode, where windows reach over the end."""
+    """The other convention gives the gradient to the last of equal entries, which is the first in the mirrored pool.
+
+    None in ceil mode, where windows reach over the end.
+    """
     x, first = saved(node, "self").detach(), saved(node, "result1")
     size, step, pad, spread = (_pair(saved(node, name)) for name in ("kernel_size", "stride", "padding", "dilation"))
     if saved(node, "ceil_mode") or not x.numel():
@@ -194,7 +197,7 @@ def _pair(value: Iterable[int]) -> tuple[int, ...]:
 
 
 def _is_noted(kinked: Kinked) -> bool:
-    """A quantile is not: its sort is another node, behind the result."""
+    """Must the kink be noted when the call is made? Not that of a quantile: its sort is another node, behind the result."""
     return kinked.kink.is_noted or (kinked.kink.write is not None and kinked.family != "quantile")
 
 
@@ -202,8 +205,8 @@ NOTED_CALLS = {func for func, rows in KINKED.items() if any(map(_is_noted, rows)
 
 
 def note_before(func: Function, args: Arguments, kwargs: Keywords) -> object:
-    """Before a call: the elements of a relu at which x is 0, as its node keeps the result alone; or the ties of a sort and its like."""
-    if func is Tensor.norm:  # a function in Python
+    """Before a call: the elements of a relu at which x is 0, because its node keeps only the result; or the ties of a sort and its like."""
+    if func is Tensor.norm:  # it calls torch.norm
         func = torch.norm
     for kinked in filter(_is_noted, KINKED.get(func, ())):
         values = kinked.spelling.values(args, kwargs)
@@ -221,28 +224,28 @@ def _is_plain(x: object) -> bool:
 
 
 def _find_tie(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords, x: Tensor) -> Tie | None:
-    """None without a tie, and if the pin leaves the call to torch."""
+    """The tie of this call; None if there is none, or if the pin leaves the call to torch."""
     other = other_of(kinked.family)
     if x.dim() == 0 or not x.is_floating_point() or not args or args[0] is not x or other is None:
         return None
-    mine = x.detach().requires_grad_()
+    copy = x.detach().requires_grad_()
     with torch.enable_grad():
         pins = prepare({kinked.family: other.convention})
-        pinned = run_pinned(Rewrite({}, None, pins), func, (mine, *args[1:]), kwargs)
+        pinned = run_pinned(Rewrite({}, None, pins), func, (copy, *args[1:]), kwargs)
         if pinned is None:
             return None
         y, own = (
-            result if isinstance(result, Tensor) else result[0] for result in (pinned, func(mine, *args[1:], **kwargs))
+            result if isinstance(result, Tensor) else result[0] for result in (pinned, func(copy, *args[1:], **kwargs))
         )
         weights = torch.arange(1, y.numel() + 1, dtype=y.dtype, device=y.device).reshape(y.shape)
-        (new,) = torch.autograd.grad(y, mine, weights, retain_graph=True)
-        (old,) = torch.autograd.grad(own, mine, weights)
+        (new,) = torch.autograd.grad(y, copy, weights, retain_graph=True)
+        (old,) = torch.autograd.grad(own, copy, weights)
     at_kink = int(((new != old) & ~(new.isnan() & old.isnan())).sum())
-    return Tie(mine, y, kinked.family, at_kink) if at_kink else None
+    return Tie(copy, y, kinked.family, at_kink) if at_kink else None
 
 
 def note_after(noted: object, args: Arguments, result: object) -> None:
-    """After the call: note it at its node, if no other node is between x and the result."""
+    """After the call: note the result of `note_before` at the node, if no other node is between x and the result."""
     first = result[0] if isinstance(result, tuple) else result
     node = node_of(first) if isinstance(first, Tensor) else None
     if node is None:

@@ -1,7 +1,4 @@
-"""One parameter of a program, or another leaf: which gradients arrived, which of its entries got one, and whether optimisers saw them.
-
-One file, as each gradient that arrives passes through all of it.
-"""
+"""One parameter of a program, or another leaf: which gradients arrived, which of its entries got one, and whether optimisers saw them."""
 
 from __future__ import annotations
 
@@ -28,9 +25,9 @@ from ...torch_table.private import (
 from .names import Names
 from .norms import Sizes
 
-# entries; of a larger tensor each row counts as one entry, since a mask costs a byte for each entry
+# A mask costs a byte for each entry, so in a tensor with more entries each row counts as one entry.
 _ENTRIES_BY_ROW = 2**22
-_ENTRIES_OF_TABLE = 2**18  # of a larger table nobody searches whether its rows are looked up
+_ENTRIES_OF_TABLE = 2**18  # a table with more entries is not worth the search for the op that drops some
 MOST_IN_WARM_UP = 10  # backwards in a row for which a scaler may skip the step, until its scale fits
 _HAS_DISTRIBUTED = torch.distributed.is_available()
 
@@ -38,7 +35,7 @@ Flag = bool | Tensor  # a tensor on a device that must not be waited for
 
 
 class Missing(NamedTuple):
-    """The entries that never got a gradient, of all entries; and the units (rows along the first dimension) without any gradient."""
+    """The number of entries, and of those without a gradient; the number of units (rows along the first dimension), and of dead ones."""
 
     entries: int
     without: int
@@ -47,7 +44,7 @@ class Missing(NamedTuple):
 
 
 class Entries:
-    """The entries of a tensor that ever got a gradient: a mask until every entry had one; a single flag if it is no parameter."""
+    """Which entries of a parameter ever got a gradient: a mask, until every entry had one. For other tensors, a single flag."""
 
     def __init__(self, is_detailed: bool) -> None:
         self.looks = 0
@@ -56,7 +53,7 @@ class Entries:
         self._moved: Flag = False  # did any gradient differ from 0?
         self._mask: Tensor | None = None
         self._counts_rows = False  # one entry for each row
-        self._had: int | None = None  # the entries in the mask, where a device was read for it since the last gradient
+        self._had: int | None = None  # the number of entries in the mask, if it was read since the last gradient
         self._missing: Missing | None = None
 
     def add(self, grad: Tensor) -> None:
@@ -72,38 +69,38 @@ class Entries:
             self._begin(grad)
         elif mask.shape == grad.shape or mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):
             mask |= _nonzero(grad)
-            is_power_of_two = not self.looks & (self.looks - 1)  # looking costs as much as the mask
+            is_power_of_two = not self.looks & (self.looks - 1)  # to read the mask costs as much as to update it
             if is_power_of_two and mask.is_cpu and bool(mask.all()):
                 self.drop()
         else:  # the shape changed, so the mask says nothing any more
             self.drop()
 
     def bytes_of(self, grad: Tensor) -> Tensor | None:
-        """A byte for each entry of a gradient on CPU. A kernel brings it up to date; `note_look` must follow."""
+        """The mask as bytes, for a kernel that updates it; None if it has another shape. The caller must call `note_look` afterwards."""
         mask = self._mask
         return None if mask is None or mask.shape != grad.shape else mask.view(torch.uint8)
 
     def note_look(self, missing: int) -> None:
-        """missing: the number of entries that never had a gradient."""
+        """A kernel has updated the mask. missing: the number of entries that never had a gradient."""
         self.looks += 1
         if not missing:
             self.drop()
 
     @property
     def unread(self) -> Tensor | None:
-        """The mask, where it lies on a device and was not read since the last gradient."""
+        """The mask, if it lies on a device and was not read since the last gradient."""
         mask = self._mask
         return None if mask is None or mask.is_cpu or self._had is not None else mask
 
     def note_had(self, had: int) -> None:
-        """had: the entries of the mask that ever had a gradient."""
+        """had: the number of entries that ever had a gradient, read from the mask."""
         self._had = had
         self._moved = self._moved or had > 0
         if self._mask is not None and had == self._mask.numel():
             self.drop()
 
     def count_had(self) -> int:
-        """The entries of the mask that ever had a gradient. It waits for a device that was not read."""
+        """The number of entries that ever had a gradient. Waits for a device that was not read."""
         if self._had is None and self._mask is not None:
             return int(torch.count_nonzero(self._mask))
         return self._had or 0
@@ -124,7 +121,7 @@ class Entries:
             self._counts_rows = self._mask.shape != grad.shape
 
     def settle(self) -> None:
-        """Reduce the mask of a parameter that is gone to its counts, unless that would wait for a device."""
+        """Reduce the mask of a parameter that is gone to counts, unless that would wait for a device."""
         if self._mask is not None and self._mask.is_cpu:
             self._moved, self._missing, self._mask = self.moved, self.missing(), None
             self.is_complete = True
@@ -140,7 +137,7 @@ class Entries:
         return None if self._counts_rows else self._mask
 
     def missing(self) -> Missing | None:
-        """None if every entry had a gradient or no mask exists."""
+        """The counts of missing entries; None if every entry had a gradient or no mask exists."""
         mask = self._mask
         if mask is None or not mask.numel():
             return self._missing
@@ -170,7 +167,7 @@ class Leaf:
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.gradients = 0
         self.sizes: Sizes | None = None
-        self.broken: dict[Leaf, None] = {}  # where a leaf goes that got what is not finite
+        self.broken: dict[Leaf, None] = {}  # shared by all leaves: those that got nan or inf in this backward
         self.entries = Entries(self.is_parameter)
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
@@ -182,7 +179,7 @@ class Leaf:
         self.is_stepped = False  # was there a step with a rate other than 0?
         self.ascends = False  # does its optimiser maximise?
         self.stepped_after: int | None = None  # the number of backward passes before the first such step
-        self.zero_factor: Leaf | None = None  # a parameter that is 0, and multiplies all that this one hands on
+        self.zero_factor: Leaf | None = None  # a parameter that is 0, and that multiplies every use of this one
         self.is_frozen = False  # while an optimiser has it
         self.step_saw_gradient: Flag = False  # did an optimiser see a gradient other than 0?
         self.step_missed_gradient: Flag = False  # did an optimiser see no gradient although one had just arrived?
@@ -196,12 +193,12 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """As it is known now: until the report a module that holds it may turn up."""
+        """The name as it is known now: a module that holds the leaf may turn up until the report is made."""
         return self._known_name or f"{self._kind} {self.number} of shape {self.shape}"
 
     @property
     def name_or_shape(self) -> str:
-        """Without a number: a program may make a leaf in each step, and say the same of each."""
+        """The name, or a description without a number, which is the same for leaves that a program makes in each step."""
         return self._known_name or f"a {self._kind} of shape {self.shape}"
 
     @property
@@ -219,12 +216,12 @@ class Leaf:
 
     @property
     def place(self) -> str:
-        """Its place in a list or dict of the program; "" where it is in none."""
+        """Its place in a list or dict of the program, such as "weights[0]"; "" if it is in none."""
         return self.variable if self.variable and "[" in self.variable else ""
 
     @property
     def misses_many(self) -> bool:
-        """Is it worth a search for the line that drops entries?"""
+        """Are so many entries missing that a search for the line that drops them is worth it?"""
         mask = self.entries.mask
         if mask is None or is_recorded(mask):
             return False
@@ -237,7 +234,7 @@ class Leaf:
         return self.is_in_optimizer and self.step_saw_gradient is not True
 
     def add(self, grad: Tensor | None) -> None:
-        """Note a gradient that is about to be added to `.grad`; None if the backward of a custom Function returned None."""
+        """Note a gradient that is about to be added to `.grad`. It is None if the backward of a custom Function returned None."""
         if grad is None:
             return
         self.gradients += 1
@@ -276,7 +273,7 @@ class Leaf:
         return True
 
     def _note_broken(self, grad: Tensor) -> None:
-        """Its norm is not finite; of large entries that alone may be so."""
+        """Its norm is not finite: note it as broken if an entry is not finite. The norm of large entries may overflow."""
         grad = local(grad)
         if not bool((grad._values() if grad.is_sparse else grad).isfinite().all()):
             self.broken[self] = None
@@ -299,7 +296,7 @@ class Leaf:
         return missing >= 0
 
     def add_to_whole(self, grad: Tensor | None) -> None:
-        """Note a gradient of the whole parameter."""
+        """Note a gradient of the whole parameter, of which this leaf is a shard."""
         if grad is None:
             return
         self.gradients += 1
@@ -310,7 +307,7 @@ class Leaf:
             self.whole_moved = self.whole_moved | moves(grad) if is_readable else True
 
     def look_at_grad(self) -> bool:
-        """Look at `.grad` after a backward, unless an optimiser does. Returns whether it must be looked at again."""
+        """Look at `.grad` after a backward, unless an optimiser will. Returns whether later backwards have to look again."""
         if self.is_in_optimizer and (self.entries.is_complete or not self.has_whole):
             return False
         tensor = self.tensor()
@@ -330,7 +327,7 @@ class Leaf:
 
     @property
     def is_swallowed(self) -> bool:
-        """Did a gradient arrive that was 0 or gone at every step of an optimiser, or in `.grad` if no optimiser has the leaf?"""
+        """Did a gradient arrive, and was it 0 or gone at each step of an optimiser, or in `.grad` if no optimiser has the leaf?"""
         if bool(self.step_saw_gradient) or not self.entries.moved:  # the other shards may have got all of the gradient
             return False
         if self.is_in_optimizer:
@@ -339,12 +336,12 @@ class Leaf:
 
     @property
     def starves(self) -> bool:
-        """Did it get no gradient, or zeros alone, or a gradient that was gone when it should have been used?"""
+        """Did it get no gradient, or only zeros, or a gradient that was gone when a step should have used it?"""
         return not bool(self.step_saw_gradient) and (not self.moved or self.is_swallowed)
 
 
 def has_numbers(grad: Tensor) -> bool:
-    """Can its numbers be read? Not under a transform, nor on the device "meta", nor where FSDP has freed its memory."""
+    """Can its numbers be read? Not under a transform, nor on the device "meta", nor after FSDP has freed its memory."""
     if is_wrapped(grad) or is_batched(grad) or is_opaque(grad) or grad.is_meta:
         return False
     return grad.layout is not torch.strided or not grad.numel() or bool(local(grad).untyped_storage().size())
@@ -361,19 +358,18 @@ def moves(grad: Tensor) -> Flag:
 
 
 class Arrivals:
-    """The leaves of the running backward whose gradient is read from `.grad` at its end, which costs less than a hook of each leaf.
+    """The leaves whose gradient is read from `.grad` at the end of the running backward, which costs less than a hook for each leaf.
 
-    That is exact where `.grad` was None before, and no code in Python runs until then. If such code calls torch, the listener hears that
-    call before it is made: what has arrived is counted, and the other leaves get hooks. expected: the leaves, each with the node that adds
-    to its gradient; it is emptied when the backward ends.
+    This is exact if `.grad` was None before and no Python code runs in the backward. Before such code calls torch, the listener calls
+    `hand_over`: the gradients that have arrived are counted, and the other leaves get hooks.
     """
 
     def __init__(self, add_there: Callable[[torch.device, list[tuple[Leaf, Tensor]]], None]) -> None:
-        self.expected: dict[Leaf, GraphNode] = {}
+        self.expected: dict[Leaf, GraphNode] = {}  # each leaf with the node that adds to its gradient
         self._add_there = add_there
 
     def expect(self, leaf: Leaf, node: GraphNode) -> bool:
-        """Returns whether the leaf needs no hook. Its first gradient needs one, which notes the order in which gradients come."""
+        """Expect the gradient of a leaf. Returns False if it needs a hook; its first gradient does, to note the order of the gradients."""
         tensor = node.variable
         if not leaf.gradients or leaf in self.expected or leaf.tensor() is not tensor:
             return False
@@ -385,12 +381,12 @@ class Arrivals:
         return True
 
     def count_before(self, leaf: Leaf) -> None:
-        """A node with a hook is about to add to the gradient of this leaf."""
+        """A node with a hook is about to add to the gradient of this leaf: count what `.grad` holds already."""
         if self.expected.pop(leaf, None):
             self._count([leaf])
 
     def hand_over(self, attach: Callable[[GraphNode, Leaf], None]) -> None:
-        """The program runs. A leaf whose node runs now stays expected: that node would not call a hook that is attached now."""
+        """Code of the program runs: attach hooks to the leaves that wait. A node that runs now would not call a hook: its leaf stays."""
         nodes = self.end()
         running = current_node()
         for leaf, node in nodes.items():
@@ -420,7 +416,7 @@ class Arrivals:
 
 
 def is_recorded(tensor: Tensor) -> bool:
-    """Is what runs on its device recorded into a graph, so that nothing can be read?"""
+    """Is a CUDA graph being captured on its device, so that no value can be read?"""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 

@@ -1,4 +1,4 @@
-"""All leaves of a program, and the sets of leaves upstream of a node. One file: all of it reads one table of tensors."""
+"""All leaves of a program, and the sets of leaves upstream of a node."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .on_device import Ledger
 
 _MOST_NAMELESS = 4096  # leaves that no module has, and leaves that are gone: a program may make new ones in every step
-_MOST_WITHOUT_VARIABLE = 64  # leaves for whose name in the program the next search looks again
-_SEARCHES_OF_EACH_STEP = 32  # of the program; more of them come ever less often
+_MOST_WITHOUT_VARIABLE = 64  # leaves without a name for which the next search looks again
+_SEARCHES_OF_EACH_STEP = 32  # so many steps search for names; later ones ever less often
 _MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step
-# Nodes that read some entries of a tensor: an entry that nobody asked for gets no gradient. The first look them up by an index.
+# Nodes that read some entries of a tensor, so that the others get no gradient. _TABLES: those that look rows up by an index.
 _TABLES = "Embedding EmbeddingBag Index IndexSelect Gather Take"
 _TABLE_NODES = frozenset(f"{name}Backward0" for name in _TABLES.split())
 _PARTS = "Select Slice MaskedSelect Diagonal Triu Tril Topk Max Min Kthvalue Median Amax Amin MaxPool2DWithIndices"
@@ -58,10 +58,10 @@ class Leaves:
         self.has_more = False  # were there more leaves than are looked at?
         self.key = key
         self.are_measured = False
-        self.backwards = 0  # that have ended
+        self.backwards = 0  # the number of those that have ended
         self._bits: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by the id of a tensor, which may be used again
-        self._is_special: dict[type, bool] = {}  # by the class of a node: does `_joined` note anything?
-        self._used_at: dict[int, Location] = {}  # where parameters that are no leaves yet were last used, by id
+        self._is_special: dict[type, bool] = {}  # by the class of a node: has `_upstream_of_special` to be called?
+        self._used_at: dict[int, Location] = {}  # by id: where parameters that have no `Leaf` yet were last used
         self._nameless = 0
         self._variables: Counter[str] = Counter()  # the names in the program that leaves have got
         self._without_variable: list[Leaf] = []  # leaves whose name in the program nobody knows
@@ -70,8 +70,8 @@ class Leaves:
         self._roots = roots
         self._named_roots: dict[int, weakref.ref[nn.Module]] = {}  # the roots whose parameters have names
         self._looked_at: list[Leaf] = []  # the leaves whose `.grad` is looked at after each backward
-        self.broken: dict[Leaf, None] = {}  # those that got what is not finite, in this backward
-        self._followed = 0  # the number of bits that are or were looked at
+        self.broken: dict[Leaf, None] = {}  # those that got nan or inf in this backward
+        self._followed = 0  # the number of leaves that are or were in `_looked_at`
         self.ledgers: dict[torch.device, Ledger] = {}  # what is counted on devices
 
     def __iter__(self) -> Iterator[tuple[int, Leaf]]:
@@ -111,7 +111,7 @@ class Leaves:
                 self._remember(full, bit)
 
     def name_all(self) -> None:
-        """Search all modules that are alive for the names that the model of the user does not give."""
+        """Search all modules that are alive for the names of parameters that the given model does not have."""
         owner_of = self.names.owner_of
         rest = [leaf for _, leaf in self if leaf.is_parameter and not getattr(owner_of(leaf), "is_given", False)]
         tensors = [tensor for leaf in rest if (tensor := leaf.tensor()) is not None]
@@ -135,7 +135,7 @@ class Leaves:
                 self.add_module(unwrapped(module))
 
     def name_new(self, backwards: int) -> None:
-        """Search for names while modules and variables are alive, ever less often: to search for modules reads all objects."""
+        """Search for names while modules and variables are alive. Ever less often, because the search reads all objects of Python."""
         is_power_of_two = not backwards & (backwards - 1)
         if self._without_variable and (is_power_of_two or self._searches < _SEARCHES_OF_EACH_STEP):
             self._searches += 1
@@ -145,7 +145,7 @@ class Leaves:
             self.name_all()
 
     def name_by_variables(self, depth: int) -> None:
-        """Give leaves the names that the program has for them, at the frame `depth` above."""
+        """Give leaves the names of the program's variables that hold them, as seen from the frame `depth` above."""
         leaves = {id(tensor): leaf for leaf in self._without_variable if (tensor := leaf.tensor()) is not None}
         if not leaves:
             self._without_variable.clear()
@@ -163,7 +163,7 @@ class Leaves:
     def end_backward(self, number: int, must_read: bool = True) -> None:
         """Look at `.grad` of each parameter that no optimiser steps, until it differs from 0.
 
-        must_read: may it be asked now which entries had a gradient? Else devices are read in ever fewer passes.
+        must_read: read now which entries on a device had a gradient. Otherwise that is read in ever fewer passes.
         """
         self.backwards = number
         if must_read or not number & (number - 1):
@@ -175,7 +175,7 @@ class Leaves:
             self._looked_at = [leaf for leaf in self._looked_at if leaf.look_at_grad()]
 
     def _read_devices(self) -> None:
-        """Read which entries ever had a gradient, of all parameters of a device at once, which waits for it."""
+        """Read how many entries ever had a gradient, at once for all parameters on a device. Waits for the device."""
         unread: dict[torch.device, list[tuple[Entries, Tensor]]] = {}
         for _, leaf in self:
             mask = leaf.entries.unread
@@ -191,12 +191,12 @@ class Leaves:
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def add(self, tensor: Tensor) -> Leaf | None:
-        """The leaf of a tensor, which is added if it is new; None for one that is not looked at."""
+        """The leaf of a tensor. A new leaf is added; None if there are too many."""
         self.set_of(tensor)
         return self.leaf_of(tensor)
 
     def leaf_of(self, tensor: Tensor) -> Leaf | None:
-        """The leaf of a tensor that is known."""
+        """The leaf of a tensor; None if it is not known."""
         bit = self._bit_of(tensor)
         return None if bit is None else self.all[bit]
 
@@ -206,12 +206,12 @@ class Leaves:
         def forget(reference: object) -> None:
             if key in bits and bits[key][0] is reference:
                 del bits[key]
-                _settle(leaf)  # at any moment of the program
+                _settle(leaf)  # this may happen at any moment of the program
 
         bits[key] = weakref.ref(tensor, forget), bit
 
     def _add(self, tensor: Tensor, is_nameless: bool) -> int | None:
-        """The bit of a new leaf; None where there are too many."""
+        """The bit of a new leaf; None if there are too many."""
         is_full = len(self.all) >= _MOST_LEAVES or len(self.all) - len(self._bits) >= _MOST_NAMELESS
         if self._nameless >= _MOST_NAMELESS if is_nameless else is_full:
             self.has_more = True
@@ -241,7 +241,7 @@ class Leaves:
         return True
 
     def note_use(self, values: Iterable[object], location: Location) -> None:
-        """Parameters are used that no module is known to have."""
+        """Note where parameters are used that no known module has."""
         for value in values:
             if isinstance(value, nn.Parameter) and self._bit_of(value) is None:
                 if len(self._used_at) >= _MOST_NAMELESS:
@@ -263,13 +263,13 @@ class Leaves:
         return take_again
 
     def partial(self) -> int:
-        """The set of parameters of which most entries never had a gradient, or that are looked up. It waits for the device."""
+        """The set of parameters that are looked up, or that miss a gradient for half of their entries. Waits for the device."""
         return sum(1 << bit for bit, leaf in self if leaf.entries.mask is not None and leaf.misses_many)
 
     # --- sets ---------------------------------------------------------------------------------------------------------
 
     def set_of(self, tensor: Tensor) -> int:
-        """The set with the leaf of this tensor, which is added if it is new; empty for a tensor without a gradient of its own."""
+        """The set with the leaf of this tensor. A new leaf is added; the set is empty if the tensor can have none."""
         bit = self._bit_of(tensor)
         if bit is None and not (is_wrapped(tensor) or is_lazy(tensor)):
             self.name_roots()
@@ -309,8 +309,8 @@ class Leaves:
     def reachable_from(self, starts: Iterable[GraphNode | None], key: str | None = None) -> dict[GraphNode, int]:
         """The nodes that a backward from these can reach, each with the leaves upstream.
 
-        key: of the metadata in which the sets are looked up and written. Every node of every backward comes here without a key, so nothing
-        is called for ordinary nodes.
+        key: the key of the metadata in which the sets are looked up and written; None: they are not. This runs for every node of every
+        backward, so it calls nothing for ordinary nodes.
         """
         upstream_of: dict[Any, int] = {None: 0}
         bits, is_special = self._bits, self._is_special
@@ -347,7 +347,7 @@ class Leaves:
                 upstream |= upstream_of[other]
             kind = type(node)
             if is_special.get(kind, True):
-                upstream = self._joined(node, upstream, upstream_of)
+                upstream = self._upstream_of_special(node, upstream, upstream_of)
                 name = nodes.name_of(node)
                 if edges and nodes.has_one_name(kind):
                     is_special[kind] = name in _TABLE_NODES
@@ -357,8 +357,8 @@ class Leaves:
         del upstream_of[None]
         return upstream_of
 
-    def _joined(self, node: GraphNode, upstream: int, upstream_of: Mapping[GraphNode, int]) -> int:
-        """The leaves upstream of a node, from those of its inputs. Notes at a leaf that its rows are looked up, or its custom Function."""
+    def _upstream_of_special(self, node: GraphNode, upstream: int, upstream_of: Mapping[GraphNode, int]) -> int:
+        """The leaves upstream of a node without inputs, a lookup or a custom Function. The leaf of a lookup or a Function notes it."""
         edges = node.next_functions
         if not edges:
             variable = getattr(node, "variable", None)
@@ -368,7 +368,7 @@ class Leaves:
             for leaf in self.named(upstream):
                 leaf.is_looked_up = True
                 row = saved(node, "padding_idx", -1)
-                if 0 <= row < leaf.shape[0]:  # no padding is -1 in torch, or -1 without its sign
+                if 0 <= row < leaf.shape[0]:  # without a padding it is -1, or -1 as an unsigned number
                     leaf.padding = row
         if isinstance(node, _FUNCTION_NODE):
             for other, _ in edges:

@@ -1,4 +1,4 @@
-"""The names of parameters: by the model that the user gave, or by the outermost module of the program that has them."""
+"""The names of parameters: their path in the model that the user gave, or in the outermost module of the program that has them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Owner:
 
 
 class Names:
-    """The names of leaves. They are made when somebody reads them, because the module around a module may turn up late."""
+    """The names of leaves. Names are made when somebody reads them, because the outer module may turn up late."""
 
     def __init__(self) -> None:
         self._entries: dict[object, tuple[Owner, str]] = {}
@@ -34,7 +34,7 @@ class Names:
         self._labels: dict[Owner, str] | None = None  # until another name is noted
 
     def note(self, leaf: object, module: nn.Module, path: str, is_given: bool = False) -> None:
-        """The model that was given comes first, then the longest path, from the module furthest out."""
+        """Note a module that has this leaf. The given model wins; else the longest path, which is that in the outermost module."""
         known = self._entries.get(leaf)
         if known is None or (not known[0].is_given and (is_given or path.endswith(f".{known[1]}"))):
             owner = next((owner for owner in self._owners if owner.module() is module), None)
@@ -58,12 +58,12 @@ class Names:
         return self._entries.get(leaf, (None, ""))[0]
 
     def chained(self, leaf: object) -> set[int]:
-        """The positions in its path, from the end, of layers in a Sequential: these run one after another."""
+        """The positions in its path, from the end, of layers of a Sequential, which run one after another."""
         self.note_chains()
         return self._chained.get(leaf, set())
 
     def note_chains(self) -> None:
-        """Look where layers stand in a Sequential, of the modules that live."""
+        """Note which parts of the paths are layers of a Sequential, as long as the modules are alive."""
         for leaf, (owner, path) in self._entries.items():
             module: object = owner.module()
             parts = path.split(".")
@@ -107,7 +107,7 @@ def is_wrapper(module: nn.Module) -> bool:
 def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
     """The outermost modules that have these parameters, among all that are alive.
 
-    Torch leads from a module neither to its parameters' other modules nor to the module around it. This is called for reports alone.
+    A module knows neither the module around it nor other modules with its parameters, so this looks at all modules.
     """
     wanted = {id(tensor) for tensor in tensors}
     parents: dict[int, list[nn.Module]] = {}
@@ -122,7 +122,7 @@ def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
 
 
 def instances_of(*kinds: type) -> list[Any]:
-    """All objects of these classes that are alive. It reads all objects of Python, in C: there may be millions."""
+    """All objects of these classes that are alive. It reads all objects of Python, which may be millions, in C."""
     met, queue = set(kinds), list(kinds)
     for kind in queue:
         new: set[type] = set(type.__subclasses__(kind)) - met
@@ -133,7 +133,7 @@ def instances_of(*kinds: type) -> list[Any]:
 
 
 def _top_of(module: nn.Module, parents: dict[int, list[nn.Module]]) -> nn.Module:
-    """The largest, where several outermost modules have the module."""
+    """The outermost module that has this module; the largest, if there are several."""
     tops, stack, met = [], [unwrapped(module)], {id(module)}
     while stack:
         inner = stack.pop()

@@ -1,6 +1,6 @@
-"""Gradients that are not finite: the op that made them, the parameters that got them, and the steps that were taken or skipped for it.
+"""Broken gradients, which hold nan or inf: the op that made them, the parameters that got them, and the steps that used or skipped them.
 
-Nothing of this is imported before something was not finite. One file, as a backward, its search and its steps share one state.
+This module is imported when a gradient or a loss is broken for the first time.
 """
 
 from __future__ import annotations
@@ -67,32 +67,38 @@ class Recorder(Protocol):
 
 
 class Nonfinite:
-    """Everything that is known of what is not finite."""
+    """All that is known of broken gradients and losses."""
 
     def __init__(self, recorder: Recorder, has_optimiser: Callable[[], bool]) -> None:
         self.has_optimiser = has_optimiser
         self._recorder, self._leaves, self.noted = recorder, recorder.leaves, recorder.noted
         self.births: dict[object, Birth] = {}
-        self.reached: dict[Leaf, int] = {}  # the leaves that got it, each with the backward
-        self.backwards: list[int] = []  # in which a leaf got it
-        self.taken: list[int] = []  # the backwards before the steps that used it
-        self.spread_to = 0  # parameters whose gradient was not finite in such a step
-        self.skipped = self.mended = 0  # steps
-        self.has_spread = False  # do weights hold it?
+        self.reached: dict[Leaf, int] = {}  # the leaves that got a broken gradient, each with the first such backward
+        self.backwards: list[int] = []  # the backwards in which a leaf got one
+        self.taken: list[int] = []  # the backwards before the steps that used one
+        self.spread_to = 0  # the most parameters with a broken gradient in such a step
+        self.skipped = 0  # steps that the program skipped because of a broken gradient
+        self.mended = 0  # steps before which the program replaced a broken gradient
+        self.has_spread = False  # are weights broken?
         self._are_weights_known = False
         self._is_loss_nan = False  # in the last backward
-        self._is_searching = self._is_of_forward = self._is_inner = self._is_computed_again = False
-        self._of_data: list[object] = []  # the births, by their keys, that came from what this backward can reach
-        # The nodes of this backward whose result may be it, each with that result, if it is known to be it.
+        self._is_searching = False  # did leaves get a broken gradient while no birth is known?
+        self._is_of_forward = False  # is the loss of this backward broken, so that the forward made it?
+        self._is_inner = False  # has a backward inside this one just ended, which had a birth?
+        self._is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
+        self._of_data: list[
+            object
+        ] = []  # the keys of earlier births behind a detach whose leaves this backward reaches
+        # The nodes of this backward whose result may be broken, each with that result if it is known to be so.
         self._frontier: dict[GraphNode, Tensor | None] = {}
         self._behind: list[GraphNode] = []  # the nodes of this backward
-        # The first call in a backward that makes it, as where checkpoint computes once more.
+        # The births that this backward may have, from the most to the least certain: the first call inside the backward with a broken
+        # result, as a checkpoint makes it; the last op of the forward with a broken result and an unknown input; the first op of the
+        # backward with a broken gradient, if the loss is broken too.
         self._heard: Birth | None = None
-        # The last op of the forward whose result is it, and of which the input is not known.
         self._candidate: Birth | None = None
-        # The first op of a backward that makes it, where the loss was not finite either.
         self._fallback: Birth | None = None
-        self._pending: dict[Leaf, None] = {}
+        self._pending: dict[Leaf, None] = {}  # leaves with a broken gradient that no step has seen yet
 
     @property
     def is_on(self) -> bool:
@@ -131,13 +137,13 @@ class Nonfinite:
 
     @property
     def is_unplaced(self) -> bool:
-        """Is the line of an op not known? Nodes that hand on what arrives have none, unless the recorder attaches hooks to them, too."""
-        oldest = self._recorder.backwards - 8  # an op that does not come again is not waited for
+        """Is there a birth without a line? Its node only hands gradients on, and the recorder usually attaches no hook to such nodes."""
+        oldest = self._recorder.backwards - 8  # an op that has not come again by now probably never will
         births = self.births.values()
         return any(birth.tally is None and birth.op and birth.backward > oldest for birth in births)
 
     def _place(self, behind: Sequence[GraphNode]) -> None:
-        """Look for the lines in the graph of a later backward of the same line: each op has its place among those of its kind."""
+        """Find the lines of births in the graph of a later backward of the same loss, where each op has the same place among its like."""
         for birth in self.births.values():
             if birth.tally is None and birth.line is self._recorder.line:
                 alike = [node for node in behind if op_of(node) == birth.op]
@@ -159,7 +165,7 @@ class Nonfinite:
             self.look(self._recorder.tally_of(node), node, leaving, arriving)
 
     def look(self, tally: Tally | None, node: GraphNode, leaving: Leaving, arriving: Leaving) -> None:
-        """Note a node of which something leaves that is not finite, although all that arrives is."""
+        """Note a node from which a broken gradient leaves, although all that arrive are finite."""
         if self.has_spread or not are_readable((*arriving, *leaving)) or any(map(is_broken, arriving)):
             return
         broken = next((grad for grad in leaving if is_broken(grad)), None)
@@ -177,8 +183,8 @@ class Nonfinite:
             self._add(birth)
 
     def _add(self, birth: Birth | None) -> None:
-        is_late = self.taken and self._recorder.backwards > self.taken[0]  # what a step has spread
-        if birth is not None and self._of_data:  # here the graph goes on behind the detach
+        is_late = self.taken and self._recorder.backwards > self.taken[0]  # a step may have caused it
+        if birth is not None and self._of_data:  # the graph of this backward goes on behind the detach
             is_finite = not any(is_broken(leaf.tensor()) for leaf in self._leaves.named(birth.upstream))
             is_late = not is_finite or birth.kind in ("data", "weights")
             for key in self._of_data if not is_late else ():
@@ -195,7 +201,7 @@ class Nonfinite:
             self._leaves.broken[leaf] = None
 
     def end_inner(self) -> None:
-        """A backward that an autograd.Function runs, as checkpoint does, has ended: what it made, that function does not make."""
+        """A backward inside an autograd.Function, as of a checkpoint, has ended. If it had a birth, the Function is not the birth."""
         self._is_inner = any(birth.backward == self._recorder.backwards for birth in self.births.values())
 
     def end(self) -> None:
@@ -237,19 +243,19 @@ class Nonfinite:
                 self._pending.pop(leaf, None)
 
     def _settle(self) -> None:
-        """No step used a gradient that is gone now."""
+        """Count a skipped step, if the broken gradients are gone and no step has seen them."""
         if self._pending and not any(is_broken(getattr(leaf.tensor(), "grad", None)) for leaf in self._pending):
             self._pending = {}
             self.skipped += 1
 
     @property
-    def is_told(self) -> bool:
-        """Did gradients get it, or was the last loss nan, as where a mask keeps it from every gradient?"""
+    def is_finding(self) -> bool:
+        """Is it a finding? Broken gradients did harm, or the last loss was nan although a mask kept all gradients finite."""
         return not self.is_calm if self.reached else self._is_loss_nan and bool(self.births)
 
     @property
     def is_calm(self) -> bool:
-        """Did it reach no weight, as the program replaces such gradients before the step, or in the warm-up of a GradScaler?"""
+        """Did the program skip or replace all broken gradients before a step, as a GradScaler does in its warm-up?"""
         if self.taken:
             return False
         if self.mended and not self.lost:
@@ -263,7 +269,7 @@ class Nonfinite:
         return goes_on and all(birth.kind in ("half", "half result") for birth in self.births.values())
 
     def calm(self) -> list[str]:
-        """A sentence where it reached no weight."""
+        """A sentence for the report, if the broken gradients did no harm."""
         if not self.reached or not self.is_calm:
             return []
         parts = []
@@ -279,13 +285,13 @@ class Nonfinite:
 
     @property
     def lost(self) -> int:
-        """The number of steps that were skipped for it, as far as the program went."""
+        """The number of steps that were skipped because of a broken gradient, with one that is still pending."""
         return self.skipped + bool(self._pending)
 
     # --- a birth ------------------------------------------------------------------------------------------------------
 
     def _birth(self, node: GraphNode, value: Tensor, arriving: Leaving) -> Birth:
-        """value: the result, or a gradient that leaves, which is not finite."""
+        """The birth at a node. value: its broken result, or a broken gradient that leaves."""
         op, mask, grad = op_of(node), ~value.isfinite(), arriving[0] if arriving else None
         is_masked = grad is not None and grad.shape == mask.shape and not bool(torch.count_nonzero(grad[mask]))
         values, is_ordinary = describe(op, node, mask)
@@ -316,7 +322,7 @@ class Nonfinite:
         return birth
 
     def _origin(self, node: GraphNode) -> tuple[str, str, str]:
-        """A saved input that is not finite: its source, its name, and the words for its values; "" where all are finite."""
+        """A broken saved input: its source, its name, and a clause about its values; three times "" if all are finite."""
         for name, value in saved_inputs(node).items():
             if is_broken(value):
                 words = words_of(value)
@@ -340,14 +346,14 @@ class Nonfinite:
             node = ahead[0] if len(ahead) == 1 else None
         return ""
 
-    # --- a loss that is not finite -----------------------------------------------------------------------------------
+    # --- a broken loss -----------------------------------------------------------------------------------
 
     def after_call(self, args: Iterable[object], result: object) -> None:
-        """The program called torch in a backward, as the forward of a checkpoint does, which is computed once more."""
+        """The program called torch in a backward, as a checkpoint does that computes its forward once more."""
         if not (self._is_of_forward and self._heard is None and isinstance(result, Tensor) and result.requires_grad):
             return
         self._is_computed_again = True
-        # A checkpoint would count what we make of the result itself.
+        # Detached, because a checkpoint would count our own calls on the result.
         node, result = nodes.node_of(result), result.detach()
         if node is None or not is_broken(result):
             return
@@ -355,11 +361,11 @@ class Nonfinite:
         is_row = KIND_OF.get(op_of(node)) == "row" and bool(result.isnan().any())
         if any(bool(x.isnan().any()) if is_row else is_broken(x) for x in map(Tensor.detach, tensors_in(args))):
             return
-        if op_of(node) in KIND_OF or bool(result.isnan().any()):  # any other op was told to make infinity
+        if op_of(node) in KIND_OF or bool(result.isnan().any()):  # other ops make infinity because the program says so
             self._heard = self._note_origin(node, result)
 
     def _follow(self, node: GraphNode, result: Tensor | None) -> None:
-        """The result of this node is not finite, or may be so: is its op the first that made it? result: where it is known to be it."""
+        """The result of this node is broken, or may be so: note its op if it is the first, else go on behind it. result: if known."""
         op, inputs, results = op_of(node), saved_inputs(node), saved_results(node)
         if results and not any(map(is_broken, results)):
             return
@@ -373,7 +379,7 @@ class Nonfinite:
         y = recompute(op, node)
         if y is None and results:
             y = results[0]
-            # What entered may have been it, too: always so of an infinite root.
+            # The input may have been broken, too. If a root is infinite, it was.
             if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
                 self._candidate, y = self._note_origin(node, y), None
         elif y is None and result is not None:
@@ -388,7 +394,7 @@ class Nonfinite:
             self._frontier[other] = result if op in _VIEWS else self._frontier.get(other)
 
     def _note_origin(self, node: GraphNode, y: Tensor) -> Birth | None:
-        """The birth at a node whose result is y; None if that is finite."""
+        """The birth at a node whose result is y; None if y is finite."""
         if not is_broken(y):
             return None
         birth = self._birth(node, y, ())
@@ -397,7 +403,7 @@ class Nonfinite:
         return birth
 
     def _go_behind(self, node: GraphNode, name: str, value: Tensor) -> None:
-        """An input of this node is not finite: follow the node that made it, or note that no node did."""
+        """An input of this node is broken: follow the node that made it, or note that no node did."""
         other = edge_of(node, name)
         if other is not None and nodes.name_of(other) != nodes.LEAF:
             self._frontier[other] = value

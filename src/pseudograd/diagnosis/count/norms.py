@@ -1,4 +1,4 @@
-"""Measurements over the steps of a program, in bounded memory: series, samples, norms, and the step that an optimiser wants to take."""
+"""Measurements over the steps of a program, in bounded memory: series, samples, norms, and the step that an optimiser would take."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Series(Generic[Value]):
 
     def add(self, step: int, value: Value) -> None:
         if self._count and (self._count - 1) % self._interval:
-            del self.steps[-1]  # which was kept as the last one alone
+            del self.steps[-1]  # it was kept only because it was the last value
         self.steps.append((step, value))
         if self.is_wanted and len(self.steps) > 2 * _POINTS_OF_A_SERIES:
             self.steps = self.steps[::2]
@@ -131,7 +131,7 @@ class Sizes:
         return missing
 
     def add_there(self, norm: SupportsFloat, zeros: SupportsFloat | None, read: Callable[[], float]) -> None:
-        """Note a gradient that was measured on its device. read: returns the squares of all of these."""
+        """Note a gradient that was measured on its device. read: returns the sum of squares of all gradients that were."""
         self._read_there = read
         self._note(norm, zeros)
 
@@ -172,7 +172,7 @@ def _norm(grad: Tensor) -> Number:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """In float64, or in complex128: to make a complex number real would drop its imaginary part, with a warning."""
+    """The tensor in float64, or in complex128 if it is complex."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
@@ -218,7 +218,7 @@ def is_zero(rate: object) -> bool:
 def number_of(rate: object) -> float | None:
     """The learning rate as a float. None for a rate on a device, because its value is not read."""
     if isinstance(rate, Tensor):
-        # To call float() of a rate that learns, torch warns.
+        # item(), because torch warns if float() is called for a rate that learns.
         return local(rate).item() if rate.is_cpu and rate.numel() == 1 else None
     return float(rate) if isinstance(rate, (int, float)) else None
 

@@ -1,7 +1,7 @@
 """The parameters that an optimiser of the program steps, and the gradients that it saw.
 
 Half of the calls of a training step are made inside torch's own optimisers, and each of them only changes a parameter by its gradient.
-So the listener rests meanwhile, off torch's stack of modes.
+So the listener *rests* during a step of these: it leaves torch's stack of modes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from .stalls import Stalls
     from .unheld import Unheld
 
-_MOST_OPTIMIZERS = 64  # from here on, those that are gone are dropped
-_HOOKS_OF_OURS = [1, 1, 0, 0]  # before and after each step of all optimisers, and of this one
+_MOST_OPTIMIZERS = 64  # if there are more, those that are gone are dropped
+_HOOKS_OF_OURS = [1, 1, 0, 0]  # our hooks before and after a step: of all optimisers, and of a single one
 
 
 class SteppedOptimiser:
@@ -48,24 +48,24 @@ class SteppedOptimiser:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
-        self.settings = frozenset(optimizer.defaults)  # their names
+        self.settings = frozenset(optimizer.defaults)  # the names of its settings
         self.kind = type(optimizer).__name__
-        # Added in the dtype of a parameter, but in a fused step.
+        # The epsilon, if a step adds it in the dtype of the parameter. A fused step does not.
         self.eps = 1.0 if optimizer.defaults.get("fused") else optimizer.defaults.get("eps", 1.0)
         self.groups: list[list[Leaf]] = []
         self.have_moved: list[bool] = []  # by group: was there a step with a rate other than 0?
-        self.pending: list[Leaf] = []  # the optimiser saw no gradient of them yet that differs from 0
-        self.key: list[tuple[int, int]] | None = None  # by group: how many parameters, and which
-        self.are_plain = False
+        self.pending: list[Leaf] = []  # leaves of which the optimiser saw no gradient other than 0 yet
+        self.key: list[tuple[int, int]] | None = None  # by group: the number of parameters, and the sum of their ids
+        self.are_plain = False  # are all parameters of classes without code of a program?
         self.steps = 0
-        self.location = NOWHERE  # of the first step
-        self.still_steps = 0  # the last steps, whose rates were all 0
-        self.still_at = NOWHERE  # the first of these
+        self.location = NOWHERE  # the line of the first step
+        self.still_steps = 0  # the number of last steps with a rate of 0 in all groups
+        self.still_at = NOWHERE  # the line of the first of these
         self.has_schedule = False  # did a scheduler set the rates?
-        self.parameters = 0  # that it holds, frozen ones too
-        self.frozen = 0  # of these
-        self.name = ""  # in the program
-        self.frozen_steps = 0  # the steps in which no parameter required a gradient
+        self.parameters = 0  # the number of parameters, with frozen ones
+        self.frozen = 0  # the number of frozen ones
+        self.name = ""  # the variable of the program
+        self.frozen_steps = 0  # the number of steps in which no parameter required a gradient
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -73,7 +73,7 @@ class SteppedOptimiser:
 
 
 class Optimisers:
-    """Hears every step of every optimiser of torch. It changes nothing, and never raises into the step.
+    """Follows every step of every optimiser of torch. It changes nothing, and never raises into the step.
 
     before_unheard(optimizer) is called before a step in which the listener rests.
     """
@@ -85,26 +85,27 @@ class Optimisers:
         self.have_stepped = False
         self.is_known = False  # did an optimiser step, or clear its gradients?
         self.rest: Rest | None = None
-        self.stalls: Stalls | None = None  # looks at each step too
-        self.unheld: Unheld | None = None  # where parameters get a gradient and no optimiser holds them
-        self.nonfinite: Nonfinite | None = None  # and this, once a gradient was not finite
-        self.missed: list[Leaf] = []  # a step missed their gradient, and no call is known that took it away
-        self.watched: dict[Leaf, int] = {}  # those of them with a gradient, and its id, between a backward and a step
+        self.stalls: Stalls | None = None
+        self.unheld: Unheld | None = None  # None as long as optimisers hold all parameters that get a gradient
+        self.nonfinite: Nonfinite | None = None  # None as long as all gradients are finite
+        self.missed: list[
+            Leaf
+        ] = []  # leaves whose gradient was gone at a step, and nobody knows which call took it away
+        self.watched: dict[Leaf, int] = {}  # between a backward and a step: those with a gradient, and the id of that
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
-        self._known: dict[int, SteppedOptimiser] = {}  # by the id of the optimiser
-        self._steps = 0  # of all optimisers
-        self._seen = 0  # the number of leaves at the last look at those that no optimiser holds
+        self._records: dict[int, SteppedOptimiser] = {}  # by the id of the optimiser
+        self._steps = 0  # the steps of all optimisers
+        self._seen = 0  # the number of leaves at the last `look_at_unheld`
 
     @property
     def all(self) -> list[SteppedOptimiser]:
-        """Those that stepped, with their parameters."""
-        return list(self._known.values())
+        return list(self._records.values())
 
     def settle(self) -> None:
-        """An optimiser whose rates are all 0, as before its first step of a warm-up, freezes nothing."""
-        for known in self._known.values():
-            if not any(known.have_moved):
-                for leaf in known.leaves:
+        """Count parameters as stepped whose optimiser had only rates of 0, as in the first step of a warm-up."""
+        for record in self._records.values():
+            if not any(record.have_moved):
+                for leaf in record.leaves:
                     leaf.is_stepped = True
 
     @harmless("a step of an optimiser")
@@ -113,11 +114,11 @@ class Optimisers:
             self.rest.end()  # if the last step has raised
         self.watched = {}
         if self._hears():
-            known = self._look_at_step(optimizer, len(args) > 1 or bool(kwargs.get("closure")), False)
+            record = self._look_at_step(optimizer, len(args) > 1 or bool(kwargs.get("closure")), False)
             if self.stalls is not None:
                 self.stalls.before(optimizer)
             self._look_at_broken(optimizer)
-            if self.rest is not None and known is not None and known.are_plain and can_rest(optimizer, args, kwargs):
+            if self.rest is not None and record is not None and record.are_plain and can_rest(optimizer, args, kwargs):
                 with without_torch_function():
                     self._before_unheard(optimizer)
                 self.rest.begin()
@@ -140,7 +141,7 @@ class Optimisers:
 
     @harmless("a zero_grad of an optimiser")
     def on_clearing(self, optimizer: Optimizer, set_to_none: bool) -> Callable[[object], None] | None:
-        """Rest while `.grad` is set to None: these calls are half of those of a step, and there is nothing to hear in them."""
+        """Rest while `.grad` is set to None: these calls are half of those of a step, and none of them computes anything."""
         self.is_known = True
         rest = self.rest
         if rest is None or rest.is_on or not set_to_none or not self._hears():
@@ -163,11 +164,11 @@ class Optimisers:
         self.watched = {leaf: id(grad) for leaf, grad in grads if _is_plain(grad) and moves(grad) is True}
 
     def note_taken(self, call: Location, written: Iterable[Tensor]) -> None:
-        """Note a call of which one of these tensors was the gradient of a parameter, if that is 0 since."""
+        """Note a call that wrote to one of these tensors, if that is the gradient of a parameter and is 0 now."""
         storages = {tensor.untyped_storage().data_ptr() for tensor in written if _is_plain(tensor)}
         for leaf, key in list(self.watched.items()):
             grad = getattr(leaf.tensor(), "grad", None)
-            if grad is None or id(grad) != key:  # another tensor was put there, which nobody hears
+            if grad is None or id(grad) != key:  # the program put another tensor there, which is no call of torch
                 del self.watched[leaf]
             elif grad.untyped_storage().data_ptr() in storages and not moves(grad):
                 leaf.taken_at = call
@@ -179,33 +180,33 @@ class Optimisers:
     def _look_at_step(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> SteppedOptimiser:
         self.have_stepped = self.is_known = True
         with without_torch_function():
-            known = self._update_groups(optimizer)
+            record = self._update_groups(optimizer)
         if not is_after:
-            known.steps += 1
+            record.steps += 1
             self._steps += 1
-            self._note_step(known, optimizer)
+            self._note_step(record, optimizer)
             self.look_at_unheld(is_last=False)
-        if known.pending or not all(known.have_moved):
+        if record.pending or not all(record.have_moved):
             with quietly():
-                self._look(known, optimizer, has_closure)
-        return known
+                self._look(record, optimizer, has_closure)
+        return record
 
-    def _note_step(self, known: SteppedOptimiser, optimizer: Optimizer) -> None:
-        """Count the steps that move nothing: those with a rate of 0, and those without a parameter that requires a gradient."""
-        if known.location is NOWHERE:
-            known.location = location(2)
-        if not known.leaves:
-            known.frozen_steps += 1
+    def _note_step(self, record: SteppedOptimiser, optimizer: Optimizer) -> None:
+        """Count the steps that move nothing, because the rate is 0 or no parameter requires a gradient."""
+        if record.location is NOWHERE:
+            record.location = location(2)
+        if not record.leaves:
+            record.frozen_steps += 1
         if not all(is_zero(group.get("lr")) for group in optimizer.param_groups):
-            known.still_steps = 0
+            record.still_steps = 0
         else:
-            known.still_steps += 1
-            if known.still_steps == 1:
-                known.still_at = location(2)
-                known.has_schedule = all("initial_lr" in group for group in optimizer.param_groups)
+            record.still_steps += 1
+            if record.still_steps == 1:
+                record.still_at = location(2)
+                record.has_schedule = all("initial_lr" in group for group in optimizer.param_groups)
 
     def look_at_unheld(self, is_last: bool) -> None:
-        """At new leaves in each step, and at all in ever fewer steps. is_last: the program ends."""
+        """Look at leaves with a gradient that no optimiser holds: at new ones in each step, at all in ever fewer steps and at the end."""
         leaves, is_power_of_two = self._leaves.all, not self._steps & (self._steps - 1)
         new, self._seen = leaves[0 if is_last or is_power_of_two else self._seen :], len(leaves)
         others = [
@@ -219,50 +220,50 @@ class Optimisers:
         with quietly():
             self.unheld.look(others)
             if is_last or (is_power_of_two and self._steps > 1):
-                optimizers = {key for key, known in self._known.items() if known.optimizer() is not None}
+                optimizers = {key for key, record in self._records.items() if record.optimizer() is not None}
                 self.unheld.search(others, optimizers, self._leaves.names.owner_of)
-                for key, known in self._known.items():
-                    known.name = self.unheld.variables.get(key, known.name)
+                for key, record in self._records.items():
+                    record.name = self.unheld.variables.get(key, record.name)
 
     def _update_groups(self, optimizer: Optimizer) -> SteppedOptimiser:
-        known = self._known.get(id(optimizer))
-        if known is None or known.optimizer() is not optimizer:
-            if len(self._known) >= _MOST_OPTIMIZERS:  # a program may make a new optimiser in each step
+        record = self._records.get(id(optimizer))
+        if record is None or record.optimizer() is not optimizer:
+            if len(self._records) >= _MOST_OPTIMIZERS:  # a program may make a new optimiser in each step
                 self.settle()
-                self._known = {key: old for key, old in self._known.items() if old.optimizer() is not None}
-            known = self._known[id(optimizer)] = SteppedOptimiser(optimizer)
-        # A program replaces parameters in place where it grows or prunes them, and freezes them or sets them free.
+                self._records = {key: old for key, old in self._records.items() if old.optimizer() is not None}
+            record = self._records[id(optimizer)] = SteppedOptimiser(optimizer)
+        # The parameters may have changed: a program may grow, prune, freeze or unfreeze them.
         groups = [[tensor for tensor in group["params"] if tensor.requires_grad] for group in optimizer.param_groups]
         key = [(len(tensors), sum(map(id, tensors))) for tensors in groups]
-        if known.key != key:
-            known.key = key
-            known.parameters = sum(len(group["params"]) for group in optimizer.param_groups)
-            known.frozen = known.parameters - sum(map(len, groups))
-            known.are_plain = all(are_plain(group["params"]) for group in optimizer.param_groups)
-            for leaf in known.leaves:
+        if record.key != key:
+            record.key = key
+            record.parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+            record.frozen = record.parameters - sum(map(len, groups))
+            record.are_plain = all(are_plain(group["params"]) for group in optimizer.param_groups)
+            for leaf in record.leaves:
                 leaf.is_frozen = not getattr(leaf.tensor(), "requires_grad", True)
             leaves = [[self._leaves.add(tensor) for tensor in tensors] for tensors in groups]
-            known.groups = [[leaf for leaf in group if leaf is not None] for group in leaves]
-            known.have_moved = [False] * len(groups)
-            known.pending = [leaf for leaf in known.leaves if leaf.step_saw_gradient is not True]
-            for leaf in known.leaves:
+            record.groups = [[leaf for leaf in group if leaf is not None] for group in leaves]
+            record.have_moved = [False] * len(groups)
+            record.pending = [leaf for leaf in record.leaves if leaf.step_saw_gradient is not True]
+            for leaf in record.leaves:
                 leaf.is_in_optimizer, leaf.is_frozen = True, False
-        return known
+        return record
 
-    def _look(self, known: SteppedOptimiser, optimizer: Optimizer, has_closure: bool) -> None:
+    def _look(self, record: SteppedOptimiser, optimizer: Optimizer, has_closure: bool) -> None:
         for number, settings in enumerate(optimizer.param_groups):
-            if not known.have_moved[number] and not is_zero(settings.get("lr")):
-                known.have_moved[number] = True
-                for leaf in known.groups[number]:
+            if not record.have_moved[number] and not is_zero(settings.get("lr")):
+                record.have_moved[number] = True
+                for leaf in record.groups[number]:
                     leaf.is_stepped, leaf.ascends = True, bool(settings.get("maximize"))
                     if leaf.stepped_after is None:
                         leaf.stepped_after = self._leaves.backwards
-        for leaf in known.pending:
+        for leaf in record.pending:
             _look_at_grad(leaf, has_closure)
-        self.missed = [leaf for leaf in known.pending if leaf.step_missed_gradient is True and leaf.taken_at is None]
-        if not known.steps & (known.steps - 1):  # at powers of two, because a device has to be waited for
-            _settle(known.pending)
-            known.pending = [leaf for leaf in known.pending if leaf.step_saw_gradient is not True]
+        self.missed = [leaf for leaf in record.pending if leaf.step_missed_gradient is True and leaf.taken_at is None]
+        if not record.steps & (record.steps - 1):  # at powers of two, because a device has to be waited for
+            _settle(record.pending)
+            record.pending = [leaf for leaf in record.pending if leaf.step_saw_gradient is not True]
 
 
 def _look_at_grad(leaf: Leaf, has_closure: bool) -> None:
@@ -281,7 +282,7 @@ def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:
 
 
 def _settle(leaves: Iterable[Leaf]) -> None:
-    """Read what lies on a device, of all leaves at once, unless it is captured into a graph of the device."""
+    """Read `step_saw_gradient` from devices, for all leaves at once, unless a CUDA graph is being captured."""
     flags: dict[torch.device, list[tuple[Leaf, Tensor]]] = {}
     for leaf in leaves:
         flag = leaf.step_saw_gradient
@@ -296,7 +297,7 @@ def _settle(leaves: Iterable[Leaf]) -> None:
 
 
 def can_rest(optimizer: Optimizer, args: Arguments, kwargs: Keywords) -> bool:
-    """If the parameters are plain: does this step run torch's own code alone, with no closure and no hook of somebody else?"""
+    """Does this step run only torch's own code, with no closure and no hook of the program? The parameters must be plain."""
     if kwargs or any(value is not None for value in args[1:]):
         return False
     kind: type = type(optimizer)
@@ -307,7 +308,7 @@ def can_rest(optimizer: Optimizer, args: Arguments, kwargs: Keywords) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _is_of_torch(kind: type, step: object) -> bool:
-    """step: the program may replace the method in its class."""
+    """Is it an optimiser of torch with its own step, which the program may have replaced?"""
     function = step
     while function is not None:
         code = getattr(function, "__code__", None)
@@ -320,8 +321,7 @@ def _is_of_torch(kind: type, step: object) -> bool:
 class Rest:
     """Takes a mode off torch's stack between `begin` and `end`.
 
-    If a step raises, nobody calls `end`. Then the next event of the program calls it. The mode never comes to lie above a mode that was
-    entered since.
+    If a step raises, the next event of the program calls `end`. The mode is never put on top of a mode that was entered meanwhile.
     """
 
     def __init__(self, mode: object) -> None:
@@ -334,7 +334,7 @@ class Rest:
         return self._below is not None
 
     def begin(self) -> None:
-        """The note comes before the deed, here and below, so that after an error in between the next `end` puts things right."""
+        """The attributes are set first, here and below, so that after an error in between the next `end` restores the stack."""
         if self._below is not None:
             return
         stack = mode_stack()
@@ -343,7 +343,7 @@ class Rest:
             pop_mode()
 
     def end(self, is_last: bool = False) -> None:
-        """is_last: the context ends, and torch pops the mode on top, which must not be somebody else's. Each thread has its own stack."""
+        """is_last: the context ends, so torch will pop the top mode, which has to be ours. Each thread has its own stack."""
         below = self._below
         if below is None or self._thread != threading.get_ident():
             return

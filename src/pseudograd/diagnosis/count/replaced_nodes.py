@@ -32,7 +32,7 @@ def leave_node(
 
     touch() is called if the node has a replacement, refuse(reason) if the result would not be exact.
     """
-    is_slice = node.name() == SLICE_NODE  # of an op in place on a part of a tensor: this node wraps the node of the op
+    is_slice = node.name() == SLICE_NODE  # an op in place on a part of a tensor: this node wraps the node of the op
     if is_slice:
         wrapped = wrapped_node(node)
         form = form_of_slice(node) if wrapped is None else _form_of(wrapped.name())
@@ -61,9 +61,9 @@ def leave_node(
 
 
 def _form_of(name: str) -> Form | None:
-    """The form of a node, by the name of the node.
+    """The form of a node with this name.
 
-    Of minimum and maximum the table names no node, so that no site is counted for them: mostly both inputs learn. Here they are found.
+    The table has no nodes for minimum and maximum, because they are no sites: usually both inputs learn. So they are added here.
     """
     for function in (torch.minimum, torch.maximum):
         if name.startswith(f"{function.__name__.capitalize()}Backward"):
@@ -72,7 +72,7 @@ def _form_of(name: str) -> Form | None:
 
 
 def _replace(form: Form, replacement: Replacement, node: GraphNode, leaving: Gradients, grad: Tensor) -> Gradients:
-    """The gradients that leave under the replacement; torch's own where `override` would not replace torch's rule either."""
+    """The gradients that leave under the replacement; torch's own if `override` would keep torch's rule, too."""
     saved = forms.saved_values(form, node)
     if saved is None:
         return leaving
@@ -101,5 +101,5 @@ def pull_under(
 
 
 def _slot(value: object, values: Sequence[object]) -> int | None:
-    """The index of an input among the saved values, which is that of its gradient in `leaving`; None for what is no tensor there."""
+    """The index of a tensor among the saved values, which its gradient has in `leaving`, too; None for anything else."""
     return next((at for at, other in enumerate(values) if other is value and isinstance(value, Tensor)), None)

@@ -1,5 +1,5 @@
-"""How much of a gradient is convention: a further backward in which the nodes of one family hand on what another torch, or JAX, or
-TensorFlow gives at a kink. The sensitivity is |g_other - g| / |g|.
+"""The share of a gradient that is convention, |g_other - g| / |g|. g_other comes from a further backward pass, in which one family follows
+the convention of another torch, of JAX or of TensorFlow at its kinks.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .leaf import Leaf
 from .norms import Series, Steps, numbers_of, sample
 from .tally import Tally
 
-HIGH_SHARE = 0.1  # below a tenth nothing has ever been seen to depend on it
-_MOST_LINES = 8  # of one family that are measured apart, those with most elements at a kink
-_Key = tuple[str, Location | None]  # a family, and a line of it or None for all its lines
+HIGH_SHARE = 0.1  # no training has been seen that depends on a smaller share
+_MOST_LINES = 8  # lines of one family that get a pass of their own: those with most elements at a kink
+_Key = tuple[str, Location | None]  # a family, and one of its lines; None for all its lines
 
 
 def check_sensitivity(value: object) -> int:
@@ -41,11 +41,11 @@ def check_sensitivity(value: object) -> int:
 class Sensitivity:
     """How much of the gradient is the convention of one family of functions.
 
-    family, other: the family, and whose convention replaces torch's. where: the line; None for all lines of the family. parameter: None
-    for all parameters together. share: |g_other - g| / |g| in the mean over the steps; first, last: in the first and the last step;
-    infinite if the convention alone brings a gradient. cosine: of the two gradients, in the last step; NaN if one is 0. at_kink: the share
-    of elements at a kink in the first and the last step. steps: the shares by step, thinned out. moved: how far the parameter came from
-    where it was, as a share of its norm then.
+    family, other: the family, and the framework whose convention replaces torch's. where: the line; None for all lines of the family.
+    parameter: None for all parameters together. share: |g_other - g| / |g| in the mean over the steps; first, last: in the first and the
+    last step; infinite if only the other convention gives a gradient. cosine: of the two gradients, in the last step; NaN if one is 0.
+    at_kink: the share of elements at a kink in the first and the last step. steps: the shares by step, thinned out. moved: the distance
+    that the parameter moved, as a share of its first norm. stops: would it get nothing in the first step under the other convention?
     """
 
     family: str
@@ -76,7 +76,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one step for a family, or for one line of it: how many of the elements are at a kink, and the gradients."""
+    """The measurement of one step for a family, or for one line of it: the elements, those at a kink, and the gradients."""
 
     at_kink: int
     elements: int
@@ -132,7 +132,7 @@ class SensitivityMeter:
         self, interval: int, tally_of: Callable[[GraphNode], Tally | None], is_deliberate: Callable[[Location], bool]
     ) -> None:
         self.interval = interval
-        self.refused: dict[str, int] = {}  # backward passes by the reason
+        self.refused: dict[str, int] = {}  # by reason: the number of backward passes that were not measured
         self._tally_of, self._is_deliberate = tally_of, is_deliberate
         self._within: dict[_Key, str | None] = {}
         self._measured: dict[_Key, _Measured] = {}
@@ -143,13 +143,13 @@ class SensitivityMeter:
         return (number - 1) % self.interval == 0
 
     def find_kinks(self, behind: Sequence[GraphNode]) -> list[KinkNode]:
-        """The nodes at a kink that no pin has settled. Without any, no further pass is needed."""
+        """The nodes at a kink whose convention no pin has chosen."""
         self._refuse(why_hidden(behind))
         tallies = [(kink, self._tally_of(kink.node)) for kink in find_kinks(behind)]
         return [kink for kink, tally in tallies if tally is None or kink.family not in tally.left_to_torch]
 
     def answers(self, graph: Graph, kinks: Sequence[KinkNode], own: Mapping[Leaf, Tensor], by_leaf: ByLeaf) -> Answers:
-        """One further pass for each family; and one for each of its lines if they are several and the share is high."""
+        """Run a further pass for each family. If a family has several lines and a high share, also one for each line."""
 
         def run(kinks: Sequence[KinkNode]) -> Answer:
             by_node = {kink.node: kink for kink in kinks}
@@ -184,7 +184,7 @@ class SensitivityMeter:
         return tally.location
 
     def end(self, step: int, reasons: Collection[str], answers: Answers, arrived: Collection[Leaf]) -> None:
-        """A backward of the program has ended. A family that was measured before and is not at a kink now has 0 here."""
+        """A backward of the program has ended: add its answers. A family that was measured before and is at no kink now adds 0."""
         if reasons:
             self._refuse(reasons)
             return
@@ -204,7 +204,7 @@ class SensitivityMeter:
             self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def _moved(self, leaf: Leaf | None) -> float:
-        """|last - first| / |first| of a sample of a parameter; infinite from 0 on, NaN if the parameter was not seen."""
+        """|last - first| / |first| of a sample of a parameter; infinite if it started at 0, NaN if it was not seen."""
         if leaf not in self._samples:
             return math.nan
         first, last = (tensor.double() for tensor in self._samples[leaf])
@@ -212,7 +212,7 @@ class SensitivityMeter:
         return apart / norm if norm else math.inf if apart else 0.0
 
     def records(self) -> list[Sensitivity]:
-        """The family with most first, then its lines; for each, all parameters together first, then by parameter."""
+        """The families, then the lines, each sorted by share; for each, first all parameters together, then single ones."""
         records = []
         for key, measured in sorted(
             self._measured.items(), key=lambda item: (item[0][1] is not None, item[1].all.order)

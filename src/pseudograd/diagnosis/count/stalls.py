@@ -1,7 +1,7 @@
 """Steps that rounding swallows: weights that have a gradient and do not move when their optimiser steps.
 
-At most 1,024 entries of each parameter are sampled. The samples of all parameters of one dtype in one group of an optimiser are joined to
-a `Batch`, so that torch is called once for all of them. One file, as each look at a step goes through samples, batches and optimisers.
+About 1,024 entries of each parameter are sampled. The samples of all parameters of one dtype in one group of an optimiser are joined to a
+`Batch`, so that torch is called once for all of them.
 """
 
 from __future__ import annotations
@@ -38,19 +38,25 @@ from .norms import (
     view_of_sample,
 )
 
-_STEPS_BETWEEN_LOOKS = 8  # at an optimiser without gradients
+_STEPS_BETWEEN_LOOKS = 8  # for an optimiser without gradients
 _LOOKS_FOR_NOISE = 10  # after fewer looks nobody can say that gradients are noise
 _NOISE_RATIO = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
 _FAINT_SHARE = 1e-4  # a gradient in full precision that is smaller than this share of its weight is no reason to move
-_FULL_RATE = 0.5  # of the highest rate: steps at lower ones are not counted
-# Times the weight: if the loss would fall to 0 no nearer than there, the gradient is faint for the loss too.
+_FULL_RATE = 0.5  # of the highest rate: steps at a lower rate are not counted
+# How far the weights would have to move until the loss is 0, if it fell as its gradient says. Beyond _FAR times the weight, the gradient is
+# faint. Nearer than _NEAR distances to the next number, the loss is as low as rounding allows.
 _FAR = 100.0
-_NEAR = 256.0  # distances to the next number: nearer the loss has come as low as rounding lets it
-_BALANCE = 0.05  # of a gradient: if weight decay leaves less of it, the two are in balance
+_NEAR = 256.0
+_BALANCE = 0.05  # of a gradient: if weight decay leaves a smaller share of it, the two are in balance
 _SMALL_SIZE = 0.25  # distances to the next number: rounding to the nearest number swallows each smaller step
-_RANDOM_SHARE = (0.3, 3.0)  # of the moves that random rounding would make: more and fewer have another cause
-_ENOUGH_MOVES = 5.0  # if random rounding would have made so many moves, it is known whether the optimiser rounds so
-_STEPS_MEASURED = 32  # in half precision, until that is known
+_RANDOM_SHARE = (
+    0.3,
+    3.0,
+)  # of the moves that random rounding would make: if there are more or fewer, they have another cause
+_ENOUGH_MOVES = (
+    5.0  # when random rounding would have made so many moves, it is known whether the optimiser rounds at random
+)
+_STEPS_MEASURED = 32  # steps in half precision that are all measured until that is known
 
 _Key = tuple[int, torch.dtype, torch.device]  # the number of a group of the optimiser, and the kind of its tensors
 
@@ -75,8 +81,8 @@ class Stall:
 
 @dataclass
 class Samples:
-    """Facts about each sampled entry: its value before the step, whether it ever had a gradient, how often it moved, the size of its steps
-    in distances to the next number (NaN where it is not known), and the sums of its gradients and of their squares.
+    """Facts about each sampled entry: its value before the step, whether it ever had a gradient, how often it moved, the size of its step
+    in distances to the next number (NaN if it is not known), and the sums of its gradients and of their squares.
     """
 
     before: Tensor
@@ -116,12 +122,12 @@ class ParameterSteps:
         self.size, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
         self.steps = 0
         self.looks = 0
-        self.is_known = False  # is it an optimiser whose steps are known, and not only taken for one of SGD?
-        self.keeps_rest = False  # does the optimiser keep what rounding takes?
+        self.is_known = False  # is the optimiser surely like Adam or SGD, so that the sizes of its steps are right?
+        self.keeps_rest = False  # does the optimiser keep the rounding errors of its steps?
         self.shares: Series[float | Tensor] = Series()
-        self.samples = Samples.start(view_of_sample(tensor))
+        self.samples = Samples.start(view_of_sample(tensor))  # if there is a batch: views of its samples
         self._first = self.samples.before.clone()
-        self.batch: Batch | None = None  # its samples are views of those of this batch
+        self.batch: Batch | None = None
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -137,7 +143,7 @@ class ParameterSteps:
 
     @property
     def most_of_loss(self) -> float:
-        """The most by which the loss can have followed, as far as its gradients were right for the whole way."""
+        """The most by which the loss can have changed over the way of the weights, if its gradients held for all of the way."""
         scale = math.sqrt(self.size / self.samples.before.numel())
         return 0.0 if self.leaf is None or self.leaf.sizes is None else self.leaf.sizes.mean * self._moved * scale
 
@@ -147,7 +153,7 @@ class ParameterSteps:
 
     @property
     def is_noise(self) -> bool:
-        """The square of the sum of n gradients is n times the square of one gradient if they are noise, n * n times if they agree."""
+        """Are the gradients noise? If so, the square of the sum of n of them is n times that of one; if they agree, n * n times."""
         squares = float(self.samples.squares.sum())
         total = float(self.samples.total.square().sum())
         return self.looks >= _LOOKS_FOR_NOISE and squares > 0 and total / squares < _NOISE_RATIO
@@ -158,12 +164,12 @@ class ParameterSteps:
 
     @property
     def is_carried(self) -> bool:
-        """Does the optimiser keep what rounding takes, or round at random, so that the weights move on average?"""
+        """Does the optimiser keep rounding errors, or round at random, so that the weights move on average?"""
         return self.keeps_rest or (self.batch is not None and self.batch.rounds_at_random) or self._moves_at_random
 
     @property
     def _moves_at_random(self) -> bool:
-        """Did another entry move each time, under an optimiser whose steps are not known? Rounding to the nearest moves the same ones."""
+        """Did other entries move each time, under an optimiser whose steps are not known? Rounding to the nearest moves the same ones."""
         samples = self.samples
         if self.is_known and not samples.sizes[samples.had_gradient].isnan().any():
             return False
@@ -203,22 +209,23 @@ class Batch:
         self.parameters: list[ParameterSteps] = []
         self._sizes_are_known = False
         self._highest_rate = 0.0
-        # Of steps that rounding to the nearest number swallows: the moves that random rounding makes, and those that came.
+        # Among steps that rounding to the nearest number swallows: the moves expected under random rounding, and the moves that came.
         self._expected: Number = 0.0
         self._came: Number = 0.0
-        # Set by `before_step`: all samples; the index of the parameter of each entry; the entries whose gradient asks for a step.
-        self.samples: Samples
-        self._owners: Tensor
+        # Set by `before_step`:
+        self.samples: Samples  # of all parameters
+        self._owners: Tensor  # by entry: the index of its parameter
         self._scales: Tensor  # by parameter: how many of its entries each sampled one stands for
-        self._asks: Tensor
+        self._asks: Tensor  # by entry: does its gradient ask for a step?
 
     def is_due(self, step: int) -> bool:
-        """In full precision, where rounding rarely swallows a step, a look at each power of two is enough."""
+        """Is this step looked at? In full precision, where rounding rarely swallows a step, only powers of two are."""
         return self.is_half or _is_power_of_two(step)
 
     def follow_rate(self, group: Group) -> None:
-        """Only steps near the highest rate count: later rounding swallows those of a training that is well. Where the rate rises, as in a
-        warm-up, begin again: nobody can say yet what rounding swallows at the highest rate.
+        """Count only steps near the highest rate: when the rate falls, rounding swallows steps of a good training, too.
+
+        If the rate rises, as in a warm-up, begin again: nobody knows yet what rounding swallows at the highest rate.
         """
         rate = number_of(group.get("lr"))
         if rate is None:
@@ -231,7 +238,7 @@ class Batch:
 
     @property
     def rounds_at_random(self) -> bool:
-        """Waits for the device."""
+        """Does the optimiser round at random? Waits for the device."""
         expected, came = float(self._expected), float(self._came)
         least, most = (share * expected for share in _RANDOM_SHARE)
         return came >= 1 and least <= came <= most
@@ -239,12 +246,12 @@ class Batch:
     def before_step(
         self, parameters: list[ParameterSteps], tensors: Sequence[Tensor], group: Group, loss: Tensor | None
     ) -> None:
-        """loss: what the last backward began with, if that was a number."""
+        """loss: the loss of the last backward, if it was one number."""
         if parameters != self.parameters or any(parameter.batch is not self for parameter in parameters):
             self._join(parameters)
         samples, now = self.samples, torch.cat([view_of_sample(tensor) for tensor in tensors])
         grads = torch.cat([view_of_sample(tensor.grad) for tensor in tensors if tensor.grad is not None])
-        # Something else may have moved the weights: a copy from weights in full precision, or a step without a look.
+        # Something else may have moved the weights: a copy from weights in full precision, or a step that was not looked at.
         samples.moves += now != samples.before
         samples.before.copy_(now)
         pulls = add_decay(grads, now, group)
@@ -259,7 +266,7 @@ class Batch:
             parameter.looks += 1
 
     def _are_strong(self, pulls: Tensor, weights: Tensor, loss: Tensor | None) -> Tensor:
-        """The entries whose gradient is no rounding error: it is large beside its weight, or there is a way to go until the loss is 0."""
+        """The entries whose gradient is no rounding error: it is large beside its weight, or the loss still has to fall."""
         are_strong = pulls > _FAINT_SHARE * weights
         if loss is None or loss.device != pulls.device:
             return are_strong
@@ -268,7 +275,7 @@ class Batch:
         return are_strong | ((way > _NEAR * spacing(weights)) & (way < _FAR * weights) & (pulls > 0))
 
     def _join(self, parameters: list[ParameterSteps]) -> None:
-        """Parameters come and go; each brings along its samples."""
+        """Join the samples of these parameters. Each brings its own, because parameters come and go."""
         lengths = [parameter.samples.before.numel() for parameter in parameters]
         self.samples = Samples.join([parameter.samples for parameter in parameters])
         owners = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
@@ -293,7 +300,7 @@ class Batch:
         if not self._sizes_are_known or _is_power_of_two(step) or is_undecided:
             self._measure(tensors, group, [states.get(tensor) or {} for tensor in tensors])
             self._compare(now, stays, group)
-        # Something else holds an entry whose step is larger than the distance to the next number; so it does, most likely, at 0.
+        # Something else holds an entry that stays although its step is larger than the distance to the next number, or that stays at 0.
         stays &= self._asks & torch.where(samples.before == 0, samples.sizes < 1, ~(samples.sizes >= 1))
         samples.moves += self._asks ^ stays
         samples.before.copy_(now)
@@ -306,7 +313,7 @@ class Batch:
 
     @property
     def _is_undecided(self) -> bool:
-        """Is it not known yet if the optimiser rounds at random? A device is not waited for."""
+        """Is it unknown yet whether the optimiser rounds at random? On a device it counts as known."""
         return not isinstance(self._expected, Tensor) and self._expected < _ENOUGH_MOVES
 
     def _measure(self, tensors: Sequence[Tensor], group: Group, states: Sequence[State]) -> None:
@@ -320,7 +327,7 @@ class Batch:
             parameter.keeps_rest |= keeps_rest(state, tensor)
 
     def _compare(self, now: Tensor, stays: Tensor, group: Group) -> None:
-        """Compare the measured steps with what happened. No size is known of a parameter with an entry that went further."""
+        """Compare the measured steps with the moves. A parameter with an entry that moved further has no known step size."""
         samples = self.samples
         before = samples.before.float()
         distance = spacing(torch.where(now.abs() > samples.before.abs(), now, samples.before))
@@ -355,11 +362,13 @@ class Stalls:
     def __init__(self, leaves: Leaves, noted: Errors, loss: Callable[[], Tensor | None]) -> None:
         self._leaves, self.noted, self._loss = leaves, noted, loss
         self.location = NOWHERE  # of the first step
-        # By id: torch swaps no tensor with a weak reference.
+        # By id, because torch swaps no tensor that has a weak reference.
         self._parameters: dict[int, ParameterSteps] = {}
         self._steps: Counter[int] = Counter()  # by optimiser
         self._batches: dict[int, dict[_Key, Batch]] = {}  # by optimiser
-        self._looks: dict[int, list[tuple[Batch, list[Tensor], Group]]] = {}  # by optimiser, in the step that runs now
+        self._looks: dict[
+            int, list[tuple[Batch, list[Tensor], Group]]
+        ] = {}  # by optimiser: the batches of the step that runs now
 
     @harmless("a step of an optimiser")
     def before(self, optimizer: Optimizer) -> None:
@@ -407,7 +416,7 @@ class Stalls:
 
 
 def _group_parameters(optimizer: Optimizer) -> dict[_Key, list[Tensor]]:
-    """The plain tensors with a dense gradient, whose group has a rate other than 0. A rate on a device is not waited for."""
+    """The plain tensors with a dense gradient, in groups whose rate is not known to be 0."""
     groups: dict[_Key, list[Tensor]] = {}
     with without_torch_function():
         for number, group in enumerate(optimizer.param_groups):

@@ -49,7 +49,7 @@ _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sig
 # Ops that neither move nor mix elements, so that positions tell what is cut. For speed alone.
 _NAMES = "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
 _ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
-# Ops whose slope may be infinite at a finite x, or that multiply with what may be so.
+# Ops whose slope may be infinite at a finite x, or that multiply with such a slope.
 _STEEP = (
     "Sqrt Rsqrt Pow Div Reciprocal Mul Log Log2 Log10 Log1P Logit Xlogy Exp Exp2 Expm1 Sinh Cosh Acos Asin Acosh Atanh Erfinv Atan2 Hypot "
     "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu Prod Cumprod Addcdiv Addcmul LinalgVectorNorm Norm Cdist "
@@ -60,9 +60,9 @@ _MAY_BREAK = frozenset(f"{name}Backward" for name in _STEEP.split())
 _orders = itertools.count(1)
 _BACKWARDS = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _SECOND = re.compile(r"\w+BackwardBackward\d")
-_FLOOR = 1e-6  # a lower bound up to here keeps a root or a logarithm from 0
-_SMALL = 2**14  # elements of a gradient that may be kept until the end of a backward
-_lock = threading.RLock()  # around all sums; a collection of garbage may run any code while it is held
+_FLOOR = 1e-6  # a lower bound from 0 to this is a guard, which keeps a root or a logarithm from 0
+_SMALL = 2**14  # elements: a smaller gradient may be kept until the end of a backward
+_lock = threading.RLock()  # around all sums; reentrant, because a collection of garbage may run any code meanwhile
 _MOST_CALLS = 8  # different calls of one line whose rules are remembered
 
 OWN_NODE = "PseudogradBackward"
@@ -79,34 +79,36 @@ class Tally:
         self.leaves = 0  # the set of leaves upstream
         self.has_tensor_bound = False
         self.is_known = False  # are the regions of x counted?
-        self.left_to_torch: frozenset[str] = NO_FAMILY  # the families for which a pin asked for what torch does
+        self.left_to_torch: frozenset[str] = NO_FAMILY  # the families that a pin left as the installed torch has them
         self.calling: object = None  # the function of torch that made the last node; None if no mode saw the call
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.own_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
         self.function: type | None = None  # the class of a custom Function
-        self.may_break = op.rstrip("0123456789") in _MAY_BREAK  # may it make what is not finite?
+        self.may_break = op.rstrip("0123456789") in _MAY_BREAK  # may it make nan or inf from finite gradients?
         # Did a backward make its nodes, for second derivatives?
         self.is_second = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
-        self.steep_op = ""  # of a clamp: the op that makes what enters, if its slope grows without end
+        self.steep_op = ""  # of a clamp: the op that makes its input, if the slope of that op grows without end
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.joins = False  # does it hand gradients on to several inputs?
         self.normalises_one_number = False  # does it normalise one number?
-        self.is_term = False  # is its value added to the loss, by sums, powers and constant factors alone?
+        self.is_term = False  # are only sums, powers and constant factors between its value and the loss?
         self.is_hinge = False  # does the clamp have only a lower bound, which is 0 or a small guard?
         # Is its input used beside it, as in the loss of a policy, or in `x - round(x)`?
         self.is_clip = False
-        # Does the next node of the backward cut what passes exactly at a bound? None if no x was there.
+        # Does the next node of the backward cut what passes exactly at a bound? None if no x was at a bound.
         self.ends_behind: bool | None = None
-        self.zeroed = 0  # the set of leaves that got zeros alone although something arrived
-        self.passed = 0  # the set of leaves that got something other than zeros
-        self.reader: Tally | None = None  # the op that the last gradient came from; set by `Zeros` alone
+        # Set by `Zeros` only: the sets of leaves that got only zeros although a gradient arrived, and that got other numbers; and the op
+        # from which the last gradient came.
+        self.zeroed = self.passed = 0
+        self.reader: Tally | None = None
         self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
-        self._sums: Sums = {}
+        # A call is added to one of these: the sums of the kernel in C, those of a device, or those of `grads.count`.
         self._kernel: kernel.Sums | None = None
-        self._rows: dict[torch.device, Rows] = {}  # what counts in place of `_kernel` on other devices
-        # What counts a call of which only the gradients are needed
+        self._rows: dict[torch.device, Rows] = {}
+        self._sums: Sums = {}
+        # The one that counts a usual call: of such a call only the gradients are needed, and nothing of its node.
         self.usual: kernel.Sums | Rows | None = None
         self.may_wait = False  # may its calls be counted later, together with others?
 
@@ -124,7 +126,7 @@ class Tally:
             self.is_second |= calling in _BACKWARDS
 
     def breaks(self, leaving: Leaving) -> bool:
-        """Does a gradient leave that is not finite? Asked on a CPU alone. The sum of large numbers may overflow, too."""
+        """May a gradient leave that is not finite? Its sum is not, which may also be an overflow. Looks at gradients on a CPU only."""
         for grad in leaving:
             if (
                 grad is not None
@@ -141,7 +143,7 @@ class Tally:
 
     @property
     def within(self) -> str | None:
-        """The call of torch that makes a node of this form where no override reaches it."""
+        """The function of torch that made the last node, if no override reaches the op inside it."""
         form, calling = torch_forms.form_of_node(self.op), self.calling
         if form is None or torch_forms.is_reached_by(calling, form):
             return None
@@ -150,7 +152,7 @@ class Tally:
     def count(
         self, leaving: Leaving, arriving: Leaving, is_full: bool, leaves: Leaves, ran: GraphNode | None = None
     ) -> bool | None:
-        """Count a call of a node, by default the one that runs now. It is looked at only if that is needed.
+        """Count a call of a node. ran: the node; None for the one that runs now, which is looked up only if it is needed.
 
         Returns False if its gradients cannot be compared, and None if they cannot be read.
         """
@@ -190,17 +192,10 @@ class Tally:
         self._note_call()
         if node is not None:
             if is_first:
-                self.form = form
-                is_layer_norm = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm"))
-                self.normalises_one_number = is_layer_norm and _normalised(node) == 1
-                if form is not None and is_full and form.switches[0] == "clamp":
-                    from .graph_shapes import steep_op_behind  # not every program has a clamp
-
-                    self.steep_op = steep_op_behind(node)
-                self.joins = sum(other is not None for other, _ in node.next_functions) > 1
+                self._note_first(node, form, is_full)
                 is_usual = self.function is None and not is_slice and self.op != OWN_NODE
-                tells_nothing = form is None or not (is_full and form.saved)  # of the region of x, in any call
-                self.usual = (sums_there or self._kernel) if is_usual and tells_nothing else None
+                has_no_region = form is None or not (is_full and form.saved)
+                self.usual = (sums_there or self._kernel) if is_usual and has_no_region else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             call = call_of(node) if self.op == OWN_NODE else None
             if call is not None and len(self.own_calls) < _MOST_CALLS:
@@ -214,10 +209,21 @@ class Tally:
                 self._look_behind(node, saved, leaving, arriving)
         return True
 
+    def _note_first(self, node: GraphNode, form: Form | None, is_full: bool) -> None:
+        """Note facts about the first node, which hold for all nodes of this op."""
+        self.form = form
+        is_layer_norm = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm"))
+        self.normalises_one_number = is_layer_norm and _normalised_size(node) == 1
+        self.joins = sum(other is not None for other, _ in node.next_functions) > 1
+        if form is not None and is_full and form.switches[0] == "clamp":
+            from .graph_shapes import steep_op_behind  # not every program has a clamp
+
+            self.steep_op = steep_op_behind(node)
+
     def _look_behind(
         self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Leaving, arriving: Leaving
     ) -> None:
-        """Follow the gradient of what stands exactly at a bound, as if it passed there. In ever fewer calls, until some of it arrives."""
+        """Note in `ends_behind` whether a gradient that passed exactly at a bound would be cut behind it. Stops when one would not."""
         if self.ends_behind is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
             return
         grads = Grads.match(leaving, arriving)
@@ -231,9 +237,9 @@ class Tally:
             self.ends_behind = ends_behind(node, grad)
 
     def note_usual(self, grad: Tensor | None, node: GraphNode | None, leaves: Leaves) -> None:
-        """A usual call was counted. node: where more leaves may be upstream."""
+        """A usual call was counted. node: add the leaves upstream of it."""
         self.calls += 1
-        if grad is None or grad.numel() > _SMALL or grad.dtype is torch.float16:  # which overflows soon
+        if grad is None or grad.numel() > _SMALL or grad.dtype is torch.float16:  # float16 overflows soon
             self.may_wait = False
         elif not self.may_wait:
             self.may_wait = grad.is_cpu and kernel.can_add_together()
@@ -282,7 +288,7 @@ class Tally:
     def _sums_there(
         self, leaving: Leaving, arriving: Leaving, saved: torch_forms.SavedValues | None, leaves: Leaves
     ) -> Rows | None:
-        """The sums to which the call was added on its device; None on a CPU, and where the region of x has to be told."""
+        """Add the call on its device, and return the sums there; None on a CPU, or if the region of x has to be counted."""
         grad = next((grad for grad in arriving if grad is not None), None)
         if grad is None or grad.is_cpu or is_recorded(grad):
             return None
@@ -295,14 +301,14 @@ class Tally:
         return rows if rows.add(grads) else None
 
     def _look_at_window(self, leaving: Leaving, leaves: Leaves) -> None:
-        """Note the window of a jumprelu of ours whose threshold gets a gradient."""
+        """Note the window of a jumprelu of this library whose threshold gets a gradient."""
         node = current_node()
         read = saved_inputs_of(node, JUMPRELU)
         if read is None or read[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:
             return
         x, threshold, bandwidth, _ = read[1]
         if x.numel():
-            from .windows import Windows  # few programs have a jumprelu of ours
+            from .windows import Windows  # few programs have such a jumprelu
 
             source = leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
             x, threshold, grad = (physical(value).detach() for value in (x, threshold, leaving[1]))
@@ -316,7 +322,7 @@ class Tally:
         return torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
 
     def totals(self) -> dict[str, float]:
-        """Waits for the device."""
+        """The sums of all counts. Waits for the device."""
         names = (*COUNTS, ELSEWHERE, *(_KNOWN if self.is_known else ()))
         parts: list[Sums] = [self._sums]
         for counts in () if self._kernel is None else self._kernel.read():
@@ -325,8 +331,8 @@ class Tally:
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
 
 
-def _normalised(node: GraphNode) -> int:
-    """How many numbers does a normalisation take together?"""
+def _normalised_size(node: GraphNode) -> int:
+    """The number of elements that a normalisation takes together."""
     shape = saved(node, "normalized_shape", None)
     if shape is None:
         return int(saved(node, "C", 0) * saved(node, "HxW", 0) // saved(node, "group", 1))

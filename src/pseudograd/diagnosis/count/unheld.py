@@ -1,4 +1,4 @@
-"""The parameters that get a gradient and that no optimiser holds: do they move, who holds them, and what does the program call them?"""
+"""Parameters that get a gradient and that no optimiser holds: do they move, which object holds them, and what are their variables?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .names import Owner, instances_of
 from .norms import sample, view_of_sample
 
 _OF_TORCH = frozenset(vars(nn.Module()))  # the attributes that torch itself gives a module
-_MOST_ITEMS = 1000  # of a container that is looked into
+_MOST_ITEMS = 1000  # a larger container is not looked into
 
 
 class Container(NamedTuple):
@@ -27,21 +27,21 @@ class Container(NamedTuple):
 
 
 class Unheld:
-    """Facts about these parameters, which are looked at now and then, while their modules and variables are alive."""
+    """Facts about these parameters, collected from time to time while their modules and variables are alive."""
 
     def __init__(self) -> None:
         self.containers: dict[Leaf, Container] = {}
-        self.variables: dict[object, str] = {}  # the names in the program of nets and optimisers, by the net or the id
-        self.alone: set[Owner] = set()  # nets with parameters of their own alone, as the module of a loss
+        self.variables: dict[object, str] = {}  # the variables of the program, by the net, or by the id of an optimiser
+        self.alone: set[Owner] = set()  # nets without a child that has parameters, as the module of a loss
         # of a leaf: the modules around it, from outside inwards, each by its class and the attribute that leads to the leaf
         self.attributes: dict[Leaf, dict[tuple[type[nn.Module], str], None]] = {}
         self._first: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
         self._changed: dict[Leaf, Flag] = {}
-        self._held: set[Leaf] = set()  # by an optimiser that took no step here
+        self._held: set[Leaf] = set()  # those of an optimiser that took no step inside the context
         self._searched: set[Leaf] = set()
 
     def look(self, leaves: Iterable[Leaf]) -> None:
-        """Note the values of the parameters, or that they have changed. No device is waited for."""
+        """Note the first values of the parameters, and later whether they have changed. Does not wait for a device."""
         for leaf in leaves:
             tensor, first = leaf.tensor(), self._first.get(leaf)
             if tensor is None or self._changed.get(leaf) is True or not has_numbers(tensor):
@@ -56,11 +56,11 @@ class Unheld:
                 self._changed[leaf] = self._changed.get(leaf, False) | (bool(differs) if differs.is_cpu else differs)
 
     def stays(self, leaf: Leaf) -> bool:
-        """Was it looked at, with the same values each time, and does no other optimiser hold it?"""
+        """Had it the same values each time it was looked at, and does no other optimiser hold it?"""
         return leaf in self._first and leaf not in self._held and not bool(self._changed.get(leaf, False))
 
     def search(self, leaves: list[Leaf], optimizers: set[int], owner_of: Callable[[Leaf], Owner | None]) -> None:
-        """Search the objects of the program for what holds these parameters. It reads all objects, so each parameter is searched once."""
+        """Search all objects of Python for those that hold these parameters. It is slow, so each parameter is searched only once."""
         wanted = {id(tensor): leaf for leaf in leaves if (tensor := leaf.tensor()) is not None}
         if self._searched.issuperset(wanted.values()):
             return

@@ -1,4 +1,4 @@
-"""The values that enter the clamps and relus of a program: do they start on a bound, and do they run away outside the bounds?"""
+"""The values that enter the clamps and relus of a program: do they start at a bound, and do they wind up outside the bounds?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Bound = float | Tensor | None
 
 
 class Values(Followed):
-    """The values at one location: how many stand on a bound in the first call, and how far outside they are from step to step."""
+    """The values at one location: how many are at a bound in the first call, and how far outside they are from step to step."""
 
     def __init__(self, spelling: Spelling, location: Location, x: Tensor, low: Bound, high: Bound) -> None:
         self.op, self.form, self.location = spelling.name, spelling.form, location
@@ -47,7 +47,7 @@ class Values(Followed):
         )  # to the installed torch
         self.is_rewritten = entered_contexts.is_replaced(spelling.form)  # by a context, which decides what passes
         self.may_pass = False  # may a gradient pass at this call?
-        self.leaf = self.detached = 0  # the set with the parameter that x is, or was detached from
+        self.leaf = self.detached = 0  # the set with the parameter that x is, and with that which x was detached from
         # Did each call read that parameter itself, between the same bounds, which do not learn?
         self.reads_leaf = False
         self.outside: Number = 0  # elements, in the steps that count
@@ -67,7 +67,7 @@ class Values(Followed):
         self._outside = self._outside + torch.count_nonzero(outside)
 
     def end_step(self, has_gradient: bool) -> None:
-        """A step counts if a gradient has arrived at the clamp, or goes around it."""
+        """Add the distance of this step, if a gradient has arrived at the clamp, or goes around it."""
         if self._distance is not None and (has_gradient or self.decides):
             self.outside = self.outside + self._outside
             self.climb.add(self._distance)
@@ -79,7 +79,7 @@ class Values(Followed):
 
     @property
     def bounds_text(self) -> str:
-        """The bounds that values stand on."""
+        """The bounds at which values are."""
         counts = zip(self.bounds, (self.at_low, self.at_high), strict=True)
         texts = [f"{bound:g}" for bound, count in counts if bound is not None and int(count)]
         return f"the bound {' or '.join(texts)}" if texts else "a bound"
@@ -109,7 +109,7 @@ class Climb:
             self.update()
 
     def update(self) -> Climb:
-        """Waits for the device."""
+        """Include the numbers that were not read yet. Waits for the device."""
         unread, self._unread = self._unread, []
         for number in unread:
             self._add(float(number))
@@ -132,11 +132,11 @@ class Clamps:
     """The values at every clamp and relu that was called, by op and location."""
 
     def __init__(self, leaves: Leaves, influence: Influence) -> None:
-        self.all: dict[tuple[str, Location, bool], Values] = {}  # the last: does autograd record the call?
+        self.all: dict[tuple[str, Location, bool], Values] = {}  # the bool: does autograd record the call?
         self._leaves, self._influence = leaves, influence
 
     def look(self, spelling: Spelling, location: Location, args: Arguments, kwargs: Keywords) -> Values | None:
-        """Look at the inputs of a call. Returns the values of a clamp behind a tensor that learns."""
+        """Look at the inputs of a call. Returns its values if it is a clamp whose x depends on a tensor that learns, else None."""
         is_recorded = torch.is_grad_enabled()
         key = spelling.name, location, is_recorded
         values, is_clamp = self.all.get(key), spelling.form.switches[0] == "clamp"
@@ -156,7 +156,7 @@ class Clamps:
                     if is_recorded:
                         values.upstream, values.leaf = upstream, leaf
                         values.reads_leaf = leaf > 0 and not any(map(_learns, (*args[1:], *(kwargs or {}).values())))
-                    else:  # no gradient passes: the result may decide as a detached one does
+                    else:  # no gradient passes, as if x were detached
                         values.around, values.detached = upstream, leaf
                 elif isinstance(source, Tensor):
                     values.around, is_leaf = self._influence.cut_from(source)
@@ -171,7 +171,7 @@ class Clamps:
             return values if values.upstream or values.around else None
 
     def note_result(self, spelling: Spelling, values: Values | None, args: Arguments, result: object) -> None:
-        """Note the slice that a call changed in place. Otherwise follow its result if no gradient arrives there but something learns."""
+        """Note the slice that a call changed in place. If the call is not in place, follow its result, if `values` are given."""
         if isinstance(result, Tensor):
             if args and result is args[0]:
                 note_slice(spelling.form, result)
@@ -188,7 +188,7 @@ def _learns(value: object) -> bool:
 
 
 def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Bound, Bound] | None:
-    """x and its bounds, as tensors below every wrapper; None if it is no clamp of floating point numbers that can be read."""
+    """x and its bounds, without wrappers of transforms; None if it is no clamp of floating-point numbers that can be read."""
     if spelling.form.switches[0] not in _CLAMPS:
         return None
     call = spelling.read(args, kwargs)

@@ -1,4 +1,4 @@
-"""The gradients that another rule, or another torch, would have given: further backward passes, before the program's own."""
+"""The gradients that another rule or another torch would have given. Further backward passes compute them, before the program's own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WhatIf:
     def __init__(self, name: str, replacements: dict[str, Replacement]) -> None:
         self.name, self.replacements = name, replacements
         self.inexact: set[str] = set()  # the reasons why the question has no answer
-        self.is_touched = False  # a gradient arrived at an op that the question changes
+        self.is_touched = False  # did a gradient arrive at an op that the question changes?
         self._sums: dict[Leaf, list[float]] = {}  # passes; sums of zero, norm and cosine; passes that have a cosine
 
     def replacement(self, form: Form) -> Replacement | None:
@@ -119,10 +119,10 @@ class _Pass:
 
 
 class WhatIfMeter:
-    """Answers the questions at each backward. Further passes run before it; their gradients are compared with those that then arrive.
+    """Answers the questions at each backward, by further passes that run before it.
 
-    An answer counts only for a leaf that the program itself gave a gradient, and only if a further pass under torch's own rules gives the
-    same gradient. meter: measures the sensitivity in the same passes.
+    An answer counts only for a leaf that then gets a gradient in the program's own pass, and only if a further pass under torch's own
+    rules gave the same gradient. meter: measures the sensitivity in the same passes.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class WhatIfMeter:
 
     @harmless("a kink")
     def before_call(self, function: Function, args: Arguments, kwargs: Keywords, backwards: int) -> object:
-        """The elements at a kink, for a call whose node will not keep them."""
+        """The elements at a kink, for a call whose node does not save them."""
         if self.meter is None or function not in NOTED_CALLS or not self.meter.is_due(backwards + 1):
             return None
         with quietly():
@@ -245,7 +245,7 @@ class WhatIfMeter:
 
     @property
     def inexact(self) -> dict[str, list[str]]:
-        """Why a question has no answer."""
+        """By the name of a question: the reasons why it has no answer."""
         return {question.name: sorted(question.inexact) for question in self.questions if question.inexact}
 
     @property
@@ -254,5 +254,5 @@ class WhatIfMeter:
         return [question.name for question in self.questions if not (question.is_touched or question.inexact)]
 
     def answers(self) -> dict[str, list[Change]]:
-        """The answers by the name of the question. The gradients of the program itself come first."""
+        """The answers by the name of the question; first, as AS_IT_IS, the gradients of the program itself."""
         return {question.name: question.answers(self._leaves) for question in (self._as_it_is, *self.questions)}

@@ -1,11 +1,11 @@
-"""Thresholds that learn through a window: how many never had an x in it?"""
+"""Thresholds of a jumprelu, which learn from the x in a window around them: how many never had an x in their window?"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-_NARROW_SHARE = 0.5  # of the thresholds of a jumprelu: if so many never got a gradient, the window is too narrow
+_NARROW_SHARE = 0.5  # of the thresholds: if so many never got a gradient, the window is too narrow
 _REACHED_SHARE = 0.9  # the advised bandwidth would have reached this share of the thresholds
 
 

@@ -1,7 +1,7 @@
-"""Parameters that get nothing but zeros: the op that makes the zeros.
+"""Parameters that get only zeros: the op that makes the zeros.
 
-An op cuts the gradient element by element, or the gradient is multiplied with zeros, or a reduction hands nothing on. From the second
-backward on, this looks at the nodes that hand a gradient to a parameter that has got only zeros so far.
+It may cut the gradient element by element, multiply it by zeros, or hand nothing on, as a reduction may. From the second backward on, this
+looks at the nodes that hand a gradient to a parameter that has got only zeros so far.
 """
 
 from __future__ import annotations
@@ -17,36 +17,35 @@ from .grads import Leaving, are_readable
 from .leaves import Leaves
 from .tally import Tally
 
-_NODES_LOOKED_AT = 16  # looked at for the op that made the other factor
+_NODES_LOOKED_AT = 16  # in the search for the op that made the other factor
 _CHOICES = ("Where", "Maximum", "Minimum", "Fmax", "Fmin")
 ZEROS_ALONE = "zeros alone"
 ADDS_UP = "adds up to 0"
-_JOINS = ("Stack", "Cat")  # what reads their result decides which part gets zeros
+_JOINS = ("Stack", "Cat")  # the op that reads their result decides which of their inputs gets zeros
 
 
 class Zeros:
-    """The nodes that hand zeros to suspects, which are leaves that have got zeros alone.
+    """The nodes that hand zeros to suspects, which are leaves that got only zeros.
 
-    key: a node has its tally under this key of its metadata. passing: the names of nodes that hand gradients on.
+    key: a node has its tally under this key of its metadata. passing: the names of nodes that only hand gradients on.
     """
 
     def __init__(self, leaves: Leaves, key: str, passing: frozenset[str]) -> None:
         self._leaves, self._key, self._passing = leaves, key, passing
         self._begun = f"{key}: zeros"
         self.drops = Drops(leaves, key)
-        self._factors: dict[
-            Tally, set[Tally]
-        ] = {}  # by the tally that handed on zeros: the tallies of its other inputs
+        # By the tally that handed zeros on: the tallies of its other inputs.
+        self._factors: dict[Tally, set[Tally]] = {}
 
     def begin(self, node: GraphNode) -> bool:
-        """Should a hook look at this node? Once, and if somebody saw the call that made it."""
+        """Does this node need a hook that calls `look`? Returns True only once, and only if the call that made the node was seen."""
         is_new = self._begun not in node.metadata and isinstance(node.metadata.get(self._key), Tally)
         if is_new:
             node.metadata[self._begun] = True
         return is_new
 
     def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, suspects: int) -> None:
-        """A node ran: note the leaves to which it handed zeros alone."""
+        """A node ran: note the leaves to which it handed only zeros."""
         tally = None if node is None else node.metadata.get(self._key)
         if node is None or tally is None or not are_readable(arriving):
             return
@@ -56,9 +55,9 @@ class Zeros:
         for (other, _), grad in zip(node.next_functions, leaving, strict=False):
             if other is None or grad is None:
                 continue
-            behind = other.metadata.get(self._key)
-            if isinstance(behind, Tally):
-                behind.reader = tally
+            tally_behind = other.metadata.get(self._key)
+            if isinstance(tally_behind, Tally):
+                tally_behind.reader = tally
             leaves = self._leaves.upstream(other)
             if bool(torch.count_nonzero(grad)):
                 tally.passed |= leaves
@@ -79,7 +78,10 @@ class Zeros:
                 nodes += [before for before, _ in node.next_functions if before is not None]
 
     def cause(self, leaf: int, sites: Sequence[Site], site_of: Callable[[Tally], Site]) -> tuple[Site, str] | None:
-        """The op that makes the zeros of this leaf, and how: a factor that is 0 everywhere, else the op that handed on the zeros."""
+        """The op that makes the zeros of a leaf, and a sentence: a factor that is 0 everywhere, else the op that hands the zeros on.
+
+        leaf: the set with the leaf.
+        """
         for tally, factors in self._factors.items():
             if not tally.zeroed & leaf or tally.passed & leaf:
                 continue

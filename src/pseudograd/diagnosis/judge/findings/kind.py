@@ -127,7 +127,9 @@ class Evidence:
         more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
         nonfinite = self.nonfinite
         skipped = [] if nonfinite is None else nonfinite.calm()
-        losses = [] if nonfinite is not None and (nonfinite.reached or nonfinite.is_told) else self._losses_not_finite()
+        losses = (
+            [] if nonfinite is not None and (nonfinite.reached or nonfinite.is_finding) else self._losses_not_finite()
+        )
         return [*self.starving.calm(), *skipped, *losses, *calm_lines(self.partly), *dict.fromkeys(clips), *more]
 
     def is_penalty(self, site: Site) -> bool:

@@ -71,7 +71,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     nonfinite = evidence.nonfinite
     if nonfinite is None:
         yield from _find_late(evidence)
-    elif nonfinite.is_told:
+    elif nonfinite.is_finding:
         reached = sum(1 << bit for bit, leaf in evidence.leaves if leaf in nonfinite.reached)
         births = sorted(nonfinite.births.values(), key=_order)
         births = [birth for birth in births if birth.upstream & reached or not (birth.upstream and reached)]
