@@ -1,7 +1,7 @@
-"""pytest's way into pseudograd: the fixture `diagnosed`, `--pseudograd-pin EDGE` for a whole suite, a marker for one test, and a line
-about the pinned calls at the end.
+"""The plugin of pytest: the fixture `diagnosed`, `--pseudograd-pin EDGE` for a whole suite, a marker for one test, and a line about the
+pinned calls at the end.
 
-It stands beside the package, because pytest imports its plugins in every project, and the package imports torch.
+It is a module beside the package, because pytest imports its plugins in every project, and the package imports torch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.stash[_SETTINGS] = settings = read_settings("pytest")
         if config.getoption(_OPTION) is not None:
-            _pin(config, config.getoption(_OPTION))  # its error, before any test
+            _pin(config, config.getoption(_OPTION))  # raises the error of a wrong edge before any test
         elif settings.pin:
             settings.make_pin("pytest", lambda edge: _pin(config, edge))
     except ValueError as error:
@@ -66,7 +66,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The errors of markers, before any test."""
+    """Raise the errors of wrong markers before any test."""
     for item in items:
         marker = item.get_closest_marker(_MARKER)
         if marker is not None:
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Around the fixtures of a test, too: models are often trained in them. The marker of a test goes before the option."""
+    """Pin a test and its fixtures, in which models are often trained. The marker of a test overrides the option."""
     marker = item.get_closest_marker(_MARKER)
     with _pin(item.config, _edge(item.config) if marker is None else marker.args[0]):
         return (yield)
@@ -139,8 +139,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _describe_number(counts: Mapping[_Calls, int]) -> str:
     calls, lines = sum(counts.values()), len({where for _, where, _ in counts})
-    words = "call", "calls", "line", "lines"
-    return f"{calls:,} {words[calls != 1]} at {lines:,} {words[2 + (lines != 1)]} {'was' if calls == 1 else 'were'}"
+    s_of_calls, s_of_lines = "" if calls == 1 else "s", "" if lines == 1 else "s"
+    return f"{calls:,} call{s_of_calls} at {lines:,} line{s_of_lines} {'was' if calls == 1 else 'were'}"
 
 
 @pytest.fixture

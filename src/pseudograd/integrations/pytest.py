@@ -83,8 +83,8 @@ def _diagnosed(
         raise AssertionError(
             "diagnosed: no backward pass ran in this block, so there was nothing to check. Put the training step inside it."
         )
-    if says := failures(d if output.known is None else output.drop_known(ProgramReport(fields_of(d)))):
-        raise AssertionError(f"diagnosed: {says}\n{d}")
+    if failure := failures(d if output.known is None else output.drop_known(ProgramReport(fields_of(d)))):
+        raise AssertionError(f"diagnosed: {failure}\n{d}")
 
 
 class PinnedTests:
@@ -122,7 +122,7 @@ class PinnedTests:
 
 
 class _Counting(TorchFunctionMode):
-    """Counts the calls, by their line, that the pin of an edge would reach. It changes none."""
+    """Counts, by line, the calls that the pin of an edge would reach. It changes no call."""
 
     def __init__(self, counts: Counter[str], is_on: Callable[[], bool]) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -42,9 +43,9 @@ class Sampler:
             remedy = f"Give every_n_steps={window} to diagnose every step"
             raise ValueError(must(self._name, "window", f"not exceed every_n_steps={every_n_steps}", window, remedy))
         self._every, self._window = every_n_steps, window
-        self._reasons = parse_conditions(stop_on)
-        self._begin = lambda model: diagnose(model, detail=detail, ignore=tuple(ignore), sensitivity=sensitivity)
-        self._begin(None)  # before any training, because it raises the errors of wrong arguments
+        self._find_reason = parse_conditions(stop_on)
+        self._diagnose = lambda model: diagnose(model, detail=detail, ignore=tuple(ignore), sensitivity=sensitivity)
+        self._diagnose(None)  # raises the errors of wrong arguments before any training
         self._open: tuple[int, Diagnosis] | None = None
         self._next: int | None = None  # the number of steps from which a diagnosis is due
         self.last: Diagnosis | None = None
@@ -53,11 +54,11 @@ class Sampler:
     def begin_batch(self, steps: int, model: nn.Module) -> None:
         """Before a batch, when `steps` steps have been taken. The batches of one accumulated step are diagnosed together."""
         if self._next is None:  # a training that resumes from a checkpoint goes on with its count
-            self._next = -(-steps // self._every) * self._every
+            self._next = math.ceil(steps / self._every) * self._every
         if self._open is None and steps >= self._next:
             # A batch may take several steps, so `steps` may be past the step that was due.
             self._next = (steps // self._every + 1) * self._every
-            self._open = steps, self._begin(model)
+            self._open = steps, self._diagnose(model)
             self._open[1].__enter__()
 
     def end_batch(self, steps: int, log: Log) -> None:
@@ -67,9 +68,9 @@ class Sampler:
         diagnosis = self._open[1]
         self.close()
         log(diagnosis.metrics())
-        if says := self._reasons(diagnosis):
+        if reason := self._find_reason(diagnosis):
             self.stops = True
-            warnings.warn(f"{self._name}: the training is stopped, as asked: {says}\n{diagnosis}", stacklevel=2)
+            warnings.warn(f"{self._name}: the training is stopped, as asked: {reason}\n{diagnosis}", stacklevel=2)
 
     def end(self) -> None:
         """The training has ended; the next training may begin at any step."""

@@ -18,7 +18,7 @@ class DiagnoseCallback(Sampler, TrainerCallback):
     """Diagnose one step in every hundred, and log the findings.
 
     Args:
-        trainer: the trainer that it is added to, whose `log` the numbers go through: the trainer does not tell a callback.
+        trainer: the trainer that the callback is added to. Its `log` gets the numbers; a callback is not told its trainer.
         every_n_steps: of the optimiser; the first step is always one of them.
         window: how many steps one diagnosis lasts. Findings that need ten steps, `stalled` and `wind-up`, need a window of ten.
         stop_on: what ends the training, as `--fail-on` takes it: "starved", "cut>0.5" or "any"; or several.
@@ -36,7 +36,7 @@ class DiagnoseCallback(Sampler, TrainerCallback):
         super().__init__(every_n_steps, **options)
         self._trainer, train = trainer, trainer.train
 
-        # Of an error no callback hears, and an open diagnosis would go on in the rest of the notebook.
+        # The trainer calls no callback after an error, and an open diagnosis would go on in the rest of the notebook.
         @functools.wraps(train)
         def closing(*args: object, **kwargs: object) -> object:
             try:

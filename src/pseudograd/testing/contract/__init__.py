@@ -1,1 +1,1 @@
-"""What must hold for every rule of the table: asserted of a case, by the measurements of `measure`."""
+"""Checks of what must hold for every rule of the table. Each takes a case, measures it with `measure`, and asserts."""

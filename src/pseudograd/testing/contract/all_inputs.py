@@ -1,4 +1,4 @@
-"""The gradients of all tensor inputs at once, with mixed dtypes: what was broadcast gets the sum, cast to its dtype."""
+"""The gradients of all tensor inputs at once, with mixed dtypes. An input that was broadcast gets the sum, in its own dtype."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .cases import Case
 
 
 class Problem(NamedTuple):
-    """The op as a function of all its tensors; those, finite; and a grad of both signs for its result."""
+    """f: the op as a function of all its tensors. tensors: finite values for them. weight: a grad with both signs for the result."""
 
     name: str
     f: Function
@@ -23,7 +23,7 @@ class Problem(NamedTuple):
 
 
 def problems(case: Case) -> Iterator[Problem]:
-    """Every sample of the case with several tensors, in float64; x narrower than the others; the others narrower than x."""
+    """Every sample of the case with several tensors: all in float64, with x in float32, and with the others in float32."""
     for sample in case.samples():
         inputs = sample.build(torch.float64)
         first, *others = (torch.nan_to_num(tensor, 0.5, 4.0, -4.0) for tensor in tensors_of(inputs))
@@ -40,7 +40,7 @@ def problems(case: Case) -> Iterator[Problem]:
 
 
 def assert_same_gradients(gradients: Gradients, expected: Gradients, tensors: list[Tensor], what: str) -> None:
-    """Shapes and dtypes of the inputs; values equal but for the order of a sum."""
+    """The gradients have the shapes and dtypes of the inputs, and the expected values, except for the order of a sum."""
     near = 8 * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
     for position, (ours, theirs, tensor) in enumerate(zip(gradients, expected, tensors, strict=True)):
         where = f"{what}, input {position}"
@@ -49,7 +49,7 @@ def assert_same_gradients(gradients: Gradients, expected: Gradients, tensors: li
 
 
 def check_all_inputs(case: Case) -> None:
-    """Every tensor input gets the gradient that backward gives it, by every way and with mixed dtypes."""
+    """Every way to ask for gradients gives each tensor input the gradient of backward, also with mixed dtypes."""
     for name, f, tensors, weight in problems(case):
         expected = gradient_by_backward(f, tensors, weight)
         for way in REVERSE:

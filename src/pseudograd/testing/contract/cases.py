@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ...rule import Call, Op, Rule, RuleObject, Sample, call_for
-from ..measure.inputs import DTYPES
 
 
 class Case(NamedTuple):
@@ -84,20 +83,17 @@ class Case(NamedTuple):
         return any(values[name] is None for name in self.rule.requires)
 
 
+@cache
 def get_rounder(dtype: torch.dtype) -> Callable[[float], float]:
     """The function that rounds a Python float to dtype as torch does."""
-    return _ROUNDERS[dtype]
+    if dtype is torch.float64:
+        return lambda value: value
 
-
-def _make_rounder(dtype: torch.dtype) -> Callable[[float], float]:
     @cache
     def fl(value: float) -> float:
         return torch.tensor(value, dtype=torch.float64).to(dtype).item()
 
     return fl
-
-
-_ROUNDERS = {dtype: _make_rounder(dtype) for dtype in DTYPES[:3]} | {torch.float64: lambda value: value}
 
 
 def cases_of(op: Op) -> Iterator[Case]:

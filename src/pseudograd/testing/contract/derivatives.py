@@ -1,4 +1,4 @@
-"""Second derivatives: of the branch taken, and compared with differences of the scalar reference, not with autograd."""
+"""Second derivatives, compared with differences of the scalar reference, not with autograd."""
 
 from collections.abc import Iterable
 
@@ -17,17 +17,16 @@ WEIGHTS = (1.0, 0.75, -0.5)  # of grad_x, grad_min, grad_max in the scalar that 
 
 
 def check_double_backward(case: Case) -> None:
-    """d(sum of weighted gradients) by every input and by grad, wherever the reference is smooth; finite and 0 where it is constant.
-
-    Each derivative equals the central difference where the two one-sided ones agree.
+    """The weighted sum of the gradients is differentiated by every input and by grad. Each derivative equals the central difference of the
+    reference, where the two one-sided differences agree. Elsewhere it is a number of usual size.
     """
     tested = 0
     for sample in case.samples():
-        inputs, grad = _select(*special_pairs(sample.build(torch.float64), torch.float64), is_small=False)
+        inputs, grad = _select(*special_pairs(sample.build(torch.float64), torch.float64), takes_small=False)
         at_point = _weighted(reference_gradients(case, inputs, grad), inputs)
-        places: list[int | None] = [k for k, value in enumerate(inputs) if isinstance(value, Tensor)]
+        tensors: list[int | None] = [k for k, value in enumerate(inputs) if isinstance(value, Tensor)]
         second = second_derivatives(case.function(), inputs, grad, _weights(inputs))
-        for k, derivative in zip([*places, None], second, strict=True):
+        for k, derivative in zip([*tensors, None], second, strict=True):  # None stands for grad
             up, down = (_moved(case, inputs, grad, k, step) for step in (STEP, -STEP))
             right, left = (up - at_point) / STEP, (at_point - down) / STEP
             is_smooth = agree(right, left) & (right.abs() < JUMP)
@@ -52,11 +51,11 @@ def _weighted(gradients: Iterable[Tensor], inputs: Inputs) -> Tensor:
     return torch.stack([w * gradient for w, gradient in zip(_weights(inputs), gradients, strict=True)]).sum(0)
 
 
-def _select(inputs: Inputs, grad: Tensor, is_small: bool = True) -> tuple[Inputs, Tensor]:
-    """Moderate points only: a difference quotient says nothing about infinities and subnormals."""
+def _select(inputs: Inputs, grad: Tensor, takes_small: bool = True) -> tuple[Inputs, Tensor]:
+    """Only the points of moderate size: a difference quotient says nothing about infinities and subnormals."""
     x = inputs[0]
     keep = (grad.abs() < 10) & (x.abs() < 100)
-    if not is_small:
+    if not takes_small:
         keep &= (grad.abs() > 1e-3) & ((x == 0) | (x.abs() > 1e-3))
     return tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
 
@@ -71,7 +70,7 @@ def _first(wrong: Tensor, values: Inputs) -> list[object]:
 
 
 def check_second_derivative_is_finite_everywhere(case: Case) -> None:
-    """No where() may let a NaN of the branch not taken through: finite values and grads give finite second derivatives."""
+    """Finite values and grads give finite second derivatives: no torch.where passes on a NaN of the branch that it does not take."""
     for sample in case.samples():
         inputs, grad = _select(*special_pairs(sample.build(torch.float64), torch.float64))
         for number, second in enumerate(second_derivatives(case.function(), inputs, grad, _weights(inputs))):

@@ -11,7 +11,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Positions where the bit patterns differ. One NaN is like another: their payload depends on the vector unit."""
+    """Positions where the bit patterns differ. All NaNs are equal, because their payload depends on the vector unit."""
     _assert_alike(ours, theirs)
     a, b = ours.detach().contiguous(), theirs.detach().contiguous()
     if not a.is_floating_point():
@@ -20,9 +20,9 @@ def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0, of: Tensor | float = 0.0) -> Tensor:
-    """Positions where the numbers differ, by more than `ulps` units in the last place; 0 equals -0, NaN equals NaN.
+    """Positions where the numbers differ by more than `ulps` units in the last place; 0 equals -0, NaN equals NaN.
 
-    The units are those of `of`, where that is larger than the number: of what cancelled.
+    of: the size of terms that cancelled each other. Where it is larger than the number, the units are those of this size.
     """
     _assert_alike(ours, theirs)
     differ = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
@@ -48,7 +48,7 @@ def assert_same_bits(ours: Tensor, theirs: Tensor, what: str) -> None:
 def assert_same_values(
     ours: Tensor | None, theirs: Tensor | None, what: str, *, ulps: int = 0, of: Tensor | float = 0.0, **shown: Tensor
 ) -> None:
-    """Equal numbers; None counts as zeros, because that is what autograd means by it."""
+    """The numbers are equal. None counts as zeros, as in autograd."""
     if ours is None or theirs is None:
         other = theirs if ours is None else ours
         assert other is None or not other.count_nonzero(), f"{what}: one of the two is None, the other is not zero"

@@ -1,4 +1,4 @@
-"""Does the geometry in a rule's row say what its formula gives?"""
+"""Do the sides in the row of a rule agree with its formula?"""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from .equality import assert_same_values
 
 
 def check_sides(case: Case, dtype: torch.dtype) -> None:
-    """Of a rule for a range, x gets at every place what its row says, for special and random grads: no unit in the last place less."""
+    """The formula of a rule for a range gives x exactly what its row says of each side, for special and random grads."""
     call = case.call()
     if not call.is_about_range:
         return
@@ -29,7 +29,7 @@ def check_sides(case: Case, dtype: torch.dtype) -> None:
 
 
 def row_gradient(call: Call, inputs: Inputs, grad: Tensor) -> Tensor:
-    """What x gets by `Call.pieces` alone."""
+    """The gradient of x according to `Call.pieces` alone."""
     x, low, high = inputs
     pieces = call.pieces
     assert pieces is not None
@@ -38,7 +38,7 @@ def row_gradient(call: Call, inputs: Inputs, grad: Tensor) -> Tensor:
     nowhere = torch.zeros_like(x, dtype=torch.bool)
     at_min, at_max = (nowhere if bound is None else (x == y) & (x == bound) for bound in (low, high))
     result = grad
-    if pieces.at_min.x == pieces.at_max.x:  # what is the same at both bounds is taken once
+    if pieces.at_min.x == pieces.at_max.x:  # where min equals max, the same factor counts once
         at_max = at_max & ~at_min
     for mask, split in (
         (x < y, pieces.below),

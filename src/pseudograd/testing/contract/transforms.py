@@ -16,10 +16,10 @@ from .values import plain
 
 
 def same_shape_problem(case: Case, sample: Sample) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
-    """(f, x, grad): the op as a function of the tensor its gradient goes to, at finite values, all of one shape (rows, 3).
+    """f: the op as a function of the tensor that gets its gradient. x: finite values for this tensor. grad: of the same shape, (rows, 3).
 
-    Other tensors travel inside f: those behind it as 0-d tensors, so that vmap may split x along any dimension, and one in front of it,
-    whose shape the result has, as ones.
+    f holds the other inputs. Tensors after x are 0-d, so that vmap may split x along any dimension. A tensor before x, whose shape the
+    result has, is ones.
     """
     inputs = sample.build(torch.float64)
     at = case.op.inputs.index(case.op.gradient_to)
@@ -79,14 +79,14 @@ def check_forward_mode_raises(case: Case, sample: Sample) -> None:
         assert text.startswith(f"{case.op.name}/{case.rule.name}: forward mode must not be used"), text
         assert "reads the incoming gradient" in text, text
         assert "reverse mode" in text, text
-        # Behind the rules stands an edge, which may be called as a rule is.
+        # The text names the rules, then an edge in brackets, which may have the name of a rule.
         named = text.partition("linear in grad")[2].partition(" (")[0]
         for name, rule in case.op.rules.items():
             assert (re.search(rf"\b{name}\b", named) is not None) == rule.is_linear, name
 
 
 def check_layouts(case: Case, dtype: torch.dtype) -> None:
-    """Shape, dtype and device of result and gradients, for every layout; values as in the contiguous layout."""
+    """For every layout, result and gradients have the right shape, dtype and device, and the values of the contiguous layout."""
     for sample in case.samples():
         inputs = torch_inputs(case, sample, dtype)
         flat_y = plain(case, inputs)
@@ -96,7 +96,7 @@ def check_layouts(case: Case, dtype: torch.dtype) -> None:
             laid = tuple(layout(v) if isinstance(v, Tensor) else v for v in inputs)
             y = case(*laid)
             what = f"{sample.name}, {name}"
-            assert_same_values(y, plain(case, laid), what)  # not layout(flat_y): torch's gelu rounds by how x lies
+            assert_same_values(y, plain(case, laid), what)  # not layout(flat_y): torch's gelu rounds by the layout
             gradients = _gradients(case, laid, layout(grad))
             for ours, theirs, leaf in zip(gradients, flat_gradients, tensors_of(laid), strict=True):
                 if theirs is not None:

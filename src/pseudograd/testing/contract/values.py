@@ -1,4 +1,4 @@
-"""What must hold for a case, as functions that take one: the tests run them on the table, test_the_suite on broken rules."""
+"""Checks of the values of a case: forward, gradients, sums, saved tensors. test_the_suite runs them on broken rules too."""
 
 import warnings
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from .equality import assert_same_bits, assert_same_values
 
 
 class Units(NamedTuple):
-    """By how many units in the last place numbers may differ, and what these are units of, where that is larger than the number."""
+    """By how many units in the last place numbers may differ, and the size that these are units of: see `differing_values`."""
 
     ulps: int
     of: Tensor | float
@@ -35,13 +35,13 @@ SAVES_NOTHING = {"identity", "replace", "scale", "reverse", "clip"}  # as long a
 
 
 def plain(case: Case, inputs: Inputs) -> Tensor:
-    """What torch computes; an op without such a function is compared with its own forward, recording against not recording."""
+    """The values of torch's own function, or of the op's forward without recording if torch has no such function."""
     with torch.no_grad():
         return (case.op.plain_torch or case.op.forward)(*inputs)
 
 
 def check_forward(case: Case, dtype: torch.dtype) -> None:
-    """The same bits as plain torch, recording or not, and the inputs as they were."""
+    """The forward gives the bits of torch, recording or not, and leaves the inputs as they were."""
     for sample in case.samples():
         inputs = sample.build(dtype)
         before = [t.clone() for t in tensors_of(inputs)]
@@ -62,7 +62,7 @@ def forward_by_vjp(case: Case, inputs: Inputs) -> Tensor:
 
 
 def check_gradient(case: Case, dtype: torch.dtype) -> None:
-    """The reference's gradient for every value with every special grad: each kernel alone, formula and functorch."""
+    """Each kernel alone, the formula and functorch give the reference's gradient, for every value with every special grad."""
     for sample in case.samples():
         _check_pairs(case, *special_pairs(sample.build(dtype), dtype), sample.name)
 
@@ -74,13 +74,13 @@ def check_random(case: Case, dtype: torch.dtype) -> None:
 
 
 def _check_pairs(case: Case, inputs: Inputs, grad: Tensor, name: str, functorch: bool = True) -> None:
-    # A user's reference rounds once, at the end: what over- or underflows between the steps may differ.
-    if case.ulps >= OF_A_USER:
+    # A user's reference rounds once, at the end, so a step that over- or underflows may differ.
+    if case.ulps >= ULPS_OF_USERS:
         keep = _is_moderate(inputs[0]) & _is_moderate(grad)
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = reference_gradients(case, inputs, grad)
     units = Units(case.ulps, case.unit_of(grad))
-    for kernel in that_serve(case.call()):  # each alone, or it would not run where another one is preferred
+    for kernel in that_serve(case.call()):  # each alone, because another one may be preferred to it
         what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
         with only(kernel), bits.save_bits_from(bits.least if kernel.residual is INPUTS else 0):
             if kernel.device in ("", "cpu"):
@@ -101,7 +101,7 @@ def _check_pairs(case: Case, inputs: Inputs, grad: Tensor, name: str, functorch:
 
 
 def _gradients_off_device(kernel: Kernel, case: Case, inputs: Inputs, grad: Tensor) -> Gradients:
-    """The gradient of the first tensor by a kernel for another device, called with tensors on CPU; none where it declines them."""
+    """The gradient of the first tensor by a kernel for another device, called with tensors on the CPU. Empty if it declines them."""
     call = case.call()
     if case.op.inputs == BOUNDED:
         inputs = (inputs[0], *unify_bounds(*inputs))
@@ -121,7 +121,7 @@ def _gradients_off_device(kernel: Kernel, case: Case, inputs: Inputs, grad: Tens
     return [] if gradients is None else [gradients[first]]
 
 
-OF_A_USER = 64
+ULPS_OF_USERS = 64  # of rules that a user registers
 
 
 def _is_moderate(values: Tensor) -> Tensor:
@@ -138,11 +138,11 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
         grad = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).reshape(y.shape).to(dtype)
         unreduced = reference_gradients(case, inputs, grad)
         expected = [u.sum_to_size(t.shape) for u, t in zip(unreduced, tensors_of(inputs), strict=True)]
-        # Summed in float32 and rounded once: nearer than the sum of what was rounded.
+        # The engine sums in float32 and rounds once, which is nearer than a sum of rounded numbers.
         if not case.rule.compares and dtype.itemsize == 2:
             assert_near(gradient_by_backward(case.function(), inputs, grad), unreduced, tensors_of(inputs), sample.name)
             continue
-        # Addends may cancel each other, but not the rounding of each.
+        # Addends may cancel each other; their roundings do not.
         size = [
             torch.where(u.isfinite(), u, 0.0).abs().sum_to_size(e.shape)
             for u, e in zip(unreduced, expected, strict=True)
@@ -182,7 +182,7 @@ def check_additive(case: Case, sample: Sample) -> None:
 
 
 def check_not_additive(case: Case) -> None:
-    """A rule that is said not to be linear in grad is not, at some sample: or it would refuse forward mode for nothing."""
+    """A rule that is said not to be linear in grad does not add up at some sample. Else it would refuse forward mode without need."""
     for sample in case.samples():
         for size in SIZES:
             for of_a, of_b, of_both in _pulls(case, sample, size):
@@ -197,12 +197,12 @@ def _pulls(case: Case, sample: Sample, size: float) -> list[tuple[Tensor, ...]]:
 
 
 def check_saved(case: Case) -> None:
-    """As many bytes as the residual of the call says; of the inputs those that the case keeps, without a copy; nothing unrecorded."""
+    """A call saves as many bytes as its residual says, or without a copy the inputs that the case keeps. Unrecorded, it saves nothing."""
     for sample in case.samples():
         inputs = sample.build(torch.float32)
         assert saved_by(case.function(), inputs) == []
         for leaves in (requiring_grad(inputs), (inputs[0].clone().requires_grad_(), *inputs[1:])):
-            wants = tuple(_asks(v) for v in leaves)
+            wants = tuple(isinstance(v, Tensor) and v.requires_grad for v in leaves)
             saved = saved_by(case.function(), leaves)
             as_run = (leaves[0], *unify_bounds(*leaves)) if case.op.inputs == BOUNDED else leaves
             residual = residual_of(case.call(), as_run, wants)
@@ -229,12 +229,8 @@ def _check_saved_inputs(case: Case, leaves: Inputs, wants: tuple[bool, ...], sav
         assert saved == [], name
 
 
-def _asks(value: object) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
 def reference_gradients(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
-    """One number at a time, unreduced: the shape of the result for every tensor input."""
+    """The gradient of every tensor input by the scalar reference, in the shape of the result: nothing is summed."""
     fl = get_rounder(grad.dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
     columns = [

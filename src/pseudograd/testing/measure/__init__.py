@@ -1,4 +1,4 @@
 """Measurements of any function: inputs, gradients by every way, what is saved, differences.
 
-They return values; what must hold of these, `contract` asserts.
+They return values. `contract` asserts what must hold of them.
 """

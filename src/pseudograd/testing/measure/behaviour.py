@@ -1,4 +1,4 @@
-"""What else the backward of an element-wise function does: between elements, with what is not finite, in half precision, twice."""
+"""What the backward of an element-wise function does between elements, to tensors of others, in narrow dtypes, and in double backward."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
 
 
 class CrossTalk(NamedTuple):
-    """At which elements y, and grad_x, changes when only other elements of x, or of grad, change or are left out."""
+    """The elements whose y, or whose grad_x, changes although only other elements of x or grad change or are left out."""
 
     of_values: Tensor
     of_gradients: Tensor
 
 
 def cross_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
-    """Half of the elements keep their x and grad, twice, so that each of them is once among those."""
+    """Change x, and then grad, of one half of the elements and look at the other half; then exchange the halves."""
     of_values, of_gradients = (torch.zeros_like(x, dtype=torch.bool) for _ in range(2))
     y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
     for first in (0, 1):
@@ -44,7 +44,7 @@ def cross_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
 
 
 def count_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
-    """Half of the elements alone, then the other half: a mean or a count over all of them changes."""
+    """Compute each half of the elements alone. This changes a mean or a count over all of them."""
     y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
     alone, grad_alone = torch.empty_like(y), torch.empty_like(grad_x)
     for half in (slice(0, None, 2), slice(1, None, 2)):
@@ -54,7 +54,7 @@ def count_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
 
 
 def list_writes(f: Function, x: Tensor) -> tuple[str, ...]:
-    """What f changes although it is not its own: its input, the gradient that it is given, what it saved for its backward."""
+    """The tensors of others that f changes: its input, the gradient that it is given, and what it saved for its backward."""
     leaf = x.clone().requires_grad_()
     lent = leaf.clone()  # f may work in place
     y = f(lent)
@@ -94,15 +94,15 @@ def _is_changed(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _differ(a: Tensor, b: Tensor) -> Tensor:
-    """More than two orders of one sum do."""
+    """Do a and b differ by more than the order of a sum explains?"""
     return ((a - b).abs() > 64 * torch.finfo(a.dtype).eps * b.abs()) & ~(a.isnan() & b.isnan())
 
 
 class Underflow(NamedTuple):
-    """Pairs of x and grad in a narrow dtype with what came back, and what the same numbers give in float64.
+    """Pairs of x and grad in a narrow dtype. narrow: the gradients in this dtype. wide: those of the same numbers in float64.
 
-    leaks: float64 blocks it, and something comes back. lost: a gradient that the dtype can hold comes back as 0. overflows: it comes back
-    infinite or as NaN, from a grad of at most 1. differs: it is off by much more than rounding, as a share of the largest gradient.
+    leaks: wide is 0 and narrow is not. lost: narrow is 0 and wide is a gradient that the dtype can hold. overflows: narrow is infinite or
+    NaN, from a grad of at most 1. differs: narrow is off by much more than rounding, as a share of the largest gradient.
     """
 
     x: Tensor
@@ -118,7 +118,7 @@ class Underflow(NamedTuple):
 def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges: Iterable[float] = ()) -> Underflow:
     """f at `x` in `dtype`, with finite grads of every size, beside `wide` at the same numbers in float64.
 
-    Left out are the x next to one of `edges`, which may be at it in `dtype` and beside it in float64.
+    An x next to one of `edges` is left out, because it may be exactly there in `dtype` and beside it in float64.
     """
     info = torch.finfo(dtype)
     grads = special_grads(dtype)
@@ -139,9 +139,9 @@ def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges:
 
 
 class Second(NamedTuple):
-    """The derivative of grad_x by x and by grad: by autograd, by differences, and where the differences say anything.
+    """The derivatives of grad_x by x and by grad, by autograd and by differences (expected).
 
-    x_error, grad_error: how far the differences may be off, by the rounding of what was computed.
+    x_known, grad_known: where the differences can be trusted. x_error, grad_error: how far rounding may change them.
     """
 
     by_x: Tensor
@@ -174,9 +174,10 @@ class Second(NamedTuple):
 def second_order(
     f: Function, x: Tensor, grad: Tensor, step: float, unit: float = 1.0, eps: float = _EPS, scale: float = 1.0
 ) -> Second:
-    """Raises RuntimeError where a backward cannot be differentiated.
+    """The second derivatives at x and grad. Raises RuntimeError if the backward cannot be differentiated.
 
-    unit: of the derivative by x; step: of x, in units of `scale`, the size of x; eps: of the dtype that f computes in.
+    unit: of the derivative by x. step: the distance of the differences, in units of `scale`, the size of x. eps: that of the dtype in which
+    f computes.
     """
     if _is_once_differentiable(f, x, grad):
         raise RuntimeError("its backward is marked once_differentiable")
@@ -201,7 +202,7 @@ def second_order(
 
 
 def _is_once_differentiable(f: Function, x: Tensor, grad: Tensor) -> bool:
-    """Does a node that raises stand behind the gradient? torch.autograd.grad passes it by, .backward() runs into it."""
+    """Has the graph of the gradient a node that raises? torch.autograd.grad may go past this node, .backward() does not."""
     leaf = x.clone().requires_grad_()
     (first,) = torch.autograd.grad(f(leaf), leaf, grad.clone().requires_grad_(), create_graph=True, allow_unused=True)
     waiting = [first.grad_fn] if first is not None else []

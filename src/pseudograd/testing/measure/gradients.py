@@ -19,7 +19,7 @@ def gradient_by_backward(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor,
 
 
 def gradient_by_backward_of_first(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor) -> Gradients:
-    """Only the first input requires grad: what the kernels for tensor bounds are made for."""
+    """The gradient if only the first input requires grad, for which the kernels for tensor bounds are made."""
     leaf = inputs[0].detach().clone().requires_grad_()
     y = f(leaf, *inputs[1:])
     if not y.requires_grad:
@@ -58,7 +58,7 @@ def additivity(
 def second_derivatives(
     f: Callable[..., Tensor], inputs: Inputs, grad: Tensor, weights: Iterable[float]
 ) -> list[Tensor]:
-    """Of the weighted sum of the gradients that the tensor inputs get: by each of these inputs, then by grad; 0 of a constant."""
+    """The derivatives of the weighted sum of the tensor inputs' gradients: by each of these inputs, then by grad. Zeros for a constant."""
     leaves, grad = requiring_grad(inputs), grad.clone().requires_grad_()
     tensors = tensors_of(leaves)
     first = torch.autograd.grad(f(*leaves), tensors, grad, create_graph=True, allow_unused=True)

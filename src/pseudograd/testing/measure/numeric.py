@@ -14,11 +14,11 @@ Function = Callable[[Tensor], Tensor]
 Number = TypeVar("Number", float, Tensor)
 
 _EPS = torch.finfo(torch.float64).eps
-_SHORT = 30  # brackets apart are two neighbouring decimals that are short for it
+_SHORT = 30  # a decimal is short if the next one with as many digits is further away than 30 widths of the bracket
 STEEP = 1e-4  # by how much two slopes must differ, relative to them, to be a kink or a jump of the gradient
 _MANY_JUMPS = 16
-_MANY = 0.9  # of the points are as smooth as rounding lets them be; a step or a kink is at fewer than the rest
-_MOST_ROUNDING = 64  # of its dtype, in what a function computes in this dtype alone
+_MANY = 0.9  # of the points count as smooth: fewer than the rest have a step or a kink beside them
+_MOST_ROUNDING = 64  # epsilons by which a function may be off that computes in its own dtype alone
 _SHARES = (0.37, 0.73, 1.3, 2.6, 5.9)  # of a unit in the last place, none a multiple of another
 _LEVELS = 70  # halvings of a bracket until two neighbouring numbers are left
 _EARLY = 6  # halvings after which a smooth change is a sixty-fourth of what it was, and a break all of it
@@ -60,15 +60,15 @@ def _values_at(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
 
 
 def nearest(eps: float, low: Number, high: Number) -> Number:
-    """Between two points: what is smooth changes little over it, and rounding less; and its 256 numbers show a slope."""
+    """The least distance of two points that shows a slope: 256 numbers lie in it, and a smooth function changes by more than rounding."""
     return eps**0.5 * (high - low) + 256 * eps * max(abs(low), abs(high))
 
 
 def resolution_of(f: Function, x: Tensor) -> float:
-    """The unit in the last place, relative to its values, of the dtype that f returns, or of a narrower one that it computes in."""
-    cells = x.diff()
-    places = torch.rand(len(cells), dtype=x.dtype, generator=torch.Generator())
-    x = x[:-1] + places * cells  # steps of f often are at the points themselves
+    """The epsilon of the dtype that f returns; or a larger number, relative to the values of f, if f computes in a narrower dtype."""
+    gaps = x.diff()
+    shares = torch.rand(len(gaps), dtype=x.dtype, generator=torch.Generator())
+    x = x[:-1] + shares * gaps  # steps of f often are at the points themselves
     y = f(x.clone()).detach()
     eps = torch.finfo(y.dtype).eps
     y = y.double()
@@ -81,20 +81,16 @@ def resolution_of(f: Function, x: Tensor) -> float:
     step, share = torch.finfo(torch.float32).eps, math.inf
     while step > eps:
         at_last = share
-        share = (
-            (second_differences(f, x, torch.minimum(step * x.abs(), cells / 32)) / size)
-            .nan_to_num(0.0, 0.0, 0.0)[is_moving]
-            .quantile(_MANY)
-            .item()
-        )
-        if share > at_last / 16:  # over a sixteenth of the step what is smooth is less than this
+        relative = second_differences(f, x, torch.minimum(step * x.abs(), gaps / 32)) / size
+        share = relative.nan_to_num(0.0, 0.0, 0.0)[is_moving].quantile(_MANY).item()
+        if share > at_last / 16:  # for a sixteenth of the step, a smooth function changes less than this
             break
         step /= 16
     return share if _MOST_ROUNDING * eps < share < math.inf else eps
 
 
 def second_differences(f: Function, x: Tensor, step: Tensor) -> Tensor:
-    """The largest of a few |f(x + h) - 2 f(x) + f(x - h)|, h about a step: over a step as short as rounding, this is what rounding does."""
+    """The largest of a few |f(x + h) - 2 f(x) + f(x - h)| with h near `step`. If the step is tiny, this is the effect of rounding."""
     steps = [share * step for share in _SHARES]
     y, *beside = _each(f, x, *(x + h for h in steps), *(x - h for h in steps))
     right, left = torch.stack(beside[: len(steps)]), torch.stack(beside[len(steps) :])
@@ -107,9 +103,9 @@ def rounding_of(f: Function, x: Tensor, eps: float) -> Tensor:
 
 
 def slope_of(f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
-    """Central differences at two steps: the better of the two, and their difference beside the rounding of f as the error.
+    """The slope by central differences. Its error has two parts: the difference between two steps, and the rounding of f.
 
-    Where f rounds early the step is long, and too long for what bends much: a shorter step may have the smaller error.
+    If f computes in a narrow dtype the step is long, perhaps too long for a curve that bends much. So shorter steps are tried too.
     """
     rounding = rounding_of(partial(values, f), x, eps)
     best = _slope_over(f, x, step, eps, rounding)
@@ -128,7 +124,7 @@ def _slope_over(f: Function, x: Tensor, step: Tensor, eps: float, rounding: Tens
 
 
 def _size(x: Tensor, y: Tensor, slope: Tensor) -> Tensor:
-    """The size of what f computes with: of y, and of the x that it may round."""
+    """The size of the numbers that f may round: of y, and of x."""
     return 1e-6 + y.abs() + (x * slope).abs().nan_to_num(0.0, 0.0, 0.0)
 
 
@@ -143,13 +139,13 @@ def agree(right: Number, left: Number) -> Number:
     return abs(right - left) < 1e-3 * (1 + abs(right))
 
 
-# --- where it is not smooth -----------------------------------------------------------------------------------------
+# --- kinks and jumps ------------------------------------------------------------------------------------------------
 
 
 def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
     """The kinks and jumps of f at and between the points `x`, which are sorted; at most one for each pair of neighbours.
 
-    Cells are halved towards the half in which the slope changes more, so what stays is where it changes at once.
+    Each gap between two points is halved again and again, towards the half in which the slope changes more.
     """
     near = nearest(eps, x[0], x[-1])
     low, high = x[:-1], x[1:]
@@ -173,7 +169,7 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
         first = _change(low, y_low, after_low, middle, y_middle, before, bend)
         second = _change(middle, y_middle, after, high, y_high, before_high, bend)
         around = (after - before - bend * step).abs().nan_to_num()
-        is_around, is_first = around > first + second, first > second  # around the middle it may show in neither half
+        is_around, is_first = around > first + second, first > second  # neither half shows a break at the middle
         low, high = (
             torch.where(is_around, middle - step, torch.where(is_first, low, middle)),
             torch.where(is_around, middle + step, torch.where(is_first, middle, high)),
@@ -185,12 +181,12 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
             keep = change > change_before / 16
             low, high, bend = low[keep], high[keep], bend[keep]
         level += 1
-    # A break exactly at a point is in neither of its cells.
+    # A break exactly at a point is in neither of the gaps beside it.
     return _classify_breaks(f, torch.cat([low, x]), torch.cat([high, x]), near, eps)
 
 
 def _bend(f: Function, low: Tensor, high: Tensor) -> Tensor:
-    """How fast the slope changes in each cell, where it is smooth: the middle one of what the cell and its two neighbours show."""
+    """How fast the slope changes in each gap if f is smooth there: the median of the measurements in the gap and in its two neighbours."""
     step = (high - low) / 32
     y_low, y_high, after, before = _values_at(f, low, high, low + step, high - step)
     bends = (((y_high - before) - (after - y_low)) / step / (high - low)).nan_to_num(0.0, 0.0, 0.0)
@@ -201,14 +197,16 @@ def _bend(f: Function, low: Tensor, high: Tensor) -> Tensor:
 def _change(
     low: Tensor, y_low: Tensor, after: Tensor, high: Tensor, y_high: Tensor, before: Tensor, bend: Tensor
 ) -> Tensor:
-    """How much the slope changes from low to high beyond what is smooth: seen at the ends, and in the mean between them."""
+    """How much more the slope changes from low to high than that of a smooth f: by the slopes at both ends, and by the mean slope."""
     mean = (y_high - y_low) / torch.where(high > low, high - low, 1.0)
     at_the_ends = (before - after - bend * (high - low)).abs()
     return (at_the_ends + 2 * (mean - (after + before) / 2).abs()).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: float) -> Breaks:
-    """Jumps, narrowed to neighbouring numbers; kinks; what was smooth after all is left out. Slopes are those beyond the bracket."""
+    """Tell jumps from kinks, and leave out brackets where f is smooth after all. A jump is narrowed to two neighbouring numbers. The slopes
+    are those on both sides of the bracket.
+    """
     before, after = _values_at(f, low - near, high + near)
     left, right = _outside(f, low, -near), _outside(f, high, near)
     size = 1 + left.abs() + right.abs()
@@ -216,7 +214,7 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
     sizes = _size(low, before, left) + _size(high, after, right)
     rounding = 16 * torch.maximum(eps * sizes, beside[0] + beside[1])
     is_jump = (after - before).abs() > 4 * near * size + rounding
-    # What is smooth changes four times as much over four times the distance.
+    # The slope of a smooth function changes four times as much over four times the distance.
     further = (_outside(f, high, 4 * near) - _outside(f, low, -4 * near)).abs()
     change = (right - left).abs()
     keep = is_jump | ((change > STEEP * size + rounding / near) & (change > further / 2))
@@ -249,9 +247,9 @@ def narrowed(f: Function, low: Tensor, high: Tensor, levels: int = _LEVELS) -> t
 
 
 def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]:
-    """Between which two neighbouring numbers f jumps, one pair for each cell of the sorted `x` that has a jump.
+    """Pairs of neighbouring numbers between which f jumps, one for each gap of the sorted `x` that has a jump.
 
-    eps: the resolution of f. What rounding does is no jump.
+    eps: the resolution of f, because rounding is no jump.
     """
     low, high = x[:-1], x[1:]
     change_before = torch.zeros_like(low)
@@ -273,11 +271,11 @@ def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]
 
 
 def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
-    """The dtype of half precision that f computes in: most of its many jumps are where x or y goes to the next number of that dtype."""
+    """The dtype of half precision in which f computes. f then has many jumps, most of them from one number of this dtype to the next."""
     beside = x * (1 - 2.0**-8)  # about as far as the next number
     low, high = jumps_of(f, torch.cat([x, beside[beside >= x[0]]]).unique())
     y_low, y_high = f(low), f(high)
-    room = torch.finfo(torch.float32).eps * low.abs()  # what is rounded to float32 first
+    room = torch.finfo(torch.float32).eps * low.abs()  # f may round to float32 first
     for dtype in (torch.float16, torch.bfloat16):
         is_next_x = (low - room).to(dtype) != (high + room).to(dtype)
         is_next_y = (y_high - y_low).abs() <= torch.finfo(dtype).eps * torch.maximum(y_low.abs(), y_high.abs())
@@ -290,7 +288,7 @@ def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
 def short_decimal(low: float, high: float, size: float, eps: float = 0.0) -> float:
     """The number from low to high that a program would name: the shortest decimal within a few floats, if it has few digits.
 
-    size: of x. eps: the resolution there; by default that of a dtype in which low and high are not the same number.
+    size: that of x. eps: the resolution there. By default it is that of the narrowest dtype in which low and high differ.
     """
     room = 4 * max(eps, _resolution_between(low, high)) * max(abs(low), abs(high), min(size, 1.0))
     start, end = low - room, high + room
@@ -306,7 +304,7 @@ def short_decimal(low: float, high: float, size: float, eps: float = 0.0) -> flo
 
 
 def _resolution_between(low: float, high: float) -> float:
-    """Of two neighbours in float64 hardly any pair has another number in float32: what jumps there has computed in float32."""
+    """The epsilon of the narrowest dtype in which low and high differ, if they are neighbours in float64. Few neighbours do by chance."""
     pair = torch.tensor([low, high], dtype=torch.float64)
     if math.nextafter(low, high) == high:
         for dtype in (torch.float16, torch.float32):

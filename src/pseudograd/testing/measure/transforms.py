@@ -88,15 +88,15 @@ def _sliced(
 ) -> tuple[Function, tuple[int | None, ...]]:
     """f of one slice of y, and the dimension along which each tensor is split; None for what all slices share."""
     from_the_end = dim % weight.dim() - weight.dim()
-    have_it = [tensor.dim() >= -from_the_end for tensor in tensors]
+    has_dim = [tensor.dim() >= -from_the_end for tensor in tensors]
     dims = [
         tensor.dim() + from_the_end if has and tensor.shape[from_the_end] == weight.shape[dim] else None
-        for tensor, has in zip(tensors, have_it, strict=True)
+        for tensor, has in zip(tensors, has_dim, strict=True)
     ]
-    of_size_one = [has and at is None for has, at in zip(have_it, dims, strict=True)]
+    is_size_one = [has and at is None for has, at in zip(has_dim, dims, strict=True)]
 
     def slice_of_f(*slices: Tensor) -> Tensor:
-        return f(*[part.squeeze(from_the_end) if of_size_one[i] else part for i, part in enumerate(slices)])
+        return f(*[part.squeeze(from_the_end) if is_size_one[i] else part for i, part in enumerate(slices)])
 
     return slice_of_f, tuple(dims)
 
