@@ -52,7 +52,7 @@ def precision() -> str:
     """Of the findings that somebody labelled: how many are true and worth knowing, rule by rule."""
     labels = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
     rows = [
-        "| code | name | told by default | right where it was fitted | right where it was not |",
+        "| code | name | on by default | right in packages that led to changes | right in other packages |",
         "|---|---|---|---|---|",
     ]
     for code in LINT:
@@ -62,11 +62,11 @@ def precision() -> str:
     default = {code.number for code in LINT if code.is_default}
     fitted, fresh = _shares(label for label in labels if label["code"] in default)
     count = len(labels), sum(label["fresh"] for label in labels), len({label["package"] for label in labels})
-    rows += ["", f"The default rules together: {fitted} where they were fitted, {fresh} where they were not. "]
-    rows[-1] += "{} labels, {} of them fresh, in {} packages.".format(*count)
+    rows += ["", f"The default codes together: {fitted} in packages that led to changes, {fresh} in others. "]
+    rows[-1] += "{} labels, {} of them in the last column, in {} packages.".format(*count)
     off = [code.number for code in LINT if not code.is_default]
     rows.append(
-        f"{' and '.join(off)} are off by default, as they are right too seldom: `--select default,{','.join(off)}` asks for them."
+        f"{' and '.join(off)} are off by default, because they are right too seldom: `--select default,{','.join(off)}` turns them on."
     )
     return "\n".join(rows)
 

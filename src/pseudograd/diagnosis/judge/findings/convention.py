@@ -168,11 +168,11 @@ KIND = Kind(
     number="PG210",
     order=55,
     find=_find,
-    meaning="a tenth or more of an update is what torch happens to do at a kink or a tie, where another torch, JAX or TensorFlow does "
-    "otherwise; asked with `sensitivity`",
-    next_step="`pin_edge`, or another start",
-    details="It says whether that may decide the training: by how it goes over the steps, and by whether the parameters move; "
-    "`--side-by-side` says whether it does, by trainings under the other convention",
+    meaning="a tenth or more of an update depends on torch's choice at a kink or a tie, where another torch, JAX or TensorFlow chooses "
+    "otherwise; needs `sensitivity`",
+    next_step="use `pin_edge`, or start elsewhere",
+    details="It says whether this may decide the training: by its share over the steps, and by whether the parameters move. "
+    "`--side-by-side` finds out whether it does, by trainings under the other convention",
     is_alone=True,
     bad="""\
 p = torch.nn.Parameter(torch.tensor([0.0, 1.0, 2.0, -1.0]))

@@ -95,8 +95,8 @@ KIND = Kind(
     find=_find,
     meaning=f"a clamp cuts {100 * CUT_SHARE:.0f} % or more of what arrives; a round or sign without a surrogate cuts all of it; "
     "a quantiser cuts half or more",
-    details="Not a step beside its own input, as in `x - round(x)` and `sign(x) * f(x)`: their slope is right as it is",
-    next_step="`override` at that line, `project` for a parameter itself, or a scale",
+    details="Not reported: a step beside its own input, as in `x - round(x)` and `sign(x) * f(x)`, whose slope is right",
+    next_step="use `override` at this line, `project` for a parameter itself, or a larger scale of the quantiser",
     places=_every_clamp,
     bad="""\
 p = torch.nn.Parameter(torch.tensor([5.0, 0.5]))

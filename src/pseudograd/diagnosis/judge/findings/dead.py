@@ -51,10 +51,10 @@ KIND = Kind(
     number="PG205",
     order=50,
     find=_find,
-    meaning="nothing of what arrives at any other op leaves, or less than a thousandth, over all calls and towards any input",
-    details="Ops that move elements are judged by how many leave. A relu whose values the loss adds up is a penalty that nothing "
-    "violates: a line of `d.calm`",
-    next_step="`override` with a slope, or a look at the values that enter",
+    meaning="less than a thousandth of the gradient that arrives at any other op leaves it, over all calls and towards any input",
+    details="Ops that only move elements are judged by how many leave. Not reported: a relu whose values the loss adds up, a penalty that "
+    "nothing violates; `d.calm` has it",
+    next_step="use `override` with a rule that has a slope, or look at the values that enter",
     bad="""\
 layer = torch.nn.Linear(2, 3)
 with diagnose(layer) as d:

@@ -74,8 +74,8 @@ KIND = Kind(
     number="PG206",
     order=60,
     find=_find,
-    meaning="a thousandth or more of what arrives at a clamp stands exactly at its bound, where the eras of torch differ",
-    next_step="`pin_edge`",
+    meaning="a thousandth or more of the entries that arrive at a clamp are exactly at its bound, where the eras of torch differ",
+    next_step="use `pin_edge`",
     bad="""\
 x = torch.nn.Parameter(torch.tensor([0.0, 0.2, 0.5, 1.0]))
 with diagnose() as d:

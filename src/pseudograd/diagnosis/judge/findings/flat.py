@@ -124,11 +124,11 @@ KIND = Kind(
     number="PG214",
     order=85,
     find=_find,
-    meaning="weights move, and the loss stays the same to the last bit in ten passes or more: one `autocast` is around the whole loop, a "
-    "graph is run again, or a copy is not made anew. Or the loss stays the one of outputs that are all alike, as log 2 or the log of the "
-    "number of classes",
-    details="Not where a value without a gradient, a rounding or a Function of the program decides the loss",
-    next_step="compute what the loss needs in each step anew",
+    meaning="weights move, but the loss stays the same to the last bit in ten passes or more: one `autocast` is around the whole loop, an "
+    "old graph runs again, or an old copy is used. Or the loss stays at the value that equal outputs have: log 2, or the log of the number "
+    "of classes",
+    details="Not reported if a value without a gradient, a rounding or a Function of the program decides the loss",
+    next_step="compute everything that the loss needs in each step",
     is_alone=True,
     bad="""\
 layer = nn.Linear(4, 1)

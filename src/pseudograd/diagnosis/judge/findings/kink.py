@@ -68,9 +68,9 @@ KIND = Kind(
     number="PG202",
     order=20,
     find=_find,
-    meaning="a parameter, or all that enters a clamp or relu, stands exactly on a bound in the first step",
+    meaning="a parameter, or everything that enters a clamp or relu, is exactly at a bound in the first step",
     details=f"It says what each era of torch passes there, and what `{DEFAULT_RULE}` passes",
-    next_step="`pin_edge`, or another start",
+    next_step="use `pin_edge`, or start elsewhere",
     bad="""\
 p = torch.nn.Parameter(torch.zeros(3))
 with diagnose() as d:

@@ -130,10 +130,10 @@ KIND = Kind(
     number="PG213",
     order=36,
     find=_find,
-    meaning="a term of the loss does nothing: it was made of what learns and has no gradient, its factor is 0 in all passes, or nobody "
-    "reads the result of its line",
-    details="Not what is detached where it is added, as surrogates are, metrics, nor the sum times 0 that keeps ranks alike",
-    next_step="the term with its gradient, another factor, or the line that adds it",
+    meaning="a term of the loss does nothing: it was computed from parameters but has no gradient, its factor is 0 in all passes, or "
+    "nothing reads the result of its line",
+    details="Not reported: a term that is detached where it is added, as in surrogate losses; metrics; a sum times 0 for equal ranks",
+    next_step="keep the gradient of the term, change its factor, or add the line to the loss",
     bad="""\
 layer = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(layer.parameters(), 0.1)

@@ -112,11 +112,11 @@ KIND = Kind(
     number="PG208",
     order=80,
     find=_find,
-    meaning="more than half of the entries of a parameter have a gradient and never move in ten steps or more, because rounding swallows "
-    "the step. Not where an optimiser keeps what rounding takes or rounds at random, where something else holds the weights, where the "
-    "rate still rises, or where gradients are noise. Or the rate of an optimiser is 0 in all steps, or in the last ten",
-    next_step="weights in float32 under `autocast`, compensated summation, or a larger rate",
-    details="Weight decay alone is no move. `d.stalled` has the share by parameter and step",
+    meaning="more than half of the entries of a parameter have a gradient but never move in ten steps or more, because rounding takes the "
+    "whole step. Or the rate of an optimiser is 0 in all steps, or in the last ten",
+    next_step="keep the weights in float32 under `autocast`, use compensated summation, or a larger rate",
+    details="Not reported if an optimiser keeps the rounding error or rounds at random, if another copy holds the weights, if the rate "
+    "still rises, or if gradients are noise. Weight decay alone is no move. `d.stalled` has the share by parameter and step",
     is_alone=True,
     bad="""\
 layer = torch.nn.Linear(4, 4).to(torch.bfloat16)

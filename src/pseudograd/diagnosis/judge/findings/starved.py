@@ -213,14 +213,14 @@ KIND = Kind(
     number="PG203",
     order=30,
     find=_find,
-    meaning="parameters of the model given, or of an optimiser that stepped, got no gradient, zeros alone, or one that a hook or the "
-    "program took away before the step",
-    details="It names the cut to blame: an op that cuts everything, or a value that left the graph (`.detach()`, `.data`, `.item()`, "
-    "`argmax`, indices of `max` and `topk`, a comparison, a cast to integers, `no_grad`, `torch.tensor(x)`, what is written into `.data`, "
-    "a reentrant checkpoint of plain data) and still decides the loss. It also names a `jumprelu` whose window holds no x for most of "
-    "its thresholds, a layer of which three of four units stay where the slope of an op is 0, and a parameter of which a comparison of its "
-    "own values leaves out half",
-    next_step="`override` at that line, the cut to remove, or a bandwidth",
+    meaning="parameters of the given model, or of an optimiser that stepped, got no gradient or only zeros, or a hook or the program took "
+    "their gradient away before the step",
+    details="It names the cut at fault: an op that cuts everything, or a value that left the graph and still decides the loss "
+    "(`.detach()`, `.data`, `.item()`, `argmax`, indices of `max` and `topk`, a comparison, a cast to integers, `no_grad`, "
+    "`torch.tensor(x)`, a value written into `.data`, a reentrant checkpoint of plain data). It also reports a `jumprelu` if most of its "
+    "thresholds have no x in their window, a layer if three of four units stay where the slope of an op is 0, and a parameter if a "
+    "comparison of its own values leaves out half of them",
+    next_step="use `override` at this line, remove the cut, or give `jumprelu` a larger bandwidth",
     bad="""\
 layer, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
 with diagnose(torch.nn.Sequential(layer, head)) as d:

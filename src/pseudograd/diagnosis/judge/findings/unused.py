@@ -347,11 +347,12 @@ KIND = Kind(
     number="PG212",
     order=32,
     find=_find,
-    meaning="parameters get a gradient, no optimiser that stepped holds them, and they stay as they are: made anew in each step, kept in a "
-    "plain list, put in the place of others after the optimiser was made, or left out of it. Or all that an optimiser steps is frozen",
-    details="Not where a whole net is left out (the other half of a GAN, a frozen backbone), where another optimiser holds them, where "
-    "something else moves them, or where no optimiser steps",
-    next_step="`add_param_group`, a `ModuleList`, or `requires_grad_(False)`",
+    meaning="parameters get a gradient but never move, because no optimiser that stepped holds them: they are made anew in each step, "
+    "kept in a plain list, put in the place of others after the optimiser was made, or left out of it. "
+    "Or an optimiser holds only frozen parameters",
+    details="Not reported if a whole net is left out (the other half of a GAN, a frozen backbone), if another optimiser holds them, if "
+    "something else moves them, or if no optimiser steps",
+    next_step="use `add_param_group`, a `ModuleList`, or `requires_grad_(False)`",
     is_alone=True,
     bad="""\
 net, scale = nn.Linear(2, 1), nn.Parameter(torch.ones(1))

@@ -109,9 +109,9 @@ KIND = Kind(
     number="PG209",
     order=90,
     find=_find,
-    meaning="the norm of the gradient falls a million times or more along the weights, with four of them or more and not at one alone. Or "
-    "less than a millionth is left at an op whose terms cancel, as where a value is divided by itself: that is rounding",
-    next_step="residual connections around the layers, or relu with a normalisation or fitting initial weights",
+    meaning="along four or more weights, the norm of the gradient falls a million times or more, and not at one weight alone. Or "
+    "an op whose terms cancel, such as a value divided by itself, leaves less than a millionth: that is rounding",
+    next_step="put residual connections around the layers, or use relu with a normalisation or fitting initial weights",
     is_alone=True,
     bad="""\
 torch.manual_seed(0)

@@ -42,10 +42,10 @@ KIND = Kind(
     number="PG207",
     order=70,
     find=_find,
-    meaning="a value moved further outside its bound in ten steps or more, by half of all that it ever moved, because its gradient passes "
+    meaning="a value moved further outside its bound in ten steps or more, by half of its whole movement, because its gradient passes "
     "while the forward saturates",
-    details="It counts if the value came back later",
-    next_step=f"`project`, or `{DEFAULT_RULE}`",
+    details="It counts even if the value came back later",
+    next_step=f"use `project`, or the rule `{DEFAULT_RULE}`",
     bad="""\
 p = torch.nn.Parameter(torch.tensor(0.9))
 optimizer = torch.optim.SGD([p], lr=0.1)
