@@ -28,10 +28,12 @@ SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 
 @dataclass(frozen=True)
 class Answer:
-    """kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: by run, one for each backward.
-    cut: the call that differs, as a program of its own. convention: a changed convention that has no effect on this training.
-    pin: an era; pinned to it, the newer torch trained as the older one did.
-    packages: both versions of each package that differs. not_compared: notes about parts that should be compared and were not.
+    """The answer to a question about two runs.
+
+    kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: for "old" and "new", the loss of each
+    backward. cut: the call that differs, as a program of its own. convention: a changed convention without effect on this training.
+    pin: an era; pinned to it, the newer torch trained as the older one did. packages: both versions of each package that differs.
+    not_compared: notes about parts that should have been compared.
     """
 
     kind: str
@@ -56,8 +58,8 @@ class Answer:
     def __str__(self) -> str:
         old, new = self.torch
         size = f"{counted(self.runs, 'run')}, {counted(self.steps, 'backward pass', 'backward passes')} each"
-        beside = ", and a kink's convention without effect on the training" if self.convention else ""
-        lines = [f"upgrade: torch {old} -> {new}: {self.kind}{beside}; {size}"]
+        convention = ", and a kink's convention without effect on the training" if self.convention else ""
+        lines = [f"upgrade: torch {old} -> {new}: {self.kind}{convention}; {size}"]
         lines += [f"  {line}" for line in filter(None, [describe_packages(self.packages)])]
         if self.difference is not None:
             lines += location_lines(self.difference)

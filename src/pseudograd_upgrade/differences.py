@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from .recording import LEAF, OTHER_ORDER, SHAKEN, Digest, Event, Recording
 
@@ -59,8 +58,9 @@ class Comparison:
 def compare_events(
     old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS, since: int = 0
 ) -> Comparison:
-    """The first difference in the steps that both runs recorded, from step `since` on. noises: runs of the older torch in which
-    rounding alone differs.
+    """The first difference in the steps that both runs recorded, from step `since` on.
+
+    noises: runs of the older torch in which rounding alone differs.
     """
     noise_of: dict[object, float] = {}
     recent: deque[float] = deque(maxlen=_RECENT_EVENTS)
@@ -72,7 +72,7 @@ def compare_events(
         new_events = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
         common = {event.key for event in old.steps[step]} & new_events.keys()
         only_old: list[Event] = []
-        # Events that only one run has, on the line before an event that agrees.
+        # Events that only one run has, before the last event that agrees. If a later event on their line agrees, they are dropped.
         earlier: tuple[list[Event], list[Event]] = ([], [])
         unmatched, position = set[object](), 0
         for event in _drop_leaves(old.steps[step]):
@@ -85,11 +85,8 @@ def compare_events(
             skipped = _drop_leaves(new.steps[step][position:at])
             only_new = [event for event in skipped if event.key not in common]
             noise, level = noise_of.get(event.key, 0.0), _usual_distance(recent)
-            if any(
-                map(
-                    partial(is_beyond_rounding, noise=noise, level=level, roundings=roundings), distances, event.tensors
-                )
-            ):
+            pairs = zip(distances, event.tensors, strict=True)
+            if any(is_beyond_rounding(distance, digest, noise, level, roundings) for distance, digest in pairs):
                 if step < since:
                     continue
                 is_reordered = at < position or len(only_new) < len(skipped)
@@ -133,7 +130,7 @@ def _usual_distance(distances: Sequence[float]) -> float:
 
 
 def _measure_noise(noise_of: dict[object, float], events: Sequence[Event], others: Sequence[Event]) -> None:
-    """Adds the distance of each event between two runs in which rounding alone differs."""
+    """Add to `noise_of` the distance of each event between two runs in which rounding alone differs."""
     by_key = {event.key: event for event in others}
     for event in _drop_leaves(events):
         if event.key in by_key:
@@ -145,7 +142,7 @@ def _distances(old: Event, new: Event) -> list[float]:
 
 
 def digest_distance(old: Digest, new: Digest) -> float:
-    """Relative to the sum of magnitudes. Infinite if shapes or dtypes differ, or if one of the two is not finite."""
+    """The distance relative to the sum of magnitudes. Infinite if shapes or dtypes differ, or if only one of the two is finite."""
     if old.shape != new.shape:
         return math.inf
     if old.numbers == new.numbers:
@@ -195,14 +192,14 @@ def loss_distances(old: Recording, new: Recording) -> list[float]:
 
 
 def last_loss(run: Recording) -> float | None:
-    """None without a backward pass, or where the loss of the last one cannot be read, as inside a transform of torch.func."""
+    """The loss of the last backward pass. None if there is none, or if it cannot be read, as in a transform of torch.func."""
     return sum(run.losses[-1]) if run.losses and run.losses[-1] else None
 
 
 def first_loss(
     old: Recording, new: Recording, noises: Sequence[Recording] = (), growth: float = _LEVEL_FACTOR
 ) -> int | None:
-    """The first step, counted from 1, whose losses differ by more than rounding, which grows at most by the factor `growth` in a step."""
+    """The first step, counted from 1, whose losses differ by more than rounding. growth: by this factor rounding may grow in a step."""
     noise_distances = [loss_distances(old, noise) for noise in noises]
     level = worst = 0.0
     for at, distance in enumerate(loss_distances(old, new)):
@@ -214,7 +211,8 @@ def first_loss(
 
 
 def train_alike(old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS) -> bool:
-    """Are the losses and the parameters' gradients the same? Other values do not count, for example memory that nothing was written to.
+    """Are the losses and the parameters' gradients the same? Other values, such as unwritten memory, do not count.
+
     If no parameter keeps a gradient, for example because torch.func computes it, all values count.
     """
     if first_loss(old, new, noises) is not None:
@@ -238,7 +236,7 @@ def same_leaves(old: Recording, new: Recording, noises: Sequence[Recording] = ()
 
 
 def _are_same_leaves(leaves: list[list[Digest]], roundings: int) -> bool:
-    """leaves: of the two runs and of the noise run. If the gradients arrived in another order, they are sorted first."""
+    """leaves: the gradients of the two runs and of the noise run. If they arrived in another order, they are sorted first."""
     old, new, noise = leaves
     noises = [digest_distance(a, b) for a, b in zip(old, noise, strict=False)]
     rows = list(zip(old, [*noises, *[0.0] * (len(old) - len(noises))], strict=True))
@@ -281,7 +279,7 @@ class Growth:
 
 
 def explain_growth(old: Recording, new: Recording, noises: Sequence[Recording]) -> Growth | None:
-    """Explains different losses of two runs in which no single call differs by more than rounding.
+    """Explain different losses of two runs in which no single call differs by more than rounding.
 
     None if their losses are alike, or if no run shows the effect of rounding alone.
     """
@@ -305,7 +303,7 @@ def explain_growth(old: Recording, new: Recording, noises: Sequence[Recording]) 
 
 
 def explain_equality(old: Recording, mended: Recording) -> str:
-    """Says how equal two runs are that differ at most by the effect of another order of sums. This effect can be large."""
+    """Say how equal two runs are that differ at most by the effect of another order of sums. This effect can be large."""
     divergence = _find_divergence(old, mended)
     if divergence is None and not keeps_gradients(old):
         return f"{'the losses' if any(old.losses) else 'all values'} are equal, except for rounding"

@@ -30,8 +30,8 @@ from .runs import OLDEST_TORCH, Interpreter, find_interpreter, parse_version, ru
 
 _MOST_PACKAGES = 8  # that an answer lists
 _SECONDS = 9.0  # between two lines about the progress
-_WITH_TORCH = ("triton", "pytorch-triton", "nvidia-", "cuda-")  # beginnings of the names of what torch brings
-_TOOLS = ("pip", "pseudograd")  # each run gets ours, and no program imports an installer
+_WITH_TORCH = ("triton", "pytorch-triton", "nvidia-", "cuda-")  # the names of packages that torch brings begin so
+_TOOLS = ("pip", "pseudograd")  # are not installed: no program imports an installer, and each run gets our own files
 _REQUIREMENT = re.compile(r"torch\s*[=<>~!]")
 _EXACT = re.compile(r"torch==\d+\.\d+(\.\d+)?([a-z]+\d+)*(\.dev\d+)?(\+[\w.]+)?")
 _MISSING = "missing.json"  # in an environment: lines about what could not be installed
@@ -53,12 +53,12 @@ def _wrong(argument: str, requirement: str, got: str, remedy: str | None = None)
 
 
 def is_requirement(text: str | None) -> bool:
-    """Does it ask for a torch, as torch==2.15.0 does, and name no interpreter?"""
+    """Does the text ask for a version of torch, as torch==2.15.0 does, and not name an interpreter?"""
     return text is not None and _REQUIREMENT.match(text) is not None
 
 
 def find_environments(old: str | None, new: str | None) -> tuple[Interpreter, Interpreter]:
-    """The interpreters of `--from` and `--to`; without one of them this one. ValueError if one cannot be used."""
+    """The interpreters of `--from` and `--to`. Without an option it is this interpreter. ValueError if one cannot be used."""
     sides = {"--from": sys.executable if old is None else old, "--to": sys.executable if new is None else new}
     pythons = {name: find_interpreter(name, text) for name, text in sides.items() if not is_requirement(text)}
     base = next(iter(pythons.values()), None)
@@ -71,7 +71,7 @@ def find_environments(old: str | None, new: str | None) -> tuple[Interpreter, In
 
 
 def find_environment(argument: str, text: str, base: Interpreter | None = None) -> Interpreter:
-    """An interpreter; for a required torch one with the packages of `base`: base itself, or that of an environment made for it."""
+    """The interpreter that the text names. For a version of torch: `base` if it has this version, else an environment with its packages."""
     if not is_requirement(text):
         return find_interpreter(argument, text)
     base = base or find_interpreter(argument, sys.executable)
@@ -83,11 +83,11 @@ def find_environment(argument: str, text: str, base: Interpreter | None = None) 
         raise _wrong(argument, "have torch 2.8 or later", text)
     if version in (base.torch, base.torch.partition("+")[0]):
         return base
-    return _find_made(argument, requirement, base)
+    return _find_or_make(argument, requirement, base)
 
 
 def compare_packages(old: Interpreter, new: Interpreter) -> dict[str, tuple[str, str]]:
-    """The two versions of each package that differs, empty where it is missing. Torch comes first, what it brings comes last."""
+    """The two versions of each package that differs; a missing package has the version "". Torch comes first, what it brings comes last."""
     names = (old.packages.keys() | new.packages.keys()) - {*_TOOLS}
     pairs = {name: (old.packages.get(name, ""), new.packages.get(name, "")) for name in names}
     changed = [name for name, pair in pairs.items() if pair[0] != pair[1]]
@@ -103,7 +103,7 @@ def describe_packages(packages: Mapping[str, tuple[str, str]], most: int = _MOST
 
 
 def cache_folder() -> Path:
-    """Of the user, on this system."""
+    """The folder of our environments in the user's cache."""
     if os.environ.get("PSEUDOGRAD_CACHE"):
         return Path(os.environ["PSEUDOGRAD_CACHE"])
     default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
@@ -116,7 +116,7 @@ def python_of(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Package:
-    """words: for the installer. is_bound: it allows some versions of torch alone, so its version may have to be another one."""
+    """words: the arguments for the installer. is_bound: it requires certain versions of torch, so another torch may need another of it."""
 
     name: str
     words: tuple[str, ...]
@@ -124,7 +124,7 @@ class Package:
 
 
 def list_packages(rows: Mapping[str, tuple[str, Mapping[str, object] | None, Sequence[str]]]) -> list[Package]:
-    """What to install beside torch. rows: for each package its version, its direct_url.json, and what it requires of torch."""
+    """The packages to install beside torch. rows: for each package its version, its direct_url.json, and what it requires of torch."""
     packages = []
     for name, (version, url, requirements) in sorted(rows.items()):
         key = re.sub(r"[-_.]+", "-", name).lower()
@@ -144,7 +144,7 @@ def _binds(requirement: str) -> bool:
 
 
 def _words_of_url(name: str, url: Mapping[str, object]) -> tuple[str, ...]:
-    """For a package that was installed from a folder, a file or a repository; empty where the folder or file is gone."""
+    """The words for a package that was installed from a folder, a file or a repository. Empty if the folder or file is gone."""
     address, repository, folder = str(url["url"]), url.get("vcs_info"), url.get("dir_info")
     parts = urlsplit(address)
     if parts.scheme == "file" and not isinstance(repository, dict):
@@ -157,7 +157,7 @@ def _words_of_url(name: str, url: Mapping[str, object]) -> tuple[str, ...]:
     return (f"{name} @ {address}{inside}",)
 
 
-def _find_made(argument: str, requirement: str, base: Interpreter) -> Interpreter:
+def _find_or_make(argument: str, requirement: str, base: Interpreter) -> Interpreter:
     """The interpreter of an environment in the user's cache, which is made unless an earlier command made it."""
     try:
         version, prefix, rows = json.loads(run_python(base.path, _LIST).stdout)
@@ -176,7 +176,7 @@ def _find_made(argument: str, requirement: str, base: Interpreter) -> Interprete
 
 
 def _is_usable(folder: Path) -> bool:
-    """Is it there, and can its python be run? The python that it was made from may be gone."""
+    """Is the environment complete, and does its python run? The python from which it was made may be gone."""
     if not (folder / _MISSING).is_file():
         return False
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -194,7 +194,7 @@ def _make(argument: str, requirement: str, base: Interpreter, packages: Sequence
     try:
         _Maker(argument, requirement, base.path, part).make(packages)
         with hold_signals():
-            if not _is_usable(folder):  # another command may have made the same one meanwhile
+            if not _is_usable(folder):  # another command may have made it meanwhile
                 shutil.rmtree(folder, ignore_errors=True)
                 part.rename(folder)
     finally:
@@ -230,14 +230,14 @@ class _Maker:
             raise _wrong(self.argument, "be a torch that can be installed", self.requirement, error)
         self._install_exactly([package for package in packages if not package.is_bound])
         bound = [package for package in packages if package.is_bound]
-        # Again: torch may need another version of a package than was installed after it.
+        # torch is required again, because the packages above may have replaced a package that torch needs.
         if self._install(self.requirement, *(word for package in bound for word in package.words)):
             for package in bound:
                 self._note(package, self._install(self.requirement, *package.words))
         (self.folder / _MISSING).write_text(json.dumps(self.missing), encoding="utf-8")
 
     def _install_exactly(self, packages: Sequence[Package]) -> None:
-        """All at once; where that fails, each half."""
+        """Install all packages at once. If that fails, install each half."""
         if not packages:
             return
         error = self._install("--no-deps", *(word for package in packages for word in package.words))
@@ -256,7 +256,7 @@ class _Maker:
         return self._run([*self._pip, *words])
 
     def _run(self, command: Sequence[str]) -> str:
-        """Runs an installer, with a line every nine seconds. Its error, in one line; empty if there is none."""
+        """Run an installer, and print a line every nine seconds. Returns its error in one line, or ""."""
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
         with tempfile.TemporaryDirectory(prefix="pseudograd-") as folder:
             log = Path(folder) / "log"
@@ -285,7 +285,7 @@ class _Maker:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends an installer that a signal interrupts, and the processes that it started."""
+    """End an installer that still runs after a signal, and the processes that it started."""
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
         if process.poll() is None:
             if hasattr(os, "killpg"):
@@ -303,7 +303,7 @@ def _list_lines(log: Path) -> list[str]:
 
 
 def _describe_error(lines: Sequence[str]) -> str:
-    """The first error that an installer prints, with the two lines behind it; else the end of a traceback, or the first lines."""
+    """The first error that an installer prints, with the next two lines; without an error the end of a traceback, or the first lines."""
     is_error = re.compile(r"(error\b(?!: Ignored the following)|×)", re.IGNORECASE)
     starts = [at for at, line in enumerate(lines) if is_error.match(line)]
     starts = starts or [len(lines) - 1 if any(line.startswith("Traceback") for line in lines) else 0]

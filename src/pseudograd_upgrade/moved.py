@@ -21,11 +21,11 @@ class MovedLines:
     """old_folders, new_folders: where the two interpreters look for modules."""
 
     def __init__(self, old_folders: Sequence[str], new_folders: Sequence[str]) -> None:
-        # A folder can lie in another one: the innermost comes first.
+        # A folder may be inside another one, so longer paths come first.
         self._folders = [sorted(folders, key=len, reverse=True) for folders in (old_folders, new_folders)]
 
     def align(self, run: Recording) -> Recording:
-        """The run of the newer environment, whose events are matched by the lines of the older one."""
+        """The run of the newer environment, whose events get the lines of the older environment."""
         wheres = {event.origin.where for events in run.steps.values() for event in events}
         lines = {where: line for where in wheres if (line := self._find_old_line(where)) != where}
         return align(run, lines) if lines else run
@@ -50,9 +50,9 @@ def _find_file(name: str, folders: Sequence[str]) -> str | None:
 
 @functools.cache
 def match_lines(old_file: str, new_file: str) -> Mapping[int, int] | None:
-    """The old number of each line of code in the newer file that the older one has, too. None if the texts are equal.
+    """For each line of the newer file that the older file has too: its number there. None if the texts are equal or no Python.
 
-    Statements are matched inside functions of the same name, and then, where a function has another name, by their text alone.
+    Statements are matched inside functions of the same name. The statements of functions with other names are matched by text alone.
     """
     texts = [Path(file).read_bytes() for file in (old_file, new_file)]
     if texts[0] == texts[1]:
@@ -86,7 +86,7 @@ def _list_statements(tree: ast.Module) -> _Functions:
 
 
 def _match(old: list[ast.stmt], new: list[ast.stmt], lines: dict[int, int], edited: bool) -> None:
-    """edited: statements that replace the same number of statements count as edited versions of them."""
+    """Add the matching lines to `lines`. edited: if n statements replace n statements, they count as edited versions of these."""
     texts, new_texts = (
         ["".join(map(ast.dump, _expressions(statement))) for statement in statements] for statements in (old, new)
     )

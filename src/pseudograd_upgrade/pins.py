@@ -17,7 +17,7 @@ from .recording import BACKWARD, UPDATE, Event, Origin, Recording
 from .runs import parse_version
 
 _MOST_LINES = 3  # at most so many lines are pinned together
-# The nodes whose gradient a version of torch changed, the version and the points; and calls that make such a node.
+# The nodes, or calls, whose gradient a version of torch changed; the version; the points.
 _CHANGES = (
     (re.compile(r"(Clamp|Fmin|Fmax)\w*Backward"), (2, 14), "at a bound or a tie"),
     (re.compile(r"(nan)?quantile"), (2, 14), "of equal entries"),
@@ -25,18 +25,18 @@ _CHANGES = (
     (re.compile(r"Atan2Backward"), (2, 10), "at (0, 0)"),
 )
 _QUANTILE_NODES = ("Gather", "Sort", "Topk", "Lerp")  # the nodes that quantile makes
-_MAY_HIDE_ONE = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|similarity", re.IGNORECASE)
+_MAY_HIDE_CONVENTION = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|similarity", re.IGNORECASE)
 
 
 class Pinned(NamedTuple):
-    """A run of the newer torch that is pinned to the older torch at these lines. Without lines, it is pinned everywhere."""
+    """A run of the newer torch, pinned to the older torch at these lines; without lines, everywhere. is_mended: it trains as the older."""
 
     lines: tuple[str, ...]
     run: Recording
     is_mended: bool
 
     def scope(self, line: str) -> str:
-        """line: of the first difference, if it is known."""
+        """What is pinned, in words. line: that of the first difference, or ""."""
         if not self.lines:
             return f"pinned everywhere{', as this line alone is not enough' if line else ''}"
         return f"{'this line' if self.lines == (line,) else ' and '.join(self.lines)} pinned"
@@ -49,11 +49,11 @@ def is_at_line(difference: Difference | None) -> bool:
 
 def may_hide_convention(run: Recording) -> bool:
     """Did the run call a function that has a point at which a version of torch changed the gradient?"""
-    return any(_MAY_HIDE_ONE.search(event.origin.op) for events in run.steps.values() for event in events)
+    return any(_MAY_HIDE_CONVENTION.search(event.origin.op) for events in run.steps.values() for event in events)
 
 
 def known_change(origin: Origin, old: Recording, new: Recording) -> str:
-    """Names the torch version between these two that changed the gradient of this node, and the points. Empty if there is none."""
+    """Name the version of torch between these two that changed the gradient of this node, and the points. Empty if there is none."""
     op = origin.op
     if op.startswith(_QUANTILE_NODES):
         events = (event.origin for events in old.steps.values() for event in events)
@@ -82,7 +82,7 @@ def find_kink(old: Recording, new: Recording, pinned: Recording) -> Difference |
 
 
 def _place(event: Event) -> object:
-    """Equal for a call and its pinned counterpart, whose node has another name."""
+    """A key that is equal for a call and the same call under the pin, whose node has another name."""
     return event.origin.kind, event.line, *(tensor.shape for tensor in event.tensors)
 
 
@@ -91,7 +91,7 @@ def find_pin(
     run_pinned: Callable[[tuple[str, ...]], Pinned],
     find_rest: Callable[[Recording], Difference | None],
 ) -> Pinned:
-    """Tries the pin at the first line that differs, then at up to three lines, then everywhere, until the pin mends the training.
+    """Try the pin at the first line that differs, then at up to three lines, then everywhere, until the pin mends the training.
 
     find_rest: the first difference between the older torch and a pinned run.
     """
@@ -107,7 +107,7 @@ def find_pin(
             break
         pinned = run_pinned((*pinned.lines, rest.new.origin.where))
         if pinned.is_mended:
-            for line in pinned.lines[:-1]:  # without the last line the pin did not mend
+            for line in pinned.lines[:-1]:  # the last line is needed: without it the pin did not mend
                 fewer = run_pinned(tuple(other for other in pinned.lines if other != line))
                 pinned = fewer if fewer.is_mended else pinned
             return pinned
@@ -115,7 +115,7 @@ def find_pin(
 
 
 def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Sequence[str]) -> list[str]:
-    """The steps that pin to the older torch, unless the losses say that its training is worse, or do not say which one is better."""
+    """The next steps: to pin to the older torch; or the reason against it, if its losses are worse or do not say which torch is better."""
     better, reason = find_better(old, new)
     if better is None:
         return [reason]
@@ -129,8 +129,9 @@ def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Seq
 
 
 def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
-    """The lines to edit. A line of a package is replaced by all lines of the program that lead to it: two for a checkpoint that runs again
-    in a backward, of which the pin needs the first.
+    """The lines to edit. For a line of a package, these are all lines of the program that lead to it.
+
+    A checkpoint, which runs again in a backward, has two such lines; the pin needs the first.
     """
     origins = [event.origin for events in run.steps.values() for event in events]
     pairs = [(origin.where, origin.user_where) for line in lines for origin in origins if origin.where == line]
@@ -138,7 +139,7 @@ def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
 
 
 def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
-    """The run to keep, and the reason if it is the newer run. If the losses end alike, it is the older run. None if they are unclear."""
+    """The run to keep, and the reason if it is the newer one. If the losses end alike, the older one. None and a reason if unclear."""
     faults = [_describe_fault(run) for run in (old, new)]
     if all(faults):
         return None, f"{faults[0]} under torch {old.torch}, and {faults[1]} under torch {new.torch}: no pin mends that"

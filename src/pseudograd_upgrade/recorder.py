@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pseudograd.listen.program.process import Process
 
 _OPTIMISERS = f"{os.sep}torch{os.sep}optim{os.sep}"
-_STEP = f"{_OPTIMISERS}optimizer.py"  # the file that stands around the step of any optimiser
-# Functions that pass on their input in another shape. Each torch calls them at other lines, so they are no events.
+_STEP = f"{_OPTIMISERS}optimizer.py"  # the file with the wrapper of every optimiser's step
+# Functions that pass on their input in another shape. Versions of torch call them at different lines, so they are no events.
 _VIEW_NODES = "View UnsafeView Reshape ReshapeAlias T Transpose Permute Alias Unsqueeze Squeeze Clone Detach"
 _VIEW_NAMES = tuple(f"{name}Backward" for name in _VIEW_NODES.split())
 _VIEWS = "view reshape t transpose permute unsqueeze squeeze flatten contiguous clone detach swapaxes movedim"
@@ -46,7 +46,7 @@ Settings = Mapping[str, Any]
 
 
 class Recorder(Subscriber):
-    """Records events by step, as numbers and texts alone."""
+    """Records the events of each step, as numbers and texts."""
 
     listener_of_backward: Callable[[], Listener] | None = None  # for calls of a checkpoint inside a backward
 
@@ -61,11 +61,11 @@ class Recorder(Subscriber):
         self._locations = frames.Locations()
         self._by_location: dict[object, int] = {}
         self._ranges = nodes.Ranges()
-        # Backwards of all threads add events: each holds its own digests, and the list is exchanged at once.
+        # Backwards of all threads add events. So each event has its own digests, and one assignment exchanges the list.
         self._events: list[tuple[int, str, list[tuple[str, digests.Digest]]]] = []
         self._digests = 0  # in these events
-        self._depth = 0
-        self.is_ended = False  # by us, after its last step
+        self._depth = 0  # of backwards that run inside each other
+        self.is_ended = False  # after the last step of the schedule
         self.has_unheard = False  # calls since the last backward that this schedule leaves out
         self.full_step: int | None = None  # the first step with events that no digest was taken of
 
@@ -80,7 +80,7 @@ class Recorder(Subscriber):
         return known
 
     def _add(self, origin: int, values: Iterable[object], options: str = "") -> None:
-        """Adds an event: its origin, its options, and for each tensor its type and shape and the position of its digest."""
+        """Add an event: its origin, its options, and for each tensor its dtype, shape and digest."""
         tensors = []
         for value in values:
             if digests.is_readable(value) and self._digests == MOST_DIGESTS:
@@ -126,7 +126,7 @@ class Recorder(Subscriber):
                 location = self._locations.here(3)
                 if name not in _VIEW_FUNCTIONS and self.hears_values():
                     self._add(self._origin(FORWARD, name, location), tensors, describe_options(args, kwargs or {}))
-                if any(map(is_wrapped, tensors)):  # by a transform of torch.func, which hides the nodes
+                if any(map(is_wrapped, tensors)):  # a transform of torch.func hides the nodes
                     result = [below_wrappers(tensor) for tensor in tensors]
                 self._attach_all(sorted(self._ranges.since(before, result), key=number_of), location)
 
@@ -175,13 +175,13 @@ class Recorder(Subscriber):
 
     @harmless("a backward")
     def _begin_backward(self, roots: Sequence[Tensor]) -> None:
-        """A backward inside another one, as of a checkpoint with reentry, belongs to the same step."""
+        """A backward inside another one, such as that of a reentrant checkpoint, belongs to the same step."""
         self._depth += 1
         with quietly():
             if self._depth == 1:
                 self.has_unheard = False
                 if not self.is_on:
-                    self._drop_events()  # of an evaluation between two steps
+                    self._drop_events()  # those of an evaluation between two steps
                 self.losses.append([float(loss.double().sum()) for loss in roots if digests.is_readable(loss)])
             if self.is_on:
                 reachable = nodes.reachable_from(roots)
@@ -221,10 +221,10 @@ class Recorder(Subscriber):
 
 
 class CallListener(Listener):
-    """Hears the calls of its thread, but those of torch's optimisers: their effect shows in the parameters.
+    """Hears the calls of its thread, except those inside torch's optimisers, whose effect shows in the parameters.
 
-    In steps that are not recorded it hears those without gradients, but in an optimiser of any package: they may be an evaluation behind
-    the last backward. Of the others it only notes that there are some.
+    In a step that is not recorded, it hears only calls without gradients outside of any optimiser, because they may be an evaluation after
+    the last backward. It notes whether there are calls with gradients.
     """
 
     subscriber: Recorder
@@ -272,7 +272,7 @@ def _is_plain(value: object) -> bool:
 
 
 def describe_options(args: Arguments, kwargs: Mapping[str, object]) -> str:
-    """The short arguments that hold no tensors, as text."""
+    """The short arguments without tensors, as text."""
     texts = [repr(value) for value in args if _is_short(value)]
     return ", ".join([*texts, *(f"{name}={value!r}" for name, value in kwargs.items() if _is_short(value))])[:200]
 
@@ -288,7 +288,7 @@ class Session:
     """Records from the import of torch to the end of the process. Subclasses choose the recorder and prepare the program."""
 
     listener = CallListener
-    hears_in_backward = True  # the calls of a checkpoint
+    hears_in_backward = True  # hears the calls that a checkpoint repeats in a backward
 
     def __init__(self, settings: Settings, process: Process) -> None:
         set_seed(settings["seed"])
@@ -324,7 +324,7 @@ class Session:
 
 
 class SilentSession:
-    """In processes that the program starts."""
+    """The session in processes that the program starts. It records nothing."""
 
     def content(self) -> None: ...
 
@@ -337,7 +337,7 @@ def begin(job: Settings, process: Process, session: type[Session] = Session) -> 
 
 
 def set_seed(number: int) -> None:
-    """Seeds the generators that exist. A program can seed its own later."""
+    """Seed the generators that exist. A program may seed its own later."""
     random.seed(number)
     torch.manual_seed(number)
     numpy = sys.modules.get("numpy")
@@ -346,7 +346,7 @@ def set_seed(number: int) -> None:
 
 
 def shake_after_each_step() -> None:
-    """Moves all parameters after each optimiser step, to the end of the process. The program's random numbers stay."""
+    """Move all parameters after each optimiser step, until the process ends. The program's random numbers stay as they are."""
     draw = torch.Generator().manual_seed(1)
 
     def shake_all(optimiser: Optimizer, *_: object) -> None:
@@ -359,7 +359,7 @@ def shake_after_each_step() -> None:
 
 
 def shake(parameter: Tensor, draw: torch.Generator) -> None:
-    """Moves each entry by up to 16 roundings. Parameters in 16 bits stay: there one rounding can exceed a training step."""
+    """Move each entry by up to 16 roundings. Parameters in 16 bits stay, because one rounding may be larger than a training step there."""
     if parameter.dtype not in (torch.float32, torch.float64) or parameter.layout is not torch.strided:
         return
     share = torch.rand(parameter.shape, generator=draw, dtype=torch.float64) * 2 - 1

@@ -18,11 +18,11 @@ FORWARD, BACKWARD, UPDATE, LEAF = "forward", "backward", "update", "leaf"
 
 
 class Schedule(NamedTuple):
-    """The steps whose events are recorded: steps 1 to `first` and one in `every`, or the steps of `window` alone.
+    """The steps whose events are recorded: steps 1 to `first` and every `every`-th step; or, with a `window`, only its first to its last.
 
-    A program ends after its window, or after step `last`. Losses are recorded in every step, and so are the calls without gradients behind
-    the last backward; with `tail`, the number of the last backward and one, all calls there. every=0: neither these calls nor a step after
-    `first`.
+    Losses are recorded in every step. A program ends after its window, or after step `last`. The calls after the last backward form one
+    more step: those without gradients are recorded, and all of them if `tail` is the number of this step. every=0: neither these calls
+    nor a step after `first` is recorded.
     """
 
     first: int = 6
@@ -62,8 +62,8 @@ class Digest(NamedTuple):
 
 
 class Event(NamedTuple):
-    """The tensors of one call. options: its other arguments, as text. occurrence: 1 for the second such call of a step, and so on.
-    line: its line in the older environment.
+    """The tensors of one call. options: its other arguments, as text. occurrence: 0 for the first such call of a step, 1 for the second.
+    line: the line of the call in the older environment.
     """
 
     origin: Origin
@@ -82,8 +82,8 @@ class Event(NamedTuple):
 class Recording:
     """The losses of every backward pass, the events of some steps, and how the program ended.
 
-    The events behind the last backward pass are those of one step more. ending: the last lines that the program printed. raw: the content
-    as the process wrote it.
+    The events after the last backward pass form one more step. ending: the last lines that the program printed. raw: the content as the
+    process wrote it.
     """
 
     torch: str
@@ -98,7 +98,7 @@ class Recording:
 def load_recording(
     content: Content, status: int = 0, ending: Iterable[str] = (), errors: Iterable[str] = ()
 ) -> Recording:
-    """The recording in what a process wrote."""
+    """The recording that a process wrote as `content`."""
     origins = [Origin(*origin) for origin in content["origins"]]
     steps = {int(step): _load_events(origins, rows) for step, rows in content["steps"].items()}
     errors = (*errors, *content.get("errors", ()))
@@ -114,7 +114,7 @@ def _load_events(origins: list[Origin], rows: Iterable[tuple[int, str, list[tupl
 
 
 def _count_occurrences(events: Iterable[Event]) -> list[Event]:
-    """events: with occurrence 0."""
+    """The events with their occurrences. All occurrences must be 0 before."""
     counts: dict[tuple[object, ...], int] = {}
     numbered = []
     for event in events:
@@ -124,7 +124,7 @@ def _count_occurrences(events: Iterable[Event]) -> list[Event]:
 
 
 def align(run: Recording, lines: Mapping[str, str]) -> Recording:
-    """The run, with the older line of each line that moved."""
+    """The run with other lines: `lines` has the older line of each line that moved."""
     steps = {
         step: _count_occurrences(
             event._replace(occurrence=0, line=lines.get(event.origin.where, event.line)) for event in events
@@ -138,13 +138,14 @@ def align(run: Recording, lines: Mapping[str, str]) -> Recording:
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 XFAILED, XPASSED, NOT_COLLECTED, NOT_RUN = "xfailed", "xpassed", "not collected", "not run"
-_STATUS = {FAILED: 1, XFAILED: 2, XPASSED: 3, NOT_RUN: 4}  # of a program that a test would be
+_STATUS = {FAILED: 1, XFAILED: 2, XPASSED: 3, NOT_RUN: 4}  # the exit status that stands for an outcome
 
 
 @dataclass(frozen=True)
 class SuiteTest:
-    """outcome: a constant above; files alone are not collected. message: in one line why. parts: what torch did, packed: in fixtures that
-    the test shares, and last in the test itself; empty if torch did nothing.
+    """A test, or a file that was not collected. outcome: a constant above. message: the reason, in one line.
+
+    parts: the packed events of each fixture that the test shares, and last those of the test itself. Empty if torch did nothing.
     """
 
     outcome: str
@@ -153,18 +154,18 @@ class SuiteTest:
 
     @property
     def content(self) -> tuple[str, tuple[bytes, ...]]:
-        """All but the message, which may have an address or a time."""
+        """The outcome and the parts. The message may have an address or a time, which would differ."""
         return self.outcome, self.parts
 
     def recording(self, torch: str) -> Recording:
-        """Of a program that ends with the message."""
+        """The test as if it were a program that ends with the message."""
         contents = [pickle.loads(zlib.decompress(part)) for part in self.parts if part]
         content = {"torch": torch, **_join(contents)}
         return load_recording(content, _STATUS.get(self.outcome, 0), filter(None, [self.message]))
 
 
 def _join(contents: Iterable[Content]) -> Content:
-    """One content of several that follow each other. Events behind the last backward of one are in the first step of the next."""
+    """Join contents that follow each other. The events after the last backward of one belong to the first step of the next."""
     origins: list[object] = []
     losses: list[object] = []
     steps: dict[int, list[object]] = {}
@@ -179,7 +180,7 @@ def _join(contents: Iterable[Content]) -> Content:
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """The tests that ended, by name. running: those during which a process ended. ending: the last lines that pytest printed."""
+    """The tests that ended, by name. running: the tests during which a process ended. ending: the last lines that pytest printed."""
 
     torch: str
     status: int
@@ -189,12 +190,12 @@ class SuiteRun:
     ending: tuple[str, ...] = ()
 
     def recording(self, name: str) -> Recording:
-        """Of a test; empty where it did not run."""
-        return self.tests.get(name, SuiteTest("not run")).recording(self.torch)
+        """The recording of a test. Empty if the test did not run."""
+        return self.tests.get(name, SuiteTest(NOT_RUN)).recording(self.torch)
 
 
 def load_suite(torch: str, status: int, contents: Iterable[Content], ending: tuple[str, ...]) -> SuiteRun:
-    """From what each process of the suite wrote: one, or the workers of pytest-xdist."""
+    """The run of a suite. contents: what each of its processes wrote; there are several if pytest-xdist has workers."""
     tests: dict[str, SuiteTest] = {}
     running, errors = [], dict[str, None]()
     for content in contents:

@@ -24,7 +24,8 @@ from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, SuiteRun, load_
 
 _OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 8)
 _SECONDS = 60
-# Of one answer: three runs, three of rounding, four around the first loss that differs; then pins and the call alone, or lines left out.
+# The most runs for one answer: three, three of rounding, four around the first loss that differs; then pins and the call alone, or lines
+# left out.
 MOST_RUNS, MOST_RUNS_OF_ROUTES = 17, 22
 _LAST_LINES = 12  # that an answer shows
 _DESCRIBE = """
@@ -53,9 +54,9 @@ _DETAILS: dict[str, Callable[[Any], str]] = {
 class Interpreter:
     """A python with its torch, and how the program runs there.
 
-    path: absolute; a link into a virtual environment stays a link. recorder: the module that records. settings: of the recorder.
-    environment: more variables of a run. route: the route through torch, if the question is about routes. python: its version. packages:
-    versions of all that is installed, by name. folders: where it looks for modules.
+    path: absolute; a link into a virtual environment stays a link. recorder: the module that records. settings: those of the recorder.
+    environment: more variables of a run. route: the route through torch, if the question is about routes. python: the version of Python.
+    packages: the versions of all packages, by name. folders: where this python looks for modules.
     """
 
     path: str
@@ -69,6 +70,7 @@ class Interpreter:
     folders: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def but(self, recorder: str = "", **settings: object) -> Interpreter:
+        """A copy with another recorder or with more settings."""
         return replace(self, recorder=recorder or self.recorder, settings={**self.settings, **settings})
 
     def label(self, torch: str) -> str:
@@ -77,6 +79,7 @@ class Interpreter:
 
     @property
     def details(self) -> str:
+        """The settings as text, for the line about a run."""
         values = ((describe, self.settings.get(name)) for name, describe in _DETAILS.items())
         return "".join(f", {describe(value)}" for describe, value in values if value)
 
@@ -110,12 +113,12 @@ def find_interpreter(argument: str, name: str) -> Interpreter:
 
 
 def parse_version(torch: str) -> tuple[int, ...]:
-    """Its first two numbers."""
+    """The first two numbers of a version of torch."""
     return tuple(int(part) for part in torch.split("+")[0].split(".")[:2])
 
 
 def run_python(path: str, program: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
-    """Runs a short program, apart from the files of this folder."""
+    """Run a short program in another folder, so that it imports no files of this one."""
     command, folder = [path, "-c", program], tempfile.gettempdir()
     silent = subprocess.DEVNULL
     return subprocess.run(
@@ -127,7 +130,7 @@ def run_python(path: str, program: str, seconds: float = _SECONDS) -> subprocess
 def open_runner(
     program: str, arguments: Sequence[str], is_module: bool, seed: int, limits: Limits | None = None
 ) -> Iterator[Runner]:
-    """A runner of the program. Its interpreters get a folder with our packages and nothing else on their path."""
+    """A runner of the program. Its interpreters get a folder on their path that holds our packages and nothing else."""
     programs.check("upgrade", program, is_module)
     home = Path(__file__).resolve().parents[1]
     packages = [home / "pseudograd", *(path for path in home.glob("pseudograd_*") if path.suffix in ("", ".py"))]
@@ -146,8 +149,8 @@ class LimitError(Exception):
 
 
 class Limits(NamedTuple):
-    """seconds: of one run, which then ends with status 143. runs: of the command. is_verbose: what the program prints is shown.
-    steps: backward passes, after which a run ends.
+    """seconds: the time limit of one run, which then ends with status 143. runs: the most runs of the command. steps: the backward passes
+    after which a run ends. is_verbose: the output of the program is shown.
     """
 
     seconds: float | None = None
@@ -157,7 +160,7 @@ class Limits(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A run: where, what is recorded, and what is changed. lines: those that are pinned; None: all."""
+    """One run: its interpreter, what is recorded, and what is changed. lines: the lines that are pinned; None for all."""
 
     interpreter: Interpreter
     schedule: Schedule
@@ -179,7 +182,7 @@ class _Job(NamedTuple):
 
 @dataclass
 class Runner:
-    """program: its command line behind the interpreter. home: the folder with our packages. count: the runs so far."""
+    """Runs the program. program: the command line after the interpreter. home: the folder with our packages. count: the runs so far."""
 
     program: list[str]
     home: str
@@ -189,10 +192,10 @@ class Runner:
 
     def __post_init__(self) -> None:
         self._stdin = StandardInput()
-        self._seconds = 0.0  # that the last run took
+        self._seconds = 0.0  # the time of the last run
 
     def run(self, interpreter: Interpreter, schedule: Schedule, **options: Any) -> Recording:
-        """options: the other fields of a job."""
+        """Run the program once. options: the other fields of a job."""
         job = _Job(interpreter, schedule, **options)
         self.announce(str(job))
         done = self.launch(job)
@@ -205,7 +208,7 @@ class Runner:
     def run_suite(
         self, interpreter: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None, **options: Any
     ) -> SuiteRun:
-        """A suite of pytest. tests: those to run; None: all."""
+        """Run a suite of pytest once. tests: the names of the tests to run; None for all."""
         scope = "" if tests is None else f", {counted(len(tests), 'test')}"
         job = _Job(interpreter, schedule, **options)
         self.announce(f"{job}{scope}")
@@ -249,7 +252,7 @@ class Runner:
         return done
 
     def _announce_cost(self, most: int | None) -> None:
-        """After the first run. most: runs of an answer; None for a suite, whose tests decide."""
+        """Print the expected time after the first run. most: the most runs for an answer; None for a suite, whose tests decide."""
         if self.count != 1:
             return
         least, most_allowed = 2, min(filter(None, (most, self.limits.runs)), default=None)

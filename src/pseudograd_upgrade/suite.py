@@ -1,7 +1,7 @@
 """Will this suite of tests survive the new torch? Each test is a program of its own, and all tests share the runs.
 
-The whole suite runs once under each torch. Every test that differs is a `Question`; where it needs a further run, all tests that need the
-same one get it together, with pytest limited to them.
+The whole suite runs once under each torch. Every test that differs is a `Question`. All questions that need the same further run share it:
+pytest runs only their tests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _MissingRunError(Exception):
 
 
 class _KnownRuns:
-    """The runs of one test, for its question: those of the suite that were made with it."""
+    """The runs of one test, taken from those of the suite. Replaces the `Runner` of its question. missing: a run that was not made."""
 
     def __init__(self, name: str, program: Sequence[str], runs: Mapping[_Request, Mapping[str, Recording]]) -> None:
         self.name, self.program, self.count, self._runs = name, program, 0, runs
@@ -67,7 +67,7 @@ class SuiteTestQuestion(Question):
         return self._explain_ending(answer) if answer.survives and self.old.status != self.new.status else answer
 
     def _answer_to_the_bit(self) -> Answer | None:
-        """An answer without runs that show rounding: all is equal under the pin, which changes a gradient of a known kink first."""
+        """An answer without runs that show rounding: under the pin all is equal, and the first gradient that it changes is at a kink."""
         old, new = self.old, self.new
         if old.status == new.status and train_alike(old, new):
             return None
@@ -80,18 +80,18 @@ class SuiteTestQuestion(Question):
         return self.old.status == self.new.status and super().is_without_effect()
 
     def ends_as_old(self, run: Recording) -> bool:
-        """Where the two end otherwise, the end alone decides."""
+        """If the two runs end differently, the end of this run alone decides."""
         return run.status == self.old.status and (run.status != self.new.status or self.trains_as_old(run))
 
     def may_be_shaken(self) -> bool:
-        """After steps of an optimiser alone."""
+        """Only a test with steps of an optimiser."""
         return any(event.origin.kind == UPDATE for events in self.old.steps.values() for event in events)
 
     def window(self, step: int) -> Schedule:
         return _ALL_STEPS  # the steps of a test go on from those of its fixtures
 
     def _explain_ending(self, answer: Answer) -> Answer:
-        """For a test that fails under one of the two, though the events that were kept do not differ."""
+        """An answer for a test that fails under one of the two, though the recorded events do not differ."""
         old, new = self.old, self.new
         if (first := find_other_ops(old, new)) is not None:
             return self.explain_difference(replace(compare_events(old, new, self.noises), first=first), first)
@@ -127,7 +127,7 @@ class SuiteTestQuestion(Question):
         return f"under the pin it ends as under torch {self.old.torch}{same}"
 
     def pin_steps(self, pinned: Pinned) -> list[str]:
-        """Why not to pin it, if its losses say so. `Cause` gives the steps for all of its tests."""
+        """The reason not to pin this test, if its losses give one. `Cause` has the steps for all of its tests."""
         if self.old.status != self.new.status:
             return []
         better, reason = find_better(self.old, self.new)
@@ -135,7 +135,7 @@ class SuiteTestQuestion(Question):
 
 
 def compare_suites(runner: Runner, old: str | None, new: str | None) -> SuiteAnswer:
-    """Runs a suite of pytest under two torches, and explains the tests that differ.
+    """Run a suite of pytest under two torches, and explain the tests that differ.
 
     Raises: ValueError for an interpreter that cannot be used, or a suite of which no test runs.
     """
@@ -143,15 +143,18 @@ def compare_suites(runner: Runner, old: str | None, new: str | None) -> SuiteAns
 
 
 class Suite:
+    """A suite under two torches, and the questions about its tests."""
+
     def __init__(self, runner: Runner, old_python: Interpreter, new_python: Interpreter) -> None:
         # Both may be the same interpreter; their runs are kept apart.
         self.runner, self.pythons = runner, (old_python, new_python.but(side="new"))
 
     def answer(self) -> SuiteAnswer:
         old, new = self._run_all()
-        gone = SuiteTest(COLLECTED)
-        names = {name: (old.tests.get(name, gone), new.tests.get(name, gone)) for name in (*old.tests, *new.tests)}
-        files = {name: pair for name, pair in names.items() if NOT_COLLECTED in (pair[0].outcome, pair[1].outcome)}
+        default = SuiteTest(COLLECTED)
+        names = dict.fromkeys((*old.tests, *new.tests))
+        all_pairs = {name: (old.tests.get(name, default), new.tests.get(name, default)) for name in names}
+        files = {name: pair for name, pair in all_pairs.items() if NOT_COLLECTED in (pair[0].outcome, pair[1].outcome)}
         pairs = {
             name: (old.tests[name], new.tests[name]) for name in old.tests if name in new.tests and name not in files
         }
@@ -197,8 +200,8 @@ class Suite:
         return old, new
 
     def _answer_all(self, names: Sequence[str], old: SuiteRun, new: SuiteRun) -> dict[str, Answer]:
-        """Asks each question until it misses a run, makes the runs that are missing, and asks again. Without an answer stay tests whose
-        runs are more than allowed.
+        """Ask each question until it misses a run, make one of the missing runs, and ask again. If no more runs are allowed, the other
+        tests have no answer.
         """
         answers: dict[str, Answer] = {}
         runs: dict[_Request, dict[str, Recording]] = defaultdict(dict)
@@ -216,16 +219,16 @@ class Suite:
                     needed[known.missing].append(name)
             if not needed:
                 break
-            # A pinned run is the first, for the tests that it may answer alone; later it waits for those that need another one before.
+            # The first further run is a pinned one, which answers some tests alone. Later a pinned run waits until no other run is missing.
             is_first = len(runs) == len(self.pythons)
             request = min(needed, key=lambda request: ("pin" in dict(request.options)) != is_first)
             try:
-                done = self.runner.run_suite(
+                run = self.runner.run_suite(
                     request.interpreter, request.schedule, needed[request], **dict(request.options)
                 )
             except LimitError:
                 break
-            runs[request] |= {name: done.recording(name) for name in needed[request]}
+            runs[request] |= {name: run.recording(name) for name in needed[request]}
             waiting = [name for tests in needed.values() for name in tests]
         return answers
 
@@ -249,6 +252,6 @@ def _notes(old: SuiteRun, new: SuiteRun) -> tuple[str, ...]:
 
 
 def _list_missing(old: SuiteRun, new: SuiteRun) -> tuple[str, ...]:
-    """The notes about what was to be compared and is not."""
+    """Notes about parts that should have been compared."""
     ends = [f"under torch {run.torch} the suite ended during {name}" for run in (old, new) for name in run.running]
     return (*ends, *(f"not heard: {error}" for error in dict.fromkeys([*old.errors, *new.errors])))

@@ -20,8 +20,9 @@ Pair = tuple[SuiteTest, SuiteTest]  # a test under the older and under the newer
 
 @dataclass(frozen=True)
 class Cause:
-    """What makes tests differ: their answers have the same kind and line. endings: by the name of a test, how it ends under each torch.
-    The answer is that to the first test, with the reasons that hold for all.
+    """Tests that differ for the same reason: their answers have the same kind and line.
+
+    answer: that of the first test, with the reasons that all tests share. endings: for each test, how it ends under each torch.
     """
 
     answer: Answer
@@ -55,7 +56,7 @@ class Cause:
 
 
 def _summarize(answers: Mapping[str, Answer], endings: Mapping[str, Pair]) -> Cause:
-    """The tests that end otherwise come first."""
+    """The cause of these tests. The tests that end differently come first."""
     names = sorted(answers, key=lambda name: endings[name][0].outcome == endings[name][1].outcome)
     own, first = ("it ends with status", "the last loss"), answers[names[0]]
     shared = (line for line in first.why if all(line in answer.why for answer in answers.values()))
@@ -64,7 +65,7 @@ def _summarize(answers: Mapping[str, Answer], endings: Mapping[str, Pair]) -> Ca
 
 
 def _pin_steps(cause: Cause, reasons: Sequence[tuple[str, ...]], is_for_all: bool) -> tuple[str, ...]:
-    """What to type for a cause that a pin mends. reasons: of each test, why not to pin it. is_for_all: may the suite be pinned?"""
+    """What to type for a cause that a pin mends. reasons: for each test, the reasons not to pin it. is_for_all: may the suite be pinned?"""
     answer, pairs = cause.answer, cause.endings.values()
     if not any(_is_broken(*pair) for pair in pairs):
         if any(_is_broken(new, old) for old, new in pairs):
@@ -80,7 +81,7 @@ def _pin_steps(cause: Cause, reasons: Sequence[tuple[str, ...]], is_for_all: boo
 
 
 def _is_broken(old: SuiteTest, new: SuiteTest) -> bool:
-    """Does it fail under the newer torch alone?"""
+    """Does the test fail only under the newer torch?"""
     return new.outcome == FAILED != old.outcome
 
 
@@ -96,9 +97,8 @@ def _describe_pair(old: SuiteTest, new: SuiteTest, torches: tuple[str, str]) -> 
 
 @dataclass(frozen=True)
 class SuiteAnswer:
-    """counts: tests by the kind of their answer. causes: of the tests that differ beyond rounding, or that end otherwise.
-    is_whole: did each run of the whole suite come to its end? packages: the two versions of each that differs. not_compared: the notes
-    about what was to be compared and is not.
+    """The answer for a suite. counts: the number of tests for each kind of answer. causes: those of tests that differ by more than rounding
+    or end differently. is_whole: did each run of the whole suite come to its end? packages, not_compared: as in `Answer`.
     """
 
     torch: tuple[str, str]
@@ -110,7 +110,7 @@ class SuiteAnswer:
     is_whole: bool = True
     packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     not_compared: tuple[str, ...] = ()
-    cut = None  # no call of a suite is cut out
+    cut = None  # for a suite, no call is cut out
 
     @property
     def survives(self) -> bool:
@@ -143,7 +143,7 @@ class SuiteAnswer:
 
 
 def list_causes(groups: Iterable[Mapping[str, Answer]], pairs: Mapping[str, Pair]) -> tuple[Cause, ...]:
-    """Those first that let tests fail."""
+    """The cause of each group of answers. Causes that change how a test ends come first."""
     groups = list(groups)
     pinned = [name for group in groups for name, answer in group.items() if answer.pin]
     is_for_all = not any(_is_broken(*pairs[name][::-1]) for name in pinned)
@@ -158,7 +158,7 @@ def list_causes(groups: Iterable[Mapping[str, Answer]], pairs: Mapping[str, Pair
 
 
 def cause_key(answer: Answer, old: SuiteTest, new: SuiteTest) -> object:
-    """Equal for tests with the same cause: the line that differs, and whether a pin mends it; without a line, the text of the error."""
+    """A key that is equal for tests with the same cause: the kind, the pin that mends it, and the line that differs or else the error."""
     if answer.difference is not None:
         return answer.kind, answer.pin, origin_to_name(answer.difference).where
     return answer.kind, answer.pin, (old if old.outcome in (FAILED, NOT_COLLECTED) else new).message

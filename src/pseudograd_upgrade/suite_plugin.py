@@ -1,4 +1,4 @@
-"""A plugin of pytest in each run of a suite: which tests and wider fixtures run now, and how each test ends. It imports no torch."""
+"""A plugin of pytest in each run of a suite: it notes which test and shared fixture runs, and how each test ends. It imports no torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from .recording import FAILED, NOT_COLLECTED, PASSED, SKIPPED, XFAILED, XPASSED, SuiteTest
 
 TESTS = "PSEUDOGRAD_UPGRADE_TESTS"  # in the environment: a file with the names of the tests to run, as JSON
-RUNS_TESTS = "PSEUDOGRAD_UPGRADE_RUNS_TESTS"  # in the environment: the last process that does
+RUNS_TESTS = "PSEUDOGRAD_UPGRADE_RUNS_TESTS"  # in the environment: the id of the process that runs the test
 
 
 class Watch:
-    """The tests of this process. open: what runs now: a test, and inside it fixtures that several tests share. on_begin, on_end: called
-    with the name of each of these, once torch is there. shared: by test, the fixtures that it shares.
+    """The tests of this process. open: the test that runs now, then the shared fixtures that run inside it. on_begin, on_end: called with
+    the name of each test and fixture, once torch is imported. shared: for each test, the fixtures that it shares with others.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,9 @@ class Watch:
         self.open: list[str] = []
         self.on_begin: Callable[[str], None] | None = None
         self.on_end: Callable[[str], None] | None = None
-        self._fixtures: dict[pytest.FixtureDef[object], str] = {}  # the name of the last set-up of each, in their order
+        self._fixtures: dict[
+            pytest.FixtureDef[object], str
+        ] = {}  # the name of the last set-up of each, in order of set-up
         self._count = 0
 
     @property
@@ -58,7 +60,7 @@ watch = Watch()
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Pins and markers hold in both environments, also if pseudograd is installed in one alone."""
+    """Load our plugin for users, so that pins and markers work in both environments, even if only one has pseudograd."""
     names = "pseudograd", "pseudograd_pytest"
     is_known = any(pluginmanager.has_plugin(name) or pluginmanager.is_blocked(name) for name in names)
     if not (is_known or "PYTEST_DISABLE_PLUGIN_AUTOLOAD" in os.environ):
@@ -67,14 +69,14 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Files that are collected are compared; and pytest-randomly has one order, unless the command line names another."""
+    """Run the collected files even if others cannot be collected. Fix the order of pytest-randomly, unless the command line does."""
     config.option.continue_on_collection_errors = True
     if getattr(config.option, "randomly_seed", None) == "default":
         config.option.randomly_seed = 0
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """In further runs no file is imported whose name is that of no test to run."""
+    """In further runs, ignore files that have no test to run."""
     names = _load_tests()
     if names is None or collection_path.is_dir() or collection_path.name in ("conftest.py", "__init__.py"):
         return None
@@ -138,7 +140,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def _describe(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The error of a test that failed, and the line where pytest's own text of it ends."""
+    """The error of a failed test in one line, with the location that pytest prints last. Empty if it did not fail."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if report.outcome != FAILED:
         return ""

@@ -1,4 +1,4 @@
-"""Records a suite of pytest in its own process: for each test its own events, and how it ended."""
+"""Records a suite of pytest in its process: the events of each test by itself, and how the test ended."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from pseudograd.listen.program.process import Process
 
 
-_MOST_LOCATIONS = 5_000  # that are kept from test to test
-# Of a recorder, without its origins.
+_MOST_LOCATIONS = 5_000  # with more, all are forgotten at the next test
+# The attributes of a recorder that belong to one part.
 _STATE = ("step", "is_on", "steps", "losses", "_events", "_digests", "_depth", "full_step")
 
 
 class _Ranges(nodes.Ranges, threading.local):
-    """Those of each thread: torch numbers nodes by thread."""
+    """Ranges for each thread, because torch numbers nodes by thread."""
 
 
 class SuiteRecorder(Recorder):
-    """Records parts: tests, and inside a test the fixtures that it shares with others. A node of one part may be called in another."""
+    """Records parts: tests, and inside a test its shared fixtures. A node that one part made may run in another."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
@@ -40,10 +40,10 @@ class SuiteRecorder(Recorder):
         self._ranges = _Ranges()
         self._thread = threading.get_ident()
         self._outer: list[dict[str, object]] = []
-        self.full_steps: dict[str, int] = {}  # by test, the step with events that no digest was taken of
+        self.full_steps: dict[str, int] = {}  # by test, the first step with events that have no digest
 
     def hears_values(self) -> bool:
-        """In threads that a test starts, calls only give the nodes that they make their lines: threads have no order."""
+        """False in threads that a test starts, because threads have no order. Their calls only give lines to the nodes that they make."""
         return threading.get_ident() == self._thread
 
     def begin_part(self) -> None:
@@ -56,7 +56,7 @@ class SuiteRecorder(Recorder):
         self._ranges.start_afresh()
 
     def end_part(self, test: str) -> bytes | None:
-        """Its content, packed: two of them are equal only if all of it is. None for a part without any."""
+        """The packed content of the part. Equal contents give equal bytes. None if the part recorded nothing."""
         try:
             self.content()  # fetches the last events
             own_steps, losses = self.steps, self.losses
@@ -76,7 +76,7 @@ class SuiteRecorder(Recorder):
 
 
 class SuiteSession(Session):
-    """Seeds each part by itself, so that it does not depend on what ran before it."""
+    """Seeds each part anew, so that it does not depend on what ran before."""
 
     def __init__(self, settings: Settings, process: Process) -> None:
         super().__init__(settings, process)
@@ -110,7 +110,7 @@ class SuiteSession(Session):
     def _set_seed(self) -> None:
         try:
             set_seed(self.seed)
-        except Exception as error:  # a test left torch in pieces
+        except Exception as error:  # a test may have broken torch
             self.suite_recorder.noted.note("the seed of a test", error)
 
     def content(self) -> dict[str, object]:
@@ -138,7 +138,7 @@ class SuiteSession(Session):
 
 
 def begin(job: Settings, process: Process) -> SuiteSession | SilentSession:
-    """In the process of the command, and in a worker of pytest-xdist, but in no process that a test starts."""
+    """Record in the process of the command and in workers of pytest-xdist, but in no process that a test starts."""
     own = str(os.getpid())
     is_worker = "PYTEST_XDIST_WORKER" in os.environ and os.environ.get(RUNS_TESTS, own) == own
     return SuiteSession(job["settings"], process) if process.is_main or is_worker else SilentSession()

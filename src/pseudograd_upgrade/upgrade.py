@@ -1,7 +1,4 @@
-"""Will this training survive the new torch? The program runs under both; further runs explain the first difference.
-
-This file is long because the steps of one question share their runs, which `Question` keeps.
-"""
+"""Will this training survive the new torch? The program runs under both; further runs explain the first difference."""
 
 from __future__ import annotations
 
@@ -54,22 +51,22 @@ from .runs import Interpreter, LimitError, Runner
 
 
 def compare_torches(runner: Runner, old: str | None, new: str | None) -> Answer:
-    """Runs the program under two torches, each in its interpreter, and names the first difference.
+    """Run the program under two torches, each in its interpreter, and name the first difference.
 
     Raises: ValueError for an interpreter that cannot be used, or a program that fails under both.
     """
     question = Question(runner, *find_environments(old, new))
-    with question.keeps_known():
+    with question.report_when_stopped():
         return question.cut_out(question.answer())
 
 
 class Question:
-    """Compares two runs, and runs the program again only where the earlier runs make it necessary."""
+    """Compares two runs. It keeps its runs, and makes a further run only if the earlier ones leave the answer open."""
 
     schedule = Schedule()
     roundings = ROUNDINGS
-    sides = "torches"
-    # A test may fail under both, or call nothing of torch; and what the precision of the dtypes explains is not asked for again.
+    sides = "torches"  # what the two runs differ in, for sentences
+    # A test may fail under both, or call nothing of torch. If the precision of the dtypes explains a difference, no run is made for it.
     is_test = False
 
     def __init__(self, runner: Runner, old_python: Interpreter, new_python: Interpreter) -> None:
@@ -105,14 +102,14 @@ class Question:
         return run
 
     def run(self, python: Interpreter, schedule: Schedule | None = None, **options: object) -> Recording:
-        """A further run, up to the step in which one of the first two failed."""
+        """A further run. If one of the first two runs failed, it is cut at the same step."""
         run = self.runner.run(python, schedule or self.schedule, **options)
         is_new = python.path == self.new_python.path
         return shorten(self.moved_lines.align(run) if is_new else run, self._most_steps)
 
     @contextlib.contextmanager
-    def keeps_known(self) -> Iterator[None]:
-        """Where a signal stops the command, it says what is known so far."""
+    def report_when_stopped(self) -> Iterator[None]:
+        """If a signal or the limit of runs stops the command, its error says what is known so far."""
         try:
             yield
         except Stopped as stop:
@@ -149,7 +146,7 @@ class Question:
         return self._noises
 
     def _add_shaken_noise(self) -> None:
-        """Adds a run that shows the effect of rounding in later steps."""
+        """Add a run that shows the effect of rounding in later steps."""
         if len(self.noises) == 1 and self.may_be_shaken():
             shaken = self.run(self.old_python.but(is_shaken=True))
             self._noises += [shaken] if shaken.status == 0 else []
@@ -176,7 +173,7 @@ class Question:
         return replace(answer, kind=FAILS if answer.survives else answer.kind, why=(*answer.why, *why))
 
     def shorten_both(self) -> None:
-        """To the steps that both runs have, where one failed."""
+        """If one run has fewer steps, because it failed, cut the other one there."""
         if len(self.old.losses) != len(self.new.losses):
             self._most_steps = min(len(self.old.losses), len(self.new.losses))
             self._old, self._new = (shorten(run, self._most_steps) for run in (self.old, self.new))
@@ -210,7 +207,7 @@ class Question:
         return self._explain_rounding(comparison, _summarize(comparison))
 
     def _explain_without_effect(self, comparison: Comparison, first: Difference) -> Answer:
-        """No loss and no gradient of a parameter differs: what an evaluation behind the last backward computes may."""
+        """An answer if no loss and no gradient of a parameter differs. An evaluation after the last backward may differ."""
         self._add_shaken_noise()
         last = compare_events(self.old, self.new, self.noises, self.roundings, since=len(self.old.losses) + 1)
         if last.first is None:
@@ -223,7 +220,7 @@ class Question:
         return self.make_answer(OTHER_OP, last, why, [next_step])
 
     def _explain_last_calls(self, comparison: Comparison) -> Answer | None:
-        """An answer if the two end with other calls, and get other values by them."""
+        """An answer if the two runs end with different calls, which give different values."""
         first = find_other_ops(self.old, self.new)
         if self.is_test or first is None or first.step <= len(self.old.losses) or _end_alike(first):
             return None
@@ -235,11 +232,11 @@ class Question:
         return compare_events(self.old, new, self.noises, self.roundings)
 
     def trains_as_old(self, run: Recording) -> bool:
-        """Strictly: the distance is at most that of another order of sums."""
+        """Does this run train as the older torch? It may differ from it by no more than another order of sums does."""
         return train_alike(self.old, run, self.noises[:1], self.roundings)
 
     def is_without_effect(self) -> bool:
-        """Is what differs no part of what the program is for?"""
+        """Are the losses and the gradients of the parameters the same?"""
         return self.trains_as_old(self.new)
 
     def make_answer(
@@ -266,7 +263,7 @@ class Question:
         return []
 
     def _explain_by_program(self) -> Answer | None:
-        """An answer if the program does not repeat. It runs again only if another order of sums changes more than rounding."""
+        """An answer if the same run gives other values twice. It is repeated only if another order of sums changes more than rounding."""
         if train_alike(self.old, self.noises[0]):
             return None
         again = self.run(self.old_python.but(is_repeated=True))
@@ -277,11 +274,11 @@ class Question:
         return self.make_answer(OWN, compare_events(self.old, again), [why], [next_step])
 
     def window(self, step: int) -> Schedule:
-        """Of runs that show what differs in this step."""
+        """The schedule of runs that show the difference in this step."""
         return Schedule(0, 0, (max(1, step - 1), step))
 
     def _look_closer(self, step: int, comparison: Comparison) -> Comparison:
-        """Records all events around the first loss that differs."""
+        """Record all events around the first loss that differs, and compare them."""
         window = self.window(step)
         old, new = (self.run(python, window) for python in (self.old_python, self.new_python))
         noises = [self.run(self.old_python, window, other_order=True)]
@@ -334,7 +331,7 @@ class Question:
     def answer_pinned(
         self, comparison: Comparison, first: Difference | None = None, to_the_bit: bool = False
     ) -> Answer | None:
-        """An answer if the newer torch trains as the older one under a pin; or if this difference is gone there and another one comes
+        """An answer if under a pin the newer torch trains as the older one, or if the pin removes this difference and the next one comes
         later. to_the_bit: every digest must be equal.
         """
         old, new = self.old, self.new
@@ -368,15 +365,15 @@ class Question:
         where = "?" if kink is None else origin_to_name(kink).where
         if where == "?" or (first is not None and where == first.new.origin.where):
             return pinned
-        alone = run_pinned((where,))  # which the first difference does not show, if that is further down
-        return alone if alone.is_mended else pinned
+        at_kink = run_pinned((where,))  # the line of the kink, which may come before the first difference
+        return at_kink if at_kink.is_mended else pinned
 
     def _find_kink(self, pinned: Pinned) -> Difference | None:
-        """Where the pin changes the newer torch."""
+        """The first difference that the pin makes in the newer torch."""
         return find_kink(self.old, self.new, pinned.run) or compare_events(self.new, pinned.run).first
 
     def describe_pinned(self, pinned: Pinned, line: str, to_the_bit: bool) -> str:
-        """For a pin that mends it. line: of the first difference, if it is known."""
+        """What is pinned, and how equal the runs then are. line: that of the first difference, or ""."""
         equality = "every digest is equal" if to_the_bit else explain_equality(self.old, pinned.run)
         if bool(self.old.status) != bool(self.new.status):
             equality = f"{'it fails in the same way' if self.old.status else 'it ends well'}: {equality}"
@@ -399,7 +396,7 @@ class Question:
         return run.status == self.old.status and self.trains_as_old(run)
 
     def compare_last_losses(self, mended: Recording, how: str) -> str:
-        """Empty if the program has no loss."""
+        """The last losses of both runs and of the mended run. Empty if the program has no loss."""
         old, new, last = (last_loss(run) for run in (self.old, self.new, mended))
         if old is None or new is None or last is None:
             return ""
@@ -432,13 +429,13 @@ def _list_full(*runs: Recording) -> list[str]:
 
 
 def _end_alike(first: Difference) -> bool:
-    """Are the last values of the two the same, but for rounding?"""
+    """Are the last values of the two runs equal, except for rounding?"""
     pairs = [*zip(first.only_old[-1].tensors, first.only_new[-1].tensors, strict=False)]
     return not any(is_beyond_rounding(digest_distance(old, new), old, 0.0, 0.0) for old, new in pairs)
 
 
 def _comes_later(run: Recording, first: Difference, other: Difference) -> bool:
-    """Is the other difference behind this one?"""
+    """Does the other difference come after the first one?"""
     if other.step != first.step:
         return other.step > first.step
     keys = [event.key for event in run.steps[first.step]]
@@ -462,5 +459,5 @@ def _list_ops(run: Recording, events: Sequence[Event]) -> list[str]:
 
 
 def indented(lines: Iterable[str]) -> str:
-    """Behind the text of an error."""
+    """The lines, to follow the text of an error."""
     return "".join(f"\n  {line}" for line in lines)

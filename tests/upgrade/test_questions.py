@@ -156,7 +156,7 @@ def test_a_signal_leaves_what_the_runs_have_shown(runs: int, known: list[str]) -
         return other_slope(run)
 
     question = Question(Runner(record), OLD, NEW)
-    with pytest.raises(Stopped) as stop, question.keeps_known():
+    with pytest.raises(Stopped) as stop, question.report_when_stopped():
         question.answer()
     text = stop.value.known
     assert text.startswith(f"upgrade: stopped in run {runs + 1}, before the answer")
@@ -170,7 +170,7 @@ def test_an_answer_whose_program_is_being_cut_out_is_known(monkeypatch: pytest.M
 
     monkeypatch.setattr(upgrade, "cut", stopped)
     question = Question(Runner(other_slope), OLD, NEW)
-    with pytest.raises(Stopped) as stop, question.keeps_known():
+    with pytest.raises(Stopped) as stop, question.report_when_stopped():
         question.cut_out(question.answer())
     assert OTHER_OP in stop.value.known.splitlines()[0]
 

@@ -14,7 +14,7 @@ from torch.overrides import resolve_name
 
 from ..recording import BACKWARD
 
-FUNCTION, METHOD = "function", "method"  # how a user writes it
+FUNCTION, METHOD = "function", "method"  # the form of a call
 _OPERATORS = {
     "__getitem__": "{0}[{1}]",
     "__rsub__": "{1} - {0}",
@@ -31,7 +31,7 @@ _MOST_LINES, _LONGEST_LINE = 10, 120
 _ATEN = (type(torch.ops.aten.clamp), type(torch.ops.aten.clamp.default))
 _MODULES = (torch, torch.nn.functional, torch.special, torch.linalg, torch.fft)
 _DTYPES_OF_PYTHON = (torch.float32, torch.int64, torch.bool, torch.complex64)  # torch.tensor gives these to numbers
-_LONGEST_LIST = 24  # equal entries that are written one by one; torch.full writes more
+_LONGEST_LIST = 24  # more equal entries are written with torch.full
 
 
 class UnwritableError(Exception):
@@ -39,7 +39,7 @@ class UnwritableError(Exception):
 
 
 class SameAloneError(UnwritableError):
-    """With the same arguments the call gives the same under both."""
+    """With the same arguments the call gives the same results under both torches."""
 
     def __init__(self) -> None:
         super().__init__("with the same arguments, the call alone gives the same under both, but for rounding")
@@ -57,10 +57,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Call:
-    """args, kwargs: as texts, in which `tensors` have names. kind: of the event; of a backward the gradients count, else the outputs.
+    """args, kwargs: as texts, which name the `tensors`. kind: that of the event; of a backward the gradients are compared, else outputs.
 
     requires: the tensors that require a gradient. grads: for each output (None: the only one) the name of the gradient that arrives there;
-    without a name the sum of the output is differentiated.
+    without a name, the sum of the output is differentiated.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Call:
 
     @property
     def is_in_place(self) -> bool:
-        """Does it change its first tensor?"""
+        """Does the call change its first tensor?"""
         last = self.name.rpartition(".")[2]
         is_named = last in _IN_PLACE or (last.endswith("_") and not last.endswith("__"))
         return is_named or self.kwargs.get("inplace") == "True"
@@ -89,7 +89,7 @@ class Call:
         return replace(call, tensors=tensors, requires=call.requires & tensors.keys())
 
     def lines(self, is_scalar: bool = False) -> list[str]:
-        """The lines below those of the tensors. is_scalar: has y one entry and no dimension?"""
+        """The lines of the call, which follow those of its tensors. is_scalar: has y no dimension?"""
         args = list(self.args)
         if self.is_in_place:  # a leaf that requires a gradient cannot be changed in place
             first = next((at for at, argument in enumerate(args) if argument in self.tensors), None)
@@ -117,7 +117,7 @@ class Call:
         return f"torch.autograd.backward([{', '.join(outputs)}], [{', '.join(map(str, arriving))}])"
 
     def programs(self, shown: str, outcome: Outcome) -> Iterator[str]:
-        """A program that prints `shown` as torch does, then one that prints all digits. UnwritableError if ten lines cannot hold it."""
+        """A program that prints the tensor `shown`, then one that prints all its digits. UnwritableError if ten lines cannot hold it."""
         y = outcome.tensors.get("y0")
         is_scalar = outcome.is_tensor and y is not None and not y.dim()
         seed = ["torch.manual_seed(0)"] if outcome.is_random else []
@@ -162,7 +162,7 @@ def _public_name(function: object) -> str:
 
 
 def argument_text(value: object, name: Callable[[Tensor], str]) -> str:
-    """name: returns the name of a tensor in the value."""
+    """The argument as a program writes it. name: returns the name of a tensor."""
     if isinstance(value, Tensor):
         return name(value)
     if type(value) is float:
@@ -190,7 +190,7 @@ def _infinity(value: float) -> str:
 
 
 def tensor_text(x: Tensor, requires: bool = False) -> str:
-    """Equal to the last bit, with the same strides."""
+    """An expression for a tensor that is equal to the last bit and has the same strides."""
     gradient = ", requires_grad=True" if requires else ""
     if not x.is_contiguous():
         flat = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
@@ -213,7 +213,7 @@ def _nest(numbers: list[str], shape: list[int]) -> str:
 
 
 def number_text(entry: Tensor) -> str:
-    """The fewest digits that make this number in its dtype."""
+    """The shortest text that gives this number in its dtype."""
     value: object = entry.item()
     if isinstance(value, complex):
         return f"complex({_float_text(value.real, torch.float64)}, {_float_text(value.imag, torch.float64)})"
@@ -228,7 +228,7 @@ def _float_text(value: float, dtype: torch.dtype) -> str:
 
 
 def own_memory(tensor: Tensor) -> Tensor:
-    """A copy with the same strides, in memory without anything else; contiguous if most of that memory would be gaps."""
+    """A copy with the same strides in memory of its own. It is contiguous if most of that memory would be gaps."""
     x = tensor.detach()
     sizes = list(zip(x.shape, x.stride(), strict=True))
     span = 1 + sum((size - 1) * stride for size, stride in sizes) if x.numel() else 0

@@ -28,8 +28,8 @@ _WORKER = Path(__file__).with_name("worker.py")
 
 @dataclass(frozen=True)
 class Cut:
-    """program: its text. prints: its output under the older and the newer torch. why: the reason why there is no program.
-    is_same_alone: the call gives the same under both, so the difference came with its arguments.
+    """program: the text of the program. prints: its output under the older and the newer torch. why: the reason if there is no program.
+    is_same_alone: the call alone gives the same under both, so the difference came with its arguments.
     """
 
     program: str = ""
@@ -53,6 +53,7 @@ class Cut:
 
 
 def cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Difference) -> Cut:
+    """A program of ten lines that shows the difference, or the reason why there is none."""
     try:
         _check_alike(difference)
         mismatch = _find_smallest(runner, old, new, difference)
@@ -68,7 +69,7 @@ def cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Differen
 
 
 def _check_alike(difference: Difference) -> None:
-    """UnwritableError if the program asks the two for different things: then no run is necessary."""
+    """Raise UnwritableError if the program asks the two torches for different things. Then no run is necessary."""
     if difference.old.origin.kind == UPDATE:
         raise UnwritableError("the step of an optimiser is not taken apart")
     only = (difference.only_old, difference.only_new)
@@ -82,7 +83,7 @@ def _check_alike(difference: Difference) -> None:
 
 
 def _find_smallest(runner: Runner, old: Interpreter, new: Interpreter, difference: Difference) -> Mismatch:
-    """Runs the program once more for the arguments of the events, and shrinks the first call that differs."""
+    """Run the program once more for the arguments of the events, and shrink the first call that differs."""
     events = [*difference.only_old[:_MOST_EVENTS], difference.old]
     keys = [[*event.origin[:3], [tensor.shape for tensor in event.tensors], event.occurrence] for event in events]
     step = difference.step
@@ -102,7 +103,7 @@ def _find_smallest(runner: Runner, old: Interpreter, new: Interpreter, differenc
 
 
 def read_call(content: str | Snapshot | None, event: Event) -> Call:
-    """The call that the program's process recorded for an event; None if no call made its node."""
+    """The call that the program's process recorded for an event. content: the reason if it is a text; None if no call made the node."""
     kind = event.origin.kind
     if content is None:
         raise UnwritableError(f"no call of torch made {event.origin.op}: code of a custom Function or in C++")
@@ -126,7 +127,7 @@ def run_program(python: str, program: str) -> str:
 
 
 class Workers:
-    """A worker in the interpreter of the older torch and one in that of the newer torch, for a minute."""
+    """Two workers, in the interpreters of the older and of the newer torch. They end after a minute."""
 
     def __init__(self, pythons: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pseudograd-cut-")

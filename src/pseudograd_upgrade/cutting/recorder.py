@@ -28,7 +28,7 @@ Snapshot = tuple[Call, bytes]  # a call, and its tensors as torch.save writes th
 
 
 class RecordedCall:
-    """A call, with copies of its tensors as they are before it. `reason` tells why the call cannot be written, if it cannot."""
+    """A call, with copies of its tensors from before the call. reason: why the call cannot be written, or ""."""
 
     def __init__(self, function: object, args: Arguments, kwargs: Mapping[str, object]) -> None:
         self.reason = ""
@@ -82,7 +82,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 class ArgumentRecorder(Recorder):
-    """targets: keys of events of one step, in the order of the program. The last one ends the program."""
+    """targets: keys of events of one step, in the order of the program. The program ends after the last one."""
 
     def __init__(self, schedule: Schedule, targets: Sequence[Sequence[Any]]) -> None:
         super().__init__(schedule)
@@ -90,7 +90,7 @@ class ArgumentRecorder(Recorder):
         self._lines_of_targets = {(key[0], key[2]) for key in self._targets}
         self._functions = {key[:3] for key in self._targets}
         self._counts: dict[tuple[object, ...], int] = {}
-        self._current: RecordedCall | None = None  # the call that runs, or whose node runs
+        self._current: RecordedCall | None = None  # the call that runs now, or whose node runs now
         self.calls: dict[int, RecordedCall | None] = {}  # by target; None if no call made the node
 
     def before_call(self, function: object, args: Arguments, kwargs: Mapping[str, object] | None) -> object:
@@ -145,7 +145,7 @@ class ArgumentRecorder(Recorder):
         self._current = None
 
     def _add(self, origin: int, values: Iterable[object], options: str = "") -> None:
-        """Compares the new event with the targets."""
+        """Add the event, and if it is a target keep its call."""
         count = len(self._events)
         super()._add(origin, values, options)
         if len(self._events) == count:

@@ -1,6 +1,6 @@
-"""Makes a call that differs as small as possible while it still differs.
+"""Make a call that differs as small as possible while it still differs.
 
-A move offers smaller calls: fewer entries, arguments, gradients and dimensions, shorter numbers. The first that still differs is taken.
+A move yields smaller calls: fewer entries, arguments, gradients or dimensions, or shorter numbers. The first that still differs is taken.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from torch import Tensor
 from ..recording import BACKWARD
 from .call import Call, Outcome, SameAloneError, UnwritableError, number_text, own_memory
 
-_ROUNDINGS = 64  # results that differ by no more roundings are equal
+_ROUNDINGS = 64  # results that differ by at most so many roundings are equal
 _LEAST_SHARE = 0.01  # a smaller call must show this share of the first difference
 _ROUNDS = 3
 _MOST_TEXTS = 256  # entries whose texts are compared
 _SHORT_ENTRY = 4  # characters of a number that is short enough, such as -1.0
-_DENSE = torch.contiguous_format
 
 
 class LateError(Exception):
@@ -68,7 +67,7 @@ def shrink(pair: Pair, call: Call) -> Mismatch:
 
 
 def _repeat(pair: Pair, mismatch: Mismatch, move: Move, least: float) -> Mismatch:
-    """Takes moves of one kind as long as the call still differs."""
+    """Make moves of one kind as long as the call still differs."""
     calls = move(mismatch)
     while (call := next(calls, None)) is not None:
         try:
@@ -80,7 +79,7 @@ def _repeat(pair: Pair, mismatch: Mismatch, move: Move, least: float) -> Mismatc
 
 
 def _run(pair: Pair, call: Call, least: float) -> Mismatch:
-    """For a backward the gradients must differ and the outputs must not. UnwritableError tells why there is no mismatch."""
+    """The mismatch of a call. For a backward, the gradients must differ and the outputs must not. UnwritableError if there is none."""
     old, new = pair.run(call)
     if old.error or new.error:
         raise UnwritableError(f"the call alone fails: {old.error or new.error}")
@@ -99,7 +98,7 @@ def _run(pair: Pair, call: Call, least: float) -> Mismatch:
 
 
 def measure_distances(old: Outcome, new: Outcome) -> dict[str, float]:
-    """The distance of each tensor, relative to its largest entry; infinite if shapes, dtypes or the finite entries differ."""
+    """The distance of each tensor, relative to its largest entry. Infinite if shapes or dtypes differ, or other entries are finite."""
     names = dict.fromkeys([*old.tensors, *new.tensors])
     return {name: _distance(old.tensors.get(name), new.tensors.get(name)) for name in names}
 
@@ -118,7 +117,7 @@ def _distance(a: Tensor | None, b: Tensor | None) -> float:
 
 
 def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
-    """Differentiate the sum of an output; or one output alone; or with respect to one tensor alone, the one that differs."""
+    """Differentiate the sum of an output; or only one output; or only by the tensor whose gradient differs."""
     call = mismatch.call
     for at, name in call.grads:
         if name is not None:
@@ -133,7 +132,7 @@ def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
 
 
 def _drop_arguments(mismatch: Mismatch) -> Iterator[Call]:
-    """Without one argument, or with None in place of a tensor."""
+    """Leave out one argument, or replace a tensor by None."""
     call = mismatch.call
     for name in call.kwargs:
         if not call.is_in_place or name != "inplace":
@@ -158,7 +157,8 @@ def _drop_entries(mismatch: Mismatch) -> Iterator[Call]:
             tensors = dict(call.tensors)
             for name, dim in group:
                 part = tensors[name].narrow(dim, start, stop - start)
-                tensors[name] = part.clone(memory_format=_DENSE) if tensors[name].is_contiguous() else own_memory(part)
+                is_contiguous = tensors[name].is_contiguous()
+                tensors[name] = part.clone(memory_format=torch.contiguous_format) if is_contiguous else own_memory(part)
             smaller = call.but(tensors=tensors)
             resize = partial(re.sub, rf"(?<![\w.]){size}(?![\w.])", str(stop - start))
             args = tuple(map(resize, call.args))
@@ -175,7 +175,7 @@ def spans_within(size: int) -> list[tuple[int, int]]:
 
 
 def _drop_dimensions(mismatch: Mismatch) -> Iterator[Call]:
-    """Without dimensions of one entry."""
+    """Remove dimensions of size 1."""
     call = mismatch.call
     choices: list[Callable[[Tensor], Tensor]] = [_squeeze]
     if all(tensor.numel() == 1 for tensor in call.tensors.values()):
@@ -193,7 +193,7 @@ def _squeeze(tensor: Tensor) -> Tensor:
 
 
 def _shorten_entries(mismatch: Mismatch) -> Iterator[Call]:
-    """Entries with fewer digits, then 1, then 0."""
+    """Round entries to fewer digits, or replace all of them by 1 or by 0."""
     call = mismatch.call
     for name, tensor in call.tensors.items():
         if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
@@ -206,7 +206,7 @@ def _shorten_entries(mismatch: Mismatch) -> Iterator[Call]:
 
 
 def _simpler_tensors(tensor: Tensor) -> Iterator[Tensor]:
-    """The nearest first, so that the program still shows what happened."""
+    """Tensors with shorter entries, the most similar first, so that the program still shows what happened."""
     if tensor.dtype.is_floating_point:
         for digits in (0, 1, 2, 3):
             rounded = tensor.double().mul(10.0**digits).round().div(10.0**digits)

@@ -1,7 +1,7 @@
 """Records a program on a route. Each compiled part is one block, also where nothing compiles it.
 
-A block is a call of what the program hands to torch.compile. If the program has handed over nothing, a block is a call of a module from
-outside of other modules. Calls inside a block are no events; the outputs of a block and the gradients that arrive there are.
+A block is a call of a function or module that the program has compiled with torch.compile. If the program compiles nothing, a block is a
+call of a module from outside of all modules. Calls inside a block are no events. Its outputs and the gradients that arrive there are.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class BlockRecorder(Recorder):
             super()._attach_all(new_nodes, location)
 
     def on_backward(self, roots: Any, grads: object, inputs: object) -> Callable[[object], object]:
-        """Ignores a compiler's own backward, of tensors without values."""
+        """Ignore the backward of a compiler, whose tensors have no values."""
         return bool if any(map(is_opaque, roots)) else super().on_backward(roots, grads, inputs)
 
     def next_node(self) -> int:
         if self._ranges.may_hide_some():
-            self._ranges.unseen_behind(())  # nodes made before the block stay to be found
+            self._ranges.unseen_behind(())  # so that nodes made before the block can still be found
         return self._ranges.seen_up_to
 
     @harmless("a compiled block")
@@ -80,7 +80,7 @@ class BlockRecorder(Recorder):
             self._record_gradients((*tensors, *inputs), backward)
 
     def _record_gradients(self, values: Iterable[object], origin: int) -> None:
-        """The gradients that arrive at these tensors."""
+        """Record the gradients that will arrive at these tensors."""
         for value in values:
             if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
                 value.register_hook(functools.partial(self._record_gradient, origin))
@@ -93,7 +93,7 @@ class BlockRecorder(Recorder):
 
 
 def _find_tensors(value: object, depth: int = 0) -> Iterator[Tensor]:
-    """The tensors in a module's result: in containers, and in records such as those of transformers."""
+    """The tensors in the result of a module, also in containers and in dataclasses such as those of transformers."""
     if isinstance(value, Tensor):
         yield value
     elif depth < _DEPTH:
@@ -107,7 +107,7 @@ def _find_tensors(value: object, depth: int = 0) -> Iterator[Tensor]:
 
 
 class Blocks:
-    """Patches torch.compile and the call of modules to the end of the process, for the thread that makes it.
+    """Patches torch.compile and the call of modules until the process ends, for the thread that makes the Blocks.
 
     mode: the listener, which hears no call inside a block. is_asked: has the program called torch.compile?
     """
@@ -137,7 +137,7 @@ class Blocks:
         patches.MODULE_CALL.apply(lambda hidden: __call__)
 
     def _compile_block(self, model: object = None, **options: object) -> Any:
-        """In place of torch.compile, with the backend of the route."""
+        """Replaces torch.compile. Compiles with the backend of the route."""
         if model is None:
             return lambda model: self._compile_block(model, **options)
         if options.get("disable"):
@@ -170,7 +170,7 @@ class Blocks:
         return functools.partial(self.wrap(self._any_module, type(module).__name__), module)
 
     def _is_elsewhere(self) -> bool:
-        """Inside a block, in a compiler, or in another thread."""
+        """Is this inside a block, in a compiler, or in another thread?"""
         return self._is_inside or is_compiling() or threading.get_ident() != self._thread
 
     def wrap(self, function: Callable[..., object], name: str) -> Callable[..., object]:
@@ -189,7 +189,7 @@ class Blocks:
 
     @contextmanager
     def _unpatched(self) -> Iterator[None]:
-        """torch as it was: Dynamo would trace a mode and a patch of modules."""
+        """Take off the mode and the patch of modules, because Dynamo would trace them."""
         is_on_stack = any(mode is self.mode for mode in mode_stack())
         if is_on_stack:
             take_off_the_stack(self.mode)
@@ -226,7 +226,7 @@ class _Session(Session):
 
 
 def _compile_graph(route: str, graph: object, inputs: Sequence[object]) -> object:
-    """Looks the backend up when a graph is compiled: the import of Inductor takes seconds."""
+    """Compile by the backend of the route. It is looked up only here, because the import of Inductor takes seconds."""
     if route == "inductor":
         let_inductor_draw_as_eager_mode_does()
     return compiler_named(route)(graph, list(inputs))

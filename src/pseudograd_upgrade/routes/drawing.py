@@ -75,7 +75,7 @@ def find_operator(name: str) -> Any:
 
 
 def draw_on_cpu(operator: Any) -> Callable[..., object]:
-    """The operator for arguments on a device. Its results are on the device, in the arguments that it writes to or in new tensors."""
+    """The operator for arguments on a device, computed on the CPU. Its results and the arguments that it changes go back to the device."""
     arguments = operator._schema.arguments
 
     def draw(*args: object, **kwargs: object) -> object:
@@ -103,7 +103,9 @@ def _move_to_cpu(value: object) -> Any:
     return find_twin(value) if isinstance(value, torch.Generator) and value.device.type != "cpu" else value
 
 
-_twins: dict[int, tuple[object, int, torch.Generator]] = {}  # by the id of a device's generator: it, its seed, its twin
+_twins: dict[
+    int, tuple[object, int, torch.Generator]
+] = {}  # by the id of a device's generator: this generator, its seed, its twin
 
 
 def find_twin(generator: torch.Generator) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""Does this training survive another route through the same torch? The first block that differs, and the line in it."""
+"""Does this training survive another route through the same torch? Finds the first block that differs, and the line in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
     CUDA: {"NVIDIA_TF32_OVERRIDE": "0"},  # NVIDIA's libraries obey it, whatever the program sets
 }
 _MOST_LINES = 4  # that are left out together
-_FIRST_STEPS = 6  # a difference in one of these is looked for from step 1 on
+_FIRST_STEPS = 6  # a difference in one of these steps is looked for from step 1 on
 _TIES = "ties and kinks are each device's to choose: pseudograd kinks --check --device cuda names those of this one"
 
 
@@ -47,14 +47,14 @@ def parse_routes(text: str) -> tuple[str, str]:
 
 
 def compare_routes(runner: Runner, python: str, routes: tuple[str, str]) -> Answer:
-    """Runs the program on two routes through one torch and names the first difference. ValueError as for `compare_torches`."""
+    """Run the program on two routes through one torch, and name the first difference. ValueError as in `compare_torches`."""
     interpreter = find_environment("--from", python)
     if CUDA in routes and not has_cuda(interpreter):
         remedy = f"Torch {interpreter.torch} finds no such device here"
         raise ValueError(must("upgrade", _ARGUMENT, "name a device that is there", CUDA, remedy))
     old, new = (make_route(interpreter, route) for route in routes)
     question = (BetweenDevices if CUDA in routes else BetweenCompilers)(runner, old, new)
-    with question.keeps_known():
+    with question.report_when_stopped():
         return question.answer()
 
 
@@ -88,7 +88,7 @@ class BetweenDevices(Question):
 
 
 def _may_be_tie(first: Difference) -> bool:
-    """Do only gradients differ, or whole numbers, such as an index?"""
+    """Is the difference in gradients, or in whole numbers such as an index?"""
     if first.only_old or first.only_new:
         return False
     return first.old.origin.kind == BACKWARD or any(digest.shape.startswith("int") for digest in first.old.tensors)
@@ -106,7 +106,7 @@ class BetweenCompilers(Question):
         return ["the program compiles nothing: each call of a module from outside of others was compiled"]
 
     def explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
-        """Names a line of the block if the program trains as in eager mode where that line is left out of what is compiled."""
+        """Name the lines of the block without whose compilation the program trains as in eager mode."""
         window = Schedule(0, 0, (1 if first.step <= _FIRST_STEPS else first.step - 1, first.step))
         old_cut, new_cut = (python.but(is_cut=True) for python in (self.old_python, self.new_python))
         eager = self.runner.run(old_cut, window)
@@ -144,11 +144,11 @@ class BetweenCompilers(Question):
         noise: Recording,
         window: Schedule,
     ) -> Answer:
-        """left: the compiler without the lines. eager, noise: eager mode line by line, and with sums in another order."""
+        """left: the run that does not compile these lines. eager, noise: eager mode line by line, and with sums in another order."""
         assert named.first is not None
         scope = "this line" if len(out) == 1 else ", ".join(out)
         why = [f"{scope} left out of what is compiled, {explain_equality(self.old, left)}"]
-        # A line that is left out rounds to 16 bits again.
+        # A line that is not compiled rounds to 16 bits again.
         if computes_in_16_bits(eager) and named.first.distance <= LARGEST_ROUNDING:
             return self._answer_16_bits(named, why[0])
         steps = [f"put what {' and '.join(out)} calls into a function under @torch.compiler.disable"]
@@ -162,7 +162,7 @@ class BetweenCompilers(Question):
         return self.make_answer(CONVENTION if is_kink else OTHER_OP, named, why, steps)
 
     def _is_at_kink(self, noise: Recording, window: Schedule, lines: Sequence[str]) -> bool:
-        """Are the gradients of these lines equal when their inputs are moved a little?"""
+        """Are the gradients of these lines equal on both routes if their inputs are moved a little?"""
         pythons = (python.but(is_cut=True, moved=tuple(lines)) for python in (self.old_python, self.new_python))
         old, new = (self.runner.run(python, window) for python in pythons)
         if old.status or new.status:

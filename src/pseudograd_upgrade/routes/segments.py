@@ -23,7 +23,7 @@ Compiler = Callable[..., Any]
 
 
 class Line(NamedTuple):
-    """where: the line that calls torch, and torch's module if one calls it. user_where: the program's own line. expression: its source."""
+    """where: the line that calls torch, and the module of torch that it calls. user_where: the program's line. expression: the source."""
 
     where: str
     user_where: str
@@ -33,10 +33,10 @@ class Line(NamedTuple):
 class Segments:
     """A backend of torch.compile.
 
-    end_segment: called after each recorded segment with its op and line, its inputs and its result. compiler: of the route; None: nothing
-    is compiled. is_cut: each line is a segment, and recorded. out: lines that are not compiled. moved: lines whose inputs are moved off
-    their point, where the function may have no slope. graphs: the number of captured graphs. caller: the line that calls the block, for
-    nodes of which Dynamo names no line.
+    end_segment: called after each recorded segment, with its op and line, its inputs and its result. compiler: that of the route; None if
+    nothing is compiled. is_cut: each line is a segment and is recorded. out: lines that are not compiled. moved: lines whose inputs are
+    moved a little, because the function may have a kink there. graphs: the number of captured graphs. caller: the line that calls the
+    block, for nodes without a line of their own.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Segments:
         self.is_cut, self.out, self.moved = is_cut, frozenset(out), frozenset(moved)
 
     def __deepcopy__(self, memo: object) -> Segments:
-        """Lightning copies what a program hands to torch.compile."""
+        """No copy, because Lightning copies what a program hands to torch.compile."""
         return self
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Any:
@@ -60,7 +60,7 @@ class Segments:
         lines = _find_lines(graph, self.caller)
         if not self.is_cut and self.out.isdisjoint(line.where for line in lines.values()):
             return graph.forward if self.compiler is None else self.compiler(graph, inputs)
-        # Neighbours of the same line, or neighbours that are all compiled or not, stay together.
+        # If the graph is cut, a segment is a run of nodes of one line. Otherwise it is a run of nodes that are all compiled, or all not.
         groups = groupby(lines, lambda node: lines[node] if self.is_cut else lines[node].where in self.out)
         segments = [(key, list(nodes)) for key, nodes in groups]
         numbers = {node: number for number, (_, nodes) in enumerate(segments) for node in nodes}
@@ -83,9 +83,9 @@ def _name_ops(nodes: Iterable[fx.Node]) -> str:
 
 
 class Segment(nn.Module):
-    """Neighbours in a graph. They are compiled as one part, for each kind of inputs that they are called with.
+    """Neighbouring nodes of a graph, compiled together: once for each kind of inputs.
 
-    line: None if the segment is not recorded. is_out: it is not compiled.
+    line: None if the segment is not recorded. is_out: the segment is not compiled.
     """
 
     def __init__(self, segments: Segments, part: Any, line: Line | None, is_out: bool, op: str) -> None:
